@@ -514,6 +514,21 @@ bool ox_data_is_chat(const struct ox_data *data) {
     return data->kind == OX_DATA_CACHE && data->cache.header.is_chat != 0;
 }
 
+bool ox_data_all_trained(const struct ox_data *data) {
+    if (data->kind == OX_DATA_CACHE) {
+        return data->cache.header.trained_count == data->cache.header.token_count;
+    }
+    bool all = true;
+    for (uint32_t i = 0; i < data->file_count; i++) {
+        all = all && data->files[i].mask_offset == 0;
+    }
+    return all;
+}
+
+bool ox_data_may_train(const struct ox_data *data) {
+    return data->kind == OX_DATA_CACHE ? data->cache.header.trained_count > 0 : true;
+}
+
 void ox_data_cache_header(const struct ox_data *data, struct ox_cache_header *out) {
     OX_ASSERT(data->kind == OX_DATA_CACHE);
     *out = data->cache.header;

@@ -52,6 +52,10 @@ uint64_t ox_data_document_count(const struct ox_data *data);
 OX_MUST enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uint64_t count, uint64_t *begins);
 /* Whether the documents are conversations, or prompts with completions; false if it is not a cache. */
 bool ox_data_is_chat(const struct ox_data *data);
+/* Whether every token may be a target, as far as is known without reading them. */
+bool ox_data_all_trained(const struct ox_data *data);
+/* Whether any token may be a target, as far as is known without reading them. */
+bool ox_data_may_train(const struct ox_data *data);
 /* Copies the header of a cache; call it for a cache only. */
 struct ox_cache_header;
 void ox_data_cache_header(const struct ox_data *data, struct ox_cache_header *out);

@@ -60,6 +60,7 @@ static enum ox_status open_pack(struct ox_windows *windows, struct source *sourc
         .seq = windows->config.seq,
         .overlong = windows->config.overlong,
         .pad = windows->config.packing == OX_PACK_PAD,
+        .drop_untrained = windows->config.drop_untrained,
     };
     const enum ox_status status = ox_pack_open(&config, &source->pack);
     if (status != OX_OK) {
@@ -70,6 +71,7 @@ static enum ox_status open_pack(struct ox_windows *windows, struct source *sourc
     source->places = counts->places;
     windows->counts.documents += counts->documents;
     windows->counts.short_documents += counts->short_documents;
+    windows->counts.untrained_documents += counts->untrained_documents;
     windows->counts.overlong += counts->overlong;
     windows->counts.dropped_tokens += counts->dropped_tokens;
     return OX_OK;

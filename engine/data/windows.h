@@ -54,6 +54,7 @@ struct ox_windows_config {
     enum ox_overlong overlong;
     bool document_mask; /* positions restart where a document begins, and its first token is not a target; always on
                            with BINS and PAD */
+    bool drop_untrained; /* BINS and PAD: leave out documents without a token that may be a target */
     bool tail;          /* STREAM: the tokens left at the end make one more row, padded at its end */
     int64_t bos;        /* STREAM: if >= 0, every row begins with this id, followed by the tokens [w * stride,
                            w * stride + seq): again seq inputs and seq targets. The first of these tokens is a target
@@ -74,6 +75,7 @@ struct ox_windows_counts {
     uint64_t dropped_tokens;  /* tokens of overlong documents that are never used (TRUNCATE, DROP) */
     uint64_t documents;       /* with BINS and PAD */
     uint64_t short_documents; /* documents of one token, which have nothing to predict */
+    uint64_t untrained_documents; /* those that drop_untrained leaves out, short ones too */
     double fill;              /* the share of places that have a token */
 };
 void ox_windows_counts(const struct ox_windows *windows, struct ox_windows_counts *out);

@@ -16,11 +16,12 @@ struct ox_pack_config {
     uint32_t seq;
     enum ox_overlong overlong;
     bool pad; /* one piece per row */
+    bool drop_untrained; /* as in struct ox_windows_config */
 };
 
 struct ox_pack_counts {
     uint64_t rows, places; /* places that have a token */
-    uint64_t documents, short_documents, overlong, dropped_tokens;
+    uint64_t documents, short_documents, untrained_documents, overlong, dropped_tokens;
 };
 
 /* A piece of a document: the tokens [first, first + count) of the data, at least two. All but the last are inputs, all

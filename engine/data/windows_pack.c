@@ -11,6 +11,7 @@
 
 enum {
     GROUPS_KEPT = 16,
+    READ_TOKENS = 4096,
     DIGIT_BITS = 8,
     DIGITS = 1 << DIGIT_BITS,
 };
@@ -41,6 +42,7 @@ struct ox_pack {
     uint64_t document_first, document_count;
     uint64_t group_count, clock;
     uint64_t *group_first; /* rows before each group, and the number of all rows; group_count + 1 of them */
+    uint8_t *untrained;    /* a bit per document: it has no target; NULL: none is left out for that */
     struct group *groups;  /* the groups used last */
     uint32_t kept;
     struct fitting fitting;
@@ -127,6 +129,17 @@ static uint64_t kept_tokens(const struct ox_pack *pack, uint64_t count) {
         return count;
     }
     return pack->config.overlong == OX_OVERLONG_TRUNCATE ? most : 0;
+}
+
+static bool is_untrained(const struct ox_pack *pack, const struct group *group, uint32_t document) {
+    const uint64_t idx = group->idx * OX_PACK_GROUP + document;
+    return pack->untrained != NULL && (pack->untrained[idx / 8] >> idx % 8 & 1) != 0;
+}
+
+/* How many tokens of the group's document are placed in rows. */
+static uint64_t placed_tokens(const struct ox_pack *pack, const struct group *group, uint32_t document) {
+    return is_untrained(pack, group, document)
+               ? 0 : kept_tokens(pack, group->begins[document + 1] - group->begins[document]);
 }
 
 /* Sorts the documents that have an item: the longest first, equal ones in the order of the data. */
@@ -220,7 +233,7 @@ static enum ox_status load_group(struct ox_pack *pack, uint64_t idx, struct grou
     }
     group->row_first[0] = 0;
     for (uint32_t i = 0; i < group->document_count; i++) {
-        const uint64_t kept = kept_tokens(pack, group->begins[i + 1] - group->begins[i]);
+        const uint64_t kept = placed_tokens(pack, group, i);
         const uint64_t places = kept > 0 ? kept - 1 : 0;
         const bool alone = pack->config.pad;
         group->row_first[i + 1] = group->row_first[i] + (alone ? ox_div_up(places, seq) : places / seq);
@@ -237,6 +250,7 @@ static uint64_t group_rows(const struct group *group) {
 
 /* Counts the rows of each group, and what ox_pack_counts reports, in one pass over all documents. */
 static enum ox_status count_groups(struct ox_pack *pack) {
+    const struct ox_pack_config *const config = &pack->config;
     struct ox_pack_counts *const counts = &pack->counts;
     for (uint64_t idx = 0; idx < pack->group_count; idx++) {
         struct group *const group = &pack->groups[idx % pack->kept];
@@ -246,9 +260,11 @@ static enum ox_status count_groups(struct ox_pack *pack) {
         }
         for (uint32_t i = 0; i < group->document_count; i++) {
             const uint64_t tokens = group->begins[i + 1] - group->begins[i], kept = kept_tokens(pack, tokens);
-            const bool overlong = tokens > (uint64_t)pack->config.seq + 1;
-            counts->places += kept > 0 ? kept - 1 : 0;
+            const bool overlong = tokens > (uint64_t)config->seq + 1;
+            const uint64_t placed = placed_tokens(pack, group, i);
+            counts->places += placed > 0 ? placed - 1 : 0;
             counts->short_documents += tokens == 1;
+            counts->untrained_documents += config->drop_untrained && (tokens == 1 || is_untrained(pack, group, i));
             counts->overlong += overlong;
             counts->dropped_tokens += overlong ? tokens - kept : 0;
         }
@@ -257,6 +273,48 @@ static enum ox_status count_groups(struct ox_pack *pack) {
     counts->documents = pack->document_count;
     counts->rows = pack->group_first[pack->group_count];
     return OX_OK;
+}
+
+/* Sets *found if one of the tokens [first, first + count) may be a target. */
+static enum ox_status find_trained(const struct ox_data *data, uint64_t first, uint64_t count, bool *found) {
+    int32_t tokens[READ_TOKENS];
+    uint8_t marks[READ_TOKENS];
+    enum ox_status status = OX_OK;
+    *found = false;
+    for (uint64_t done = 0; done < count && !*found && status == OX_OK; done += READ_TOKENS) {
+        const uint64_t part = ox_min_u64(READ_TOKENS, count - done);
+        status = ox_data_read(data, first + done, part, INT32_MAX, tokens, marks);
+        for (uint64_t i = 0; i < part && status == OX_OK; i++) {
+            *found = *found || (marks[i] & OX_TOKEN_TRAINED) != 0;
+        }
+    }
+    return status;
+}
+
+/* Notes the documents without a target among their kept tokens. Reads all tokens once, unless all are trained. */
+static enum ox_status find_untrained(struct ox_pack *pack) {
+    struct group *const group = &pack->groups[0];
+    if (!pack->config.drop_untrained || ox_data_all_trained(pack->config.data)) {
+        return OX_OK;
+    }
+    pack->untrained = calloc((size_t)(pack->document_count / 8) + 1, 1);
+    enum ox_status status = pack->untrained != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "data: no memory to look for rows "
+                                                                      "without a token to be trained on");
+    for (uint64_t idx = 0; idx < pack->group_count && status == OX_OK; idx++) {
+        group->idx = idx;
+        status = read_begins(pack, group);
+        for (uint32_t i = 0; i < group->document_count && status == OX_OK; i++) {
+            const uint64_t begin = group->begins[i], kept = kept_tokens(pack, group->begins[i + 1] - begin);
+            const uint64_t document = idx * OX_PACK_GROUP + i;
+            bool found = true;
+            if (kept > 1) { /* the first token of a document is no target */
+                status = find_trained(pack->config.data, begin + 1, kept - 1, &found);
+            }
+            pack->untrained[document / 8] |= (uint8_t)(!found << document % 8);
+        }
+    }
+    group->idx = UINT64_MAX;
+    return status;
 }
 
 enum ox_status ox_pack_open(const struct ox_pack_config *config, struct ox_pack **out) {
@@ -280,7 +338,8 @@ enum ox_status ox_pack_open(const struct ox_pack_config *config, struct ox_pack 
     for (uint32_t i = 0; i < pack->kept; i++) {
         pack->groups[i].idx = UINT64_MAX;
     }
-    status = count_groups(pack);
+    status = find_untrained(pack);
+    OX_TRY(status, count_groups(pack));
     if (status != OX_OK) {
         goto fail;
     }
@@ -297,6 +356,7 @@ void ox_pack_close(struct ox_pack **pack) {
     if (*pack != NULL) {
         free((*pack)->group_first);
         free((*pack)->groups);
+        free((*pack)->untrained);
         free(*pack);
         *pack = NULL;
     }

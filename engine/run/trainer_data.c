@@ -228,6 +228,7 @@ enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool 
                     : chat                           ? OX_OVERLONG_TRUNCATE
                                                      : OX_OVERLONG_SPLIT,
         .document_mask = config->document_mask != OX_CHOICE_OFF,
+        .drop_untrained = !trainer->input.eval_alone,
         .bos = -1,
         .order = strcmp(config->data_order, "sequential") == 0 ? OX_WINDOWS_SEQUENTIAL : OX_WINDOWS_SHUFFLE,
         .seed = config->seed,
@@ -254,6 +255,12 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
         ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s in %" PRIu64 " sequence%s of %" PRIu32 " tokens, %.1f %% of "
                "the places used", what, counts.documents, ox_plural(counts.documents), counts.rows,
                ox_plural(counts.rows), seq, 100 * counts.fill);
+    }
+    if (counts.untrained_documents > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " of %" PRIu64 " documents %s no token to be trained on within "
+               "--max-seq-length %" PRIu32 " and %s left out (`offload tokenize --show` prints rows and their masks)",
+               what, counts.untrained_documents, counts.documents, counts.untrained_documents == 1 ? "has" : "have",
+               seq, counts.untrained_documents == 1 ? "is" : "are");
     }
     if (counts.dropped_tokens > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu64 " document%s longer than --max-seq-length %" PRIu32 "; %" PRIu64
@@ -344,22 +351,56 @@ enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
     return status;
 }
 
+static const char *other_sources(const struct ox_trainer *trainer) {
+    return trainer->input.data_count > 1 ? " and the others" : "";
+}
+
+static enum ox_status fail_untrained(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    return ox_fail(OX_E_CONFIG, "%s%s: no document has a token to be trained on within --max-seq-length %" PRIu64
+                   ", so the run would train nothing; conversations need an assistant turn, long prompts a longer "
+                   "sequence (`offload tokenize --show` prints masks)", config->data[0].path, other_sources(trainer),
+                   config->max_seq_length);
+}
+
+/* Refuses sources without a token to be trained on. */
+static enum ox_status check_trained(const struct ox_trainer *trainer) {
+    bool trains = trainer->input.data_count == 0;
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        trains = trains || ox_data_may_train(trainer->input.data[i]);
+    }
+    return trains ? OX_OK : fail_untrained(trainer);
+}
+
+/* Refuses data that gives no row. */
+static enum ox_status check_rows(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_windows_counts counts;
+    uint64_t tokens = 0;
+    ox_windows_counts(trainer->input.train, &counts);
+    if (counts.rows > 0) {
+        return OX_OK;
+    }
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        tokens += ox_data_token_count(trainer->input.data[i]);
+    }
+    if (counts.untrained_documents > counts.short_documents) {
+        return fail_untrained(trainer);
+    }
+    return ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64 " + 1; use "
+                   "a shorter length or more text", config->data[0].path, other_sources(trainer), tokens,
+                   config->max_seq_length);
+}
+
 enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     uint64_t borders[OX_CONFIG_DATA_MAX];
     enum ox_status status = ox_trainer_open_sources(trainer);
+    OX_TRY(status, check_trained(trainer));
     OX_TRY(status, trainer->input.eval_data != NULL ? open_eval_data(trainer) : OX_OK);
     OX_TRY(status, open_held_out(trainer, borders));
     OX_TRY(status, open_part(trainer, borders, false, &trainer->input.train));
-    if (status == OX_OK && rows_of(trainer->input.train) == 0) {
-        uint64_t tokens = 0;
-        for (uint32_t i = 0; i < trainer->input.data_count; i++) {
-            tokens += ox_data_token_count(trainer->input.data[i]);
-        }
-        status = ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
-                         " + 1; use a shorter length or more text", config->data[0].path,
-                         trainer->input.data_count > 1 ? " and the others" : "", tokens, config->max_seq_length);
-    }
+    OX_TRY(status, check_rows(trainer));
     if (status == OX_OK) {
         ox_trainer_log_rows(trainer->input.train, "training", (uint32_t)config->max_seq_length);
     }

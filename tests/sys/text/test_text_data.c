@@ -256,6 +256,30 @@ static void test_overlong(void) {
     CHECK(sys_number_after(process.outcome.err, warning, -1) == 21 + 18 - 33);
 }
 
+/* Rows that train nothing are left out and counted; data of such rows alone is refused. */
+static void test_untrained(void) {
+    files_write_text("mixed.jsonl", "{\"messages\":[" ASK("hi") "]}\n{\"messages\":[" ASK("a") "," SAY("x") "]}\n"
+                                    "{\"messages\":[" ASK("0123456789012345678901234567890123456789") "," SAY("y")
+                                    "]}\n");
+    begin("train", test_path("mixed.jsonl"), "--packing pad --max-seq-length 32 --num-train-epochs 2");
+    free(train("untrained"));
+    CHECK(said("training: 2 of 3 documents have no token to be trained on within --max-seq-length 32 and are left "
+               "out"));
+    CHECK(said("step 2/2 | loss ") && !said("is skipped"));
+    remove_run("untrained");
+    files_write_text("silent.jsonl", "{\"messages\":[" ASK("hi") "]}\n{\"messages\":[" ASK("a") "]}\n");
+    static const char *const words[] = {"--from-scratch --max-seq-length 32",
+                                        "--from-scratch --max-seq-length 8 --packing stream"};
+    for (unsigned i = 0; i < 2; i++) {
+        begin("train", test_path("silent.jsonl"), words[i]);
+        sys_args_word(&args, "--output=%s", test_path("untrained"));
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status == 2 && said("silent.jsonl: no document has a token to be trained on"));
+        CHECK(!files_exist("untrained/run.json"));
+        remove_run("untrained");
+    }
+}
+
 /* ---- evaluation ------------------------------------------------------------------------------------- */
 
 static json_t *evaluate(const char *words) {
@@ -454,6 +478,7 @@ int main(void) {
     test_packing();
     test_lone_documents();
     test_overlong();
+    test_untrained();
     test_eval();
     test_plans();
     test_other_tokenizer();

@@ -566,6 +566,38 @@ static void test_small_weight(void) {
     ox_windows_close(&windows);
 }
 
+/* Documents without a target are left out where that is requested: every row trains, and no target is lost. */
+static void check_untrained(const struct text *text, enum ox_packing packing, uint32_t seq) {
+    const struct ox_window_source source = {.data = text->data, .weight = 1, .token_count = text->token_count};
+    struct ox_windows_config config = {.sources = &source, .source_count = 1, .seq = seq, .vocab = VOCAB,
+                                       .packing = packing, .overlong = OX_OVERLONG_TRUNCATE, .bos = -1, .seed = 1};
+    uint64_t untrained = 0, targets[2] = {0}, empty_rows = 0;
+    for (uint64_t i = 0; i < text->document_count; i++) {
+        uint64_t trained = 0;
+        for (uint64_t k = text->begins[i] + 1; k < text->begins[i + 1] && k <= text->begins[i] + seq; k++) {
+            trained += text->trained[k];
+        }
+        untrained += trained == 0;
+    }
+    for (int drop = 0; drop < 2; drop++) {
+        struct ox_windows *windows = NULL;
+        struct ox_windows_counts counts;
+        config.drop_untrained = drop != 0;
+        REQUIRE_OK(ox_windows_open(&config, &windows));
+        ox_windows_counts(windows, &counts);
+        for (uint64_t cursor = 0; cursor < counts.rows; cursor++) {
+            struct filled filled;
+            fill(windows, cursor, &filled);
+            targets[drop] += filled.target_count;
+            empty_rows += drop != 0 && filled.target_count == 0;
+        }
+        CHECK(counts.untrained_documents == (drop != 0 ? untrained : 0) && counts.documents == text->document_count);
+        CHECK(packing != OX_PACK_PAD || drop == 0 || counts.rows == text->document_count - untrained);
+        ox_windows_close(&windows);
+    }
+    CHECK(untrained > 0 && empty_rows == 0 && targets[0] == targets[1] && targets[0] > 0);
+}
+
 /* Several groups of documents, and more than are kept at once. */
 static void test_groups(void) {
     struct ox_window_source source = {.data = large.data, .weight = 1, .token_count = large.token_count};
@@ -682,6 +714,10 @@ int main(void) {
     test_order();
     test_small_weight();
     test_groups();
+    check_untrained(&large, OX_PACK_PAD, 60);
+    check_untrained(&large, OX_PACK_BINS, 60);
+    check_untrained(&many, OX_PACK_BINS, 3);
+    check_untrained(&small[1], OX_PACK_PAD, 8);
     test_split();
     test_errors();
     for (int i = 0; i < SMALL_COUNT; i++) {
