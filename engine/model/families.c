@@ -90,7 +90,6 @@ static const char *const llama_ignored[] = {"layers.%u.self_attn.rotary_emb.inv_
 static const struct ox_fixed_key llama_fixed_keys[] = {
     {.key = "sliding_window", .kind = OX_FIXED_MISSING},
     {.key = "use_sliding_window", .kind = OX_FIXED_FALSE},
-    {.key = "layer_types", .kind = OX_FIXED_MISSING},
     {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},
     {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "pretraining_tp", .kind = OX_FIXED_NUMBER, .number = 1.0},
@@ -197,20 +196,6 @@ static bool write_shared(const struct ox_model_config *config, json_t *out) {
            set(out, "attention_dropout", json_real(0.0)) && ox_config_write_rope(out, config);
 }
 
-static enum ox_status llama_parse(const char *where, const json_t *json, struct ox_model_config *out) {
-    out->contexts = 2048;
-    enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
-    OX_TRY(status, ox_json_get_bool(where, json, "mlp_bias", false, &out->mlp_bias));
-    out->out_bias = out->attention_bias;
-    return status == OX_OK ? parse_shared(where, json, out) : status;
-}
-
-static bool llama_write(const struct ox_model_config *config, bool has_original, json_t *out) {
-    (void)has_original;
-    return write_shared(config, out) && set(out, "attention_bias", json_boolean(config->attention_bias)) &&
-           set(out, "mlp_bias", json_boolean(config->mlp_bias));
-}
-
 /* ---- attention within a window ------------------------------------------------------------------ */
 
 /* Reads sliding_window. A missing key means 4096 in transformers, null means no window. */
@@ -284,7 +269,27 @@ static bool write_layer_windows(const struct ox_model_config *config, json_t *ou
            set(out, "max_window_layers", json_integer(config->window_layer));
 }
 
-/* ---- mistral, qwen2, qwen3 ---------------------------------------------------------------------- */
+/* ---- llama, mistral, qwen2, qwen3 ---------------------------------------------------------------------- */
+
+static enum ox_status llama_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    out->contexts = 2048;
+    enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
+    OX_TRY(status, ox_json_get_bool(where, json, "mlp_bias", false, &out->mlp_bias));
+    out->out_bias = out->attention_bias;
+    OX_TRY(status, parse_shared(where, json, out));
+    const json_t *const types = json_object_get(json, "layer_types");
+    if (status == OX_OK && types != NULL && !json_is_null(types)) {
+        status = read_layer_types(where, types, out); /* there is no window, so every layer has full attention */
+        out->window_layer = 0;
+    }
+    return status;
+}
+
+static bool llama_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    (void)has_original;
+    return write_shared(config, out) && set(out, "attention_bias", json_boolean(config->attention_bias)) &&
+           set(out, "mlp_bias", json_boolean(config->mlp_bias));
+}
 
 static enum ox_status mistral_parse(const char *where, const json_t *json, struct ox_model_config *out) {
     out->contexts = 4096 * 32;

@@ -36,7 +36,14 @@ struct ox_family_row {
 
 /* A key of config.json that may have one value alone, because any other changes what the model computes. Missing and
  * null mean that value. */
-enum ox_fixed_key_kind { OX_FIXED_MISSING, OX_FIXED_FALSE, OX_FIXED_TRUE, OX_FIXED_NUMBER, OX_FIXED_TEXT };
+enum ox_fixed_key_kind {
+    OX_FIXED_MISSING,
+    OX_FIXED_FALSE,
+    OX_FIXED_TRUE,
+    OX_FIXED_NUMBER,
+    OX_FIXED_NUMBERS, /* a list in which each is `number` */
+    OX_FIXED_TEXT,
+};
 struct ox_fixed_key {
     const char *key;
     enum ox_fixed_key_kind kind;

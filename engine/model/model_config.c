@@ -18,6 +18,67 @@ static const struct ox_fixed_key common_fixed_keys[] = {
     {.key = NULL},
 };
 
+/* Keys by which families of transformers compute something else. A folder that has one asks for that, also where its
+ * model_type does not read it; a family that reads one lists it in its own keys. */
+static const struct ox_fixed_key changing_keys[] = {
+    /* scales */
+    {.key = "embedding_multiplier", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "residual_multiplier", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "logits_scaling", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "logit_scale", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "lm_head_multiplier", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "key_multiplier", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "attention_in_multiplier", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "attention_out_multiplier", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "scale_emb", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "scale_depth", .kind = OX_FIXED_MISSING},
+    {.key = "dim_model_base", .kind = OX_FIXED_MISSING},
+    {.key = "scale_embedding", .kind = OX_FIXED_FALSE},
+    {.key = "scale_attn_weights", .kind = OX_FIXED_TRUE},
+    {.key = "scale_attn_by_inverse_layer_idx", .kind = OX_FIXED_FALSE},
+    /* caps */
+    {.key = "attn_logit_softcapping", .kind = OX_FIXED_MISSING},
+    {.key = "final_logit_softcapping", .kind = OX_FIXED_MISSING},
+    {.key = "clip_qkv", .kind = OX_FIXED_MISSING},
+    /* norms, biases and the order of a block's halves */
+    {.key = "qk_layernorm", .kind = OX_FIXED_FALSE},
+    {.key = "use_qk_norm", .kind = OX_FIXED_FALSE},
+    {.key = "use_parallel_residual", .kind = OX_FIXED_FALSE},
+    {.key = "parallel_attn", .kind = OX_FIXED_FALSE},
+    {.key = "new_decoder_architecture", .kind = OX_FIXED_FALSE},
+    {.key = "apply_residual_connection_post_layernorm", .kind = OX_FIXED_FALSE},
+    {.key = "do_layer_norm_before", .kind = OX_FIXED_TRUE},
+    {.key = "use_bias", .kind = OX_FIXED_FALSE},
+    {.key = "use_qkv_bias", .kind = OX_FIXED_FALSE},
+    /* positions */
+    {.key = "rope_interleaved", .kind = OX_FIXED_FALSE},
+    {.key = "no_rope_layers", .kind = OX_FIXED_NUMBERS, .number = 1.0}, /* 1: the layer has them */
+    {.key = "no_rope_layer_interval", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "rotary_pct", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "rotary_dim", .kind = OX_FIXED_MISSING},
+    {.key = "rope_local_base_freq", .kind = OX_FIXED_MISSING},
+    {.key = "alibi", .kind = OX_FIXED_FALSE},
+    /* what a token attends to */
+    {.key = "layer_types", .kind = OX_FIXED_MISSING},
+    {.key = "sliding_window", .kind = OX_FIXED_MISSING},
+    {.key = "sliding_window_pattern", .kind = OX_FIXED_MISSING},
+    {.key = "_sliding_window_pattern", .kind = OX_FIXED_MISSING},
+    {.key = "attention_chunk_size", .kind = OX_FIXED_MISSING},
+    {.key = "attn_temperature_tuning", .kind = OX_FIXED_FALSE},
+    {.key = "use_bidirectional_attention", .kind = OX_FIXED_FALSE},
+    {.key = "is_causal", .kind = OX_FIXED_TRUE},
+    {.key = "multi_query", .kind = OX_FIXED_FALSE},
+    {.key = "q_lora_rank", .kind = OX_FIXED_MISSING},
+    {.key = "kv_lora_rank", .kind = OX_FIXED_MISSING},
+    /* mixtures of experts */
+    {.key = "num_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "num_local_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "n_routed_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "n_shared_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = NULL},
+};
+
 /* Keys that do not influence training. Older versions wrote most of them for every model. */
 static const char *const common_keys[] = {"model_type",
                                           "vocab_size",
@@ -86,35 +147,61 @@ static const char *const common_keys[] = {"model_type",
                                           "gradient_checkpointing",
                                           NULL};
 
-static enum ox_status check_fixed_key(const char *where, const json_t *json, const struct ox_fixed_key *rule) {
-    const json_t *const value = json_object_get(json, rule->key);
-    char text[OX_JSON_EXCERPT_BYTES], wanted[64] = "";
+/* Keys that check_attention_scale reads. */
+static const char *const scale_keys[] = {"attention_multiplier", "query_pre_attn_scalar", NULL};
+
+/* Whether a value, or each one of a list, is the one that the rule allows. */
+static bool fits_rule(const json_t *value, const struct ox_fixed_key *rule) {
     bool fits = value == NULL || json_is_null(value);
     switch (rule->kind) {
     case OX_FIXED_MISSING:
         break;
     case OX_FIXED_FALSE:
         fits = fits || json_is_false(value);
-        snprintf(wanted, sizeof wanted, "false or ");
         break;
     case OX_FIXED_TRUE:
         fits = fits || json_is_true(value);
-        snprintf(wanted, sizeof wanted, "true or ");
         break;
     case OX_FIXED_NUMBER:
+    case OX_FIXED_NUMBERS:
         fits = fits || (json_is_number(value) && json_number_value(value) == rule->number);
-        snprintf(wanted, sizeof wanted, "%g or ", rule->number);
         break;
     case OX_FIXED_TEXT:
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2 && rule->texts[i] != NULL; i++) {
             fits = fits || (json_is_string(value) && strcmp(json_string_value(value), rule->texts[i]) == 0);
         }
-        snprintf(wanted, sizeof wanted, "\"%s\" or ", rule->texts[0]);
         break;
     }
-    return fits ? OX_OK
-                : ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which is not supported; it must be %sleft out",
-                          where, rule->key, ox_json_excerpt(value, text), wanted);
+    return fits;
+}
+
+/* Says what a value must be, in front of "left out". */
+static void name_allowed(const struct ox_fixed_key *rule, char *text, size_t bytes) {
+    const bool is_list = rule->kind == OX_FIXED_NUMBERS;
+    text[0] = '\0';
+    if (rule->kind == OX_FIXED_FALSE || rule->kind == OX_FIXED_TRUE) {
+        snprintf(text, bytes, "%s or ", rule->kind == OX_FIXED_TRUE ? "true" : "false");
+    } else if (rule->kind == OX_FIXED_NUMBER || rule->kind == OX_FIXED_NUMBERS) {
+        snprintf(text, bytes, "%s%g or ", is_list ? "a list of " : "", rule->number);
+    } else if (rule->kind != OX_FIXED_MISSING) {
+        snprintf(text, bytes, "\"%s\" or ", rule->texts[0]);
+    }
+}
+
+static enum ox_status check_fixed_key(const char *where, const json_t *json, const struct ox_fixed_key *rule) {
+    const json_t *const value = json_object_get(json, rule->key);
+    const bool is_list = json_is_array(value) && rule->kind == OX_FIXED_NUMBERS;
+    bool fits = is_list || fits_rule(value, rule);
+    for (size_t i = 0; is_list && i < json_array_size(value); i++) {
+        fits = fits && fits_rule(json_array_get(value, i), rule);
+    }
+    if (fits) {
+        return OX_OK;
+    }
+    char text[OX_JSON_EXCERPT_BYTES], wanted[64];
+    name_allowed(rule, wanted, sizeof wanted);
+    return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which is not supported; it must be %sleft out", where, rule->key,
+                   ox_json_excerpt(value, text), wanted);
 }
 
 static enum ox_status check_fixed_keys(const char *where, const json_t *json, const struct ox_fixed_key *rule) {
@@ -139,13 +226,41 @@ static bool is_listed(const char *const *keys, const char *key) {
     return *keys != NULL;
 }
 
+/* Refuses what changes the model and is not among the family's own keys. */
+static enum ox_status check_changing_keys(const char *where, const json_t *json, const struct ox_family *family) {
+    enum ox_status status = OX_OK;
+    for (const struct ox_fixed_key *rule = changing_keys; status == OX_OK && rule->key != NULL; rule++) {
+        if (!is_fixed(family->fixed_keys, rule->key) && !is_listed(family->keys, rule->key)) {
+            status = check_fixed_key(where, json, rule);
+        }
+    }
+    return status;
+}
+
+/* Refuses a scale of attention other than that of the head dimension, which `config` has. */
+static enum ox_status check_attention_scale(const char *where, const json_t *json,
+                                            const struct ox_model_config *config) {
+    double multiplier = 1.0 / sqrt((double)config->head_dim), scalar = config->head_dim;
+    const double neutral = multiplier;
+    enum ox_status status = ox_json_get_double(where, json, "attention_multiplier", false, &multiplier);
+    OX_TRY(status, ox_json_get_double(where, json, "query_pre_attn_scalar", false, &scalar));
+    if (status == OX_OK && (fabs(multiplier - neutral) > 1e-6 * neutral || scalar != config->head_dim)) {
+        const bool by_key = scalar != config->head_dim;
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %g, which is not supported; it must be %g, which the head dimension "
+                       "%u gives, or left out", where, by_key ? "query_pre_attn_scalar" : "attention_multiplier",
+                       by_key ? scalar : multiplier, by_key ? (double)config->head_dim : neutral, config->head_dim);
+    }
+    return status;
+}
+
 /* An unknown key may or may not change the model: it is named in a warning, not refused. */
 static void warn_unknown_keys(const char *where, const json_t *json, const struct ox_family *family) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)json, key, value) {
         if (!json_is_null(value) && !is_listed(common_keys, key) && !is_listed(family->keys, key) &&
-            !is_fixed(common_fixed_keys, key) && !is_fixed(family->fixed_keys, key)) {
+            !is_fixed(common_fixed_keys, key) && !is_fixed(family->fixed_keys, key) && !is_fixed(changing_keys, key) &&
+            !is_listed(scale_keys, key)) {
             char text[OX_JSON_EXCERPT_BYTES];
             ox_log(OX_LOG_WARN, "%s: the key \"%s\" (%s) is not known and has no effect", where, key,
                    ox_json_excerpt(value, text));
@@ -366,6 +481,7 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
     status = check_fixed_keys(where, json, common_fixed_keys);
     OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
+    OX_TRY(status, check_changing_keys(where, json, family));
     OX_TRY(status, check_architecture(where, json, family));
     OX_TRY(status, ox_config_read_sizes(where, json, &vocab, 1));
     OX_TRY(status, ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied));
@@ -374,6 +490,7 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     OX_TRY(status, read_token_id(where, json, "eos_token_id", &out->eos_id));
     OX_TRY(status, family->parse(where, json, out));
     OX_TRY(status, ox_model_config_check(where, out));
+    OX_TRY(status, check_attention_scale(where, json, out));
     if (status == OX_OK) {
         warn_unknown_keys(where, json, family);
     }

@@ -265,6 +265,58 @@ static void test_family_refusals(void) {
     }
 }
 
+/* Keys by which other families compute something else: refused by name and value, unless the value changes nothing. */
+static void test_changing_keys(void) {
+    static const struct {
+        const char *key, *changing, *neutral;
+    } cases[] = {
+        {"embedding_multiplier", "12.0", "1.0"},
+        {"residual_multiplier", "0.22", "1.0"},
+        {"attention_multiplier", "0.015625", "0.35355339059327373"},
+        {"logits_scaling", "8.0", "1.0"},
+        {"logit_scale", "0.0625", "1"},
+        {"scale_emb", "12", "1"},
+        {"scale_depth", "1.4", "null"},
+        {"query_pre_attn_scalar", "256", "8"},
+        {"attn_logit_softcapping", "50.0", "null"},
+        {"final_logit_softcapping", "30.0", "null"},
+        {"clip_qkv", "8.0", "null"},
+        {"qk_layernorm", "true", "false"},
+        {"use_qk_norm", "true", "false"},
+        {"use_parallel_residual", "true", "false"},
+        {"parallel_attn", "true", "false"},
+        {"rope_interleaved", "true", "false"},
+        {"no_rope_layers", "[1, 0, 1]", "[1, 1, 1]"},
+        {"no_rope_layer_interval", "4", "0"},
+        {"partial_rotary_factor", "0.5", "1.0"},
+        {"alibi", "true", "false"},
+        {"sliding_window_pattern", "6", "null"},
+        {"num_local_experts", "8", "0"},
+        {"is_causal", "false", "true"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_model_config config;
+        char extra[128], named[128];
+        snprintf(extra, sizeof extra, ",\"%s\":%s", cases[i].key, cases[i].changing);
+        snprintf(named, sizeof named, "\"%s\" is %s, which is not supported", cases[i].key, cases[i].changing);
+        check_refused(llama_json, extra, strpbrk(cases[i].changing, ".[") != NULL ? cases[i].key : named);
+        if (strcmp(cases[i].key, "attention_multiplier") != 0 && strcmp(cases[i].key, "partial_rotary_factor") != 0) {
+            check_refused(gpt2_json, extra, cases[i].key);
+        }
+        snprintf(extra, sizeof extra, ",\"%s\":%s", cases[i].key, cases[i].neutral);
+        if (parse(llama_json, extra, &config) != OX_OK) {
+            printf("%s: %s\n", extra, ox_error_text());
+            test_failure_count++;
+        }
+    }
+    struct ox_model_config config;
+    REQUIRE_OK(parse(llama_json, ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\"]",
+                     &config));
+    CHECK(config.window == 0 && config.window_layer == 0);
+    check_refused(llama_json, ",\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"]",
+                  "layer_types");
+}
+
 static void test_refusals(void) {
     static const struct {
         bool gpt2;
@@ -469,6 +521,7 @@ int main(void) {
     test_llama3_rope();
     test_family_refusals();
     test_refusals();
+    test_changing_keys();
     test_written_config();
     test_init();
     test_real();
