@@ -1,4 +1,5 @@
-/* The text of a conversation while a template writes it, part by part. Shared by chat.c and chat_families.c. */
+/* The text of a conversation while a template writes it, part by part. Shared by chat.c,
+ * chat_families.c and chat_rows.c. */
 #ifndef OX_ENGINE_CHAT_INTERNAL_H
 #define OX_ENGINE_CHAT_INTERNAL_H
 

@@ -62,13 +62,25 @@ calls() {
 }
 
 check_layers() {
-    xargs awk -f "$tools/tidy_layers.awk" <"$scratch/sources"
+    # shellcheck disable=SC2046 # no path of the tree has a space
+    awk -f "$tools/tidy_layers.awk" $(cat "$scratch/sources")
+}
+
+check_edges() {
+    # shellcheck disable=SC2046 # no path of the tree has a space
+    awk -v check=edges -f "$tools/tidy_layers.awk" $(cat "$scratch/sources")
 }
 
 check_readmes() {
-    grep -E '\.(c|h|cu|cuh|inc|sh|awk|py|css|js)$' "$scratch/present" | grep -v '^\.ci/' >"$scratch/listed"
+    grep -E '\.(c|h|cu|cuh|inc|sh|awk|py|css|js|patch|dict)$' "$scratch/present" >"$scratch/listed"
     # shellcheck disable=SC2046 # no path of the tree has a space
     awk -f "$tools/tidy_readmes.awk" $(grep -E '/README\.md$' "$scratch/present") "$scratch/listed"
+}
+
+check_users() {
+    # shellcheck disable=SC2046 # no path of the tree has a space
+    awk -f "$tools/tidy_users.awk" pass=1 $(cat "$scratch/sources") pass=2 \
+        $(grep -E '/README\.md$' "$scratch/present") $(grep -v '^tests/' "$scratch/headers")
 }
 
 check_headers() {
@@ -200,7 +212,7 @@ check_names() {
             -f "$tools/tidy_names.awk" "$scratch/present" "$scratch/code_names" "$scratch/text_names"
 }
 
-checks="layers readmes headers functions files columns params symbols calls environment printing allocation statuses macros \
+checks="layers edges readmes users headers functions files columns params symbols calls environment printing allocation statuses macros \
 mathflags marks words names"
 sum=0
 for check in ${only:-$checks}; do

@@ -1,21 +1,23 @@
-# Prints every include that crosses the house in a way that the list below does not allow, and every source in a folder
-# that is no room of it.
+# Prints every include that crosses the house in a way that the list below does not allow, every source in a folder
+# that is no room of it, and headers that include each other in a cycle; with check=edges instead, what a room of the
+# sources may include and does not.
 #
 # One line per room: its folder, and what it may include besides its own headers: rooms, and single headers of rooms
-# (a path that ends in .h). A line names only rooms that stand above it, so the rooms form no cycle.
+# (a path that ends in .h). A line names only rooms that stand above it. Single headers may lie below: base/prng and
+# base include each other in this way, and kernels and kernels/cpu.
 BEGIN {
     room("base/prng", "base/assert.h base/bytes.h base/isa.h")
     room("base/hash", "base/isa.h")
     room("base", "base/prng")
     room("nvme", "base base/hash base/prng")
-    room("cpu_optim", "base base/prng")
+    room("cpu_optim", "base")
     room("kernels", "base kernels/cpu/cpu.h")
     room("kernels/cpu", "base kernels")
-    room("kernels/cuda", "base base/prng kernels")
+    room("kernels/cuda", "base kernels")
     # offload moves bytes and computes nothing: of kernels it needs the device alone.
     room("offload/plan", "base nvme kernels/device.h")
     # The proof reads a plan as data and shares no code with the builder.
-    room("offload/proof", "base offload/plan/plan.h offload/plan/shard.h offload/plan/cases.h")
+    room("offload/proof", "base offload/plan/plan.h offload/plan/cases.h")
     room("offload/sim", "base offload/plan")
     room("offload/search", "base base/hash base/prng offload/plan offload/proof offload/sim")
     room("offload/trace", "base base/hash offload/plan offload/sim")
@@ -28,17 +30,17 @@ BEGIN {
     room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/search offload/sim offload/trace" \
         " engine/model")
     room("engine/report", "base engine/step")
-    room("engine/checkpoint", "base base/hash engine/model engine/hf engine/step")
+    room("engine/checkpoint", "base base/hash engine/hf engine/step")
     room("engine/generate", "base base/prng engine/model engine/hf")
-    room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/model" \
-        " engine/data engine/hf engine/step engine/report engine/checkpoint")
+    room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
+        " engine/step engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
     room("tools/bench", "base base/prng nvme cpu_optim kernels offload/sim engine/config engine/step tools/doctor")
     room("tools/command", "base nvme offload/trace engine/text engine/config engine/checkpoint engine/generate" \
         " engine/run tools/doctor tools/bench")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
-    product = known
+    product = known " "
     # A test may include whatever it tests, private headers too.
     room("tests/simt", product)
     room("tests/kit", product " tests/simt")
@@ -62,13 +64,28 @@ function room(folder, list,    names, i, n) {
     may[folder] = " " folder " " list " "
     known = known " " folder
 }
+function folder_of(path) {
+    sub(/\/[^\/]*$/, "", path)
+    return path
+}
 function is_private(header) {
     return header ~ /(internal|_impl|builder)\.h$/
 }
+# Goes along includes from a header that is not visited yet; `way` has the headers from the first one to this.
+function follow(header, way,    list, i, n) {
+    visited[header] = 1
+    n = split(includes[header], list, " ")
+    for (i = 1; i <= n; i++) {
+        if (index(way " " header " ", " " list[i] " "))
+            print header ":1: includes " list[i] ", which includes it"
+        else if (!(list[i] in visited))
+            follow(list[i], way " " header)
+    }
+}
 FNR == 1 {
-    from = FILENAME
-    sub(/\/[^\/]*$/, "", from)
-    if (!(from in may))
+    from = folder_of(FILENAME)
+    there[from] = 1
+    if (check != "edges" && !(from in may))
         print FILENAME ":1: the folder " from " is no room of tools/dev/tidy_layers.awk"
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
@@ -76,16 +93,34 @@ FNR == 1 {
     sub(/^[^"]*"/, "", included)
     sub(/".*/, "", included)
     where = FILENAME ":" FNR ": "
+    if (FILENAME ~ /\.(h|cuh)$/)
+        includes[FILENAME] = includes[FILENAME] " " included
+    used[from, included] = used[from, folder_of(included)] = 1
+    if (check == "edges")
+        next
     if (included !~ /\// || included ~ /\.\./) {
         print where "\"" included "\" is not written from the root"
         next
     }
-    to = included
-    sub(/\/[^\/]*$/, "", to)
+    to = folder_of(included)
     if (!(from in may) || to == from || index(may[from], " " included " "))
         next
     if (index(may[from], " " to " ") == 0)
         print where from " may not include " (index(may[from], " " to "/") ? included : to)
     else if (is_private(included) && from !~ /^tests\//)
         print where included " is private to " to
+}
+END {
+    if (check != "edges") {
+        for (header in includes)
+            if (!(header in visited))
+                follow(header, "")
+        exit
+    }
+    for (room_of in there) {
+        count = index(product, " " room_of " ") ? split(may[room_of], names, " ") : 0
+        for (i = 1; i <= count; i++)
+            if (names[i] != room_of && !((room_of, names[i]) in used))
+                print "tools/dev/tidy_layers.awk:1: " room_of " may include " names[i] ", and does not"
+    }
 }

@@ -59,8 +59,10 @@ TEXT
     $ cat base/good.h ox_gone_output
 TEXT
     for folder in base kernels kernels/cuda offload/plan engine/step; do
-        (cd "$root/$folder" && printf '`%s`\n' *.* >README.md)
+        (cd "$root/$folder" && printf '`%s`\n' *.* >README.md && echo 'Used by all.' >>README.md)
     done
+    echo '`test_good`, `test_*.inc`' >"$root/tests/unit/README.md"
+    echo >"$root/tests/unit/engine/run/test_rows.inc"
 }
 
 run_check() { # check, further options
@@ -96,7 +98,7 @@ repeat() { # line, count
 }
 
 clean_tree
-for check in layers readmes headers functions files columns params calls environment printing allocation statuses macros \
+for check in layers readmes users headers functions files columns params calls environment printing allocation statuses macros \
     mathflags marks words names; do
     output=$(run_check "$check") || {
         echo "tidy_test: $check complains about a clean tree:"
@@ -144,10 +146,26 @@ plant_include tests/sys/train/bad.c tests/golden/x.h 'tests/sys/train may not in
 plant_include engine/run/bad.c tests/kit/test.h 'engine/run may not include tests/kit'
 plant_include engine/run/bad.c model.h '"model.h" is not written from the root'
 plant_include engine/run/bad.c ../base/good.h '"../base/good.h" is not written from the root'
+plant edges tools/demo/bad.c 'int a;\n' 'tools/demo may include engine/data, and does not'
+for pair in 'layers base/a.h base/b.h' 'edges tools/demo/a.c engine/data/a.h'; do
+    # shellcheck disable=SC2086 # three words: a check, and two files of which each includes the other
+    set -- $pair
+    clean_tree
+    mkdir -p "$root/${2%/*}" "$root/${3%/*}"
+    echo "#include \"$3\"" >"$root/$2"
+    echo "#include \"$2\"" >"$root/$3"
+    planted=$((planted + 1))
+    case $1:$(run_check "$1") in
+    layers:*'.h:1: includes base/'*', which includes it'*) ;;
+    layers:* | edges:*tools/demo*) failed=$((failed + 1)) && echo "tidy_test: $1 is wrong about $2, which includes $3" ;;
+    esac
+done
 for folder in engine tools/extra extra tests/sys tests/unit tests/unit/engine tests/unit/offload; do
     plant layers "$folder/bad.c" '#include "base/good.h"\n' "$folder/bad.c:1: the folder $folder is no room"
 done
 plant readmes engine/step/bad.c 'int a;\n' 'engine/step/README.md:1: does not name `bad.c`'
+plant readmes tests/unit/engine/run/bad.c 'int a;\n' 'tests/unit/README.md:1: does not name `bad.c` of tests/unit/engine/run'
+plant readmes tests/extra/bad.c 'int a;\n' 'tests/extra/README.md:1: is missing'
 plant readmes tools/extra/bad.sh 'true\n' 'tools/extra/README.md:1: is missing'
 plant readmes engine/bad.c 'int a;\n' 'engine/bad.c:1: lies beside the rooms of engine'
 for folder in base tests/unit/base; do
@@ -165,6 +183,11 @@ for folder in base tests/unit/base; do
     *) failed=$((failed + 1)) && echo "tidy_test: readmes missed a folder of more than 30 files in $folder" ;;
     esac
 done
+plant users engine/step/README.md 'Used\nby `kernels/`.\n' 'kernels includes nothing of engine/step'
+plant users kernels/README.md 'Used by `kernels/{cuda,cpu}`.\n' 'kernels/cuda includes nothing of kernels'
+plant users kernels/README.md 'Used by `engine/step`.\n' 'leaves out offload/plan, which includes kernels'
+plant users tools/demo/README.md 'Used by `base`.\n' 'base includes nothing of tools/demo'
+plant users engine/step/bad.h '/* Shared by step.c. */\n' 'engine/step/step.c includes nothing of engine/step/bad.h'
 plant headers base/bad.h 'static inline uint64_t ox_f(void) { return 0; }\n' 'base/bad.h:1: does not compile alone as C11'
 if echo 'int main() { return 0; }' | "${CXX:-g++}" -x c++ -fsyntax-only - 2>/dev/null; then
     plant headers base/bad.h 'struct bad { int class; };\n' 'base/bad.h:1: does not compile alone as C++17'
