@@ -36,8 +36,8 @@ void ox_arena_close(struct ox_arena *arena) {
     *arena = (struct ox_arena){0};
 }
 
-void *ox_bump_alloc(struct ox_bump *carve, uint64_t bytes) {
-    void *const at = carve->base == NULL ? NULL : carve->base + carve->bytes;
-    carve->bytes += ox_align_up(bytes, 64);
+void *ox_bump_alloc(struct ox_bump *bump, uint64_t bytes) {
+    void *const at = bump->base == NULL ? NULL : bump->base + bump->bytes;
+    bump->bytes += ox_align_up(bytes, 64);
     return at;
 }

@@ -1,4 +1,4 @@
-/* Owns large memory blocks: an arena is one page-aligned reservation of exact size, and a carve hands it out by offset.
+/* Owns large memory blocks: an arena is one page-aligned reservation of exact size, and a bump allocator hands it out.
  * Models, generate and benches use both. Opening an arena touches every page, so a machine that lacks the memory fails
  * before work is done. */
 #ifndef OX_BASE_ARENA_H
@@ -28,7 +28,7 @@ struct ox_bump {
     uint64_t bytes;      /* handed out so far */
 };
 /* Returns the next `bytes`; NULL while base is NULL. */
-void *ox_bump_alloc(struct ox_bump *carve, uint64_t bytes);
+void *ox_bump_alloc(struct ox_bump *bump, uint64_t bytes);
 
 #ifdef __cplusplus
 }

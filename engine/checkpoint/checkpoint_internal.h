@@ -1,4 +1,4 @@
-/* Shared by the files that write and read checkpoints: how chunks divide tensors, the stages of a save, and
+/* Shared by the files that write and read checkpoints: how chunks divide tensors, the phases of a save, and
  * trainer_state.json. */
 #ifndef OX_ENGINE_CHECKPOINT_INTERNAL_H
 #define OX_ENGINE_CHECKPOINT_INTERNAL_H
@@ -63,7 +63,7 @@ OX_MUST enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **f
                                                   const struct ox_run_state *state);
 void ox_checkpoint_files_discard(struct ox_checkpoint_files **files);
 
-/* ---- the stages of a save: checkpoint.c --------------------------------------------------------------- */
+/* ---- the phases of a save: checkpoint.c --------------------------------------------------------------- */
 
 struct ox_checkpoint_job {
     struct ox_run_state state;

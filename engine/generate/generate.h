@@ -18,7 +18,7 @@ struct ox_generator_config {
     const char *where;                 /* the folder's name in messages; outlives the generator */
     bool fp32;           /* compute with the exact weights; else with weights rounded to bfloat16, as training does */
     uint32_t threads;    /* at least 1; changes the last bits of results */
-    uint64_t host_bytes; /* limit for weights, cache and workspace */
+    uint64_t host_bytes; /* limit for weights, cache and scratch */
     uint32_t contexts;   /* room for this many tokens; at most the model's */
     uint32_t chunk_rows; /* most tokens read at once; changes the last bits of results */
 };

@@ -32,7 +32,7 @@ static uint64_t rope_floats(const struct ox_engine_config *config) {
 }
 
 static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
-    return (struct ox_plan_pass){.room_bytes = ox_unit_work_bytes(shape, unit_idx, pass),
+    return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit_idx, pass),
                                  .work = ox_unit_cost(shape, unit_idx, pass)};
 }
 

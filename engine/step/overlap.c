@@ -194,18 +194,18 @@ static struct finds finds_now(const struct ox_engine *engine, const struct ox_ta
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_plan *const plan = engine->step.plan;
     const struct ox_step_case usual = ox_usual_case(&engine->plan->input, plan->kind);
-    uint64_t foreseen[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
+    uint64_t usual_bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         const bool due = task->unit_idx < unit_count(engine) &&
                          ox_case_is_due(usual, &engine->plan->input, task->unit_idx);
         add_task(engine, task, finds_now(engine, task), out);
-        add_task(engine, task, (struct finds){.facts = ox_case_facts(usual), .due = due}, foreseen);
+        add_task(engine, task, (struct finds){.facts = ox_case_facts(usual), .due = due}, usual_bytes);
     }
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out[link][kind] -= foreseen[link][kind];
+            out[link][kind] -= usual_bytes[link][kind];
         }
     }
 }

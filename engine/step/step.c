@@ -55,7 +55,7 @@ static struct ox_unit_job unit_job(const struct issue *is) {
         .run = {.ops = &engine->ops, .lane = is->lane},
         .shape = &engine->shape,
         .unit = &engine->config.model->units[is->task->unit_idx],
-        .work = view_if(is, OX_USE_WORK),
+        .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);

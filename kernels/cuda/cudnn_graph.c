@@ -149,7 +149,7 @@ static void *combine(struct graph *graph, cudnnPointwiseMode_t mode, void *a, vo
     return out;
 }
 
-static void *product(struct graph *graph, void *a, void *b, void *out) {
+static void *gemm(struct graph *graph, void *a, void *b, void *out) {
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
     struct ox_cudnn_set *const set = graph->set;
     void *const kind = ox_cudnn_make(set, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
@@ -230,7 +230,7 @@ static void *scaled(struct graph *graph, void *in) {
 
 static void forward(struct graph *graph) {
     const struct dims column = dense(graph, graph->heads, graph->seq, 1);
-    void *const score = product(graph, queries(graph, OX_CUDNN_Q), keys(graph, OX_CUDNN_K, true),
+    void *const score = gemm(graph, queries(graph, OX_CUDNN_Q), keys(graph, OX_CUDNN_K, true),
                                 scores(graph, CUDNN_DATA_FLOAT));
     void *const all = seen(graph, scaled(graph, score));
     void *const max = reduce(graph, CUDNN_REDUCE_TENSOR_MAX, all, inner(graph, CUDNN_DATA_FLOAT, column));
@@ -240,7 +240,7 @@ static void forward(struct graph *graph) {
     void *const log = combine(graph, CUDNN_POINTWISE_LOG, sum, NULL, inner(graph, CUDNN_DATA_FLOAT, column));
     combine(graph, CUDNN_POINTWISE_ADD, max, log, statistics(graph, OX_CUDNN_LSE));
     void *const share = combine(graph, CUDNN_POINTWISE_DIV, weight, sum, scores(graph, CUDNN_DATA_BFLOAT16));
-    product(graph, share, keys(graph, OX_CUDNN_V, false), outputs(graph, OX_CUDNN_OUT));
+    gemm(graph, share, keys(graph, OX_CUDNN_V, false), outputs(graph, OX_CUDNN_OUT));
 }
 
 /* Gradients of keys or values: first per query head, then summed over the query heads that share one. */
@@ -251,10 +251,10 @@ static void key_gradient(struct graph *graph, void *of_scores, void *by_query, e
                                        turned(dense(graph, graph->heads, graph->seq, graph->seq))));
     void *const out = keys(graph, id, false);
     if (graph->heads == graph->kv_heads) {
-        product(graph, by_key, by_query, out);
+        gemm(graph, by_key, by_query, out);
         return;
     }
-    void *const each = product(graph, by_key, by_query, inner(graph, CUDNN_DATA_BFLOAT16, rows));
+    void *const each = gemm(graph, by_key, by_query, inner(graph, CUDNN_DATA_BFLOAT16, rows));
     reduce(graph, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
@@ -271,20 +271,20 @@ static void *row_sums(struct graph *graph, void *dout) {
 static void backward(struct graph *graph) {
     void *const q = queries(graph, OX_CUDNN_Q), *const k = keys(graph, OX_CUDNN_K, true);
     void *const dout = outputs(graph, OX_CUDNN_DOUT), *const sums = row_sums(graph, dout);
-    void *const score = scaled(graph, product(graph, q, k, scores(graph, CUDNN_DATA_FLOAT)));
+    void *const score = scaled(graph, gemm(graph, q, k, scores(graph, CUDNN_DATA_FLOAT)));
     void *const below = combine(graph, CUDNN_POINTWISE_SUB, score, statistics(graph, OX_CUDNN_LSE),
                                 scores(graph, CUDNN_DATA_FLOAT));
     void *const share = combine(graph, CUDNN_POINTWISE_EXP, seen(graph, below), NULL,
                                 scores(graph, CUDNN_DATA_FLOAT));
     key_gradient(graph, share, dout, OX_CUDNN_DV);
-    void *const dshare = product(graph, dout, keys(graph, OX_CUDNN_V, true), scores(graph, CUDNN_DATA_FLOAT));
+    void *const dshare = gemm(graph, dout, keys(graph, OX_CUDNN_V, true), scores(graph, CUDNN_DATA_FLOAT));
     void *const centred = combine(graph, CUDNN_POINTWISE_SUB, dshare, sums, scores(graph, CUDNN_DATA_FLOAT));
     void *const slope = scaled(graph, combine(graph, CUDNN_POINTWISE_MUL, centred, share,
                                               scores(graph, CUDNN_DATA_FLOAT)));
     key_gradient(graph, slope, q, OX_CUDNN_DK);
     void *const plain_k = reshape(graph, k, inner(graph, CUDNN_DATA_BFLOAT16,
                                                   within_rows(graph, graph->kv_heads, graph->qkv_stride)));
-    product(graph, slope, plain_k, queries(graph, OX_CUDNN_DQ));
+    gemm(graph, slope, plain_k, queries(graph, OX_CUDNN_DQ));
 }
 
 void *ox_cudnn_graph(struct ox_cudnn_set *set, const struct ox_cudnn_case *of) {

@@ -1,8 +1,8 @@
 /* Builds the task list of a step: tile by tile, forward through the units, the head, and back, every micro-batch
  * of the tile through one unit before the next; then the norm, the optimizer unit by unit, the commit.
  *
- * A pass over one unit is a stage. Transfers that a stage needs (planes, partial gradients) are emitted
- * prefetch_depth stages before its work; list order is issue order, so transfers run ahead
+ * A pass of a tile over one unit is a visit. Transfers that a visit needs (planes, partial gradients) are emitted
+ * prefetch_depth visits before its work; list order is issue order, so transfers run ahead
  * exactly as far as memory allows. */
 #include "offload/plan/builder.h"
 
@@ -10,7 +10,7 @@
 
 enum pass { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD };
 
-struct stage {
+struct visit {
     uint32_t idx, tile, unit_idx;
     uint32_t place; /* the unit's position in the order of forward */
     uint32_t mb_first, mb_past;
@@ -173,23 +173,23 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint3
     }
 }
 
-static uint32_t join_weights(struct ox_builder *b, const struct stage *stage) {
+static uint32_t join_weights(struct ox_builder *b, const struct visit *visit) {
     if (!b->in->model.joins) {
         return OX_NONE;
     }
-    const uint64_t bytes = ox_build_unit(b, stage->unit_idx)->elem_count * sizeof(float);
-    const uint32_t joined = ox_build_buf(b, OX_BUF_JOINED, b->compute, bytes, stage->unit_idx);
-    struct ox_task *const task = ox_build_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, stage->unit_idx, OX_NONE);
-    reads_planes(b, task, stage->unit_idx, b->scratch->weights_at[stage->idx], false);
+    const uint64_t bytes = ox_build_unit(b, visit->unit_idx)->elem_count * sizeof(float);
+    const uint32_t joined = ox_build_buf(b, OX_BUF_JOINED, b->compute, bytes, visit->unit_idx);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, visit->unit_idx, OX_NONE);
+    reads_planes(b, task, visit->unit_idx, b->scratch->weights_at[visit->idx], false);
     ox_build_writes(task, joined, OX_USE_JOINED);
     return joined;
 }
 
 /* A block's use of its weights: joined to fp32, or as planes. */
-static void reads_weights(const struct ox_builder *b, struct ox_task *task, const struct stage *stage,
+static void reads_weights(const struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                           uint32_t joined) {
     if (joined == OX_NONE) {
-        reads_planes(b, task, stage->unit_idx, b->scratch->weights_at[stage->idx], false);
+        reads_planes(b, task, visit->unit_idx, b->scratch->weights_at[visit->idx], false);
     } else {
         ox_build_reads(task, joined, OX_USE_JOINED);
     }
@@ -293,14 +293,14 @@ static void load_partial(struct ox_builder *b, uint32_t grad_idx) {
 }
 
 /* Returns the accumulator of a gradient when its backward begins in a tile. */
-static uint32_t begin_grad(struct ox_builder *b, const struct stage *stage, uint32_t grad_idx) {
+static uint32_t begin_grad(struct ox_builder *b, const struct visit *visit, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, grad_idx)) {
         s->grad_live[grad_idx] = s->grad_home[grad_idx];
-    } else if (stage->tile == 0) {
+    } else if (visit->tile == 0) {
         s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
     }
-    if (stage->tile == 0) {
+    if (visit->tile == 0) {
         ox_build_writes(ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx), s->grad_live[grad_idx],
                         OX_USE_GRAD);
     }
@@ -362,9 +362,9 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
 }
 
 /* Sends the accumulator home after a tile, finished or partial. */
-static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t grad_idx) {
+static void end_grad(struct ox_builder *b, const struct visit *visit, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
-    const bool last = stage->tile + 1 == b->in->placement.tiles;
+    const bool last = visit->tile + 1 == b->in->placement.tiles;
     if (grad_on_device(b, grad_idx)) {
         if (last) {
             finish_on_device(b, grad_idx);
@@ -396,25 +396,25 @@ static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t g
     s->grad_speculative[grad_idx] = at;
 }
 
-/* ---- stages ----------------------------------------------------------------------------------- */
+/* ---- visits ----------------------------------------------------------------------------------- */
 
-/* Stages of backward: all units but the head, whose backward is part of its forward. */
+/* Visits of backward: all units but the head, whose backward is part of its forward. */
 static uint32_t backward_count(const struct ox_builder *b) {
     return b->train ? b->in->model.stage_count - 1 : 0;
 }
 
-static uint32_t stages_per_tile(const struct ox_builder *b) {
+static uint32_t visits_per_tile(const struct ox_builder *b) {
     return b->in->model.stage_count + backward_count(b);
 }
 
-static struct stage stage_at(const struct ox_builder *b, uint32_t idx) {
+static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
     const struct ox_plan_model *const model = &b->in->model;
-    const uint32_t per_tile = stages_per_tile(b), tiles = b->in->placement.tiles;
+    const uint32_t per_tile = visits_per_tile(b), tiles = b->in->placement.tiles;
     const uint32_t tile = idx / per_tile, step = idx % per_tile;
     const uint64_t micro_batches = b->plan->micro_batches;
     const bool back = step >= model->stage_count;
     const uint32_t place = back ? per_tile - 1 - step : step, unit_idx = model->stages[place];
-    return (struct stage){
+    return (struct visit){
         .idx = idx,
         .tile = tile,
         .mb_first = (uint32_t)(micro_batches * tile / tiles),
@@ -425,18 +425,18 @@ static struct stage stage_at(const struct ox_builder *b, uint32_t idx) {
     };
 }
 
-static void prepare_stage(struct ox_builder *b, const struct stage *stage) {
+static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
-    const bool tied = stage->pass == PASS_HEAD && unit->table_unit_idx != OX_NONE;
-    s->weights_at[stage->idx] = s->table_at[stage->idx] = OX_NONE;
-    if (stage->pass != PASS_BACKWARD || unit->kind != OX_PLAN_EMBEDDING) {
-        s->weights_at[stage->idx] = fetch_weights(b, stage->unit_idx, stage->tile == 0 && stage->pass != PASS_BACKWARD);
+    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
+    const bool tied = visit->pass == PASS_HEAD && unit->table_unit_idx != OX_NONE;
+    s->weights_at[visit->idx] = s->table_at[visit->idx] = OX_NONE;
+    if (visit->pass != PASS_BACKWARD || unit->kind != OX_PLAN_EMBEDDING) {
+        s->weights_at[visit->idx] = fetch_weights(b, visit->unit_idx, visit->tile == 0 && visit->pass != PASS_BACKWARD);
     }
     if (tied) {
-        s->table_at[stage->idx] = fetch_weights(b, unit->table_unit_idx, false);
+        s->table_at[visit->idx] = fetch_weights(b, unit->table_unit_idx, false);
     }
-    if (b->train && stage->tile > 0 && stage->pass != PASS_FORWARD) {
+    if (b->train && visit->tile > 0 && visit->pass != PASS_FORWARD) {
         load_partial(b, unit->grad_idx);
         if (tied) {
             load_partial(b, unit->table_grad_idx);
@@ -461,47 +461,47 @@ struct block_pass {
     uint32_t joined, room;
 };
 
-static struct block_pass begin_block(struct ox_builder *b, const struct stage *stage, const struct ox_plan_pass *pass) {
-    const uint32_t joined = join_weights(b, stage);
+static struct block_pass begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass) {
+    const uint32_t joined = join_weights(b, visit);
     return (struct block_pass){.joined = joined,
-                               .room = ox_build_buf(b, OX_BUF_WORK, b->compute, pass->room_bytes, OX_NONE)};
+                               .room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE)};
 }
 
-static void use_block(struct ox_builder *b, struct ox_task *task, const struct stage *stage,
+static void use_block(struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                       const struct block_pass *pass, uint32_t x) {
-    reads_weights(b, task, stage, pass->joined);
+    reads_weights(b, task, visit, pass->joined);
     ox_build_reads(task, x, OX_USE_X);
-    ox_build_writes(task, pass->room, OX_USE_WORK);
+    ox_build_writes(task, pass->room, OX_USE_SCRATCH);
     ox_build_reads(task, b->plan->const_buf, OX_USE_CONST);
 }
 
-static void run_forward(struct ox_builder *b, const struct stage *stage) {
+static void run_forward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
-    const uint32_t next_idx = model->stages[stage->place + 1];
-    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[stage->unit_idx];
+    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
+    const uint32_t next_idx = model->stages[visit->place + 1];
+    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->unit_idx];
     struct block_pass pass = {OX_NONE, OX_NONE};
     if (is_block) {
-        pass = begin_block(b, stage, keeps ? &unit->forward_kept : &unit->forward);
+        pass = begin_block(b, visit, keeps ? &unit->forward_kept : &unit->forward);
     }
-    for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
-        if (stage->place == 0) {
+    for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
+        if (visit->place == 0) {
             load_batch(b, mb_idx);
         }
-        const uint32_t y = ox_build_buf(b, OX_BUF_ACT, b->compute, unit->output_bytes, stage->unit_idx);
-        struct ox_task *const task = ox_build_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
+        const uint32_t y = ox_build_buf(b, OX_BUF_ACT, b->compute, unit->output_bytes, visit->unit_idx);
+        struct ox_task *const task = ox_build_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         if (is_block) {
-            use_block(b, task, stage, &pass, s->x[mb_idx]);
+            use_block(b, task, visit, &pass, s->x[mb_idx]);
         } else {
-            reads_planes(b, task, stage->unit_idx, s->weights_at[stage->idx], false);
+            reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_writes(task, y, OX_USE_Y);
         s->x[mb_idx] = y;
         if (keeps) {
-            uint32_t *const slot = act_slot(b, s->kept, stage->unit_idx, mb_idx);
-            *slot = ox_build_buf(b, OX_BUF_KEPT, b->compute, unit->kept_bytes, stage->unit_idx);
+            uint32_t *const slot = act_slot(b, s->kept, visit->unit_idx, mb_idx);
+            *slot = ox_build_buf(b, OX_BUF_KEPT, b->compute, unit->kept_bytes, visit->unit_idx);
             ox_build_writes(task, *slot, OX_USE_KEPT);
         }
         if (b->train && model->units[next_idx].kind == OX_PLAN_BLOCK) {
@@ -510,23 +510,23 @@ static void run_forward(struct ox_builder *b, const struct stage *stage) {
     }
 }
 
-static void run_head(struct ox_builder *b, const struct stage *stage) {
+static void run_head(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
+    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
     const bool tied = unit->table_unit_idx != OX_NONE;
     const struct ox_plan_pass *const pass = b->train ? &unit->backward : &unit->forward;
-    const uint32_t room = ox_build_buf(b, OX_BUF_WORK, b->compute, pass->room_bytes, OX_NONE);
-    const uint32_t grad = b->train ? begin_grad(b, stage, unit->grad_idx) : OX_NONE;
-    const uint32_t grad_table = b->train && tied ? begin_grad(b, stage, unit->table_grad_idx) : OX_NONE;
-    for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
-        struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
-        reads_planes(b, task, stage->unit_idx, s->weights_at[stage->idx], false);
+    const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
+    const uint32_t grad = b->train ? begin_grad(b, visit, unit->grad_idx) : OX_NONE;
+    const uint32_t grad_table = b->train && tied ? begin_grad(b, visit, unit->table_grad_idx) : OX_NONE;
+    for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
+        struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
+        reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
         if (tied) {
-            reads_planes(b, task, unit->table_unit_idx, s->table_at[stage->idx], true);
+            reads_planes(b, task, unit->table_unit_idx, s->table_at[visit->idx], true);
         }
         ox_build_reads(task, s->x[mb_idx], OX_USE_X);
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        ox_build_writes(task, room, OX_USE_WORK);
+        ox_build_writes(task, room, OX_USE_SCRATCH);
         ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         if (b->train) {
             s->dx[mb_idx] = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
@@ -538,44 +538,44 @@ static void run_head(struct ox_builder *b, const struct stage *stage) {
         }
     }
     if (b->train) {
-        end_grad(b, stage, unit->grad_idx);
+        end_grad(b, visit, unit->grad_idx);
         if (tied) {
-            end_grad(b, stage, unit->table_grad_idx);
+            end_grad(b, visit, unit->table_grad_idx);
         }
     }
 }
 
-static void run_backward(struct ox_builder *b, const struct stage *stage) {
+static void run_backward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
-    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[stage->unit_idx];
+    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
+    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->unit_idx];
     struct block_pass pass = {OX_NONE, OX_NONE};
     if (is_block) {
-        pass = begin_block(b, stage, keeps ? &unit->backward_kept : &unit->backward);
+        pass = begin_block(b, visit, keeps ? &unit->backward_kept : &unit->backward);
     }
-    const uint32_t grad = begin_grad(b, stage, unit->grad_idx);
-    uint32_t next_x = is_block ? load_act(b, stage->unit_idx, stage->mb_first) : OX_NONE;
-    for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
+    const uint32_t grad = begin_grad(b, visit, unit->grad_idx);
+    uint32_t next_x = is_block ? load_act(b, visit->unit_idx, visit->mb_first) : OX_NONE;
+    for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         const uint32_t x = next_x;
-        const bool more = is_block && mb_idx + 1 < stage->mb_past;
+        const bool more = is_block && mb_idx + 1 < visit->mb_past;
         if (more && b->in->placement.prefetch_depth > 0) {
-            next_x = load_act(b, stage->unit_idx, mb_idx + 1);
+            next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
-        struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
+        struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         if (is_block) {
-            use_block(b, task, stage, &pass, x);
+            use_block(b, task, visit, &pass, x);
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
         ox_build_updates(task, grad, OX_USE_GRAD);
         if (keeps) {
-            ox_build_updates(task, *act_slot(b, s->kept, stage->unit_idx, mb_idx), OX_USE_KEPT);
+            ox_build_updates(task, *act_slot(b, s->kept, visit->unit_idx, mb_idx), OX_USE_KEPT);
         }
         if (more && b->in->placement.prefetch_depth == 0) {
-            next_x = load_act(b, stage->unit_idx, mb_idx + 1);
+            next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
     }
-    end_grad(b, stage, unit->grad_idx);
+    end_grad(b, visit, unit->grad_idx);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------ */
@@ -598,16 +598,16 @@ static void sum_nvme(struct ox_builder *b) {
         plan->resident_bytes[OX_TIER_NVME] + spool + (store ? b->in->budget.nvme_fixed_bytes : 0);
 }
 
-/* Emits the updates that run in backward. They follow their gradient by as many stages as transfers run ahead, so that
+/* Emits the updates that run in backward. They follow their gradient by as many visits as transfers run ahead, so that
  * backward need not wait for them before it sends the next gradient away. */
-static void run_speculative(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) {
-    const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
-    const uint32_t first_back = stage_count - 1 - backward_count(b); /* the head's in the last tile */
-    const bool end = stage_idx + 1 == stage_count;
-    const uint32_t past = end ? stage_count : stage_idx < depth ? 0 : stage_idx - depth + 1;
-    uint32_t i = stage_idx < depth ? 0 : stage_idx - depth;
+static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t depth) {
+    const uint32_t visit_count = visits_per_tile(b) * b->in->placement.tiles;
+    const uint32_t first_back = visit_count - 1 - backward_count(b); /* the head's in the last tile */
+    const bool end = visit_idx + 1 == visit_count;
+    const uint32_t past = end ? visit_count : visit_idx < depth ? 0 : visit_idx - depth + 1;
+    uint32_t i = visit_idx < depth ? 0 : visit_idx - depth;
     for (i = i < first_back ? first_back : i; b->train && i < past; i++) {
-        const uint32_t unit_idx = stage_at(b, i).unit_idx;
+        const uint32_t unit_idx = visit_at(b, i).unit_idx;
         if (ox_build_is_speculative(b, unit_idx)) {
             const uint32_t grad_idx = ox_build_unit(b, unit_idx)->grad_idx;
             ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[grad_idx]);
@@ -615,24 +615,24 @@ static void run_speculative(struct ox_builder *b, uint32_t stage_idx, uint32_t d
     }
 }
 
-static void emit_stages(struct ox_builder *b) {
-    const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
-    OX_ASSERT(stage_count <= b->scratch->stage_cap);
+static void emit_visits(struct ox_builder *b) {
+    const uint32_t visit_count = visits_per_tile(b) * b->in->placement.tiles;
+    OX_ASSERT(visit_count <= b->scratch->visit_cap);
     /* A partial gradient may not be fetched before the previous tile has sent it away. */
-    const uint32_t depth = (uint32_t)ox_min_u64(b->in->placement.prefetch_depth, stages_per_tile(b) - 1);
+    const uint32_t depth = (uint32_t)ox_min_u64(b->in->placement.prefetch_depth, visits_per_tile(b) - 1);
     uint32_t prepared = 0;
-    for (uint32_t i = 0; i < stage_count; i++) {
-        for (; prepared < stage_count && prepared <= i + depth; prepared++) {
-            const struct stage ahead = stage_at(b, prepared);
-            prepare_stage(b, &ahead);
+    for (uint32_t i = 0; i < visit_count; i++) {
+        for (; prepared < visit_count && prepared <= i + depth; prepared++) {
+            const struct visit ahead = visit_at(b, prepared);
+            prepare_visit(b, &ahead);
         }
-        const struct stage stage = stage_at(b, i);
-        if (stage.pass == PASS_FORWARD) {
-            run_forward(b, &stage);
-        } else if (stage.pass == PASS_HEAD) {
-            run_head(b, &stage);
+        const struct visit visit = visit_at(b, i);
+        if (visit.pass == PASS_FORWARD) {
+            run_forward(b, &visit);
+        } else if (visit.pass == PASS_HEAD) {
+            run_head(b, &visit);
         } else {
-            run_backward(b, &stage);
+            run_backward(b, &visit);
         }
         run_speculative(b, i, depth);
     }
@@ -705,7 +705,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     };
     choose_kept(&b);
     place_homes(&b);
-    emit_stages(&b);
+    emit_visits(&b);
     if (!ox_build_unified(&b)) {
         ox_build_count_move(&b, ox_build_move(&b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
     }

@@ -37,13 +37,13 @@ struct ox_plan_scratch {
     uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */
     uint32_t *partials;   /* per unit: square sums of its gradient, on the device */
     bool *keeps;          /* per unit: a block that keeps what its backward needs */
-    uint32_t *weights_at; /* per stage: planes where compute reads    */
-    uint32_t *table_at;   /* per stage: planes of the tied table       */
+    uint32_t *weights_at; /* per visit: planes where compute reads    */
+    uint32_t *table_at;   /* per visit: planes of the tied table       */
     uint32_t *act;        /* (unit_count, micro_batches): activation checkpoints */
     uint32_t *act_spool;  /* (unit_count, micro_batches): those on NVMe          */
     uint32_t *kept;       /* (unit_count, micro_batches): kept activations       */
     uint32_t *x, *dx, *batch; /* per micro-batch                       */
-    uint32_t stage_cap;
+    uint32_t visit_cap;
 };
 
 struct ox_plan_full {

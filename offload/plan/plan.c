@@ -152,12 +152,12 @@ uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input) {
 }
 
 /* All arrays of a plan lie in one allocation, so that building allocates nothing. */
-struct carve {
+struct tables {
     unsigned char *base; /* NULL while only measuring */
     uint64_t used;
 };
 
-static void *carve(struct carve *memory, uint64_t count, uint64_t size) {
+static void *place(struct tables *memory, uint64_t count, uint64_t size) {
     memory->used = ox_align_up(memory->used, 16);
     void *const at = memory->base == NULL ? NULL : memory->base + memory->used;
     memory->used += count * size;
@@ -165,38 +165,38 @@ static void *carve(struct carve *memory, uint64_t count, uint64_t size) {
 }
 
 /* The arrays that the executor needs; the others serve the builder alone. */
-static void carve_kept(struct carve *memory, struct ox_plan_full *full) {
+static void place_kept(struct tables *memory, struct ox_plan_full *full) {
     struct ox_plan *const plan = &full->plan;
     struct ox_plan_scratch *const scratch = &full->scratch;
-    plan->tasks = carve(memory, plan->task_cap, sizeof *plan->tasks);
-    plan->bufs = carve(memory, plan->buf_cap, sizeof *plan->bufs);
-    plan->spool_bytes = carve(memory, plan->spool_count, sizeof *plan->spool_bytes);
-    scratch->weights_home = carve(memory, plan->unit_count, sizeof(uint32_t));
-    scratch->state_home = carve(memory, plan->unit_count, sizeof(uint32_t));
-    scratch->grad_home = carve(memory, plan->grad_count, sizeof(uint32_t));
+    plan->tasks = place(memory, plan->task_cap, sizeof *plan->tasks);
+    plan->bufs = place(memory, plan->buf_cap, sizeof *plan->bufs);
+    plan->spool_bytes = place(memory, plan->spool_count, sizeof *plan->spool_bytes);
+    scratch->weights_home = place(memory, plan->unit_count, sizeof(uint32_t));
+    scratch->state_home = place(memory, plan->unit_count, sizeof(uint32_t));
+    scratch->grad_home = place(memory, plan->grad_count, sizeof(uint32_t));
 }
 
-static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
+static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     const struct ox_plan *const plan = &full->plan;
     struct ox_plan_scratch *const scratch = &full->scratch;
     const uint64_t units = plan->unit_count, grads = plan->grad_count, micro_batches = plan->micro_batches;
-    carve_kept(memory, full);
-    scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
-    scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
-    scratch->segment_of = carve(memory, plan->buf_cap, sizeof(uint32_t));
-    scratch->grad_spool = carve(memory, grads, sizeof(uint32_t));
-    scratch->grad_live = carve(memory, grads, sizeof(uint32_t));
-    scratch->grad_speculative = carve(memory, grads, sizeof(uint32_t));
-    scratch->partials = carve(memory, units, sizeof(uint32_t));
-    scratch->keeps = carve(memory, units, sizeof(bool));
-    scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
-    scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
-    scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
-    scratch->act_spool = carve(memory, units * micro_batches, sizeof(uint32_t));
-    scratch->kept = carve(memory, units * micro_batches, sizeof(uint32_t));
-    scratch->x = carve(memory, micro_batches, sizeof(uint32_t));
-    scratch->dx = carve(memory, micro_batches, sizeof(uint32_t));
-    scratch->batch = carve(memory, micro_batches, sizeof(uint32_t));
+    place_kept(memory, full);
+    scratch->tracks = place(memory, plan->buf_cap, sizeof *scratch->tracks);
+    scratch->segments = place(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
+    scratch->segment_of = place(memory, plan->buf_cap, sizeof(uint32_t));
+    scratch->grad_spool = place(memory, grads, sizeof(uint32_t));
+    scratch->grad_live = place(memory, grads, sizeof(uint32_t));
+    scratch->grad_speculative = place(memory, grads, sizeof(uint32_t));
+    scratch->partials = place(memory, units, sizeof(uint32_t));
+    scratch->keeps = place(memory, units, sizeof(bool));
+    scratch->weights_at = place(memory, scratch->visit_cap, sizeof(uint32_t));
+    scratch->table_at = place(memory, scratch->visit_cap, sizeof(uint32_t));
+    scratch->act = place(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->act_spool = place(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->kept = place(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->x = place(memory, micro_batches, sizeof(uint32_t));
+    scratch->dx = place(memory, micro_batches, sizeof(uint32_t));
+    scratch->batch = place(memory, micro_batches, sizeof(uint32_t));
 }
 
 /* Asserts that units, gradients and stages of a model refer to each other consistently. */
@@ -229,7 +229,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * load, backward). Each tile, of which there are at most as many as micro-batches, has twelve per unit (three
      * forward; three for weights and six for gradients backward) and twelve for each gradient of a second use. A step
      * has eight per unit: transfers of planes, the update and its companions. */
-    const uint64_t stages = micro_batches * 2 * units;
+    const uint64_t visits = micro_batches * 2 * units;
     const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + (grads - units) * 12) + units * 8 + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
@@ -242,9 +242,9 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     shape.plan.task_cap = (uint32_t)tasks;
     shape.plan.buf_cap = (uint32_t)(tasks + 5 * units + 16);
     shape.plan.spool_count = (uint32_t)(grads + units * micro_batches);
-    shape.scratch.stage_cap = (uint32_t)stages;
-    struct carve memory = {.base = NULL, .used = sizeof shape};
-    carve_plan(&memory, &shape);
+    shape.scratch.visit_cap = (uint32_t)visits;
+    struct tables memory = {.base = NULL, .used = sizeof shape};
+    place_plan(&memory, &shape);
     memory.base = calloc(1, memory.used);
     if (memory.base == NULL) {
         char text[OX_SIZE_TEXT_BYTES];
@@ -253,7 +253,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     struct ox_plan_full *const full = (struct ox_plan_full *)memory.base;
     *full = shape;
     memory.used = sizeof shape;
-    carve_plan(&memory, full);
+    place_plan(&memory, full);
     full->memory_bytes = memory.used;
     *out = &full->plan;
     return OX_OK;
@@ -265,8 +265,8 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     struct ox_plan_full shape = {.plan = *plan};
     shape.plan.task_cap = plan->task_count;
     shape.plan.buf_cap = plan->buf_count;
-    struct carve memory = {.base = NULL, .used = sizeof shape};
-    carve_kept(&memory, &shape);
+    struct tables memory = {.base = NULL, .used = sizeof shape};
+    place_kept(&memory, &shape);
     memory.base = malloc(memory.used);
     if (memory.base == NULL) {
         return;
@@ -274,7 +274,7 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     struct ox_plan_full *const full = (struct ox_plan_full *)memory.base;
     *full = shape;
     memory.used = sizeof shape;
-    carve_kept(&memory, full);
+    place_kept(&memory, full);
     full->memory_bytes = memory.used;
     memcpy(full->plan.tasks, plan->tasks, plan->task_count * sizeof *plan->tasks);
     memcpy(full->plan.bufs, plan->bufs, plan->buf_count * sizeof *plan->bufs);

@@ -75,13 +75,13 @@ enum ox_use_role {
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_KEPT,                  /* what forward keeps for backward, which overwrites it    */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is for the head's use of tied weights */
-    OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
+    OX_USE_SCRATCH, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
     OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
     OX_USE_WRITTEN                /* the drives hold all planes that the step computes with */
 };
 
 enum ox_buf_kind {
-    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_JOINED, OX_BUF_WORK, OX_BUF_BATCH,
+    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_JOINED, OX_BUF_SCRATCH, OX_BUF_BATCH,
     OX_BUF_STREAM, /* slots of the optimizer's stream */
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
     OX_BUF_KIND_COUNT
@@ -171,7 +171,7 @@ enum ox_plan_unit_kind {
 
 /* One pass of a unit over a micro-batch. */
 struct ox_plan_pass {
-    uint64_t room_bytes; /* workspace */
+    uint64_t scratch_bytes;
     struct ox_plan_work work; /* all zero: no prediction */
 };
 
@@ -184,7 +184,7 @@ struct ox_plan_unit {
     uint64_t input_bytes, output_bytes; /* activations; 0 where the unit takes tokens or gives the loss */
     uint64_t kept_bytes; /* bytes that a block can keep for its backward; 0: it cannot keep any */
     /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
-     * for a block that keeps what its backward needs. An embedding needs no workspace. */
+     * for a block that keeps what its backward needs. An embedding needs no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
     uint32_t grad_idx;       /* the gradient of its weights */
     uint32_t table_unit_idx; /* for a head with tied weights: the unit whose table it uses; else OX_NONE */

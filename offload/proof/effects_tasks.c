@@ -12,7 +12,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [TOTAL] = OX_BUF_GRAD,    [PACKED] = OX_BUF_GRAD,    [REDUCED] = OX_BUF_GRAD,   [BATCH] = OX_BUF_BATCH,
         [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
-        [WORK] = OX_BUF_WORK,     [SLOTS] = OX_BUF_STREAM,
+        [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -204,10 +204,10 @@ static void add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad
     change(e, role, compute_tier(e), sums);
 }
 
-/* Demands a workspace of exactly this size, and with `constants` the constant tables. */
-static void use_workspace(struct effects *e, uint64_t bytes, bool constants) {
-    const struct ox_use *const use = use_of(e, OX_USE_WORK);
-    fill(e, OX_USE_WORK, compute_tier(e), ox_content(WORK, OX_NONE, 0));
+/* Demands scratch of exactly this size, and with `constants` the constant tables. */
+static void use_scratch(struct effects *e, uint64_t bytes, bool constants) {
+    const struct ox_use *const use = use_of(e, OX_USE_SCRATCH);
+    fill(e, OX_USE_SCRATCH, compute_tier(e), ox_content(WORK, OX_NONE, 0));
     if (use != NULL) {
         need_bytes(e, use->buf_idx, bytes);
     }
@@ -253,7 +253,7 @@ static void forward(struct effects *e, uint32_t unit_idx) {
     } else {
         need_weights(e, unit_idx);
         need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, e->task->mb_idx));
-        use_workspace(e, e->keeps[unit_idx] ? unit->forward_kept.room_bytes : unit->forward.room_bytes, true);
+        use_scratch(e, e->keeps[unit_idx] ? unit->forward_kept.scratch_bytes : unit->forward.scratch_bytes, true);
     }
     need_batch(e);
     fill(e, OX_USE_Y, tier, ox_content(ACT, next_idx, e->task->mb_idx));
@@ -277,7 +277,7 @@ static void head(struct effects *e, uint32_t unit_idx) {
     }
     need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
     need_batch(e);
-    use_workspace(e, e->train ? unit->backward.room_bytes : unit->forward.room_bytes, false);
+    use_scratch(e, e->train ? unit->backward.scratch_bytes : unit->forward.scratch_bytes, false);
     if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "adds to losses of micro-batches that were not computed");
     }
@@ -299,7 +299,7 @@ static void backward(struct effects *e, uint32_t unit_idx) {
     if (unit->kind == OX_PLAN_BLOCK) {
         need_weights(e, unit_idx);
         need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
-        use_workspace(e, e->keeps[unit_idx] ? unit->backward_kept.room_bytes : unit->backward.room_bytes, true);
+        use_scratch(e, e->keeps[unit_idx] ? unit->backward_kept.scratch_bytes : unit->backward.scratch_bytes, true);
     }
     need_batch(e);
     const struct ox_content from_to[2] = {ox_content(ACT_GRAD, ox_proof_next_unit(e->in, unit_idx), mb_idx),

@@ -1,4 +1,4 @@
-/* Encodes and decodes the bytes of trace.bin, and makes a head from plans. Numbers are little endian on every
+/* Encodes and decodes the bytes of trace.bin, and makes a header from plans. Numbers are little endian on every
  * machine. */
 #include "offload/trace/trace.h"
 
@@ -14,7 +14,7 @@
 static const unsigned char magic[8] = {'O', 'X', 'T', 'R', 'A', 'C', 'E', '\n'};
 enum { VERSION = 2 };
 
-/* Offsets in the head's fixed front: magic, version, record size, head size, capacity, checksum. */
+/* Offsets in the header's fixed front: magic, version, record size, header size, capacity, checksum. */
 enum { AT_VERSION = 8, AT_RECORD_BYTES = 12, AT_HEAD_BYTES = 16, AT_CAPACITY = 24, AT_CHECK = 32, FRONT_BYTES = 40 };
 
 /* ---- words ---------------------------------------------------------------------------------------- */
@@ -114,7 +114,7 @@ static void text(struct walk *walk, char *value, uint32_t room) {
     value[walk->bad ? 0 : length] = '\0';
 }
 
-/* ---- the head ------------------------------------------------------------------------------------- */
+/* ---- the header ---------------------------------------------------------------------------------- */
 
 static void walk_names(struct walk *walk, struct ox_trace_header *head) {
     static const uint32_t counts[OX_TRACE_TABLE_COUNT] = {
@@ -166,7 +166,7 @@ static void walk_buf(struct walk *walk, const struct ox_trace_header *head, stru
                         buf->tier >= head->names[OX_TRACE_TIERS].count);
 }
 
-/* Allocates the tasks and buffers that the head claims, if the remaining bytes can hold that many. */
+/* Allocates the tasks and buffers that the header claims, if the remaining bytes can hold that many. */
 static bool make_room(struct walk *walk, struct ox_trace_plan *plan) {
     enum { TASK_BYTES_MIN = 37, BUF_BYTES = 31 };
     if (walk->from == NULL) {

@@ -1,5 +1,5 @@
-/* trace.bin: what every task of a run did and when, as data. A head holds names, plans and sizes, so that a file can be
- * read without the program that wrote it. A ring of records of equal size follows, each with its own checksum; the
+/* trace.bin: what every task of a run did and when, as data. A header holds names, plans and sizes, so that a file can
+ * be read without the program that wrote it. A ring of records of equal size follows, each with its own checksum; the
  * oldest records are overwritten. docs/trace-format.md lists the bytes.
  *
  * The writer, which engine/step calls, never waits for the disk: records for which it has no buffer are dropped and
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-/* ---- the head ------------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------------ */
 
 /* Limits of what a reader accepts, above those of any plan. */
 enum {
@@ -100,7 +100,7 @@ struct ox_trace_header {
     struct ox_trace_plan plans[OX_TRACE_PLAN_COUNT];
 };
 
-/* Copies what a trace needs from the plans; the evaluation plans may be NULL. The caller frees the head with
+/* Copies what a trace needs from the plans; the evaluation plans may be NULL. The caller frees the header with
  * ox_trace_header_close(), which takes NULL. */
 OX_MUST enum ox_status ox_trace_header_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
                                           struct ox_trace_header **out);
@@ -148,12 +148,12 @@ void ox_trace_record_encode(const struct ox_trace_record *record, unsigned char 
 /* False if the checksum does not match: the record is torn or was never written. */
 bool ox_trace_record_decode(const unsigned char bytes[OX_TRACE_RECORD_BYTES], struct ox_trace_record *out);
 
-/* Encodes the head; *byte_count is a multiple of OX_TRACE_RECORD_BYTES. The caller frees *bytes with free(). */
+/* Encodes the header; *byte_count is a multiple of OX_TRACE_RECORD_BYTES. The caller frees *bytes with free(). */
 OX_MUST enum ox_status ox_trace_header_encode(const struct ox_trace_header *head, unsigned char **bytes,
                                             uint64_t *byte_count);
-/* Sets the ring's capacity, in records, in an encoded head, and then the head's checksum. */
+/* Sets the ring's capacity, in records, in an encoded header, and then the header's checksum. */
 void ox_trace_header_seal(unsigned char *bytes, uint64_t byte_count, uint64_t capacity);
-/* Decodes a head from untrusted bytes; `where` names them in errors. OX_E_CORRUPT if they are not a sound head. The
+/* Decodes a header from untrusted bytes; `where` names them in errors. OX_E_CORRUPT if they are not a sound header. The
  * caller closes *out. */
 OX_MUST enum ox_status ox_trace_header_decode(const char *where, const unsigned char *bytes, uint64_t byte_count,
                                             struct ox_trace_header **out, uint64_t *capacity);
@@ -162,7 +162,7 @@ OX_MUST enum ox_status ox_trace_header_decode(const char *where, const unsigned 
 
 struct ox_trace_writer;
 
-/* OX_E_CONFIG if a file of `bytes_max` bytes cannot hold the head and a thousand records. */
+/* OX_E_CONFIG if a file of `bytes_max` bytes cannot hold the header and a thousand records. */
 OX_MUST enum ox_status ox_trace_check_room(const struct ox_trace_header *head, uint64_t bytes_max);
 /* Truncates or creates the file, which grows to at most `bytes_max` bytes. */
 OX_MUST enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_header *head, uint64_t bytes_max,

@@ -1,4 +1,4 @@
-/* Reads a trace: the head, then all whole records of the ring, in the order in which they were put. A running writer
+/* Reads a trace: the header, then all whole records of the ring, in the order in which they were put. A running writer
  * may overwrite what is being read; a record that changes under the reader fails its checksum and is counted as
  * torn. */
 #include "offload/trace/trace.h"
@@ -13,17 +13,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEAD_BYTES_MAX = 1 << 30, WINDOW_RECORDS = 2048 };
+enum { HEADER_BYTES_MAX = 1 << 30, WINDOW_RECORDS = 2048 };
 
 struct reader {
     int fd;
     const char *path;
-    uint64_t head_bytes, capacity;
+    uint64_t header_bytes, capacity;
     uint64_t places; /* records of the ring that the file has */
     bool torn;       /* the file ends inside a record */
 };
 
-/* The length that the head claims to have; ox_trace_header_decode() checks it. */
+/* The length that the header claims to have; ox_trace_header_decode() checks it. */
 static uint64_t claimed_bytes(const unsigned char *front) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < 8; i++) {
@@ -32,7 +32,7 @@ static uint64_t claimed_bytes(const unsigned char *front) {
     return bytes;
 }
 
-static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, struct ox_trace_header **head) {
+static enum ox_status read_header(struct reader *reader, uint64_t file_bytes, struct ox_trace_header **head) {
     enum { FRONT_BYTES = 40 };
     unsigned char front[FRONT_BYTES];
     if (file_bytes < FRONT_BYTES) {
@@ -42,9 +42,9 @@ static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, stru
     if (status != OX_OK) {
         return status;
     }
-    /* A head that claims to be longer than the file is read as far as the file goes, and decoding refuses it. */
+    /* A header that claims to be longer than the file is read as far as the file goes, and decoding refuses it. */
     const uint64_t bytes = ox_min_u64(ox_min_u64(ox_max_u64(claimed_bytes(front), FRONT_BYTES), file_bytes),
-                                      HEAD_BYTES_MAX);
+                                      HEADER_BYTES_MAX);
     unsigned char *const data = malloc(bytes);
     if (data == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to read it", reader->path);
@@ -52,7 +52,7 @@ static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, stru
     status = ox_file_read_at(reader->fd, reader->path, data, bytes, 0);
     OX_TRY(status, ox_trace_header_decode(reader->path, data, bytes, head, &reader->capacity));
     free(data);
-    reader->head_bytes = bytes;
+    reader->header_bytes = bytes;
     reader->torn = (file_bytes - bytes) % OX_TRACE_RECORD_BYTES != 0;
     reader->places = ox_min_u64((file_bytes - bytes) / OX_TRACE_RECORD_BYTES, reader->capacity);
     return status;
@@ -108,7 +108,7 @@ static enum ox_status read_places(const struct reader *reader, uint64_t first, u
         const uint64_t step = ox_min_u64(count - done, WINDOW_RECORDS);
         const uint64_t place = first + done;
         status = ox_file_read_at(reader->fd, reader->path, window, step * OX_TRACE_RECORD_BYTES,
-                                 reader->head_bytes + place * OX_TRACE_RECORD_BYTES);
+                                 reader->header_bytes + place * OX_TRACE_RECORD_BYTES);
         for (uint64_t i = 0; i < step && status == OX_OK; i++) {
             const bool whole = take(reader, trace->head, window + i * OX_TRACE_RECORD_BYTES, place + i,
                                     &trace->records[trace->count]);
@@ -125,7 +125,7 @@ static uint64_t seq_at(const struct reader *reader, const struct ox_trace_header
     unsigned char bytes[OX_TRACE_RECORD_BYTES];
     struct ox_trace_record record;
     if (ox_file_read_at(reader->fd, reader->path, bytes, sizeof bytes,
-                        reader->head_bytes + place * OX_TRACE_RECORD_BYTES) != OX_OK ||
+                        reader->header_bytes + place * OX_TRACE_RECORD_BYTES) != OX_OK ||
         !take(reader, head, bytes, place, &record)) {
         return UINT64_MAX;
     }
@@ -179,7 +179,7 @@ static enum ox_status read_records(const struct reader *reader, uint64_t count_m
 static enum ox_status open_trace(struct reader *reader, uint64_t count_max, struct ox_trace *trace) {
     uint64_t bytes = 0;
     enum ox_status status = ox_file_open_input(reader->path, &reader->fd, &bytes);
-    OX_TRY(status, read_head(reader, bytes, &trace->head));
+    OX_TRY(status, read_header(reader, bytes, &trace->head));
     return status == OX_OK ? read_records(reader, count_max, trace) : status;
 }
 

@@ -24,7 +24,7 @@ enum { BUFFER_RECORDS = 4096, CAPACITY_MIN = 1000 };
 struct ox_trace_writer {
     int fd;
     char path[OX_PATH_BYTES];
-    uint64_t head_bytes, capacity;
+    uint64_t header_bytes, capacity;
     struct ox_lane *lane;
     pthread_mutex_t lock;
     unsigned char *buffers[2];
@@ -50,7 +50,7 @@ static enum ox_status write_records(void *owner, const void *args) {
         const uint64_t place = job.seq % writer->capacity;
         const uint32_t count = (uint32_t)ox_min_u64(job.count, writer->capacity - place);
         const size_t bytes = (size_t)count * OX_TRACE_RECORD_BYTES;
-        const uint64_t offset = writer->head_bytes + place * OX_TRACE_RECORD_BYTES;
+        const uint64_t offset = writer->header_bytes + place * OX_TRACE_RECORD_BYTES;
         for (size_t done = 0; done < bytes;) {
             const ssize_t written = pwrite(writer->fd, job.records + done, bytes - done, (off_t)(offset + done));
             if (written < 0 && errno == EINTR) {
@@ -142,29 +142,29 @@ static enum ox_status open_file(struct ox_trace_writer *writer, const char *path
 
 enum ox_status ox_trace_check_room(const struct ox_trace_header *head, uint64_t bytes_max) {
     unsigned char *bytes = NULL;
-    uint64_t head_bytes = 0;
+    uint64_t header_bytes = 0;
     char text[OX_SIZE_TEXT_BYTES];
-    const enum ox_status status = ox_trace_header_encode(head, &bytes, &head_bytes);
+    const enum ox_status status = ox_trace_header_encode(head, &bytes, &header_bytes);
     free(bytes);
-    const uint64_t least = head_bytes + CAPACITY_MIN * OX_TRACE_RECORD_BYTES;
+    const uint64_t least = header_bytes + CAPACITY_MIN * OX_TRACE_RECORD_BYTES;
     return status == OX_OK && bytes_max < least
                ? ox_fail(OX_E_CONFIG, "--trace-bytes: the trace of this plan needs at least %s; give more",
                          ox_size_text(least + OX_MIB / 8, text))
                : status;
 }
 
-static enum ox_status write_head(struct ox_trace_writer *writer, const struct ox_trace_header *head,
+static enum ox_status write_header(struct ox_trace_writer *writer, const struct ox_trace_header *head,
                                  uint64_t bytes_max) {
     unsigned char *bytes = NULL;
-    enum ox_status status = ox_trace_header_encode(head, &bytes, &writer->head_bytes);
+    enum ox_status status = ox_trace_header_encode(head, &bytes, &writer->header_bytes);
     if (status != OX_OK) {
         return status;
     }
-    writer->capacity = (bytes_max - writer->head_bytes) / OX_TRACE_RECORD_BYTES;
-    ox_trace_header_seal(bytes, writer->head_bytes, writer->capacity);
-    const ssize_t written = pwrite(writer->fd, bytes, writer->head_bytes, 0);
+    writer->capacity = (bytes_max - writer->header_bytes) / OX_TRACE_RECORD_BYTES;
+    ox_trace_header_seal(bytes, writer->header_bytes, writer->capacity);
+    const ssize_t written = pwrite(writer->fd, bytes, writer->header_bytes, 0);
     free(bytes);
-    if (written != (ssize_t)writer->head_bytes) {
+    if (written != (ssize_t)writer->header_bytes) {
         return ox_fail_errno(OX_E_IO, written < 0 ? errno : ENOSPC, "%s: cannot be written", writer->path);
     }
     return OX_OK;
@@ -185,7 +185,7 @@ enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head
         status = writer->buffers[i] != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
     }
     OX_TRY(status, open_file(writer, path));
-    OX_TRY(status, write_head(writer, head, bytes_max));
+    OX_TRY(status, write_header(writer, head, bytes_max));
     if (status == OX_OK) {
         const struct ox_host_lane_config lane = {.label = "trace", .owner = writer, .queue_len = 2};
         status = ox_host_lane_open(&lane, &writer->lane);

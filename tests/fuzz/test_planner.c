@@ -298,13 +298,13 @@ static void draw_kept(struct fuzz_case *c) {
     if (!once_in(c, 4)) {
         const struct ox_plan_unit *const first = &model->units[model->stages[1]]; /* a block where there is one */
         const uint64_t kept_bytes = 1 + (uint64_t)((double)first->input_bytes * draw_wide(c, 1, 30));
-        const uint64_t forward_bytes = 1 + draw(c, first->forward.room_bytes);
-        const uint64_t backward_bytes = 1 + draw(c, first->backward.room_bytes);
+        const uint64_t forward_bytes = 1 + draw(c, first->forward.scratch_bytes);
+        const uint64_t backward_bytes = 1 + draw(c, first->backward.scratch_bytes);
         for (uint32_t i = 1; i + 1 < model->stage_count; i++) {
             struct ox_plan_unit *const unit = &c->model.units[model->stages[i]];
             unit->kept_bytes = c->seed % 2 == 0 ? kept_bytes : i % 5 == 0 ? 0 : 1 + kept_bytes / (i % 5);
-            unit->forward_kept.room_bytes = forward_bytes;
-            unit->backward_kept.room_bytes = backward_bytes;
+            unit->forward_kept.scratch_bytes = forward_bytes;
+            unit->backward_kept.scratch_bytes = backward_bytes;
         }
     }
     c->request.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;

@@ -431,12 +431,12 @@ static enum ox_status report(struct generating *g) {
 }
 
 int ox_cmd_generate(const struct ox_config *config) {
-    static enum ox_status (*const stages[])(struct generating *) = {
+    static enum ox_status (*const phases[])(struct generating *) = {
         check_options, open_model, read_prompt, find_stops, open_generator, generate, report};
     struct generating g = {.config = config};
     enum ox_status status = OX_OK;
-    for (unsigned i = 0; status == OX_OK && i < sizeof stages / sizeof *stages; i++) {
-        status = stages[i](&g);
+    for (unsigned i = 0; status == OX_OK && i < sizeof phases / sizeof *phases; i++) {
+        status = phases[i](&g);
     }
     free(g.top);
     ox_sampler_close(&g.sampler);

@@ -20,10 +20,10 @@ void plan_model_make(struct plan_model *m, const uint64_t *elems, uint32_t unit_
             .input_bytes = i == 0 ? 0 : sizes->act_bytes,
             .output_bytes = i == head ? 0 : sizes->act_bytes,
             .kept_bytes = block ? sizes->kept_bytes : 0,
-            .forward.room_bytes = block ? sizes->forward_bytes : i == head ? sizes->head_eval_bytes : 0,
-            .backward.room_bytes = block ? sizes->backward_bytes : i == head ? sizes->head_bytes : 0,
-            .forward_kept.room_bytes = block ? sizes->forward_kept_bytes : 0,
-            .backward_kept.room_bytes = block ? sizes->backward_kept_bytes : 0,
+            .forward.scratch_bytes = block ? sizes->forward_bytes : i == head ? sizes->head_eval_bytes : 0,
+            .backward.scratch_bytes = block ? sizes->backward_bytes : i == head ? sizes->head_bytes : 0,
+            .forward_kept.scratch_bytes = block ? sizes->forward_kept_bytes : 0,
+            .backward_kept.scratch_bytes = block ? sizes->backward_kept_bytes : 0,
             .grad_idx = i,
             .table_unit_idx = OX_NONE,
             .table_grad_idx = OX_NONE,
@@ -69,7 +69,7 @@ static void vary_work(struct drawing *d, struct ox_plan_work *work) {
 static void vary_unit(struct drawing *d, struct ox_plan_unit *unit) {
     struct ox_plan_pass *const passes[] = {&unit->forward, &unit->backward, &unit->forward_kept, &unit->backward_kept};
     for (unsigned i = 0; i < sizeof passes / sizeof *passes; i++) {
-        passes[i]->room_bytes = about(d, passes[i]->room_bytes);
+        passes[i]->scratch_bytes = about(d, passes[i]->scratch_bytes);
         vary_work(d, &passes[i]->work);
     }
     unit->kept_bytes = uniform(d) < 0.25 ? 0 : about(d, unit->kept_bytes);

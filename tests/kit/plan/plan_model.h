@@ -16,9 +16,9 @@ struct plan_model {
 /* Bytes of a model whose blocks are alike. */
 struct plan_model_sizes {
     uint64_t act_bytes;  /* between any two units, one micro-batch */
-    uint64_t forward_bytes, backward_bytes;           /* workspace of a block */
+    uint64_t forward_bytes, backward_bytes;           /* scratch of a block */
     uint64_t kept_bytes, forward_kept_bytes, backward_kept_bytes;
-    uint64_t head_bytes, head_eval_bytes;             /* workspace of the head in training, and for the loss alone */
+    uint64_t head_bytes, head_eval_bytes;             /* scratch of the head in training, and for the loss alone */
     uint64_t tied_elems; /* of the embedding that the head uses as its table; 0: it has its own */
 };
 
@@ -27,7 +27,7 @@ struct plan_model_sizes {
 void plan_model_make(struct plan_model *m, const uint64_t *elems, uint32_t unit_count,
                      const struct plan_model_sizes *sizes, struct ox_plan_model *out);
 
-/* Makes every unit differ from its neighbours in activations, workspace, work and what it keeps, if anything, and
+/* Makes every unit differ from its neighbours in activations, scratch, work and what it keeps, if anything, and
  * numbers the units in any order, with `elems` (per unit) alike. The same seed does the same. */
 void plan_model_vary(struct plan_model *m, const struct ox_plan_model *model, uint64_t *elems, uint64_t seed);
 

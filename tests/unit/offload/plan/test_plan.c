@@ -100,7 +100,7 @@ static bool is_unique(uint8_t role) {
 
 /* Changes one task of every sort: without its uses, with one use less, with one use turned around or on another buffer,
  * and of another unit or micro-batch. Each change makes the step mean something else. */
-static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+static void change_effect(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 5000;
     for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
         const uint32_t at = draw_task(plan, word, seed, &counter);
@@ -322,9 +322,9 @@ static void change_facts(struct plan_sample *s, const struct ox_plan *plan, stru
             continue;
         }
         refuse_fact(s, plan, &unit->input_bytes, tally);
-        refuse_fact(s, plan, keeps ? &unit->backward_kept.room_bytes : &unit->backward.room_bytes, tally);
+        refuse_fact(s, plan, keeps ? &unit->backward_kept.scratch_bytes : &unit->backward.scratch_bytes, tally);
         if (unit->kind == OX_PLAN_BLOCK) {
-            refuse_fact(s, plan, keeps ? &unit->forward_kept.room_bytes : &unit->forward.room_bytes, tally);
+            refuse_fact(s, plan, keeps ? &unit->forward_kept.scratch_bytes : &unit->forward.scratch_bytes, tally);
             behind++;
         }
         if (keeps) {
@@ -424,7 +424,7 @@ static uint64_t check_eval_after_step(const struct plan_sample *s, const struct 
     CHECK(eval->peak_bytes[OX_TIER_DEVICE] <= s->in.budget.device_bytes);
     if (seed % 3 == 0 && seed <= SAMPLES) {
         plant_faults(s, eval, seed, &ignored);
-        change_meaning(s, eval, seed, tally);
+        change_effect(s, eval, seed, tally);
         drop_tasks(s, eval, seed, tally);
         change_steps(s, eval, tally);
         lose_gradients(s, plans, tally);
@@ -469,12 +469,12 @@ static void test_random_plans(uint64_t count) {
             }
             if (seed % 3 == 0 && seed <= SAMPLES) {
                 tally.device_plans += plans.train->counts_buf != OX_NONE;
-                change_meaning(&s, plans.train, seed, &tally);
+                change_effect(&s, plans.train, seed, &tally);
                 drop_tasks(&s, plans.train, seed, &tally);
                 change_steps(&s, plans.train, &tally);
                 kept += change_kept(&s, plans.train, &tally);
                 change_facts(&s, plans.train, &tally);
-                change_meaning(&s, plans.eval, seed, &tally);
+                change_effect(&s, plans.eval, seed, &tally);
                 change_buffers(&s, plans.train, &sizes);
                 change_sums(&s, plans.train, &sizes);
                 change_buffers(&s, plans.eval, &sizes);

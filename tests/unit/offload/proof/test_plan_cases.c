@@ -12,7 +12,7 @@ enum { SAMPLES = 250, EVERY = 10, BITS = 16 };
 
 struct tally {
     uint64_t plans, overlapped, made, found, harmless;
-    uint64_t early, in_memory, device; /* of the plans, those with such updates */
+    uint64_t speculative, in_memory, device; /* of the plans, those with such updates */
 };
 
 /* Whether a step of this plan can meet the case: what is pending before it, and what it does itself. */
@@ -109,7 +109,7 @@ int main(void) {
                     flip_masks(&s, all[i], &tally);
                     tally.plans++;
                     tally.overlapped += s.in.placement.overlap;
-                    tally.early += s.in.placement.speculative_units > 0;
+                    tally.speculative += s.in.placement.speculative_units > 0;
                     tally.in_memory += ox_plan_may_stay_in_memory(&s.in);
                     tally.device += all[i]->counts_buf != OX_NONE;
                 }
@@ -118,12 +118,12 @@ int main(void) {
         ox_plans_close(&plans);
         ox_shard_table_close(&s.table);
     }
-    printf("%llu of %llu wrong conditions found in %llu plans (%llu overlap, %llu update early, %llu may stay in "
+    printf("%llu of %llu wrong conditions found in %llu plans (%llu overlap, %llu update in backward, %llu may stay in "
            "memory, %llu update on the device); %llu change no case\n", (unsigned long long)tally.found,
            (unsigned long long)tally.made, (unsigned long long)tally.plans, (unsigned long long)tally.overlapped,
-           (unsigned long long)tally.early, (unsigned long long)tally.in_memory, (unsigned long long)tally.device,
+           (unsigned long long)tally.speculative, (unsigned long long)tally.in_memory, (unsigned long long)tally.device,
            (unsigned long long)tally.harmless);
     CHECK(tally.found == tally.made && tally.made > 10000);
-    CHECK(tally.overlapped > 10 && tally.early > 5 && tally.in_memory > 2 && tally.device > 1);
+    CHECK(tally.overlapped > 10 && tally.speculative > 5 && tally.in_memory > 2 && tally.device > 1);
     return test_end();
 }

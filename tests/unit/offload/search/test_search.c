@@ -15,7 +15,7 @@ enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHE
 #define LIMIT 1.05
 
 /* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
- * units that differ in activations, workspace and work as well. */
+ * units that differ in activations, scratch and work as well. */
 static void draw_sample(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0, total = 0;
     memset(s, 0, sizeof *s);
