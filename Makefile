@@ -152,8 +152,8 @@ MEMORY_P := $(B)/tests/fault/test_reader_faults
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 
-# A program that puts a function of its own before one of the library.
-$(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose
+# A program that puts functions of its own before two of the library.
+$(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose -Wl,--wrap=ox_model_build
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 

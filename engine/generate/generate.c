@@ -20,7 +20,7 @@ enum { PIECE = 1 << 18, TABLE_ROWS = 4096, NLL_ROWS = 64, SLOT_COUNT = 2 };
 
 /* Parts of the arena whose size does not depend on where the weights live. */
 struct memory {
-    float *keys, *values;         /* (layers, contexts, kv_heads * head_dim) */
+    float *keys, *values;         /* (blocks, contexts, kv_heads * head_dim) */
     float *cos_table, *sin_table; /* (contexts, head_dim / 2)                */
     float *gain, *bias;           /* (hidden): of the final norm             */
     int32_t *positions;           /* (chunk)                                 */
@@ -45,6 +45,7 @@ struct ox_generator {
     enum ox_weights_home home;
     uint64_t need[OX_WEIGHTS_HOME_COUNT];
     uint64_t *unit_first;     /* first element of each unit in the weights */
+    uint64_t elem_count;      /* of all units */
     float *joined;            /* the weights, or NULL */
     uint16_t *planes;         /* the weights, or NULL */
     float *slots[SLOT_COUNT]; /* (slot_elems): weights in use, unless all are joined */
@@ -69,14 +70,14 @@ static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t r
                              .compute = compute_of(generator)};
 }
 
-/* Floats that the keys of one layer take; its values take as many. */
+/* Floats that the keys of one block take; its values take as many. */
 static uint64_t cache_stride(const struct ox_generator *generator) {
     const struct ox_model_config *const model = &generator->model->config;
     return ox_align_up((uint64_t)generator->config.contexts * model->kv_heads * model->head_dim, 16);
 }
 
 static uint64_t cache_bytes(const struct ox_generator *generator) {
-    return 2 * generator->model->config.layers * cache_stride(generator) * sizeof(float);
+    return 2 * generator->model->block_count * cache_stride(generator) * sizeof(float);
 }
 
 static struct ox_op_attention_cached attention_of(const struct ox_generator *generator) {
@@ -88,6 +89,20 @@ static struct ox_op_attention_cached attention_of(const struct ox_generator *gen
                                            .head_dim = model->head_dim};
 }
 
+/* Whether positions are learned: rows of a table beside the embeddings. */
+static bool has_positions(const struct ox_model *model) {
+    return model->units[model->embed_idx].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
+}
+
+/* Bytes of workspace that any block's forward needs. */
+static uint64_t work_bytes(const struct ox_shape *shape) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < shape->model->block_count; i++) {
+        bytes = ox_max_u64(bytes, ox_unit_work_bytes(shape, shape->model->blocks[i], OX_PASS_FORWARD));
+    }
+    return bytes;
+}
+
 static uint64_t carve_memory(const struct ox_generator *generator, void *base, struct memory *out) {
     const struct ox_generator_config *const config = &generator->config;
     const struct ox_model_config *const model = &generator->model->config;
@@ -96,10 +111,9 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     const struct ox_op_attention_cached attention = attention_of(generator);
     const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
     const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->head_dim / 2) : 0;
-    const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
     struct ox_bump carve = {.base = base};
-    out->keys = take_floats(&carve, model->layers * cache_stride(generator));
-    out->values = take_floats(&carve, model->layers * cache_stride(generator));
+    out->keys = take_floats(&carve, generator->model->block_count * cache_stride(generator));
+    out->values = take_floats(&carve, generator->model->block_count * cache_stride(generator));
     out->cos_table = take_floats(&carve, angles);
     out->sin_table = take_floats(&carve, angles);
     out->gain = take_floats(&carve, model->hidden);
@@ -107,27 +121,14 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->positions = ox_bump_alloc(&carve, config->chunk_rows * sizeof *out->positions);
     out->x = take_floats(&carve, wide);
     out->n = take_floats(&carve, wide);
-    out->learned = take_floats(&carve, learned ? wide : 0);
+    out->learned = take_floats(&carve, has_positions(generator->model) ? wide : 0);
     out->mean = take_floats(&carve, config->chunk_rows);
     out->rstd = take_floats(&carve, config->chunk_rows);
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
     out->attention_scratch = ox_bump_alloc(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
-    out->work = ox_bump_alloc(&carve, ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD));
+    out->work = ox_bump_alloc(&carve, work_bytes(&shape));
     return carve.bytes;
-}
-
-/* Where the head's table begins. */
-struct table {
-    uint32_t unit_idx;
-    uint64_t offset;
-};
-
-static struct table table_of(const struct ox_generator *generator) {
-    const struct ox_model *const model = generator->model;
-    const uint32_t unit_idx = model->config.tied ? 0 : model->unit_count - 1;
-    const enum ox_role role = model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD;
-    return (struct table){unit_idx, model->units[unit_idx].role_offset[role]};
 }
 
 /* Places the units one after the other and computes the memory that each home needs. */
@@ -144,6 +145,7 @@ static enum ox_status measure(struct ox_generator *generator) {
         elems += model->units[i].elem_count;
         largest = model->units[i].kind == OX_UNIT_BLOCK ? ox_max_u64(largest, model->units[i].elem_count) : largest;
     }
+    generator->elem_count = elems;
     generator->slot_elems = ox_align_up(largest, 16);
     const uint64_t fixed = carve_memory(generator, NULL, &memory), slot = generator->slot_elems * sizeof(float);
     generator->need[OX_WEIGHTS_JOINED] = fixed + elems * sizeof(float);
@@ -190,15 +192,13 @@ static enum ox_status reserve(struct ox_generator *generator) {
     }
     carve_memory(generator, generator->arena, &generator->memory);
     unsigned char *const rest = (unsigned char *)generator->arena + fixed;
-    const struct ox_unit *const last = &generator->model->units[generator->model->unit_count - 1];
-    const uint64_t elems = generator->unit_first[generator->model->unit_count - 1] + last->elem_count;
     switch (generator->home) {
     case OX_WEIGHTS_JOINED:
         generator->joined = (float *)rest;
         break;
     case OX_WEIGHTS_PLANES:
         generator->planes = (uint16_t *)rest;
-        generator->slots[0] = (float *)(rest + elems * sizeof(uint16_t));
+        generator->slots[0] = (float *)(rest + generator->elem_count * sizeof(uint16_t));
         break;
     default:
         generator->slots[0] = (float *)rest;
@@ -263,7 +263,7 @@ static enum ox_status load_planes(struct ox_generator *generator, uint32_t unit_
 
 static enum ox_status load(struct ox_generator *generator) {
     const struct ox_model *const model = generator->model;
-    const uint32_t head = model->unit_count - 1;
+    const uint32_t head = model->head_idx;
     const uint64_t gain = model->units[head].role_offset[OX_ROLE_FINAL_NORM];
     const uint64_t bias = model->units[head].role_offset[OX_ROLE_FINAL_NORM_BIAS];
     enum ox_status status = OX_OK;
@@ -310,8 +310,9 @@ static void weights_done(struct ox_generator *generator) {
 
 /* Copies one row of a table of the embedding's unit for the host. */
 static enum ox_status row_get(const struct ox_generator *generator, enum ox_role role, uint64_t idx, float *out) {
-    const uint32_t hidden = generator->model->config.hidden;
-    const uint64_t first = generator->model->units[0].role_offset[role] + idx * hidden;
+    const uint32_t hidden = generator->model->config.hidden, embed_idx = generator->model->embed_idx;
+    const uint64_t within = generator->model->units[embed_idx].role_offset[role] + idx * hidden;
+    const uint64_t first = generator->unit_first[embed_idx] + within;
     if (generator->joined != NULL) {
         memcpy(out, generator->joined + first, hidden * sizeof *out);
     } else if (generator->planes != NULL) {
@@ -319,7 +320,7 @@ static enum ox_status row_get(const struct ox_generator *generator, enum ox_role
             out[i] = ox_bf16_to_f32(generator->planes[first + i]);
         }
     } else {
-        return read_range(generator, (struct range){0, first, hidden}, out);
+        return read_range(generator, (struct range){embed_idx, within, hidden}, out);
     }
     return OX_OK;
 }
@@ -331,7 +332,7 @@ static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t r
     const struct memory *const memory = &generator->memory;
     struct ox_run *const run = &generator->run;
     const uint32_t hidden = generator->model->config.hidden;
-    const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
+    const bool learned = has_positions(generator->model);
     for (uint32_t i = 0; i < rows; i++) {
         const size_t at = (size_t)i * hidden;
         memory->positions[i] = (int32_t)(generator->count + i);
@@ -349,13 +350,14 @@ static void run_blocks(struct ox_generator *generator, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
     const struct ox_shape shape = shape_of(generator, rows);
     const uint64_t stride = cache_stride(generator);
-    for (uint32_t i = 0; i < generator->model->config.layers; i++) {
-        const struct ox_unit *const unit = &generator->model->units[i + 1];
+    for (uint32_t i = 0; i < generator->model->block_count; i++) {
+        const uint32_t unit_idx = generator->model->blocks[i];
+        const struct ox_unit *const unit = &generator->model->units[unit_idx];
         const struct ox_cache cache = {.keys = memory->keys + i * stride,
                                        .values = memory->values + i * stride,
                                        .scratch = memory->attention_scratch,
                                        .count = generator->count};
-        const float *const weights = weights_get(generator, (struct range){i + 1, 0, unit->elem_count});
+        const float *const weights = weights_get(generator, (struct range){unit_idx, 0, unit->elem_count});
         struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = unit,
                                   .positions = memory->positions, .cos_table = memory->cos_table,
                                   .sin_table = memory->sin_table, .cache = &cache, .work = memory->work};
@@ -366,7 +368,7 @@ static void run_blocks(struct ox_generator *generator, uint32_t rows) {
 
 static void final_norm(struct ox_generator *generator, uint32_t first, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
-    const struct ox_unit *const head = &generator->model->units[generator->model->unit_count - 1];
+    const struct ox_unit *const head = &generator->model->units[generator->model->head_idx];
     const bool has_bias = head->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX;
     const struct ox_norm norm = {.gain = memory->gain, .bias = has_bias ? memory->bias : NULL, .mean = memory->mean,
                                  .rstd = memory->rstd};
@@ -437,7 +439,7 @@ static void judge_tile(struct ox_generator *generator, const struct tile *tile, 
 static void run_head(struct ox_generator *generator, uint32_t rows, bool last, struct judged *judged) {
     const struct memory *const memory = &generator->memory;
     const struct ox_model_config *const model = &generator->model->config;
-    const struct table table = table_of(generator);
+    const struct ox_table table = generator->model->table;
     const float *const last_row = memory->n + (size_t)(rows - 1) * model->hidden;
     const uint32_t skipped = judged->rows > 0 ? 0 : rows - 1;
     struct tile tile = {0};

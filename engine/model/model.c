@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits far above every existing model, and low enough that no product of sizes can overflow. */
+/* Limits far above every existing model, and low enough that neither products of sizes nor their sum over all units can
+ * overflow. */
 enum {
     VOCAB_MAX = 1 << 24,
     HIDDEN_MAX = 1 << 20,
@@ -87,24 +88,28 @@ static void add_halves(const struct ox_model_config *config, uint32_t layer, str
     unit->halves[unit->half_count++] = (struct ox_half){.kind = OX_HALF_MLP};
 }
 
-static void add_unit(struct ox_model *model, const struct ox_family *family, uint32_t unit_idx) {
+/* Adds the unit that comes next in forward, and returns its index. `layer` is that of a block, from 0. */
+static uint32_t add_unit(struct ox_model *model, const struct ox_family *family, enum ox_unit_kind kind,
+                         uint32_t layer) {
     const struct ox_model_config *const config = &model->config;
+    const uint32_t unit_idx = model->unit_count++;
     struct ox_unit *const unit = &model->units[unit_idx];
-    unit->kind = unit_idx == 0 ? OX_UNIT_EMBED : unit_idx <= config->layers ? OX_UNIT_BLOCK : OX_UNIT_HEAD;
+    model->stages[unit_idx] = unit_idx;
+    unit->kind = kind;
     unit->tensor_first = model->tensor_count;
-    if (unit->kind == OX_UNIT_BLOCK) {
-        add_halves(config, unit_idx - 1, unit);
+    if (kind == OX_UNIT_BLOCK) {
+        add_halves(config, layer, unit);
     }
     for (int i = 0; i < OX_ROLE_COUNT; i++) {
         unit->role_offset[i] = UINT64_MAX;
     }
     uint64_t end = 0;
     for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
-        if (row->unit != unit->kind || (row->when != NULL && !row->when(config))) {
+        if (row->unit != kind || (row->when != NULL && !row->when(config))) {
             continue;
         }
         struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
-        format_name(family, row, unit_idx - 1, tensor->name);
+        format_name(family, row, layer, tensor->name);
         tensor->unit_idx = unit_idx;
         tensor->role = row->role;
         tensor->rank = row->shape[1] == OX_DIM_NONE ? 1 : 2;
@@ -126,6 +131,19 @@ static void add_unit(struct ox_model *model, const struct ox_family *family, uin
     }
     unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
     model->param_count += unit->param_count;
+    return unit_idx;
+}
+
+static void add_units(struct ox_model *model, const struct ox_family *family) {
+    model->embed_idx = add_unit(model, family, OX_UNIT_EMBED, 0);
+    model->blocks = model->stages + model->unit_count;
+    for (; model->block_count < model->config.layers; model->block_count++) {
+        add_unit(model, family, OX_UNIT_BLOCK, model->block_count);
+    }
+    model->head_idx = add_unit(model, family, OX_UNIT_HEAD, 0);
+    model->table.unit_idx = model->config.tied ? model->embed_idx : model->head_idx;
+    model->table.offset =
+        model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
 }
 
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */
@@ -222,23 +240,21 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
-        model->unit_count = config->layers + 2;
-        model->units = calloc(model->unit_count, sizeof *model->units);
+        model->units = calloc(config->layers + (size_t)2, sizeof *model->units);
+        model->stages = calloc(config->layers + (size_t)2, sizeof *model->stages);
         model->tensors = calloc(tensor_count, sizeof *model->tensors);
     }
-    if (model == NULL || model->units == NULL || model->tensors == NULL) {
+    if (model == NULL || model->units == NULL || model->stages == NULL || model->tensors == NULL) {
         ox_model_close(&model);
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        add_unit(model, family, i);
-        if (model->param_count > param_count_max) {
-            ox_model_close(&model);
-            return ox_fail(OX_E_CONFIG, "the model has more than %" PRIu64 " parameters; its sizes are wrong",
-                           param_count_max);
-        }
-    }
+    add_units(model, family);
     OX_ASSERT(model->tensor_count == tensor_count);
+    if (model->param_count > param_count_max) {
+        ox_model_close(&model);
+        return ox_fail(OX_E_CONFIG, "the model has more than %" PRIu64 " parameters; its sizes are wrong",
+                       param_count_max);
+    }
     *out = model;
     return OX_OK;
 }
@@ -246,6 +262,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
 void ox_model_close(struct ox_model **model) {
     if (*model != NULL) {
         free((*model)->tensors);
+        free((*model)->stages);
         free((*model)->units);
         free(*model);
         *model = NULL;

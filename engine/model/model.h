@@ -101,13 +101,24 @@ struct ox_unit {
     uint32_t half_count;
 };
 
-/* Units: 0 = embedding, 1..layers = blocks, layers + 1 = final norm (+ head when untied). */
+/* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */
+struct ox_table {
+    uint32_t unit_idx;
+    uint64_t offset; /* first element within the unit's flat vector */
+};
+
+/* Units are found by these names alone: their numbers say nothing about their order or their kind. */
 struct ox_model {
     struct ox_model_config config;
-    struct ox_tensor *tensors; /* ordered by unit, then offset */
+    struct ox_tensor *tensors; /* a unit's lie together, by offset */
     uint32_t tensor_count;
     struct ox_unit *units;
     uint32_t unit_count;
+    uint32_t *stages;           /* (unit_count): units in the order of forward */
+    const uint32_t *blocks;     /* (block_count): the blocks among the stages */
+    uint32_t block_count;
+    uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
+    struct ox_table table;
     uint64_t param_count;
 };
 

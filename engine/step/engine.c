@@ -36,55 +36,59 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t 
                                  .work = ox_unit_cost(shape, unit_idx, pass)};
 }
 
-/* Describes a unit to the planner. The embedding takes tokens, the head gives the loss; activations between units have
- * one row of `hidden` per token. */
-static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t unit_idx) {
+/* Describes the unit of a stage to the planner, with the gradient of its weights. The embedding takes tokens, the head
+ * gives the loss; activations between units have one row of `hidden` per token. */
+static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t stage_idx, uint32_t grad_idx) {
     static const enum ox_plan_unit_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING, [OX_UNIT_BLOCK] = OX_PLAN_BLOCK,
                                                    [OX_UNIT_HEAD] = OX_PLAN_HEAD};
+    const uint32_t unit_idx = shape->model->stages[stage_idx];
     const struct ox_unit *const unit = &shape->model->units[unit_idx];
     const uint64_t act_bytes =
         (uint64_t)shape->rows * shape->model->config.hidden * ox_real_bytes(shape->compute.real);
     return (struct ox_plan_unit){
         .kind = kinds[unit->kind],
-        .stage_idx = unit_idx,
+        .stage_idx = stage_idx,
         .elem_count = unit->elem_count,
         .input_bytes = unit->kind == OX_UNIT_EMBED ? 0 : act_bytes,
         .output_bytes = unit->kind == OX_UNIT_HEAD ? 0 : act_bytes,
-        .kept_bytes = unit->kind == OX_UNIT_BLOCK ? ox_unit_kept_bytes(shape, unit_idx) : 0,
+        .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
         .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
         .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
         .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
         .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
-        .grad_idx = unit_idx,
+        .grad_idx = grad_idx,
         .table_unit_idx = OX_NONE,
         .table_grad_idx = OX_NONE,
     };
 }
 
-/* Lets the head use the embedding's table, with a gradient of its own for this use. */
-static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan) {
-    const uint32_t head_idx = model->unit_count - 1, owner_idx = 0, tied_idx = model->unit_count;
+/* Lets the head use another unit's table, with a gradient of its own for this use. */
+static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t grad_idx) {
+    const uint32_t owner_idx = model->table.unit_idx, added_to = plan->units[owner_idx].grad_idx;
     const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
-    OX_ASSERT(model->units[head_idx].kind == OX_UNIT_HEAD && model->units[owner_idx].kind == OX_UNIT_EMBED);
-    plan->units[head_idx].table_unit_idx = owner_idx;
-    plan->units[head_idx].table_grad_idx = tied_idx;
-    plan->grads[owner_idx].addend = tied_idx;
-    plan->grads[tied_idx] = (struct ox_plan_grad){.unit_idx = owner_idx, .added_to = owner_idx, .addend = OX_NONE,
+    OX_ASSERT(model->table.offset == 0); /* the two gradients are added from their first elements on */
+    plan->units[model->head_idx].table_unit_idx = owner_idx;
+    plan->units[model->head_idx].table_grad_idx = grad_idx;
+    plan->grads[added_to].addend = grad_idx;
+    plan->grads[grad_idx] = (struct ox_plan_grad){.unit_idx = owner_idx, .added_to = added_to, .addend = OX_NONE,
                                                   .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
 }
 
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = shape_of(config);
+    uint32_t grad_count = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        plan->unit_elems[i] = model->units[i].elem_count;
-        plan->stages[i] = i;
-        plan->units[i] = describe_unit(&shape, i);
-        plan->grads[i] = (struct ox_plan_grad){.unit_idx = i, .added_to = OX_NONE, .addend = OX_NONE,
-                                               .elem_count = model->units[i].elem_count};
+        const uint32_t unit_idx = model->stages[i], grad_idx = grad_count++;
+        const uint64_t elems = model->units[unit_idx].elem_count;
+        plan->unit_elems[unit_idx] = elems;
+        plan->stages[i] = unit_idx;
+        plan->units[unit_idx] = describe_unit(&shape, i, grad_idx);
+        plan->grads[grad_idx] = (struct ox_plan_grad){
+            .unit_idx = unit_idx, .added_to = OX_NONE, .addend = OX_NONE, .elem_count = elems};
     }
-    if (model->config.tied) {
-        tie_head(model, plan);
+    if (model->table.unit_idx != model->head_idx) {
+        tie_head(model, plan, grad_count++);
     }
     plan->input.budget = config->budget;
     plan->input.model = (struct ox_plan_model){
@@ -92,7 +96,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .grads = plan->grads,
         .stages = plan->stages,
         .unit_count = model->unit_count,
-        .grad_count = model->unit_count + model->config.tied,
+        .grad_count = grad_count,
         .stage_count = model->unit_count,
         .micro_batches = config->micro_batches,
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),

@@ -78,8 +78,8 @@ static enum ox_status issue_head(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
     struct ox_unit_job job = unit_job(is);
     const uint32_t unit_idx = is->task->unit_idx;
-    const uint32_t table_idx = engine->plan->input.model.units[unit_idx].table_unit_idx; /* OX_NONE: not tied */
-    const bool tied = table_idx != OX_NONE;
+    const struct ox_table table = engine->config.model->table;
+    const bool tied = table.unit_idx != unit_idx;
     struct ox_head_args args = {
         .planes = planes(is, unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
         .x = view(is, OX_USE_X).ptr,
@@ -90,13 +90,11 @@ static enum ox_status issue_head(const struct issue *is) {
         .loss_scale = engine->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? engine->logits_buffer : NULL,
     };
-    const struct ox_unit *const owner = &engine->config.model->units[tied ? table_idx : unit_idx];
-    const uint64_t table = owner->role_offset[tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
-    args.table = tied ? planes(is, table_idx, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
-    args.table.hi += table;
-    args.table.lo += args.table.lo == NULL ? 0 : table;
+    args.table = tied ? planes(is, table.unit_idx, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
+    args.table.hi += table.offset;
+    args.table.lo += args.table.lo == NULL ? 0 : table.offset;
     if (!tied && args.grads != NULL) {
-        args.grads_table = args.grads + table;
+        args.grads_table = args.grads + table.offset;
     }
     return ox_head_run(&job, &args);
 }

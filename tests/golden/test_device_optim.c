@@ -136,11 +136,11 @@ static void check_between(const struct golden *golden, uint64_t chaos_seed) {
         REQUIRE_OK(ox_engine_eval(harness.engine, &input, &evaluated));
         CHECK(evaluated.with_update == (place.request.overlap == 1));
         CHECK(memcmp(evaluated.traffic, evaluated.planned, sizeof evaluated.traffic) == 0);
-        harness_exchange(&harness, harness.model->unit_count - 1, &hi);
+        harness_exchange(&harness, harness.model->head_idx, &hi);
         input = golden_input(golden, 3, golden_fill(harness.engine, golden, 3));
         REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
         CHECK(!result.finite);
-        harness_exchange(&harness, harness.model->unit_count - 1, &hi);
+        harness_exchange(&harness, harness.model->head_idx, &hi);
         CHECK(hi == 0x7f80);
         golden_steps(&harness, golden, 3, 4, &outcome);
         golden_end(&harness, place.name, &expected, &outcome);

@@ -30,10 +30,10 @@ static void check_plan(const struct golden *golden, const struct harness_run *ru
     struct harness harness;
     harness_open(run, place, &harness);
     const struct ox_plan *const train = ox_engine_plan_of(harness.engine)->train;
-    const uint32_t block_count = train->unit_count - 2, requested = (uint32_t)place->request.kept_units;
+    const uint32_t block_count = harness.model->block_count, requested = (uint32_t)place->request.kept_units;
     const uint32_t kept_count = requested < block_count ? requested : block_count;
-    for (uint32_t i = 0; i < train->unit_count; i++) {
-        CHECK(is_kept(train, i) == (i >= 1 && i <= block_count && i + kept_count > block_count));
+    for (uint32_t i = 0; i < block_count; i++) {
+        CHECK(is_kept(train, harness.model->blocks[i]) == (i + kept_count >= block_count));
     }
     const uint64_t act_bytes = golden->batch * golden->seq * harness.model->config.hidden * sizeof(float);
     if (place->request.act_tier == OX_TIER_HOST && !place->unified) {
