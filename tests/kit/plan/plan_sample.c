@@ -117,6 +117,12 @@ static void draw_device_units(struct plan_sample *s, uint64_t seed) {
     }
 }
 
+/* Every third store has one generation. */
+static void draw_generations(struct plan_sample *s, uint64_t seed) {
+    uint64_t counter = 95000;
+    s->in.budget.generations = plan_sample_number(seed, &counter, 3) == 0 ? 1 : 2;
+}
+
 void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -142,6 +148,7 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     s->request.overlap = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
     s->request.speculative_units = (int32_t)plan_sample_number(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
+    draw_generations(s, seed);
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
