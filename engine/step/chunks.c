@@ -262,7 +262,7 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
     OX_ASSERT(!engine->loading && !engine->pending.exists);
     engine->loading = true;
-    engine->planes.must_restore = engine->planes.counts_due = false;
+    engine->planes.must_restore = false;
     engine->planes.lost_step = 0;
     engine->planes.step = step;
     return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);

@@ -32,7 +32,7 @@ struct ox_step_state {
     bool finite;
     bool committed;
     struct ox_optim_hyper hyper;
-    uint32_t facts;          /* the facts of the step (offload/plan/cases.h), known before the first task is issued */
+    uint32_t facts;          /* enum ox_fact, those of the step: known before the first task is issued */
     bool pending_in_memory;  /* the update of the step before is not written */
     bool counts_come;        /* a task copies the counts of updates on the device */
     uint64_t weights_step;   /* the step whose planes compute uses, committed or not; 0: the last commit */
@@ -75,7 +75,6 @@ struct ox_due_units {
 /* Which update the planes in memory have come to, and what has to be done before they are used. */
 struct ox_planes_state {
     uint64_t step;      /* step of the last update, pending or committed */
-    bool counts_due;    /* units were updated on the device whose counts are not copied yet */
     bool must_restore;  /* planes in memory may not be those of the last commit */
     uint64_t lost_step; /* the step that was pending when a drive failed; 0 = none */
 };

@@ -416,7 +416,6 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
         op.decay = walk.decay;
         status = OX_QUEUE(&engine->ops, lane, adam, &op);
     }
-    engine->planes.counts_due = true;
     if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */
         engine->due.pending[task->unit_idx] = false;
     }

@@ -8,6 +8,7 @@
 #include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
+#include "offload/proof/proof.h"
 
 #include <string.h>
 
@@ -26,35 +27,9 @@ static uint32_t unit_count(const struct ox_engine *engine) {
 static uint32_t facts_of_pending(const struct ox_engine *engine) {
     const struct ox_pending *const pending = &engine->pending;
     const bool written = pending->exists && !pending->in_memory && engine->store != NULL;
-    bool counts_due = engine->planes.counts_due;
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
-        counts_due |= engine->due.now[i] && ox_plan_state_on_device(&engine->plan->input, i);
-    }
     return (written ? OX_FACT_COMMIT_DUE : 0u) | (written && !pending->begun ? OX_FACT_BEGIN_DUE : 0u) |
            (pending->exists && pending->from_store ? 0u : OX_FACT_FROM_MEMORY) |
-           (counts_due ? OX_FACT_COUNTS_DUE : 0u);
-}
-
-static bool is_due_as_in(const struct ox_engine *engine, enum ox_pending_kind pending) {
-    const struct ox_step_case at = {.pending = pending, .own = OX_OWN_NOTHING};
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
-        if (ox_pending_cases[pending].due != OX_DUE_ANY &&
-            (engine->due.now[i] != 0) != ox_case_is_due(at, &engine->plan->input, i)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Whether the plan was proven for this case: it was for the cases of the table alone. */
-static bool is_known_case(const struct ox_engine *engine) {
-    const uint32_t facts = engine->step.facts & OX_FACTS_OF_PENDING;
-    bool known = false;
-    for (int i = 0; i < OX_PENDING_COUNT && !known; i++) {
-        known = (ox_pending_cases[i].facts & OX_FACTS_OF_PENDING) == facts &&
-                is_due_as_in(engine, (enum ox_pending_kind)i);
-    }
-    return known;
+           (pending->exists ? OX_FACT_COUNTS_DUE : 0u);
 }
 
 void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
@@ -65,7 +40,7 @@ void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
     step->pending_in_memory = engine->pending.exists && engine->pending.in_memory;
     step->weights_step = engine->planes.step;
     step->facts = facts_of_pending(engine) | (own_work ? OX_FACT_OWN_WORK : 0u) |
-                  (train && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
+                  (train && engine->store != NULL && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
     if (train && overlaps(engine) && engine->plan->input.placement.speculative_units > 0 &&
         (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS)) {
         step->facts |= OX_FACT_SPECULATES;
@@ -73,7 +48,7 @@ void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
         settings.grad_scale = 1;
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
-    OX_ASSERT(is_known_case(engine));
+    OX_ASSERT(ox_proof_covers(step->plan, &engine->plan->input, step->facts, engine->due.now));
 }
 
 /* Whether the carried update takes all planes from the last commit. */
@@ -112,10 +87,9 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
     const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
-            return nonfinite(i, counts[i]); /* counts_due stays set: finishing the update for a save must fail too */
+            return nonfinite(i, counts[i]); /* the update stays pending: finishing it for a save must fail too */
         }
     }
-    engine->planes.counts_due = false;
     return OX_OK;
 }
 
@@ -193,15 +167,14 @@ static struct finds finds_now(const struct ox_engine *engine, const struct ox_ta
 
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_plan *const plan = engine->step.plan;
-    const struct ox_step_case usual = ox_usual_case(&engine->plan->input, plan->kind);
+    const struct ox_step_case usual = ox_usual_case(&engine->plan->input, plan->kind, false);
     uint64_t usual_bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        const bool due = task->unit_idx < unit_count(engine) &&
-                         ox_case_is_due(usual, &engine->plan->input, task->unit_idx);
+        const bool due = ox_case_is_due(usual, &engine->plan->input, task->unit_idx);
         add_task(engine, task, finds_now(engine, task), out);
-        add_task(engine, task, (struct finds){.facts = ox_case_facts(usual), .due = due}, usual_bytes);
+        add_task(engine, task, (struct finds){.facts = usual.facts, .due = due}, usual_bytes);
     }
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {

@@ -1,28 +1,25 @@
-/* The cases that a step can meet, as tables: data alone, so that the proof can go through all of them. */
 #include "offload/plan/cases.h"
 
-const struct ox_pending_case ox_pending_cases[OX_PENDING_COUNT] = {
-    [OX_PENDING_NOTHING] = {"nothing is pending", OX_FACT_FROM_MEMORY, OX_DUE_NONE},
-    [OX_PENDING_REST] = {"the update of all but the speculative units is pending",
-                         OX_FACT_FROM_MEMORY | OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_NOT_SPECULATIVE},
-    [OX_PENDING_ALL] = {"the update of all units is pending",
-                        OX_FACT_FROM_MEMORY | OX_FACT_BEGIN_DUE | OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_ALL},
-    [OX_PENDING_AGAIN] = {"an update is pending that begins with the last commit again",
-                          OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_ALL},
-    [OX_PENDING_IN_MEMORY] = {"an update is pending that stays in memory", OX_FACT_FROM_MEMORY | OX_FACT_COUNTS_DUE,
-                              OX_DUE_ALL},
-    [OX_PENDING_PART] = {"part of an update is pending",
-                         OX_FACT_FROM_MEMORY | OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_ANY},
-    [OX_PENDING_PART_AGAIN] = {"part of an update is pending that begins with the last commit again",
-                               OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_ANY},
-    [OX_PENDING_PART_IN_MEMORY] = {"part of an update is pending that stays in memory",
-                                   OX_FACT_FROM_MEMORY | OX_FACT_COUNTS_DUE, OX_DUE_ANY},
-};
+/* Facts of the update that the step before has left. If that step speculated, its transaction is open. */
+static uint32_t facts_of_pending(bool speculates, bool written) {
+    return OX_FACT_COUNTS_DUE | (written ? OX_FACT_COMMIT_DUE : 0u) |
+           (written && !speculates ? OX_FACT_BEGIN_DUE : 0u);
+}
 
-const struct ox_own_case ox_own_cases[OX_OWN_COUNT] = {
-    [OX_OWN_SPECULATES] = {"the step speculates", OX_FACT_OWN_WORK | OX_FACT_COMMITS | OX_FACT_SPECULATES},
-    [OX_OWN_WAITS] = {"the step does not speculate", OX_FACT_OWN_WORK | OX_FACT_COMMITS},
-    [OX_OWN_IN_MEMORY] = {"the step stays in memory", OX_FACT_OWN_WORK},
-    [OX_OWN_EVALUATES] = {"it is an evaluation", OX_FACT_OWN_WORK},
-    [OX_OWN_NOTHING] = {"the update is finished alone", 0},
-};
+struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool in_memory) {
+    const bool speculates = input->placement.speculative_units > 0;
+    const bool written = input->budget.nvme_bytes > 0 && !in_memory;
+    struct ox_step_case usual = {.facts = OX_FACT_OWN_WORK | OX_FACT_FROM_MEMORY,
+                                 .carries = input->placement.overlap && kind != OX_PLAN_EVAL};
+    if (kind == OX_PLAN_TRAIN) {
+        usual.facts |= (speculates ? OX_FACT_SPECULATES : 0u) | (written ? OX_FACT_COMMITS : 0u);
+    }
+    if (usual.carries) {
+        usual.facts |= facts_of_pending(speculates, written);
+    }
+    return usual;
+}
+
+bool ox_case_is_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx) {
+    return usual.carries && unit_idx < input->model.unit_count && !ox_plan_is_speculative(input, unit_idx);
+}

@@ -1,5 +1,5 @@
 /* Names of lanes, tasks, buffers, links, facts and tiers: data alone, so that the proof may use it in messages. */
-#include "offload/plan/cases.h"
+#include "offload/plan/plan.h"
 
 #include "base/assert.h"
 

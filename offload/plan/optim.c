@@ -24,11 +24,11 @@ static bool has_store(const struct ox_builder *b) {
 
 /* Whether the unit's carried update is due in the usual case, for which a plan counts its bytes. */
 static bool is_due(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_case_is_due(ox_usual_case(b->in, b->plan->kind), b->in, unit_idx);
+    return ox_case_is_due(ox_usual_case(b->in, b->plan->kind, false), b->in, unit_idx);
 }
 
 static bool works(const struct ox_builder *b, const struct ox_task *task) {
-    return ox_task_works(task, ox_case_facts(ox_usual_case(b->in, b->plan->kind)), is_due(b, task->unit_idx));
+    return ox_task_works(task, ox_usual_case(b->in, b->plan->kind, false).facts, is_due(b, task->unit_idx));
 }
 
 /* Sets when an optimizer's task works: a carried one where these facts hold, a speculative one if the

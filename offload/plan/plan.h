@@ -110,13 +110,33 @@ struct ox_use {
 
 enum { OX_TASK_USES_MAX = 12 };
 
+/* What a step meets when it begins. One list of tasks serves every step of a run. Most tasks always work; tasks of the
+ * optimizer depend on how the step before ended and on what this one may assume, so each names the facts that it
+ * requires (ox_task.when). If all of them hold it works, else it does nothing when its lane comes to it. The last two
+ * facts are about the task's unit, the others about the step. The update of the step before is pending until the
+ * tasks that carry it have ended. */
+enum ox_fact {
+    OX_FACT_OWN_WORK = 1 << 0,    /* a forward follows: the step does more than finish a pending update */
+    OX_FACT_SPECULATES = 1 << 1,  /* the last units are updated in the step's own backward */
+    OX_FACT_COMMITS = 1 << 2,     /* the step's own update is written to the store */
+    OX_FACT_BEGIN_DUE = 1 << 3,   /* the pending update's transaction has still to begin */
+    OX_FACT_COMMIT_DUE = 1 << 4,  /* that transaction has still to be committed */
+    OX_FACT_COUNTS_DUE = 1 << 5,  /* an update is pending: the counts of its units on the device have to be copied */
+    OX_FACT_FROM_MEMORY = 1 << 6, /* a pending update takes planes from where they live, not from the last commit */
+    OX_FACT_DUE = 1 << 7,         /* the unit's carried update has still to run */
+    OX_FACT_WANTED = 1 << 8,      /* the unit's update is due, or a forward needs its planes */
+    OX_FACTS_OF_UNIT = OX_FACT_DUE | OX_FACT_WANTED,
+    OX_FACTS_ALL = (1 << 9) - 1
+};
+const char *ox_fact_name(enum ox_fact fact); /* such as "commit-due" */
+
 struct ox_task {
     uint8_t kind, lane;
     uint8_t move;      /* MOVE: enum ox_move */
     bool last;         /* for gradients: the finished sum, not a partial one */
     bool carried;      /* part of the update of the step before, which overlaps this step */
     uint8_t use_count;
-    uint16_t when;     /* facts that must all hold in a step for the task to work (offload/plan/cases.h) */
+    uint16_t when;     /* enum ox_fact: must all hold in a step for the task to work */
     uint32_t unit_idx; /* or OX_NONE */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */

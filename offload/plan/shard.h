@@ -1,6 +1,6 @@
 /* The shard table: what moves, how large it is, and where it lives between steps. It is built once from the units'
  * sizes and the placement, and never changes. Only this file knows how a unit is cut into chunks and which extents
- * of the store these use. Builder, proof, search and engine call it. */
+ * of the store these use. Builder, search and engine call it; the proof reads the table and states sizes itself. */
 #ifndef OX_OFFLOAD_SHARD_H
 #define OX_OFFLOAD_SHARD_H
 

@@ -7,7 +7,7 @@
  * optimizer made of it, every buffer must be as large as the largest thing that it has held, and every link must
  * have carried what the plan says.
  *
- * The list is followed once for every case that a step can meet (offload/plan/cases.h), each time without the tasks
+ * The list is followed once for every case that a step can meet (offload/proof/cases.h), each time without the tasks
  * that do not work in it. */
 #include "offload/proof/effects.h"
 
@@ -149,10 +149,10 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
     if (buf_idx == e->plan->const_buf) {
         return ox_content(CONSTANT, OX_NONE, 0);
     }
-    if (buf_idx == e->plan->batch_host_buf && ox_effects_meets(e, OX_FACT_OWN_WORK)) {
+    if (buf_idx == e->plan->batch_host_buf && e->at.computes) {
         return ox_content(BATCHES, OX_NONE, 0);
     }
-    if (buf_idx == e->plan->written_buf && !ox_effects_meets(e, OX_FACT_COMMIT_DUE)) {
+    if (buf_idx == e->plan->written_buf && !e->writes_pending) {
         return ox_content(WRITTEN, OX_NONE, 0);
     }
     if (buf_idx == e->plan->counts_buf && e->device_count > 0) {
@@ -165,7 +165,7 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
         return ox_content(REDUCED, buf->unit_idx, CURRENT);
     }
     if ((buf->kind != OX_BUF_WEIGHTS && buf->kind != OX_BUF_STATE) ||
-        (due && !ox_effects_meets(e, OX_FACT_FROM_MEMORY))) {
+        (due && e->at.clipped)) {
         return ox_content(NOTHING, 0, 0);
     }
     return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, due ? OLD : CURRENT);
@@ -174,15 +174,17 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
 /* How many units were updated on the device before the step was interrupted: their counts are there already. */
 static uint32_t counted_units(const struct effects *e) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < e->plan->unit_count && ox_effects_meets(e, OX_FACT_COUNTS_DUE); i++) {
+    for (uint32_t i = 0; i < e->plan->unit_count && e->at.pending; i++) {
         count += ox_proof_on_device(e->in, i) && !e->due[i];
     }
     return count;
 }
 
 static void begin(struct effects *e) {
-    e->begun = ox_effects_meets(e, OX_FACT_COMMIT_DUE) && !ox_effects_meets(e, OX_FACT_BEGIN_DUE) &&
-               e->in->budget.nvme_bytes > 0;
+    e->facts = ox_proof_facts(e->plan, e->in, e->at);
+    e->writes_pending = ox_proof_writes_pending(e->in, e->at);
+    e->writes_own = ox_proof_writes_own(e->plan, e->in, e->at);
+    e->begun = ox_proof_is_open(e->in, e->at);
     e->commit_count = e->written_count = 0;
     e->device_count = counted_units(e);
     e->wrong = NULL;
@@ -199,14 +201,14 @@ static void begin(struct effects *e) {
 /* The version that a unit has at the end: with overlap, only speculative updates go beyond what the step computed
  * with. */
 static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
-    const bool speculative = ox_effects_meets(e, OX_FACT_SPECULATES) && ox_proof_is_speculative(e->in, unit_idx);
+    const bool speculative = e->at.speculates && ox_proof_is_speculative(e->in, unit_idx);
     return speculative || (e->train && !e->overlap) ? NEW : CURRENT;
 }
 
 /* Whether gradients are still in their homes at the end. Those of the step itself must be, because its update has not
  * run or may have to run again; those of a carried update must be after an evaluation, which may be interrupted. */
 static bool gradients_stay(const struct effects *e) {
-    const bool own = e->train && ox_effects_meets(e, OX_FACT_OWN_WORK);
+    const bool own = e->train && e->at.computes;
     uint32_t expected = 0, found = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
         expected += own || e->due[i];
@@ -235,7 +237,7 @@ static bool homes_are_current(const struct effects *e) {
 
 /* Whether the counts of updates on the device reach the host in the step that finishes these updates. */
 static bool counts_arrive(const struct effects *e) {
-    const bool due = e->overlap ? ox_effects_meets(e, OX_FACT_COUNTS_DUE) : e->train;
+    const bool due = e->overlap ? e->at.pending : e->train;
     const struct ox_content counts = ox_content(COUNTS, OX_NONE, ox_effects_device_units(e));
     return !due || counts.count == 0 || (e->plan->nonfinite_buf < e->plan->buf_count &&
                                          ox_content_same(e->held[e->plan->nonfinite_buf], counts));
@@ -244,11 +246,9 @@ static bool counts_arrive(const struct effects *e) {
 /* Whether one commit ends a pending update that goes to a store, and the step's own transaction stays open only if the
  * step speculates. */
 static bool is_committed_once(const struct effects *e) {
-    const bool store = e->in->budget.nvme_bytes > 0;
-    const bool carried = store && ox_effects_meets(e, OX_FACT_COMMIT_DUE);
-    const bool own = store && e->train && !e->overlap && ox_effects_meets(e, OX_FACT_COMMITS);
-    return e->commit_count == (uint32_t)(carried || own) && e->written_count == carried &&
-           e->begun == (store && ox_effects_meets(e, OX_FACT_SPECULATES));
+    const bool own = e->writes_own && !e->overlap; /* else the next step commits it */
+    return e->commit_count == (uint32_t)(e->writes_pending || own) && e->written_count == e->writes_pending &&
+           e->begun == (e->store && e->at.speculates);
 }
 
 /* Returns what is missing at the end of the step, or NULL: every home as the optimizer made it, or the gradient for an
@@ -266,11 +266,11 @@ static const char *end(const struct effects *e) {
     if (!homes_are_current(e)) {
         return "the home of a unit does not hold what the optimizer made";
     }
-    if (ox_effects_meets(e, OX_FACT_OWN_WORK) &&
+    if (e->at.computes &&
         !ox_content_same(e->held[plan->loss_host_buf], ox_content(LOSSES, OX_NONE, plan->micro_batches))) {
         return "the losses do not reach the host";
     }
-    if (e->train && ox_effects_meets(e, OX_FACT_OWN_WORK) &&
+    if (e->train && e->at.computes &&
         !ox_content_same(e->held[plan->norm_buf], ox_content(FACTOR, OX_NONE, 0))) {
         return "the norm is not known";
     }
@@ -280,15 +280,32 @@ static const char *end(const struct effects *e) {
     return is_committed_once(e) ? NULL : "the step is not committed exactly once";
 }
 
+/* Without overlap nothing has changed by then. With overlap the update of the step before must be whole: the engine
+ * forgets it. Speculative updates are taken back from the last commit, which must be that of the step before. */
+const char *ox_effects_unfinite(const struct effects *e) {
+    const char *wrong = NULL;
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        const bool is_taken_back = e->store && e->at.speculates && ox_proof_is_speculative(e->in, i);
+        if (e->updated[i] != CURRENT && !(is_taken_back && e->updated[i] == NEW)) {
+            wrong = "leaves a unit half-updated where the step is not finite";
+        }
+    }
+    if (e->commit_count != e->writes_pending || e->begun != (e->store && e->at.speculates) ||
+        (e->overlap && !counts_arrive(e))) {
+        wrong = "leaves the update of the step before open where the step is not finite";
+    }
+    return wrong;
+}
+
 /* ---- one case --------------------------------------------------------------------------------- */
 
 /* Checks when the task works. If only a pending update is finished, no task but carried ones may work. If steps
  * overlap, the step's own updates may run only in a step that speculates. */
 static void check_when(struct effects *e) {
-    if (!e->task->carried && !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
+    if (!e->task->carried && !e->at.computes) {
         ox_effects_reject(e, "works where a pending update is finished alone");
     }
-    if (!e->task->carried && e->overlap && rule_of(e->task)->of_update && !ox_effects_meets(e, OX_FACT_SPECULATES)) {
+    if (!e->task->carried && e->overlap && rule_of(e->task)->of_update && !e->at.speculates) {
         ox_effects_reject(e, "updates a unit before the norm is known in a step that does not speculate");
     }
 }
@@ -297,7 +314,7 @@ static void follow_task(struct effects *e, bool usual) {
     const bool due = e->task->unit_idx < e->plan->unit_count && e->due[e->task->unit_idx];
     e->found_count = 0;
     e->moved_bytes = 0;
-    if (ox_task_works(e->task, e->facts, due)) {
+    if (ox_proof_works(e->task, e->facts, due)) {
         check_when(e);
         ox_effects_follow(e);
         if (e->found_count != e->task->use_count) {
@@ -309,22 +326,23 @@ static void follow_task(struct effects *e, bool usual) {
     }
 }
 
-static enum ox_status follow_case(struct effects *e, struct ox_step_case at, bool usual) {
-    const char *const pending = ox_pending_cases[at.pending].name, *const own = ox_own_cases[at.own].name;
-    e->facts = ox_case_facts(at);
+static enum ox_status follow_case(struct effects *e, bool usual) {
+    char words[OX_PROOF_CASE_TEXT];
     begin(e);
     for (uint32_t i = 0; i < e->plan->task_count; i++) {
         e->task = &e->plan->tasks[i];
         follow_task(e, usual);
         if (e->wrong != NULL) {
-            char text[160];
-            snprintf(text, sizeof text, "%s, where %s and %s", e->wrong, pending, own);
+            char text[2 * OX_PROOF_CASE_TEXT];
+            ox_proof_case_text(e->plan, e->at, words);
+            snprintf(text, sizeof text, "%s, where %s", e->wrong, words);
             return ox_proof_fault(e->plan, i, text);
         }
     }
     const char *const wrong = end(e);
-    return wrong == NULL ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: %s, where %s and %s; please report this", wrong,
-                                           pending, own);
+    ox_proof_case_text(e->plan, e->at, words);
+    return wrong == NULL ? OX_OK
+                         : ox_fail(OX_E_CONFIG, "plan is wrong: %s, where %s; please report this", wrong, words);
 }
 
 /* ---- sizes and traffic ------------------------------------------------------------------------ */
@@ -360,73 +378,27 @@ static enum ox_status check_traffic(const struct effects *e) {
 
 /* ---- all cases -------------------------------------------------------------------------------- */
 
-/* Whether an update may stay unwritten though there is a store: all planes live in memory, and none is updated
- * speculatively. */
-static bool may_stay_in_memory(const struct effects *e) {
-    bool may = e->in->budget.nvme_bytes > 0 && !e->in->model.eval_only && e->in->placement.speculative_units == 0;
-    for (uint32_t i = 0; i < e->plan->unit_count && may; i++) {
-        const struct ox_homes *const homes = ox_proof_homes(e->in, i);
-        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
-    }
-    return may;
-}
-
-/* Whether this may be pending when a plan of this kind begins. */
-static bool may_be_pending(const struct effects *e, enum ox_pending_kind pending) {
-    const bool store = e->in->budget.nvme_bytes > 0, speculates = e->in->placement.speculative_units > 0;
-    switch (pending) {
-    case OX_PENDING_NOTHING:
-        return e->plan->kind != OX_PLAN_EVAL_AFTER_STEP;
-    case OX_PENDING_REST:
-    case OX_PENDING_AGAIN:
-    case OX_PENDING_PART_AGAIN:
-        return e->overlap && speculates;
-    case OX_PENDING_ALL:
-    case OX_PENDING_PART:
-        return e->overlap && store;
-    default:
-        return e->overlap && (!store || may_stay_in_memory(e));
-    }
-}
-
-static bool may_do(const struct effects *e, enum ox_own_kind own, enum ox_pending_kind pending) {
-    switch (own) {
-    case OX_OWN_SPECULATES:
-        return e->train && e->overlap && e->in->placement.speculative_units > 0;
-    case OX_OWN_WAITS:
-        return e->train;
-    case OX_OWN_IN_MEMORY:
-        return e->train && may_stay_in_memory(e);
-    case OX_OWN_EVALUATES:
-        return !e->train;
-    default:
-        return e->train && pending != OX_PENDING_NOTHING;
-    }
-}
-
-/* Sets which units are due. A step can be interrupted after any unit. The tasks of a unit need nothing of another unit,
+/* Sets which units are due. An update can be stopped after any unit. The tasks of a unit need nothing of another unit,
  * so checking one half of the units and then the other half shows as much as checking every place to stop. */
 enum { HALVES_COUNT = 4 };
-static void set_due(struct effects *e, struct ox_step_case at, uint32_t nth) {
-    const bool any = ox_pending_cases[at.pending].due == OX_DUE_ANY;
+static void set_due(struct effects *e, uint32_t nth) {
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        e->due[i] = any ? (nth >> (i % 2) & 1) != 0 : ox_case_is_due(at, e->in, i);
+        const bool is_done = e->at.stopped && (nth >> (i % 2) & 1) == 0;
+        e->due[i] = ox_proof_is_left(e->in, e->at, i) && !is_done;
     }
 }
 
 static enum ox_status follow_all(struct effects *e) {
-    const struct ox_step_case usual = ox_usual_case(e->in, e->plan->kind);
-    set_due(e, usual, 0);
-    enum ox_status status = follow_case(e, usual, true);
+    e->at = ox_proof_usual(e->plan, e->in);
+    set_due(e, 0);
+    enum ox_status status = follow_case(e, true);
     status = status == OX_OK ? check_traffic(e) : status;
-    for (int pending = 0; pending < OX_PENDING_COUNT; pending++) {
-        for (int own = 0; own < OX_OWN_COUNT && may_be_pending(e, (enum ox_pending_kind)pending); own++) {
-            const struct ox_step_case at = {(enum ox_pending_kind)pending, (enum ox_own_kind)own};
-            const uint32_t count = ox_pending_cases[pending].due == OX_DUE_ANY ? HALVES_COUNT : 1;
-            for (uint32_t i = 0; i < count && status == OX_OK && may_do(e, at.own, at.pending); i++) {
-                set_due(e, at, i);
-                status = follow_case(e, at, false);
-            }
+    for (uint32_t number = 0; number < OX_PROOF_CASES && status == OX_OK; number++) {
+        e->at = ox_proof_case_at(number);
+        const uint32_t count = !ox_proof_occurs(e->plan, e->in, e->at) ? 0 : e->at.stopped ? HALVES_COUNT : 1;
+        for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+            set_due(e, i);
+            status = follow_case(e, false);
         }
     }
     return status == OX_OK ? check_sizes(e) : status;
@@ -454,6 +426,7 @@ static enum ox_status check_all(struct effects *e) {
 enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct ox_plan_input *input) {
     struct effects e = {.plan = plan, .in = input};
     e.train = plan->kind == OX_PLAN_TRAIN;
+    e.store = input->budget.nvme_bytes > 0;
     e.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     e.held = calloc(plan->buf_count + 1u, sizeof *e.held);
     e.largest_bytes = calloc(plan->buf_count + 1u, sizeof *e.largest_bytes);

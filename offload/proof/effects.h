@@ -2,7 +2,7 @@
 #ifndef OX_OFFLOAD_PROOF_EFFECTS_H
 #define OX_OFFLOAD_PROOF_EFFECTS_H
 
-#include "offload/plan/cases.h"
+#include "offload/proof/cases.h"
 #include "offload/proof/sizes.h"
 
 #ifdef __cplusplus
@@ -46,7 +46,8 @@ enum ox_access { READS = 1, WRITES = 2, UPDATES = READS | WRITES };
 struct effects {
     const struct ox_plan *plan;
     const struct ox_plan_input *in;
-    uint32_t facts;          /* facts of the case that is followed */
+    struct ox_proof_case at; /* the case that is followed */
+    uint32_t facts;          /* its facts, which decide which tasks work */
     uint8_t *due;            /* per unit: whether its carried update has still to run */
     struct ox_content *held; /* per buffer */
     uint64_t *largest_bytes; /* per buffer: size of the largest thing it has held, over all cases */
@@ -55,6 +56,8 @@ struct effects {
     bool *keeps;             /* per unit: ox_proof_keeps() */
     bool train;
     bool overlap;            /* steps overlap: this one carries the update of the step before */
+    bool store;              /* there is one */
+    bool writes_pending, writes_own; /* in this case: whether the update is written to the store */
     bool begun;              /* the store's transaction is open */
     uint32_t commit_count, written_count;
     uint32_t device_count;   /* units updated on the device */
@@ -81,11 +84,6 @@ static inline const struct ox_plan_grad *ox_effects_grad(const struct effects *e
     return &e->in->model.grads[grad_idx];
 }
 
-/* Whether the fact holds in the case that is followed. */
-static inline bool ox_effects_meets(const struct effects *e, enum ox_fact fact) {
-    return (e->facts & fact) != 0;
-}
-
 /* Notes the first violation. */
 static inline void ox_effects_reject(struct effects *e, const char *why) {
     e->wrong = e->wrong == NULL ? why : e->wrong;
@@ -99,6 +97,9 @@ static inline uint32_t ox_effects_device_units(const struct effects *e) {
     }
     return count;
 }
+
+/* Returns why a step that is not finite may not end here, with its norm; NULL if it may (effects.c). */
+const char *ox_effects_unfinite(const struct effects *e);
 
 /* Applies the current task to what buffers hold, in the current case (effects_tasks.c). */
 void ox_effects_follow(struct effects *e);

@@ -365,6 +365,7 @@ static void norm_save(struct effects *e, uint32_t unit_idx) {
     count_bytes(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_proof_partials_bytes(e->in, unit_idx));
 }
 
+/* A step that is not finite ends with this task. */
 static void norm(struct effects *e) {
     const struct ox_content from_to[2] = {ox_content(NORMS, OX_NONE, e->plan->unit_count),
                                           ox_content(FACTOR, OX_NONE, 0)};
@@ -372,6 +373,10 @@ static void norm(struct effects *e) {
     need_buffer(e, OX_USE_NORM, e->plan->norm_buf);
     need_use(e, OX_USE_LOSS, OX_TIER_HOST, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
     need_buffer(e, OX_USE_LOSS, e->plan->loss_host_buf);
+    const char *const unfinite = ox_effects_unfinite(e);
+    if (unfinite != NULL) {
+        ox_effects_reject(e, unfinite);
+    }
 }
 
 static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
@@ -382,7 +387,7 @@ static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
 
 /* Whether a repeated update of the step before takes all planes from the last commit, whatever memory holds. */
 static bool is_from_store(const struct effects *e) {
-    return e->task->carried && !ox_effects_meets(e, OX_FACT_FROM_MEMORY);
+    return e->task->carried && e->at.clipped;
 }
 
 static void change_version(struct effects *e, enum ox_use_role role, enum ox_tier tier, enum ox_holding what) {
@@ -397,8 +402,7 @@ static void change_version(struct effects *e, enum ox_use_role role, enum ox_tie
 
 /* Whether the update is written to the store. */
 static bool is_written(const struct effects *e) {
-    return e->in->budget.nvme_bytes > 0 &&
-           ox_effects_meets(e, e->task->carried ? OX_FACT_COMMIT_DUE : OX_FACT_COMMITS);
+    return e->task->carried ? e->writes_pending : e->writes_own;
 }
 
 /* Counts what an update moves between drives and slots: every chunk is written, and read if the drives are its home. A
@@ -422,7 +426,7 @@ static void count_adam(struct effects *e, uint32_t unit_idx) {
  * leaves its other uses alone. */
 static void fetch(struct effects *e, uint32_t unit_idx) {
     if (ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME || e->updated[unit_idx] != CURRENT ||
-        !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
+        !e->at.computes) {
         ox_effects_reject(e, "updates what is not due, or reads planes that no forward needs");
         return;
     }
@@ -515,7 +519,7 @@ static void nonfinite(struct effects *e) {
 
 /* The transaction of the step before must end before this step's begins. */
 static void begin_transaction(struct effects *e) {
-    const uint32_t before = e->overlap && !e->task->carried && ox_effects_meets(e, OX_FACT_COMMIT_DUE);
+    const uint32_t before = e->overlap && !e->task->carried && e->writes_pending;
     const bool in_order = e->commit_count == before;
     if (e->begun || e->in->budget.nvme_bytes == 0 || !in_order) {
         ox_effects_reject(e, "begins a transaction while another one is under way");

@@ -1,6 +1,7 @@
 /* The proof of a plan, without which no plan is run. It is independent of the builder: it reads a plan, its input and
- * the definitions in plan.h and shard.h as data, states every size and every rule itself, and links without any file of
- * the builder (tests/unit/offload/proof/test_proof_alone.c). */
+ * the types of plan.h and shard.h as data, and states every size, every rule and every case that a step can meet
+ * itself. It links without any file of the builder but the names that its messages use
+ * (tests/unit/offload/proof/test_proof_alone.c). */
 #ifndef OX_OFFLOAD_PROOF_H
 #define OX_OFFLOAD_PROOF_H
 
@@ -18,6 +19,11 @@ extern "C" {
  * the store's share and the traffic of every task, link and kind are exact, neither too small nor too large. Returns
  * OX_E_CONFIG, with the first violation in words. */
 OX_MUST enum ox_status ox_proof_check(const struct ox_plan *plan, const struct ox_plan_input *input);
+
+/* Whether the plan, if it is proven, is proven for a step that begins with these facts (enum ox_fact, those of the
+ * step) and in which the carried updates of the units marked in `due` have still to run. The executor asserts this. */
+bool ox_proof_covers(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t facts,
+                     const uint8_t *due);
 
 /* Proves that evaluation finds what training left, and the other way round: homes, batches and constants lie at the
  * same offsets, and neither plan uses memory in which the other keeps something. */

@@ -297,12 +297,7 @@ static struct stream stream_of(const struct pricing *p) {
 
 /* The step that is simulated: the usual one, or one like it whose updates stay in memory. */
 static struct ox_step_case case_of(const struct pricing *p) {
-    struct ox_step_case at = ox_usual_case(p->setup->input, p->plan->kind);
-    if (p->setup->in_memory) {
-        at.pending = at.pending == OX_PENDING_NOTHING ? OX_PENDING_NOTHING : OX_PENDING_IN_MEMORY;
-        at.own = at.own == OX_OWN_WAITS ? OX_OWN_IN_MEMORY : at.own;
-    }
-    return at;
+    return ox_usual_case(p->setup->input, p->plan->kind, p->setup->in_memory);
 }
 
 static bool is_due(const struct pricing *p) {
@@ -404,7 +399,7 @@ static bool keeps(const struct pricing *p) {
 static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     const bool on_device = p->task->lane == OX_LANE_COMPUTE;
-    const bool idle = !ox_task_works(p->task, ox_case_facts(case_of(p)), is_due(p));
+    const bool idle = !ox_task_works(p->task, case_of(p).facts, is_due(p));
     if (idle && !ox_task_updates_on_host(p->task)) { /* such an update, not due, is a read, of nothing at least */
         return new_work(p);
     }

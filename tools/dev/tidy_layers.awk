@@ -17,7 +17,7 @@ BEGIN {
     # offload moves bytes and computes nothing: of kernels it needs the device alone.
     room("offload/plan", "base nvme kernels/device.h")
     # The proof reads a plan as data and shares no code with the builder.
-    room("offload/proof", "base offload/plan/plan.h offload/plan/cases.h")
+    room("offload/proof", "base offload/plan/plan.h")
     room("offload/sim", "base offload/plan")
     room("offload/search", "base base/hash base/prng offload/plan offload/proof offload/sim")
     room("offload/trace", "base base/hash offload/plan offload/sim")
@@ -27,8 +27,8 @@ BEGIN {
     room("engine/model", "base base/hash base/prng kernels offload/plan")
     room("engine/data", "base base/hash base/prng engine/text")
     room("engine/hf", "base engine/model")
-    room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/search offload/sim offload/trace" \
-        " engine/model")
+    room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/proof offload/search offload/sim" \
+        " offload/trace engine/model")
     room("engine/report", "base engine/step")
     room("engine/checkpoint", "base base/hash engine/hf engine/step")
     room("engine/generate", "base base/prng engine/model engine/hf")

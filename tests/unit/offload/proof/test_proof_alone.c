@@ -1,6 +1,6 @@
-/* The proof stands on its own: this program is linked from its objects, base/ and plain data of the plan (names,
- * cases), without the library, so that it would not link if the proof called anything of the builder's. What it says
- * of sizes is compared with numbers that were worked out by hand. */
+/* The proof stands on its own: this program is linked from its objects, base/ and the names of tasks and buffers that
+ * messages use, without the library, so that it would not link if the proof called anything of the builder's. What it
+ * says of sizes is compared with numbers that were worked out by hand. */
 #include "base/bytes.h"
 #include "offload/proof/proof.h"
 #include "offload/proof/sizes.h"

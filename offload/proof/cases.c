@@ -1,0 +1,144 @@
+/* States each case by what it means, so that facts follow from meanings and not the other way round. */
+#include "offload/proof/cases.h"
+
+#include "offload/proof/proof.h"
+#include "offload/proof/sizes.h"
+
+#include <stdio.h>
+
+/* ---- which cases there are ------------------------------------------------------------------------- */
+
+struct ox_proof_case ox_proof_case_at(uint32_t number) {
+    return (struct ox_proof_case){.pending = number & 1,
+                                  .speculated = number >> 1 & 1,
+                                  .clipped = number >> 2 & 1,
+                                  .stayed = number >> 3 & 1,
+                                  .stopped = number >> 4 & 1,
+                                  .computes = number >> 5 & 1,
+                                  .speculates = number >> 6 & 1,
+                                  .stays = number >> 7 & 1};
+}
+
+static bool has_store(const struct ox_plan_input *input) {
+    return input->budget.nvme_bytes > 0;
+}
+
+/* Whether the last units may be updated in backward. */
+static bool may_speculate(const struct ox_plan_input *input) {
+    return input->placement.overlap && input->placement.speculative_units > 0;
+}
+
+/* Whether an update may stay unwritten though there is a store: all planes live in memory, and none is updated
+ * speculatively. */
+static bool may_stay(const struct ox_plan_input *input) {
+    bool may = has_store(input) && !input->model.eval_only && input->placement.speculative_units == 0;
+    for (uint32_t i = 0; i < input->model.unit_count && may; i++) {
+        const struct ox_homes *const homes = ox_proof_homes(input, i);
+        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
+    }
+    return may;
+}
+
+/* Whether the step before can have ended so. An evaluation has a plan of its own where an update is pending. */
+static bool can_be_left(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
+    if (!at.pending) {
+        return !at.speculated && !at.clipped && !at.stayed && !at.stopped && plan->kind != OX_PLAN_EVAL_AFTER_STEP;
+    }
+    const bool carries = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
+    return carries && (!at.speculated || may_speculate(input)) && (!at.clipped || at.speculated) &&
+           (!at.stayed || may_stay(input));
+}
+
+bool ox_proof_occurs(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
+    const bool train = plan->kind == OX_PLAN_TRAIN;
+    const bool finishes = train && at.pending && !at.speculates && !at.stays; /* what a step without forward is for */
+    return can_be_left(plan, input, at) && (at.computes || finishes) &&
+           (!at.speculates || (train && may_speculate(input))) && (!at.stays || (train && may_stay(input)));
+}
+
+struct ox_proof_case ox_proof_usual(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    const bool pending = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
+    return (struct ox_proof_case){.pending = pending, .speculated = pending && may_speculate(input), .computes = true,
+                                  .speculates = plan->kind == OX_PLAN_TRAIN && may_speculate(input)};
+}
+
+/* ---- what follows from a case ---------------------------------------------------------------------- */
+
+bool ox_proof_writes_pending(const struct ox_plan_input *input, struct ox_proof_case at) {
+    return at.pending && has_store(input) && !at.stayed;
+}
+
+bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at) {
+    return ox_proof_writes_pending(input, at) && (at.speculated || at.stopped);
+}
+
+bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
+    return plan->kind == OX_PLAN_TRAIN && at.computes && has_store(input) && !at.stays;
+}
+
+bool ox_proof_is_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {
+    const bool is_done = at.speculated && !at.clipped && ox_proof_is_speculative(input, unit_idx);
+    return at.pending && !is_done;
+}
+
+uint32_t ox_proof_facts(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
+    const bool writes_pending = ox_proof_writes_pending(input, at);
+    uint32_t facts = 0;
+    facts |= at.computes ? OX_FACT_OWN_WORK : 0;
+    facts |= at.speculates ? OX_FACT_SPECULATES : 0;
+    facts |= ox_proof_writes_own(plan, input, at) ? OX_FACT_COMMITS : 0;
+    facts |= writes_pending && !ox_proof_is_open(input, at) ? OX_FACT_BEGIN_DUE : 0;
+    facts |= writes_pending ? OX_FACT_COMMIT_DUE : 0;
+    facts |= at.pending ? OX_FACT_COUNTS_DUE : 0;
+    facts |= at.clipped ? 0 : OX_FACT_FROM_MEMORY;
+    return facts;
+}
+
+bool ox_proof_works(const struct ox_task *task, uint32_t facts, bool due) {
+    for (uint32_t fact = 1; fact <= task->when; fact <<= 1) {
+        const bool wanted = due || (facts & OX_FACT_OWN_WORK) != 0;
+        const bool holds = fact == OX_FACT_DUE ? due : fact == OX_FACT_WANTED ? wanted : (facts & fact) != 0;
+        if ((task->when & fact) != 0 && !holds) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the executor's question ----------------------------------------------------------------------- */
+
+/* Whether `due` are units that the case can leave: exactly what the update left, or part of it if that was stopped. */
+static bool fits_due(const struct ox_plan_input *input, struct ox_proof_case at, const uint8_t *due) {
+    bool fits = true;
+    for (uint32_t i = 0; i < input->model.unit_count && fits; i++) {
+        const bool is_left = ox_proof_is_left(input, at, i);
+        fits = at.stopped ? is_left || !due[i] : is_left == (due[i] != 0);
+    }
+    return fits;
+}
+
+bool ox_proof_covers(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t facts,
+                     const uint8_t *due) {
+    bool covered = false;
+    for (uint32_t i = 0; i < OX_PROOF_CASES && !covered; i++) {
+        const struct ox_proof_case at = ox_proof_case_at(i);
+        covered = ox_proof_facts(plan, input, at) == facts && ox_proof_occurs(plan, input, at) &&
+                  fits_due(input, at, due);
+    }
+    return covered;
+}
+
+/* ---- in words -------------------------------------------------------------------------------------- */
+
+void ox_proof_case_text(const struct ox_plan *plan, struct ox_proof_case at, char text[OX_PROOF_CASE_TEXT]) {
+    const char *const left = !at.pending     ? "nothing is pending"
+                             : at.clipped    ? "an update is pending that begins with the last commit again"
+                             : at.speculated ? "the update of all but the speculative units is pending"
+                             : at.stayed     ? "an update is pending that stays in memory"
+                                             : "the update of all units is pending";
+    const char *const own = !at.computes                   ? "it is finished alone"
+                            : plan->kind != OX_PLAN_TRAIN ? "the step is an evaluation"
+                            : at.speculates               ? "the step speculates"
+                            : at.stays                    ? "the step stays in memory" : "the step does not speculate";
+    snprintf(text, OX_PROOF_CASE_TEXT, "%s%s and %s", left, at.stopped ? ", was stopped on its way," : "", own);
+}
