@@ -406,7 +406,7 @@ static enum ox_status check_rate(const struct ox_config *c) {
     if (c->min_lr > 0 && c->min_lr_ratio > 0) {
         return ox_fail(OX_E_CONFIG, "--min-lr and --min-lr-ratio are both given; give one of them");
     }
-    if (c->min_lr > c->learning_rate) {
+    if (c->learning_rate > 0 && c->min_lr > c->learning_rate) {
         return ox_fail(OX_E_CONFIG, "--min-lr %g is above --learning-rate %g; give a smaller one", c->min_lr,
                        c->learning_rate);
     }
@@ -418,6 +418,7 @@ static enum ox_status check_rate(const struct ox_config *c) {
 }
 
 static enum ox_status check_schedule(const struct ox_config *c) {
+    const uint64_t warmup = c->warmup_steps > 0 ? (uint64_t)c->warmup_steps : 0;
     if (c->max_steps == 0 && c->num_train_epochs == 0.0) {
         return ox_fail(OX_E_CONFIG, "--max-steps and --num-train-epochs are both 0; give one of them");
     }
@@ -428,9 +429,9 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     if (status != OX_OK) {
         return status;
     }
-    if (c->max_steps > 0 && c->warmup_steps + c->decay_steps > c->max_steps) {
+    if (c->max_steps > 0 && warmup + c->decay_steps > c->max_steps) {
         return ox_fail(OX_E_CONFIG,
-                       "--warmup-steps %" PRIu64 " and --decay-steps %" PRIu64
+                       "--warmup-steps %" PRId64 " and --decay-steps %" PRIu64
                        " together exceed --max-steps %" PRIu64 "; reduce one of them",
                        c->warmup_steps, c->decay_steps, c->max_steps);
     }

@@ -83,10 +83,11 @@ struct ox_config {
     uint64_t per_device_train_batch_size; /* sequences per micro-batch */
     uint64_t gradient_accumulation_steps; /* micro-batches per step */
     uint64_t max_seq_length;
-    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    double learning_rate; /* 0: by whether weights are given */
+    double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;
-    uint64_t warmup_steps;
+    int64_t warmup_steps; /* -1: by warmup_ratio, or by whether weights are given */
     double warmup_ratio;
     double min_lr, min_lr_ratio; /* final rate, and the same as a share of learning_rate; both 0: the schedule's own */
     uint64_t decay_steps;  /* wsd, warmup_stable_decay: length of the final decay; 0: a tenth of max_steps */

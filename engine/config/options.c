@@ -188,7 +188,8 @@ static const struct ox_option options[] = {
      .help = "steps in a row that may be skipped for NaN or Inf before the run stops"},
     {.name = "learning-rate", .alias = "lr", .type = OX_OPT_DOUBLE,
      .offset = offsetof(struct ox_config, learning_rate), .min = 0, .max = 100, .group = group_rate,
-     .default_text = "1e-4", .commands = RUN, .help = "peak learning rate"},
+     .default_text = "0", .commands = RUN,
+     .help = "peak learning rate; 0: 2e-5 where --model has weights, 1e-4 for fresh ones"},
     {.name = "lr-scheduler-type", .alias = "lr-schedule", .placeholder = "NAME", .type = OX_OPT_CHOICE,
      .offset = offsetof(struct ox_config, lr_scheduler_type), 
      .choices = "constant|linear|cosine|wsd|cosine_with_restarts|polynomial|constant_with_warmup|inverse_sqrt|"
@@ -197,9 +198,10 @@ static const struct ox_option options[] = {
      .help = "shape of the learning rate, by the Trainer's names: linear, cosine, cosine_with_restarts, polynomial, "
              "constant, constant_with_warmup, inverse_sqrt, cosine_with_min_lr, cosine_warmup_with_min_lr, "
              "warmup_stable_decay; wsd decays linearly"},
-    {.name = "warmup-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, warmup_steps),
-     .min = 0, .max = 1e+12, .group = group_rate, .default_text = "0", .commands = RUN,
-     .help = "steps over which the learning rate rises from 0: that of step s, counted from 0, is peak * s / N"},
+    {.name = "warmup-steps", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, warmup_steps),
+     .min = -1, .max = 1e+12, .group = group_rate, .default_text = "-1", .commands = RUN,
+     .help = "steps over which the learning rate rises from 0: that of step s, counted from 0, is peak * s / N; -1: "
+             "by --warmup-ratio, else 3 % of all where --model has weights"},
     {.name = "warmup-ratio", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, warmup_ratio),
      .min = 0, .max = 1, .group = group_rate, .default_text = "0", .commands = RUN,
      .help = "--warmup-steps as a share of all steps"},

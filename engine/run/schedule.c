@@ -15,7 +15,7 @@ static double floor_of(const struct ox_config *config) {
 struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps) {
     const enum ox_lr_schedule type = config->lr_scheduler_type;
     const uint64_t by_ratio = (uint64_t)ceil(config->warmup_ratio * (double)total_steps);
-    const uint64_t warmup = config->warmup_steps > 0 ? config->warmup_steps : by_ratio;
+    const uint64_t warmup = config->warmup_steps > 0 ? (uint64_t)config->warmup_steps : by_ratio;
     return (struct ox_schedule){
         .type = type,
         .decay_type = config->lr_decay_type != OX_DECAY_AUTO ? config->lr_decay_type

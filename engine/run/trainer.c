@@ -268,9 +268,39 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     return OX_OK;
 }
 
+/* Whether the run began, or begins, with weights of --model. A resumed run does not open them. */
+static bool begins_with_weights(const struct ox_trainer *trainer) {
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    const bool resumed = trainer->config.resume_from_checkpoint[0] != '\0';
+    char path[OX_PATH_BYTES];
+    for (unsigned i = 0; resumed && i < sizeof names / sizeof *names; i++) {
+        if (ox_path_join(trainer->config.model, names[i], path) == OX_OK && ox_path_exists(path)) {
+            return true;
+        }
+    }
+    return ox_hf_has_weights(trainer->folder);
+}
+
+/* Chooses the rate and the warmup that are not given: steps that fresh weights need make trained ones forget. A
+ * schedule without a warmup keeps none. The values are recorded with the run. */
+static void choose_rate(struct ox_trainer *trainer) {
+    struct ox_config *const config = &trainer->config;
+    const bool given = begins_with_weights(trainer);
+    const bool own_rate = config->learning_rate == 0;
+    const bool own_warmup = config->warmup_steps < 0 && config->warmup_ratio == 0 && given &&
+                            config->lr_scheduler_type != OX_LR_CONSTANT;
+    config->learning_rate = !own_rate ? config->learning_rate : given ? 2e-5 : 1e-4;
+    config->warmup_ratio = own_warmup ? 0.03 : config->warmup_ratio;
+    config->warmup_steps = config->warmup_steps < 0 ? 0 : config->warmup_steps;
+    trainer->rate_chosen_for = !own_rate && !own_warmup ? NULL : given ? "given" : "fresh";
+}
+
 enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     enum ox_status status = ox_trainer_open_model(trainer, weights);
     OX_TRY(status, ox_trainer_check_data(trainer));
+    if (status == OX_OK) {
+        choose_rate(trainer);
+    }
     return status == OX_OK ? set_engine_config(trainer) : status;
 }
 

@@ -49,7 +49,7 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_model_config *const m = &e->model->config;
     char text[1024];
     const int bytes = snprintf(text, sizeof text,
-        "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %" PRIu64
+        "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %" PRId64
         " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s %u",
         m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
         e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
@@ -260,7 +260,8 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     trainer->state.moments = expected.moments;
     if (found->version < OX_RUN_STATE_EPOCHS) {
         ox_log(OX_LOG_INFO, "%s: the run began with an earlier version, and keeps its warmup and its epochs: the first "
-               "step has a rate above 0, and a step may take rows of two epochs", origin);
+               "step has a rate above 0, and a step may take rows of two epochs; --config with its "
+               "config.resolved.yaml keeps its other defaults, which have changed too", origin);
         ox_trainer_set_steps(trainer);
     }
     if (found->numerics_hash != expected.numerics_hash) {
@@ -565,6 +566,11 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     OX_TRY(status, ox_trainer_open_reports(trainer));
     if (status == OX_OK && trainer->state.step > 0) {
         restore_line(trainer);
+    }
+    if (status == OX_OK && trainer->rate_chosen_for != NULL) {
+        ox_log(OX_LOG_INFO, "learning rate %g, warmup over %" PRIu64 " step%s: chosen because weights are %s "
+               "(--learning-rate, --warmup-steps)", trainer->schedule.peak, trainer->schedule.warmup,
+               ox_plural(trainer->schedule.warmup), trainer->rate_chosen_for);
     }
     if (status == OX_OK && trainer->hooks->start != NULL) {
         trainer->hooks->start(trainer->hooks->context, &trainer->state, trainer->max_steps, origin);

@@ -8,6 +8,7 @@
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { STEPS = 20, ROWS = 57, STEPS_PER_EPOCH = 10, ROWS_PER_STEP = 6 };
@@ -152,6 +153,37 @@ static void test_log_lines(void) {
     CHECK(strstr(process.outcome.err, "step 3/20") == NULL);
 }
 
+/* ---- defaults --------------------------------------------------------------------------------------- */
+
+/* Given weights begin with a small rate and a warmup, fresh ones do not; a resumed run keeps what it chose. */
+static void test_defaults(void) {
+    static const char words[] =
+        "--data-format bytes --packing pad --max-seq-length 29 --eval-fraction 0 --max-steps 40 --save-steps 20";
+    const char *const model = plain_pathf("tests/golden/%s", json_string_value(json_object_get(golden, "model")));
+    char *curves[2];
+    for (int i = 0; i < 2; i++) {
+        sys_args_train(&args, model, test_path("rows"), i == 0 ? "given" : "fresh");
+        sys_args_add(&args, words);
+        sys_args_add(&args, i == 0 ? "" : "--from-scratch");
+        sys_run_well(&args, &process);
+        CHECK(strstr(process.outcome.err, i == 0 ? "weights are given" : "weights are fresh") != NULL);
+        curves[i] = sys_curve(test_path(i == 0 ? "given" : "fresh"), "step");
+    }
+    /* 3 % of 40 steps are two. */
+    CHECK(sys_metric(curves[0], 1, "learning_rate") == 0 && sys_metric(curves[0], 2, "learning_rate") == 1e-5);
+    CHECK(sys_metric(curves[0], 3, "learning_rate") == 2e-5 && sys_metric(curves[1], 1, "learning_rate") == 1e-4);
+    sys_args_train(&args, model, test_path("rows"), "on");
+    sys_args_add(&args, words);
+    sys_args_word(&args, "--resume=%s", test_path("given/checkpoint-20"));
+    sys_run_well(&args, &process);
+    char *const on = sys_curve(test_path("on"), "step");
+    CHECK(strstr(process.outcome.err, "warning") == NULL);
+    CHECK(strcmp(on, sys_curve_from(curves[0], 21)) == 0);
+    free(on);
+    free(curves[0]);
+    free(curves[1]);
+}
+
 /* ---- decay groups ----------------------------------------------------------------------------------- */
 
 /* A matrix decays, embeddings too; norms and biases do not. */
@@ -183,6 +215,7 @@ int main(void) {
     test_epochs();
     test_old_run();
     test_log_lines();
+    test_defaults();
     test_decay_groups();
     json_decref(golden);
     return test_end();

@@ -76,7 +76,8 @@ static void test_table(void) {
 static void test_defaults(void) {
     struct ox_config c;
     ox_config_init(&c);
-    CHECK(c.learning_rate == 1e-4 && c.adam_beta1 == 0.9 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-8);
+    CHECK(c.learning_rate == 0 && c.warmup_steps == -1);
+    CHECK(c.adam_beta1 == 0.9 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-8);
     CHECK(c.weight_decay == 0.1 && c.max_grad_norm == 1.0 && c.decay_embeddings);
     CHECK(c.per_device_train_batch_size == 1 && c.gradient_accumulation_steps == 1 &&
           c.max_seq_length == 1024);
