@@ -49,6 +49,7 @@ struct ox_run_state {
 struct ox_checkpoint_save {
     const char *output_dir;
     const char *source_model;       /* folder whose companion files (tokenizer ...) are copied; "": none */
+    const char *tokenizer_file;     /* copied as tokenizer.json, whatever its name; NULL: none */
     const json_t *original_config;  /* or NULL */
     enum ox_dtype weights_dtype;    /* F32 or BF16 (BF16 writes the plane `hi` unchanged) */
     uint64_t shard_bytes_max;

@@ -154,6 +154,20 @@ static enum ox_status copy_companions(const char *source, const char *folder) {
     return ox_hf_copy_companions(path, folder);
 }
 
+/* Copies the tokenizer that is a file of its own. It may be deleted since the run began. */
+static enum ox_status copy_tokenizer(const char *file, const char *folder) {
+    char path[OX_PATH_BYTES];
+    if (file == NULL) {
+        return OX_OK;
+    }
+    if (!ox_path_is_file(file)) {
+        ox_log(OX_LOG_WARN, "%s: no longer exists, so the checkpoint lacks this tokenizer", file);
+        return OX_OK;
+    }
+    const enum ox_status status = ox_path_join(folder, "tokenizer.json", path);
+    return status == OX_OK ? ox_file_copy(file, path) : status;
+}
+
 static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_checkpoint_save *save) {
     struct optim_specs specs = {0};
     char path[OX_PATH_BYTES];
@@ -165,6 +179,7 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
     OX_TRY(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
     OX_TRY(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
     OX_TRY(status, copy_companions(save->source_model, files->folder));
+    OX_TRY(status, copy_tokenizer(save->tokenizer_file, files->folder));
     optim_specs_close(&specs);
     return status;
 }

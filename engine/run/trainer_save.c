@@ -18,6 +18,8 @@ static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
         /* A model is saved with the tokenizer that it was trained with. */
         .source_model = config->tokenizer[0] != '\0' ? config->tokenizer
                         : ox_path_is_folder(config->model) ? config->model : "",
+        .tokenizer_file = config->tokenizer[0] != '\0' && !ox_path_is_folder(config->tokenizer) ? config->tokenizer
+                                                                                                : NULL,
         .original_config = ox_hf_config(trainer->folder),
         .weights_dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32,
         .shard_bytes_max = SHARD_BYTES_MAX,

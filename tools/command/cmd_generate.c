@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* rows of a prompt read at once */
-enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512 };
+enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512, BYTE_VALUES = 256 };
 
 /* Text printed while tokens come: what the tokens from `shown` on add to the text of [from, shown). A decoder treats
  * the first piece of a text differently, so one piece that was already printed precedes them. */
@@ -30,7 +30,7 @@ struct stream {
 struct generating {
     const struct ox_config *config;
     struct ox_hf_folder *folder;
-    struct ox_tokenizer *tokenizer;
+    struct ox_tokenizer *tokenizer; /* NULL: the model's tokens are bytes */
     struct ox_generator *generator;
     struct ox_sampler *sampler;
     struct ox_ids ids, stops;
@@ -87,14 +87,71 @@ static enum ox_status open_model(struct generating *g) {
         return status;
     }
     const bool own = g->config->tokenizer[0] == '\0';
+    status = ox_path_join(model, "tokenizer.json", path);
+    if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES) {
+        return g->config->chat ? ox_fail(OX_E_CONFIG, "%s: is a model of bytes without a chat template; leave out "
+                                         "--chat, or name a tokenizer with --tokenizer", model)
+                               : OX_OK;
+    }
+    if (status != OX_OK) {
+        return status;
+    }
     status = ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer);
     return status != OX_OK && own
                ? ox_fail_in(status, "the model folder has no usable tokenizer; name one with --tokenizer")
                : status;
 }
 
+static enum ox_status encode_bytes(struct generating *g, const char *where, const char *text, size_t bytes) {
+    enum ox_status status = bytes > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: the text is empty, so there is nothing to "
+                                                        "continue; give a text", where);
+    for (size_t i = 0; i < bytes && status == OX_OK; i++) {
+        status = ox_ids_add(&g->ids, (unsigned char)text[i]);
+    }
+    return status;
+}
+
+/* Turns bytes into UTF-8: each byte that is part of no character becomes U+FFFD. */
+static enum ox_status decode_bytes(const int32_t *ids, size_t count, char **text, size_t *bytes) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    const size_t mark_bytes = sizeof replacement - 1;
+    char *const raw = malloc(count + 1), *const out = malloc(mark_bytes * count + 1);
+    size_t used = 0;
+    for (size_t i = 0; raw != NULL && i < count; i++) {
+        raw[i] = (char)ids[i];
+    }
+    for (size_t at = 0; raw != NULL && out != NULL && at < count;) {
+        const size_t valid = ox_utf8_valid(raw + at, count - at);
+        memcpy(out + used, raw + at, valid);
+        used += valid;
+        at += valid;
+        if (at < count) {
+            memcpy(out + used, replacement, mark_bytes);
+            used += mark_bytes;
+            at++;
+        }
+    }
+    const bool done = raw != NULL && out != NULL;
+    free(raw);
+    *text = out;
+    *bytes = used;
+    if (done) {
+        out[used] = '\0';
+    }
+    return done ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a text of %zu bytes", count);
+}
+
+static enum ox_status decode(const struct generating *g, const int32_t *ids, size_t count, char **text,
+                             size_t *bytes) {
+    return g->tokenizer == NULL ? decode_bytes(ids, count, text, bytes)
+                                : ox_decode(g->tokenizer, ids, count, true, text, bytes);
+}
+
 static enum ox_status encode_plain(struct generating *g, const char *where, const char *text, size_t bytes) {
     struct ox_encoder *encoder = NULL;
+    if (g->tokenizer == NULL) {
+        return encode_bytes(g, where, text, bytes);
+    }
     enum ox_status status = ox_encoder_open(g->tokenizer, &encoder);
     if (status == OX_OK) {
         status = ox_encode(encoder, text, bytes, true, true, &g->ids);
@@ -209,7 +266,7 @@ static enum ox_status find_stops(struct generating *g) {
         OX_TRY(status, read_stops(&g->stops, path, json));
         json_decref(json);
     }
-    OX_TRY(status, ox_ids_add(&g->stops, ox_tokenizer_eos(g->tokenizer)));
+    OX_TRY(status, ox_ids_add(&g->stops, g->tokenizer != NULL ? ox_tokenizer_eos(g->tokenizer) : -1));
     if (status == OX_OK && g->config->chat) {
         status = end_of_turn(g, &turn);
     }
@@ -241,8 +298,8 @@ static enum ox_status stream_to(struct generating *g, size_t count, bool last) {
     if (!g->streams) {
         return OX_OK;
     }
-    enum ox_status status = ox_decode(g->tokenizer, ids, stream->shown - stream->from, true, &before, &before_bytes);
-    OX_TRY(status, ox_decode(g->tokenizer, ids, count - stream->from, true, &text, &bytes));
+    enum ox_status status = decode(g, ids, stream->shown - stream->from, &before, &before_bytes);
+    OX_TRY(status, decode(g, ids, count - stream->from, &text, &bytes));
     if (status == OX_OK && bytes > before_bytes && (last || !ends_open(text, bytes))) {
         const size_t added = bytes - before_bytes;
         if (fwrite(text + before_bytes, 1, added, stdout) != added || fflush(stdout) != 0) {
@@ -389,8 +446,7 @@ static json_t *logits_json(const struct generating *g) {
 static enum ox_status print_json(const struct generating *g) {
     char *text = NULL;
     size_t bytes = 0;
-    const enum ox_status status = ox_decode(g->tokenizer, g->ids.ids + g->text_begin, g->text_end - g->text_begin, true,
-                                            &text, &bytes);
+    const enum ox_status status = decode(g, g->ids.ids + g->text_begin, g->text_end - g->text_begin, &text, &bytes);
     if (status != OX_OK) {
         return status;
     }

@@ -22,7 +22,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WINDOW_BYTES = 1 << 18, LOSSES_MAX = 60, BAR_CELLS = 24, REFRESH_MS = 1000, RECORDS_MAX = 1 << 15 };
+enum {
+    WINDOW_BYTES = 1 << 18,
+    LINE_BYTES_MAX = 1 << 14,
+    PARTS_MAX = 256,
+    LOSSES_MAX = 60,
+    BAR_CELLS = 24,
+    REFRESH_MS = 1000,
+    SILENT_SECONDS = 60,
+    RECORDS_MAX = 1 << 15,
+};
 
 /* ---- reading the folder --------------------------------------------------------------------------- */
 
@@ -36,6 +45,7 @@ struct progress {
     double step_seconds_sum;
     uint32_t step_seconds_count;
     json_t *last, *eval; /* the last line of a step and of an evaluation, or NULL */
+    bool ended;          /* the last line is that of the end of a process */
     bool traced;         /* `analysis` holds the last whole step of the trace */
     uint64_t traced_step;
     struct ox_trace_analysis analysis;
@@ -51,6 +61,7 @@ static void add_line(struct progress *s, json_t *line) {
     const char *const type = json_string_value(json_object_get(line, "type"));
     const bool step = type != NULL && strcmp(type, "step") == 0, eval = type != NULL && strcmp(type, "eval") == 0;
     json_t **const place = step ? &s->last : &s->eval;
+    s->ended = type != NULL && strcmp(type, "end") == 0;
     if (!step && !eval) {
         json_decref(line);
         return;
@@ -94,6 +105,28 @@ static void read_lines(struct progress *s, char *text, bool from_start) {
     }
 }
 
+/* Finds the last evaluation before byte `end`, if the part that was read has none: part by part towards the front, the
+ * parts overlapping by more than a line. */
+static enum ox_status find_eval(struct progress *s, int fd, const char *path, char *text, uint64_t end) {
+    static const char mark[] = "\n{\"type\":\"eval\"";
+    enum ox_status status = OX_OK;
+    for (int part = 0; part < PARTS_MAX && s->eval == NULL && end > 0 && status == OX_OK; part++) {
+        const uint64_t from = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
+        status = ox_file_read_at(fd, path, text, end - from, from);
+        text[status == OX_OK ? end - from : 0] = '\0';
+        for (char *at = text, *next; (next = strstr(at, mark)) != NULL; at = next + 1) {
+            char *const line_end = strchr(next + 1, '\n');
+            json_t *line = NULL;
+            if (line_end != NULL &&
+                ox_json_parse_line("metrics.jsonl", next + 1, (size_t)(line_end - next - 1), &line) == OX_OK) {
+                add_line(s, line);
+            }
+        }
+        end = from > 0 ? from + LINE_BYTES_MAX : 0;
+    }
+    return status;
+}
+
 /* Reads the last part of metrics.jsonl, and how old it is. */
 static enum ox_status read_metrics(struct progress *s) {
     char path[OX_PATH_BYTES];
@@ -118,6 +151,11 @@ static enum ox_status read_metrics(struct progress *s) {
     if (status == OX_OK) {
         text[bytes - from] = '\0';
         read_lines(s, text, from == 0);
+        const bool ended = s->ended;
+        if (s->eval == NULL && from > 0) {
+            status = find_eval(s, fd, path, text, from + LINE_BYTES_MAX);
+        }
+        s->ended = ended;
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         s->age_seconds = fstat(fd, &info) == 0 ? (double)(now.tv_sec - info.st_mtim.tv_sec) +
@@ -224,6 +262,19 @@ static void put_losses(const struct screen *screen, const struct progress *s) {
     }
 }
 
+enum { NUMBER_BYTES = 48 };
+
+/* Writes a number of a line into `text` (NUMBER_BYTES). Metrics have null for one that is not finite. */
+static const char *number_text(const json_t *line, const char *key, int digits, char *text) {
+    const json_t *const value = json_object_get(line, key);
+    if (json_is_number(value)) {
+        snprintf(text, NUMBER_BYTES, "%.*f", digits, json_number_value(value));
+    } else {
+        snprintf(text, NUMBER_BYTES, "%s", json_is_null(value) ? "not finite" : "not given");
+    }
+    return text;
+}
+
 static void put_top(const struct screen *screen, const struct progress *s) {
     char eta[OX_DURATION_TEXT_BYTES], age[OX_DURATION_TEXT_BYTES], time[OX_SIZE_TEXT_BYTES];
     fprintf(screen->out, "%s  step %" PRIu64, s->folder, s->step);
@@ -242,8 +293,10 @@ static void put_top(const struct screen *screen, const struct progress *s) {
     put_losses(screen, s);
     fputs(screen->end, screen->out);
     if (s->eval != NULL) {
-        fprintf(screen->out, "eval at step %.0f: loss %.4f, perplexity %.3f%s", number(s->eval, "step"),
-                number(s->eval, "eval_loss"), number(s->eval, "perplexity"), screen->end);
+        char loss[NUMBER_BYTES], perplexity[NUMBER_BYTES];
+        fprintf(screen->out, "eval at step %.0f: loss %s, perplexity %s%s", number(s->eval, "step"),
+                number_text(s->eval, "eval_loss", 4, loss), number_text(s->eval, "perplexity", 3, perplexity),
+                screen->end);
     }
 }
 
@@ -383,6 +436,7 @@ static enum ox_status run_terminal(const char *folder) {
 static enum ox_status run_plain(const char *folder, bool once) {
     const struct screen screen = {.out = stdout, .end = "\n"};
     uint64_t printed = UINT64_MAX;
+    double printed_eval = -1;
     for (bool more = true; more && ended == 0;) {
         struct progress progress;
         const enum ox_status status = read_progress(folder, &progress);
@@ -390,12 +444,16 @@ static enum ox_status run_plain(const char *folder, bool once) {
             free_progress(&progress);
             return status;
         }
-        if (progress.step != printed) {
+        const double eval = progress.eval != NULL ? number(progress.eval, "step") : -1;
+        if (progress.step != printed || eval != printed_eval) {
             fputs(printed == UINT64_MAX ? "" : "\n", stdout);
             printed = progress.step;
+            printed_eval = eval;
             put_all(&screen, &progress);
         }
-        more = !once && !ferror(stdout) && (progress.max_steps == 0 || progress.step < progress.max_steps);
+        /* The last evaluation comes after the last step, unless the process was killed. */
+        const bool last = progress.max_steps > 0 && progress.step >= progress.max_steps;
+        more = !once && !ferror(stdout) && !(last && (progress.ended || progress.age_seconds > SILENT_SECONDS));
         free_progress(&progress);
         if (more) {
             wait_for_key(false, REFRESH_MS);

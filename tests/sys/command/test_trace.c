@@ -317,6 +317,30 @@ static void test_top(const char *run) {
     CHECK(strchr(process.outcome.out, '\033') == NULL);
     tell("top", run); /* not a terminal: it ends with the run */
     told("step 5/5");
+    told("eval at step 5: loss ");
+}
+
+/* The last evaluation is shown however many steps follow it, and a loss that is not finite by that name. */
+static void test_top_far(void) {
+    static char lines[1 << 20];
+    char words[SYS_PATH_BYTES * 2];
+    static const char *const losses[][2] = {{"2.5", "loss 2.5000, perplexity 12.000"},
+                                            {"null", "loss not finite, perplexity 12.000"}};
+    files_make_folder("far");
+    for (int i = 0; i < 2; i++) {
+        size_t used = (size_t)snprintf(lines, sizeof lines, "{\"type\":\"step\",\"step\":1,\"loss\":3}\n"
+                                       "{\"type\":\"eval\",\"step\":1,\"eval_loss\":%s,\"perplexity\":12}\n",
+                                       losses[i][0]);
+        for (unsigned step = 2; used + 128 < sizeof lines; step++) {
+            used += (size_t)snprintf(lines + used, sizeof lines - used,
+                                     "{\"type\":\"step\",\"step\":%u,\"loss\":3}\n", step);
+        }
+        files_write_text("far/metrics.jsonl", lines);
+        snprintf(words, sizeof words, "%s --once", test_path("far"));
+        tell("top", words);
+        told("eval at step 1: ");
+        told(losses[i][1]);
+    }
 }
 
 /* Reads what the terminal shows until it has `words`; returns false if it closes or shows nothing more. */
@@ -376,6 +400,7 @@ int main(void) {
     test_export(run);
     test_cut(run);
     test_refusals(run);
+    test_top_far();
     test_top(run);
     test_terminal(run, false);
     test_terminal(run, true);

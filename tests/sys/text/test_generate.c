@@ -340,6 +340,30 @@ static void refuse(const char *folder, const char *prompt, const char *more, con
     check_refused(2, words);
 }
 
+/* A model that was trained on bytes has no tokenizer: its ids are bytes, which the report shows as UTF-8. */
+static void test_bytes(void) {
+    static struct sys_args train;
+    const char *const config = sys_write_model("llama"), *const text = sys_write_text(4000);
+    sys_args_train(&train, config, text, "of-bytes");
+    sys_args_add(&train, "--data-format bytes --max-seq-length 16 --max-steps 1 --compute-threads 1");
+    sys_run_well(&train, &process);
+    sys_args_begin(&train, "generate");
+    sys_args_word(&train, "--model=%s", test_path("of-bytes/checkpoint-1"));
+    sys_args_add(&train, "--prompt a\xc3\xa4 --max-new-tokens 5 --format json");
+    sys_run_well(&train, &process);
+    json_t *const json = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, NULL);
+    const json_t *const ids = json_object_get(json, "ids");
+    CHECK(json_integer_value(json_array_get(ids, 0)) == 'a' && json_integer_value(json_array_get(ids, 1)) == 0xc3 &&
+          json_integer_value(json_array_get(ids, 2)) == 0xa4 && json_array_size(ids) == 8);
+    CHECK(strncmp(json_string_value(json_object_get(json, "text")), "a\xc3\xa4", 3) == 0);
+    json_decref(json);
+    sys_args_begin(&train, "generate");
+    sys_args_word(&train, "--model=%s", test_path("of-bytes/checkpoint-1"));
+    sys_args_add(&train, "--prompt a --chat");
+    sys_run(&train, &process);
+    CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "is a model of bytes") != NULL);
+}
+
 static void test_bad_models(void) {
     refuse(test_path("model/config.json"), "The", "", "--model|model.safetensors|no weights");
     const char *folder = files_make_folder("bare");
@@ -394,6 +418,7 @@ int main(void) {
     test_chat();
     test_prompt_file();
     test_budgets();
+    test_bytes();
     test_bad_models();
     test_bad_requests();
     return test_end();
