@@ -224,7 +224,8 @@ struct ox_plan_grad {
 struct ox_plan_model {
     const struct ox_plan_unit *units;
     const struct ox_plan_grad *grads;
-    const uint32_t *stages; /* units in the order of forward, each once; backward is the reverse */
+    const uint32_t *stages; /* units in the order of forward, each once, from the embedding to the head; backward is
+                               the reverse */
     uint32_t unit_count, grad_count, stage_count;
     uint32_t micro_batches;     /* per step */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
