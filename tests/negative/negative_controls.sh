@@ -76,7 +76,7 @@ done
 for name in "$@"; do
     patch=$(patch_of "$name")
     if ! patch -d "$copy" -p1 -s -N <"$patch"; then
-        echo "FAIL  $name: the patch does not apply; make it anew"
+        echo "FAIL  $name: the patch does not apply; write it again"
         failures=$((failures + 1))
         continue
     fi
