@@ -147,7 +147,8 @@ run_case() { # case, model, batch, micro-batches, then words
 }
 
 case_records() {
-    floor=$(sed -n 's/.*of the floor, \([0-9.e+-]*\) s.*/\1/p' "$out/run-$case/plan.txt" | head -n 1)
+    floor=$(awk '/^  lower bound / { print $3 * ($4 ~ /^us/ ? 1e-6 : $4 ~ /^ms/ ? 1e-3 : 1); exit }' \
+        "$out/run-$case/plan.txt")
     awk '
     function number(key,   text) {
         if (!match($0, "\"" key "\":[-+0-9.e]+")) return 0
@@ -243,8 +244,9 @@ part_largest() {
     status=$?
     steps=$keep
     rm -rf "$nvme/offload-bench-gpu"
-    [ "$status" -ne 0 ] || record step.largest.parameters "$(sed -n 's/^model: [^,]*, \([0-9.]*\) M parameters.*/\1/p' \
-        "$out/run-largest/plan.txt" | awk '{ print $1 * 1e6 }')" parameters
+    [ "$status" -ne 0 ] || record step.largest.parameters "$(awk '/^model: / {
+            print $3 * ($4 == "k" ? 1e3 : $4 == "M" ? 1e6 : $4 == "B" ? 1e9 : 1); exit }' \
+        "$out/run-largest/plan.txt")" parameters
     return $status
 }
 

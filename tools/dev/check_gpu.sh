@@ -83,7 +83,15 @@ write_inputs() {
  "num_attention_heads": $heads, "num_key_value_heads": $heads, "vocab_size": 256, "max_position_embeddings": $length,
  "rms_norm_eps": 1e-5, "tie_word_embeddings": true}
 TEXT
-    cat docs/*.md engine/*/*.c kernels/*.h >"$work/text.txt"
+    # The same text for ever, because what few steps learn depends on it. The generator is Park and Miller's.
+    awk 'BEGIN {
+        count = split("a plan of the step is data and each task of it waits for what it needs before it runs so that " \
+                      "no byte is late while memory on three tiers holds weights gradients and state", words, " ")
+        for (seed = 1; i < 120000; i++) {
+            seed = seed * 16807 % 2147483647
+            printf "%s%s", words[seed % count + 1], i % 11 == 10 ? ".\n" : " "
+        }
+    }' >"$work/text.txt"
 }
 
 # Trains: the run's name, then more arguments. Prints the last lines of a failed run. Uses the variables seed, rate and
