@@ -75,7 +75,7 @@ struct ox_windows_counts {
     uint64_t dropped_tokens;  /* tokens of overlong documents that are never used (TRUNCATE, DROP) */
     uint64_t documents;       /* with BINS and PAD */
     uint64_t short_documents; /* documents of one token, which have nothing to predict */
-    uint64_t untrained_documents; /* those that drop_untrained leaves out, short ones too */
+    uint64_t untrained_documents; /* documents that drop_untrained leaves out, short ones too */
     double fill;              /* the share of places that have a token */
 };
 void ox_windows_counts(const struct ox_windows *windows, struct ox_windows_counts *out);

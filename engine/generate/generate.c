@@ -45,7 +45,7 @@ struct ox_generator {
     enum ox_weights_home home;
     uint64_t need[OX_WEIGHTS_HOME_COUNT];
     uint64_t *unit_first;     /* first element of each unit in the weights */
-    uint64_t elem_count;      /* of all units */
+    uint64_t elem_count;      /* in all units */
     float *joined;            /* the weights, or NULL */
     uint16_t *planes;         /* the weights, or NULL */
     float *slots[SLOT_COUNT]; /* (slot_elems): weights in use, unless all are joined */

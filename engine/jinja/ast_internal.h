@@ -25,8 +25,8 @@ struct token {
     struct place place;
     const char *text; /* in the template; of a string, its bytes after the escapes */
     size_t bytes;
-    char symbol[3];    /* of T_OPERATOR, NUL-terminated */
-    struct value number; /* of T_INTEGER and T_FLOAT */
+    char symbol[3];    /* T_OPERATOR: NUL-terminated */
+    struct value number; /* T_INTEGER, T_FLOAT */
 };
 
 /* Makes all tokens of a template whose line ends are "\n" only. The last one is T_END. */
@@ -105,7 +105,7 @@ struct name_uses {
 struct signature {
     const struct string *name; /* NULL for a call block */
     struct nodes parameters;   /* N_NAME */
-    struct nodes defaults;     /* of the last parameters */
+    struct nodes defaults;     /* the last parameters' */
     struct nodes body;
     struct name_uses uses;
     bool uses_caller, uses_kwargs, uses_varargs;
@@ -200,7 +200,7 @@ struct parser {
     struct run *run; /* its memory holds the tree */
     const struct token *token;
     struct name_link *names;
-    struct name_uses *uses; /* of the scope around the current place */
+    struct name_uses *uses; /* in the scope around the current place */
     uint32_t branch_depth;  /* ifs around the current place, within that scope */
     bool hides;             /* some name of the template hides */
     struct signature_link *signatures; /* the macros around the current place, the innermost first */
@@ -269,9 +269,9 @@ struct builtin {
     const char *parameters;           /* "width first blank": names in order, "_" where Python takes no keyword; "*":
                                        * any arguments, which `apply` finds in call->given */
     uint32_t required;                /* how many of them must be given */
-    uint32_t owners;                  /* of a method: the kinds of value that have it, as bits */
+    uint32_t owners;                  /* a method: the kinds of value that have it, as bits */
     enum markup_rule markup;
-    bool is_unsafe; /* of a method: it changes its object, so the sandbox denies it */
+    bool is_unsafe; /* a method: it changes its object, so the sandbox denies it */
 };
 const struct builtin *ox_ji_find_filter(const struct string *name);
 const struct builtin *ox_ji_find_test(const struct string *name);

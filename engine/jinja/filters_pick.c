@@ -7,16 +7,16 @@
 struct picking {
     struct value source;
     const struct builtin *builtin; /* the filter of map, the test of select; NULL: truth */
-    struct arguments given;        /* of the builtin */
+    struct arguments given;        /* the builtin's */
     struct value attribute, fallback;
     bool by_attribute, negated, started;
     const struct string *unknown; /* a name that is no filter or test, which fails when it is used */
-    int64_t count; /* of batch and slice */
+    int64_t count; /* batch: items of a group; slice: groups */
     struct value fill;
-    struct list *all; /* of slice */
+    struct list *all; /* slice: all items */
     int64_t at, offset;
     bool case_sensitive;
-    struct dict *keys; /* of unique */
+    struct dict *keys; /* unique: those seen */
 };
 
 static bool give(struct call *call, const struct picking *picking,

@@ -53,7 +53,7 @@ bool ox_ji_pair(struct run *run, struct value first, struct value second, struct
 
 /* ---- dicts ----------------------------------------------------------------------------------------------------- */
 
-enum { DICT_PLAIN_MAX = 8 }; /* so many entries are searched one after the other */
+enum { DICT_PLAIN_MAX = 8 }; /* entries up to this count are searched one by one */
 
 struct dict *ox_ji_new_dict(struct run *run) {
     return ox_ji_new(run, sizeof(struct dict));
@@ -501,7 +501,7 @@ bool ox_ji_equal(struct run *run, struct value left, struct value right, bool *o
     case V_METHOD:
         return ox_ji_fail(run, "comparing two objects of type '%s' is not supported here", ox_ji_type_name(left));
     default:
-        *out = left.as.list == right.as.list; /* the same object */
+        *out = left.as.list == right.as.list; /* identity decides */
         return true;
     }
 }

@@ -113,7 +113,7 @@ struct range {
 struct undefined {
     const char *hint;       /* the whole message, or NULL */
     const char *owner;      /* what was asked for an attribute, as "dict object"; NULL: a variable */
-    struct value name;      /* of the variable, attribute or element */
+    struct value name;      /* the variable, attribute or element */
     bool is_unsafe;         /* the attribute exists, but the sandbox denies it */
 };
 
@@ -166,7 +166,7 @@ struct run {
     struct memory memory;
     uint64_t steps;
     uint32_t depth;
-    struct place place; /* of the node that is evaluated */
+    struct place place; /* where the evaluated node stands */
     /* The output. A part that is captured (a macro, a string being built) stands above what came before it, until it is
      * taken off as a string. */
     char *output;
@@ -175,7 +175,7 @@ struct run {
     size_t root_bytes; /* what of the output is no capture, while there are captures */
     struct ox_jinja_span *spans;
     size_t span_count, span_capacity;
-    const struct dict *variables; /* of the caller */
+    const struct dict *variables; /* the caller's */
     /* The failure. */
     bool no_memory, raised;
     char *error;
@@ -297,7 +297,7 @@ void ox_ji_float_text(double real, char text[FLOAT_TEXT_BYTES]); /* repr(float) 
 
 struct json_style {
     bool ensure_ascii, sort_keys, has_indent;
-    const struct string *indent; /* of one level, where has_indent */
+    const struct string *indent; /* one level, where has_indent */
     const struct string *item_separator, *key_separator;
 };
 bool ox_ji_put_json(struct run *run, struct value value, const struct json_style *style, uint32_t level);

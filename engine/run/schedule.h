@@ -10,14 +10,14 @@ extern "C" {
 
 struct ox_schedule {
     enum ox_lr_schedule type;
-    enum ox_lr_decay decay_type; /* of the final decay */
+    enum ox_lr_decay decay_type; /* shape of the final decay */
     double peak;                 /* learning rate after the warmup */
     double floor;                /* end of the decay, as a share of the peak */
     double cycles, power;
     uint64_t warmup;    /* steps: step s has peak * s / warmup */
     uint64_t total;     /* steps of the run */
     uint64_t decay;     /* steps of the final decay */
-    uint64_t timescale; /* of inverse_sqrt */
+    uint64_t timescale; /* inverse_sqrt: steps */
     bool from_one;      /* an old run: step s of the warmup has peak * (s + 1) / warmup */
 };
 

@@ -52,7 +52,7 @@ OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bo
 
 /* What the checkpoints of a run take. */
 struct ox_checkpoint_room {
-    uint64_t each_bytes, most_bytes; /* of one; of all that are there at the same time */
+    uint64_t each_bytes, most_bytes; /* one checkpoint; all that are kept at a time */
     uint64_t written, kept;          /* how many; 0: the number of steps is not known  */
     uint64_t free_bytes;             /* UINT64_MAX: not known                          */
 };

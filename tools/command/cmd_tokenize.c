@@ -21,7 +21,7 @@ struct tokenizing {
     struct ox_tokenizer *tokenizer;
     struct ox_encoder *encoder;
     struct ox_ids ids;
-    const char *path; /* of the lines, for errors */
+    const char *path; /* where the lines come from, for errors */
 };
 
 static void print_ids(const struct ox_ids *ids) {

@@ -83,15 +83,15 @@ static void install_handlers(void) {
 struct sums {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     uint64_t steps, tokens, batch_tokens, skipped, empty;
-    double loss; /* of the steps that were neither skipped nor empty */
+    double loss; /* sum over steps neither skipped nor empty */
     double seconds, busy_seconds;
 };
 
 struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
     bool terminal, open_line;
-    struct sums all;       /* of this process, including the traffic of updates done by evaluations */
-    struct sums since;     /* of the steps since the last line */
+    struct sums all;       /* this process, with the traffic of updates done by evaluations */
+    struct sums since;     /* steps since the last line */
     uint64_t eval_updates; /* steps whose update ran within an evaluation */
     struct ox_eval_report last_eval;
 };
