@@ -215,6 +215,7 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     const struct ox_sim_result *const step = &prediction->step;
     char floor_text[192] = "", waits[320], source[192], persist[160] = "", eval[160] = "";
     char time[OX_SIZE_TEXT_BYTES], mean[OX_SIZE_TEXT_BYTES];
+    const double rate = (double)tokens / prediction->mean_seconds;
     floor_line(prediction, floor_text, sizeof floor_text);
     eval_line(prediction, eval, sizeof eval);
     if (prediction->persist_steps > 1) {
@@ -225,9 +226,9 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     waits_text(step, waits, sizeof waits);
     snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
-             "predicted: %s a step, %.4g tokens/s\n%s"
+             "predicted: %s a step, %.*f tokens/s\n%s"
              "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
-             "  by %s\n", ox_seconds_text(step->seconds, time), (double)tokens / prediction->mean_seconds, floor_text,
+             "  by %s\n", ox_seconds_text(step->seconds, time), rate < 100 ? 2 : 0, rate, floor_text,
              persist,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval,
              prediction->profiled ? source
