@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/data/corpus_internal.h"
+#include "engine/data/foreign_files.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -47,13 +48,16 @@ struct source {
 static enum ox_status find_format(const struct ox_corpus_config *config, enum ox_corpus_format *format) {
     *format = config->format;
     if (config->format != OX_CORPUS_AUTO) {
-        return OX_OK;
+        const bool takes_all = config->format == OX_CORPUS_TEXT ||
+                               (config->format == OX_CORPUS_ROWS && !ox_path_is_folder(config->path));
+        return takes_all ? ox_foreign_files_check(config->path, false) : OX_OK;
     }
     enum ox_data_kind kind = OX_DATA_BYTES;
     bool rows = false;
     enum ox_status status = ox_data_find_kind(config->path, &kind);
     if (status == OX_OK && kind == OX_DATA_BYTES) {
-        status = ox_documents_are_rows(config->path, &rows);
+        status = ox_foreign_files_check(config->path, true);
+        OX_TRY(status, ox_documents_are_rows(config->path, &rows));
     }
     *format = kind != OX_DATA_BYTES            ? OX_CORPUS_TOKENS
               : rows                           ? OX_CORPUS_ROWS

@@ -1,0 +1,79 @@
+/* The command that the error about a table or a compressed file names makes rows that are then read. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path;
+
+static const char rows[] = "{\"prompt\": \"Q: a\", \"completion\": \" the b\"}\n";
+
+/* Runs a line of the shell in the test's folder; whether it ended well. */
+static bool in_folder(const char *line) {
+    int result = -1;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (chdir(test_folder()) == 0) {
+            execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        }
+        _exit(127);
+    }
+    return pid > 0 && waitpid(pid, &result, 0) == pid && WIFEXITED(result) && WEXITSTATUS(result) == 0;
+}
+
+static void show(const char *data) {
+    sys_args_begin(&args, "tokenize");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", data);
+    sys_args_add(&args, "--show --max-seq-length 16 --packing pad");
+    sys_run(&args, &process);
+}
+
+/* Makes `file` by a command, which must be refused; runs the command of the error, which makes `result`. */
+static void test_remedy(const char *make, const char *file, const char *result) {
+    static const char words[] = "make JSON lines or text of it: ";
+    printf("%s\n", file);
+    if (!in_folder(make)) {
+        printf("  left out: `%s` fails\n", make);
+        return;
+    }
+    show(test_path(file));
+    CHECK(process.outcome.exit_status == 2);
+    char *const command = strstr(process.outcome.err, words);
+    CHECK(command != NULL);
+    if (command == NULL) {
+        return;
+    }
+    command[strcspn(command, "\n")] = '\0';
+    CHECK(in_folder(command + strlen(words)));
+    show(test_path(result));
+    CHECK(process.outcome.exit_status == 0);
+    CHECK(strstr(process.outcome.out, "trained  \" the b<|endoftext|>\"") != NULL);
+    remove(test_path(result));
+}
+
+int main(void) {
+    model_path = sys_write_speaker();
+    files_write_text("table.csv", "prompt,completion\n\"Q: a\",\" the b\"\n");
+    test_remedy("true", "table.csv", "rows.jsonl");
+    files_write_text("table.tsv", "prompt\tcompletion\nQ: a\t the b\n");
+    test_remedy("true", "table.tsv", "rows.jsonl");
+    files_write_text("some.jsonl", rows);
+    test_remedy("gzip some.jsonl", "some.jsonl.gz", "some.jsonl");
+    files_write_text("some.jsonl", rows);
+    test_remedy("bzip2 some.jsonl", "some.jsonl.bz2", "some.jsonl");
+    files_write_text("some.jsonl", rows);
+    test_remedy("xz some.jsonl", "some.jsonl.xz", "some.jsonl");
+    files_write_text("some.jsonl", rows);
+    test_remedy("zstd -q --rm some.jsonl", "some.jsonl.zst", "some.jsonl");
+    files_write_text("some.jsonl", rows);
+    test_remedy("zip -q all.zip some.jsonl", "all.zip", "data/some.jsonl");
+    files_remove_folder("data");
+    test_remedy("tar -cf all.tar some.jsonl", "all.tar", "data/some.jsonl");
+    return test_end();
+}
