@@ -1,6 +1,7 @@
 /* `offload inspect`: describes a model folder, a safetensors file, a checkpoint or a store and verifies it. The report
  * is built as JSON; the text form is printed from that. */
 #include "tools/command/cmd.h"
+#include "tools/command/inspect_other.h"
 
 #include "base/bytes.h"
 #include "base/file.h"
@@ -358,7 +359,11 @@ static enum ox_status inspect(struct inspection *in, const char *path) {
     if (ox_path_is_folder(path)) {
         return inspect_folder(in, path);
     }
+    const enum ox_status status = ox_inspect_refuse_other(path);
     const size_t bytes = strlen(path);
+    if (status != OX_OK) {
+        return status;
+    }
     if (bytes > 5 && strcmp(path + bytes - 5, ".json") == 0) {
         put_text(in, in->report, "kind", "model description");
         return inspect_model(in, path);

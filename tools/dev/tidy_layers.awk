@@ -36,8 +36,8 @@ BEGIN {
         " engine/step engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
     room("tools/bench", "base base/prng nvme cpu_optim kernels offload/sim engine/config engine/step tools/doctor")
-    room("tools/command", "base nvme offload/trace engine/text engine/config engine/checkpoint engine/generate" \
-        " engine/run tools/doctor tools/bench")
+    room("tools/command", "base nvme offload/trace engine/text engine/config engine/checkpoint engine/data" \
+        " engine/generate engine/run tools/doctor tools/bench")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
     product = known " "
