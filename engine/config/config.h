@@ -61,7 +61,7 @@ struct ox_config {
     enum ox_data_format data_format;
     char document_separator[256];  /* with escapes such as \n; "": a file is one document */
     enum ox_auto_choice add_bos, add_eos;
-    char chat_template[32];        /* "": detected from the model's own */
+    char chat_template[OX_CONFIG_TEXT_BYTES]; /* file or name; "": the model's own */
     bool parse_special;            /* also in the texts of chats */
     enum ox_packing_choice packing;
     enum ox_auto_choice document_mask;

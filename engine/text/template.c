@@ -2,23 +2,30 @@
 #include "engine/text/template.h"
 
 #include "base/file.h"
+#include "base/hash/hash.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEMPLATE_BYTES_MAX = 16 << 20, CONFIG_BYTES_MAX = 64 << 20, TEMPLATES_MAX = 64 };
+enum { TEMPLATE_BYTES_MAX = 16 << 20, CONFIG_BYTES_MAX = 64 << 20, TEMPLATES_MAX = 64, NAMES_BYTES = 1024 };
 
 struct named {
     char *name;
     struct ox_jinja *jinja; /* NULL: `error` says why it does not compile */
     char *error;
+    uint64_t hash; /* of name and text */
+    bool uses_date;
 };
 
 struct ox_template {
     struct named named[TEMPLATES_MAX];
     size_t count;
+    const struct named *chosen; /* NULL: the default, or that for tools */
     json_t *special_tokens;
+    uint64_t hash;
+    char origin[OX_PATH_BYTES + 64];
 };
 
 static enum ox_status no_memory(void) {
@@ -39,6 +46,8 @@ static enum ox_status add_template(struct ox_template *chat_template, const char
         return no_memory();
     }
     chat_template->count++;
+    named->hash = ox_hash64(text, bytes, ox_hash64(name, strlen(name), 0));
+    named->uses_date = memmem(text, bytes, "strftime_now", 12) != NULL;
     const enum ox_status status = ox_jinja_compile(text, bytes, &limits, &named->jinja);
     if (status != OX_E_CONFIG) {
         return status;
@@ -112,9 +121,25 @@ static enum ox_status load_optional(const char *folder, const char *name, char *
     return status;
 }
 
+static void drop_templates(struct ox_template *chat_template) {
+    for (size_t i = 0; i < chat_template->count; i++) {
+        free(chat_template->named[i].name);
+        free(chat_template->named[i].error);
+        ox_jinja_close(&chat_template->named[i].jinja);
+    }
+    memset(chat_template->named, 0, sizeof chat_template->named);
+    chat_template->count = 0;
+}
+
+static void set_origin(struct ox_template *chat_template, const char *what, const char *folder) {
+    snprintf(chat_template->origin, sizeof chat_template->origin, "%.60s of %s", what, folder);
+}
+
+/* The folder's own templates; none is no failure here. */
 static enum ox_status find_templates(struct ox_template *chat_template, const char *folder, const json_t *config) {
     char path[OX_PATH_BYTES];
     json_t *legacy = NULL;
+    set_origin(chat_template, "chat_template.jinja", folder);
     enum ox_status status = ox_path_join(folder, "chat_template.jinja", path);
     if (status == OX_OK && ox_path_exists(path)) {
         status = add_file(chat_template, "default", path);
@@ -122,21 +147,98 @@ static enum ox_status find_templates(struct ox_template *chat_template, const ch
     OX_TRY(status, ox_path_join(folder, "additional_chat_templates", path));
     OX_TRY(status, add_folder(chat_template, path));
     if (status == OX_OK && chat_template->count == 0) {
+        set_origin(chat_template, "tokenizer_config.json", folder);
         status = add_from_json(chat_template, "tokenizer_config.json", config);
     }
     if (status == OX_OK && chat_template->count == 0) {
+        set_origin(chat_template, "chat_template.json", folder);
         status = load_optional(folder, "chat_template.json", path, &legacy);
         OX_TRY(status, add_from_json(chat_template, path, legacy));
         json_decref(legacy);
     }
+    return status;
+}
+
+/* ---- choosing -------------------------------------------------------------------------------------------------- */
+
+static const struct named *find_named(const struct ox_template *chat_template, const char *name) {
+    for (size_t i = 0; i < chat_template->count; i++) {
+        if (strcmp(chat_template->named[i].name, name) == 0) {
+            return &chat_template->named[i];
+        }
+    }
+    return NULL;
+}
+
+static const struct ox_template_builtin *find_builtin(const char *name) {
+    const struct ox_template_builtin *builtin = ox_template_builtins;
+    while (builtin->name != NULL && strcmp(builtin->name, name) != 0) {
+        builtin++;
+    }
+    return builtin->name != NULL ? builtin : NULL;
+}
+
+static void append_name(char names[NAMES_BYTES], const char *name) {
+    const size_t used = strlen(names);
+    snprintf(names + used, NAMES_BYTES - used, "%s%s", used > 0 ? ", " : "", name);
+}
+
+/* The names that a choice may be, for messages: the folder's own, then the built-in ones. */
+static void list_names(const struct ox_template *chat_template, char names[NAMES_BYTES]) {
+    names[0] = '\0';
+    for (size_t i = 0; i < chat_template->count; i++) {
+        append_name(names, chat_template->named[i].name);
+    }
+    for (const struct ox_template_builtin *builtin = ox_template_builtins; builtin->name != NULL; builtin++) {
+        if (find_named(chat_template, builtin->name) == NULL) {
+            append_name(names, builtin->name);
+        }
+    }
+}
+
+static enum ox_status take_file(struct ox_template *chat_template, const char *path) {
+    const size_t bytes = strlen(path);
+    json_t *config = NULL;
+    snprintf(chat_template->origin, sizeof chat_template->origin, "%s", path);
+    if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0) {
+        return add_file(chat_template, "default", path);
+    }
+    enum ox_status status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
+    OX_TRY(status, add_from_json(chat_template, path, config));
+    json_decref(config);
     if (status == OX_OK && chat_template->count == 0) {
-        status = ox_fail(OX_E_CONFIG,
-                         "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
-                         "tokenizer_config.json",
-                         folder);
+        status = ox_fail(OX_E_CONFIG, "%s: no \"chat_template\" in it", path);
     }
     return status;
 }
+
+static enum ox_status choose(struct ox_template *chat_template, const char *folder, const char *choice) {
+    const struct ox_template_builtin *const builtin = find_builtin(choice);
+    char names[NAMES_BYTES];
+    list_names(chat_template, names);
+    if (choice[0] == '\0') {
+        return chat_template->count > 0
+                   ? OX_OK
+                   : ox_fail(OX_E_CONFIG,
+                             "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
+                             "tokenizer_config.json; give one with --chat-template, a file or one of %s",
+                             folder, names);
+    }
+    chat_template->chosen = find_named(chat_template, choice);
+    if (chat_template->chosen != NULL) {
+        set_origin(chat_template, choice, folder);
+        return OX_OK;
+    }
+    if (builtin != NULL) {
+        drop_templates(chat_template);
+        snprintf(chat_template->origin, sizeof chat_template->origin, "built in: %s", builtin->name);
+        return add_template(chat_template, "default", builtin->text, strlen(builtin->text));
+    }
+    return ox_fail(OX_E_CONFIG, "there is no chat template \"%.200s\"; --chat-template takes a file or one of %s",
+                   choice, names);
+}
+
+/* ---- special tokens -------------------------------------------------------------------------------------------- */
 
 /* A token is a text, or an object with its text as "content". */
 static enum ox_status take_tokens(json_t *tokens, const json_t *config) {
@@ -166,17 +268,51 @@ static enum ox_status find_tokens(struct ox_template *chat_template, const char 
     return status;
 }
 
-enum ox_status ox_template_open(const char *folder, struct ox_template **out) {
-    char path[OX_PATH_BYTES];
+/* The key of the templates that a conversation may take, and of the special tokens. */
+static enum ox_status set_hash(struct ox_template *chat_template) {
+    char *const tokens = json_dumps(chat_template->special_tokens, JSON_COMPACT | JSON_SORT_KEYS);
+    if (tokens == NULL) {
+        return no_memory();
+    }
+    chat_template->hash = ox_hash64(tokens, strlen(tokens), 0);
+    for (size_t i = 0; i < chat_template->count; i++) {
+        const struct named *const named = &chat_template->named[i];
+        if (chat_template->chosen == NULL || chat_template->chosen == named) {
+            chat_template->hash += named->hash; /* folders are read in any order */
+        }
+    }
+    free(tokens);
+    return OX_OK;
+}
+
+/* The folder of a path that names a folder or a file in it. */
+static enum ox_status folder_of(const char *path, char folder[OX_PATH_BYTES]) {
+    const char *const slash = ox_path_is_file(path) ? strrchr(path, '/') : NULL;
+    const int bytes = slash == NULL ? (int)strlen(path) : slash > path ? (int)(slash - path) : 1;
+    const char *const shown = slash == NULL && ox_path_is_file(path) ? "." : path;
+    const int written = snprintf(folder, OX_PATH_BYTES, "%.*s", bytes, shown);
+    return written < OX_PATH_BYTES ? OX_OK : ox_fail(OX_E_CONFIG, "%.200s...: the path is too long", path);
+}
+
+enum ox_status ox_template_open(const char *path, const char *choice, struct ox_template **out) {
+    char folder[OX_PATH_BYTES], file[OX_PATH_BYTES];
     json_t *config = NULL;
     struct ox_template *chat_template = calloc(1, sizeof *chat_template);
     *out = NULL;
     if (chat_template == NULL) {
         return no_memory();
     }
-    enum ox_status status = load_optional(folder, "tokenizer_config.json", path, &config);
-    OX_TRY(status, find_templates(chat_template, folder, config));
+    choice = choice != NULL ? choice : "";
+    enum ox_status status = folder_of(path, folder);
+    OX_TRY(status, load_optional(folder, "tokenizer_config.json", file, &config));
+    if (ox_path_is_file(choice)) {
+        OX_TRY(status, take_file(chat_template, choice));
+    } else {
+        OX_TRY(status, find_templates(chat_template, folder, config));
+        OX_TRY(status, choose(chat_template, folder, choice));
+    }
     OX_TRY(status, find_tokens(chat_template, folder, config));
+    OX_TRY(status, set_hash(chat_template));
     json_decref(config);
     if (status != OX_OK) {
         ox_template_close(&chat_template);
@@ -189,14 +325,27 @@ void ox_template_close(struct ox_template **chat_template) {
     if (*chat_template == NULL) {
         return;
     }
-    for (size_t i = 0; i < (*chat_template)->count; i++) {
-        free((*chat_template)->named[i].name);
-        free((*chat_template)->named[i].error);
-        ox_jinja_close(&(*chat_template)->named[i].jinja);
-    }
+    drop_templates(*chat_template);
     json_decref((*chat_template)->special_tokens);
     free(*chat_template);
     *chat_template = NULL;
+}
+
+const char *ox_template_origin(const struct ox_template *chat_template) {
+    return chat_template->origin;
+}
+
+bool ox_template_uses_date(const struct ox_template *chat_template) {
+    bool uses_date = false;
+    for (size_t i = 0; i < chat_template->count; i++) {
+        const struct named *const named = &chat_template->named[i];
+        uses_date |= named->uses_date && (chat_template->chosen == NULL || chat_template->chosen == named);
+    }
+    return uses_date;
+}
+
+uint64_t ox_template_hash(const struct ox_template *chat_template) {
+    return chat_template->hash;
 }
 
 /* ---- rendering ------------------------------------------------------------------------------------------------- */
@@ -304,17 +453,11 @@ enum ox_status ox_template_variables(const json_t *special_tokens, const json_t 
     return status;
 }
 
-static const struct named *find_named(const struct ox_template *chat_template, const char *name) {
-    for (size_t i = 0; i < chat_template->count; i++) {
-        if (strcmp(chat_template->named[i].name, name) == 0) {
-            return &chat_template->named[i];
-        }
-    }
-    return NULL;
-}
-
 /* The template for a conversation with these tools; NULL where none is named default. */
 static const struct named *named_for(const struct ox_template *chat_template, const json_t *tools) {
+    if (chat_template->chosen != NULL) {
+        return chat_template->chosen;
+    }
     const struct named *const named =
         tools != NULL && !json_is_null(tools) ? find_named(chat_template, "tool_use") : NULL;
     return named != NULL ? named : find_named(chat_template, "default");
@@ -325,10 +468,15 @@ bool ox_template_marks_generation(const struct ox_template *chat_template, const
     return named != NULL && named->jinja != NULL && ox_jinja_marks_generation(named->jinja);
 }
 
+/* A template that cannot be picked is no failure of opening: only a conversation says whether it has tools. */
 static enum ox_status pick(const struct ox_template *chat_template, const json_t *variables, const struct named **out) {
     *out = named_for(chat_template, json_object_get(variables, "tools"));
     if (*out == NULL) {
-        return ox_fail(OX_E_CONFIG, "the model has several chat templates and none is named default");
+        char names[NAMES_BYTES];
+        list_names(chat_template, names);
+        return ox_fail(OX_E_CONFIG,
+                       "the model has several chat templates and none is named default; name one with --chat-template: "
+                       "%s", names);
     }
     return (*out)->jinja != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s", (*out)->error);
 }

@@ -13,14 +13,30 @@ extern "C" {
 
 struct ox_template; /* immutable after open: any number of threads may render */
 
-/* Reads the template and the special tokens of `folder`:
+/* Reads the template and the special tokens of `folder`, which may also be the path of a file in it:
  * - the templates chat_template.jinja (named "default") and additional_chat_templates/NAME.jinja; without either,
  *   "chat_template" of tokenizer_config.json, a text or a list of named texts; without that, chat_template.json;
  * - bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token of tokenizer_config.json, and of
  *   special_tokens_map.json where the former has no added_tokens_decoder.
- * A folder without a template is OX_E_CONFIG. A template that does not compile fails when it is rendered. */
-OX_MUST enum ox_status ox_template_open(const char *folder, struct ox_template **out);
+ * `choice` takes another template than the folder's default, unless it is "" or NULL. It is, in this order, a file (one
+ * ending in .json has "chat_template" as tokenizer_config.json has it; any other is the template itself), one of the
+ * folder's named templates, or a built-in one. Where there is no such template, and where `choice` is empty and the
+ * folder has none, the failure is OX_E_CONFIG. A template that does not compile fails when it is rendered. */
+OX_MUST enum ox_status ox_template_open(const char *folder, const char *choice, struct ox_template **out);
 void ox_template_close(struct ox_template **chat_template);
+
+/* Where the template comes from: "tokenizer_config.json of FOLDER", "rag of FOLDER", "FILE" or "built in: chatml". */
+const char *ox_template_origin(const struct ox_template *chat_template);
+/* Whether its text may depend on the date, because it names strftime_now. */
+bool ox_template_uses_date(const struct ox_template *chat_template);
+/* Changes with the template's text, name or special tokens: the key of what was made with them. */
+uint64_t ox_template_hash(const struct ox_template *chat_template);
+
+/* The built-in templates, after whose last the name is NULL. */
+struct ox_template_builtin {
+    const char *name, *text;
+};
+extern const struct ox_template_builtin ox_template_builtins[];
 
 /* Renders a conversation. As transformers does, it drops keys of a message whose value is null, gives a message with
  * reasoning_content, thinking or reasoning the names that templates read, and takes the template "tool_use" where

@@ -258,7 +258,7 @@ static enum ox_status work_template(void) {
     struct ox_template *chat_template = NULL;
     struct ox_template_turns turns = {0};
     json_t *json = NULL;
-    enum ox_status status = ox_template_open("tests/golden/chat/chatml", &chat_template);
+    enum ox_status status = ox_template_open("tests/golden/chat/chatml", "", &chat_template);
     CHECK((status == OX_OK) == (chat_template != NULL));
     if (status == OX_OK) {
         status = ox_json_parse("row 1", row, sizeof row - 1, &json);

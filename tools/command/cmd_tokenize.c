@@ -213,7 +213,7 @@ static enum ox_status render_rows(const struct ox_config *config) {
     }
     enum ox_status status = date_of_templates(&rendering.now);
     OX_TRY(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
-                                    &rendering.template));
+                                    config->chat_template, &rendering.template));
     OX_TRY(status, for_lines(rendering.path, render_line, &rendering));
     ox_template_close(&rendering.template);
     return status;

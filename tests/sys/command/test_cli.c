@@ -168,6 +168,9 @@ static void test_tokenize(void) {
     refused("tokenize --model tests/golden/chat/chatml --data /nonexistent --render", "/nonexistent");
     answers("tokenize --model tests/golden/chat/chatml --data tests/golden/chat/rendered.jsonl --render",
             "{\"rendered\":\"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n\"}\n{\"error\":\"line ");
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/chat/rendered.jsonl --render "
+            "--chat-template gemma", "{\"rendered\":\"<start_of_turn>user\\nHi<end_of_turn>\\n");
+    refused("tokenize --model tests/golden/chat/chatml --data x --render --chat-template klingon", "klingon");
     answers("tokenize --model tests/golden/tokenizers/llama3.json --jsonl --data tests/golden/tokenizers/llama3.jsonl",
             "{\"ids\":[]}\n{\"ids\":[");
 }

@@ -7,8 +7,8 @@
 
 static const struct tm now = {.tm_year = 126, .tm_mon = 10, .tm_mday = 20, .tm_wday = 5, .tm_yday = 323};
 
-/* Renders a conversation, with ' for ", by the template of a folder; `expected` begins with "! " where it fails. */
-static void gives(const char *folder, const char *conversation, const char *expected) {
+/* Renders a conversation, with ' for ", by a template for a folder; `expected` begins with "! " where it fails. */
+static void chosen_gives(const char *folder, const char *choice, const char *conversation, const char *expected) {
     struct ox_template *chat_template = NULL;
     struct ox_jinja_output output = {0};
     json_t *row = NULL;
@@ -18,7 +18,7 @@ static void gives(const char *folder, const char *conversation, const char *expe
         *at = (char)(*at == '\'' ? '"' : *at);
     }
     REQUIRE_OK(ox_json_parse("conversation", text, strlen(text), &row));
-    REQUIRE_OK(ox_template_open(test_path(folder), &chat_template));
+    REQUIRE_OK(ox_template_open(test_path(folder), choice, &chat_template));
     const enum ox_status status = ox_template_render(chat_template, row, &now, &output);
     char got[1024];
     snprintf(got, sizeof got, "%s%s", status == OX_OK ? "" : "! ",
@@ -30,6 +30,10 @@ static void gives(const char *folder, const char *conversation, const char *expe
     ox_jinja_output_free(&output);
     ox_template_close(&chat_template);
     json_decref(row);
+}
+
+static void gives(const char *folder, const char *conversation, const char *expected) {
+    chosen_gives(folder, "", conversation, expected);
 }
 
 static void write_in(const char *folder, const char *name, const char *text) {
@@ -45,7 +49,7 @@ static void write_in(const char *folder, const char *name, const char *text) {
 static void test_found(void) {
     struct ox_template *chat_template = NULL;
     files_make_folder("none");
-    CHECK(ox_template_open(test_path("none"), &chat_template) == OX_E_CONFIG && chat_template == NULL);
+    CHECK(ox_template_open(test_path("none"), "", &chat_template) == OX_E_CONFIG && chat_template == NULL);
     CHECK(strstr(ox_error_text(), "no chat template") != NULL);
     write_in("one", "chat_template.json", "{\"chat_template\": \"processor {{ messages[0].content }}\"}");
     gives("one", HI, "processor hi");
@@ -67,7 +71,90 @@ static void test_found(void) {
     write_in("broken", "chat_template.jinja", "{% if %}");
     gives("broken", HI, "! line 1, column 7: Expected an expression");
     write_in("unnamed", "tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}");
-    gives("unnamed", HI, "! the model has several chat templates and none is named default");
+    gives("unnamed", HI, "! the model has several chat templates and none is named default; name one with "
+                         "--chat-template: rag, chatml, llama2, llama3, mistral-v1, mistral-v3, mistral-v3-tekken, "
+                         "mistral-v7, mistral-v7-tekken, qwen2.5, qwen3, gemma, phi3, alpaca, zephyr");
+}
+
+/* What a choice for the folder "choices" comes from, or "! " and why it is refused; %s in it is the test's folder. */
+static void comes_from(const char *folder, const char *choice, const char *expected) {
+    struct ox_template *chat_template = NULL;
+    char got[2048], wanted[2048];
+    const enum ox_status status = ox_template_open(test_path(folder), choice, &chat_template);
+    snprintf(got, sizeof got, "%s%s", status == OX_OK ? "" : "! ",
+             status == OX_OK ? ox_template_origin(chat_template) : ox_error_text());
+    snprintf(wanted, sizeof wanted, "%s", test_path(""));
+    const size_t root_bytes = strlen(wanted);
+    for (char *at = strstr(got, wanted); at != NULL; at = strstr(got, wanted)) {
+        memmove(at + 1, at + root_bytes, strlen(at + root_bytes) + 1);
+        *at = '@';
+    }
+    if (status != OX_OK ? strstr(got, expected) == NULL : strcmp(got, expected) != 0) {
+        printf("%s for %s\n  comes from %s\n  not        %s\n", choice, folder, got, expected);
+        test_failure_count++;
+    }
+    CHECK((status == OX_OK) == (chat_template != NULL) && (status == OX_OK || status == OX_E_CONFIG));
+    ox_template_close(&chat_template);
+}
+
+static void test_choices(void) {
+    char file[256];
+    write_in("choices", "tokenizer_config.json",
+             "{\"eos_token\": \"</s>\", \"chat_template\": [{\"name\": \"default\", \"template\": \"own\"}, "
+             "{\"name\": \"tool_use\", \"template\": \"tools\"}, {\"name\": \"chatml\", "
+             "\"template\": \"named{{ eos_token }}\"}]}");
+    write_in("choices", "tokenizer.json", "{}");
+    chosen_gives("choices", NULL, HI_TOOLS, "tools");
+    comes_from("choices", "", "tokenizer_config.json of @choices");
+    comes_from("choices/tokenizer.json", "", "tokenizer_config.json of @choices");
+    /* A file comes before a name, a name before a built-in template; neither changes with tools. */
+    chosen_gives("choices", "chatml", HI_TOOLS, "named</s>");
+    comes_from("choices", "chatml", "chatml of @choices");
+    chosen_gives("choices", "zephyr", HI_TOOLS, "<|user|>\nhi</s>\n");
+    comes_from("choices", "zephyr", "built in: zephyr");
+    write_in("files", "own.jinja", "file{{ eos_token }} {{ messages[0].content }}");
+    snprintf(file, sizeof file, "%s", test_path("files/own.jinja"));
+    chosen_gives("choices", file, HI_TOOLS, "file</s> hi");
+    comes_from("choices", file, "@files/own.jinja");
+    write_in("files", "config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"json\"}, {\"name\": "
+                                     "\"tool_use\", \"template\": \"json tools\"}]}");
+    snprintf(file, sizeof file, "%s", test_path("files/config.json"));
+    chosen_gives("choices", file, HI, "json");
+    chosen_gives("choices", file, HI_TOOLS, "json tools");
+    write_in("files", "empty.json", "{}");
+    snprintf(file, sizeof file, "%s", test_path("files/empty.json"));
+    comes_from("choices", file, "no \"chat_template\" in it");
+    comes_from("choices", "klingon", "there is no chat template \"klingon\"; --chat-template takes a file or one of "
+                                     "default, tool_use, chatml, llama2,");
+    /* A folder without a template, or without a tokenizer_config.json. */
+    write_in("bare", "tokenizer.json", "{}");
+    comes_from("bare/tokenizer.json", "", "@bare: no chat template");
+    chosen_gives("bare/tokenizer.json", "chatml", HI, "<|im_start|>user\nhi<|im_end|>\n");
+    chosen_gives("bare", "zephyr", HI, "! line 4, column 25: 'eos_token' is undefined");
+}
+
+static uint64_t hash_of(const char *folder, const char *choice, bool uses_date) {
+    struct ox_template *chat_template = NULL;
+    REQUIRE_OK(ox_template_open(test_path(folder), choice, &chat_template));
+    const uint64_t hash = ox_template_hash(chat_template);
+    CHECK(ox_template_uses_date(chat_template) == uses_date);
+    ox_template_close(&chat_template);
+    return hash;
+}
+
+static void test_hash(void) {
+    write_in("hash", "tokenizer_config.json", "{\"bos_token\": \"<s>\"}");
+    write_in("hash", "chat_template.jinja", "a");
+    const uint64_t first = hash_of("hash", "", false);
+    CHECK(hash_of("hash", "", false) == first && hash_of("hash", "chatml", false) != first);
+    write_in("hash", "chat_template.jinja", "b{{ strftime_now('%Y') }}");
+    const uint64_t second = hash_of("hash", "", true);
+    write_in("hash", "tokenizer_config.json", "{\"bos_token\": \"<b>\"}");
+    CHECK(second != first && hash_of("hash", "", true) != second);
+    const uint64_t chosen = hash_of("hash", "chatml", false);
+    files_make_folder("hash/additional_chat_templates");
+    write_in("hash", "additional_chat_templates/rag.jinja", "c");
+    CHECK(hash_of("hash", "chatml", false) == chosen && hash_of("hash", "rag", false) != chosen);
 }
 
 static void test_tokens(void) {
@@ -111,7 +198,7 @@ static void turns_are(const char *source, const char *conversation, const char *
         *at = (char)(*at == '\'' ? '"' : *at);
     }
     REQUIRE_OK(ox_json_parse("conversation", text, strlen(text), &row));
-    REQUIRE_OK(ox_template_open(test_path("turns"), &chat_template));
+    REQUIRE_OK(ox_template_open(test_path("turns"), "", &chat_template));
     const enum ox_status status = ox_template_render_turns(chat_template, row, &now, &turns);
     for (size_t i = 0, at = 0; status == OX_OK && i <= turns.count; i++) {
         const size_t begin = i < turns.count ? turns.turns[i].begin_byte : turns.output.text_bytes;
@@ -163,6 +250,8 @@ static void test_turns(void) {
 
 int main(void) {
     test_found();
+    test_choices();
+    test_hash();
     test_tokens();
     test_conversations();
     test_turns();
