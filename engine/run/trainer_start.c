@@ -265,8 +265,12 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
         ox_trainer_set_steps(trainer);
     }
     if (found->numerics_hash != expected.numerics_hash) {
-        ox_log(OX_LOG_WARN, "%s: was made with other training options, or on another device or with other libraries "
-               "of it; from here on the run differs from one that was never interrupted", origin);
+        char differences[OX_OPTIONS_LINE_BYTES];
+        ox_trainer_options_text(trainer, origin, differences);
+        ox_log(OX_LOG_WARN, "%s: was made with other training options%s%s%s; from here on the run differs from one "
+               "that was never interrupted", origin, differences[0] != '\0' ? ": " : "", differences,
+               differences[0] != '\0' ? "" : ", which are not recorded beside it, or on another device, with other "
+               "libraries of it, or with data that gives another number of steps");
         trainer->state.numerics_hash = expected.numerics_hash;
     }
     if (found->data_fingerprint != expected.data_fingerprint) {
@@ -463,33 +467,14 @@ static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
-/* The configuration as it is recorded for reuse: without options that delete, and without how this process started. */
-static enum ox_status config_text(const struct ox_trainer *trainer, char **yaml) {
-    struct ox_config *const config = malloc(sizeof *config);
-    if (config == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
-    }
-    *config = trainer->config;
-    config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
-    config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
-    config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
-    config->device_mem_bytes = trainer->given_device_bytes;
-    const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, yaml);
-    free(config);
-    return status;
-}
-
 static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     char path[OX_PATH_BYTES];
-    char *yaml = NULL, *plan = NULL;
-    enum ox_status status = config_text(trainer, &yaml);
-    OX_TRY(status, ox_path_join(trainer->config.output_dir, "config.resolved.yaml", path));
-    OX_TRY(status, ox_file_replace(path, yaml, strlen(yaml)));
+    char *plan = NULL;
+    enum ox_status status = ox_trainer_record_options(trainer);
     OX_TRY(status, ox_trainer_plan_text(trainer, true, &plan));
     OX_TRY(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
     OX_TRY(status, ox_file_replace(path, plan, strlen(plan)));
     free(plan);
-    free(yaml);
     return status;
 }
 

@@ -317,12 +317,41 @@ static void test_changed_options(void) {
     begin("changed", 0, "--learning-rate 1e-3");
     sys_args_word(&args, "--resume=%s/checkpoint-4", expected_folder);
     sys_run_well(&args, &process);
-    CHECK(said("was made with other training options"));
+    CHECK(said("checkpoint-4: was made with other training options: --learning-rate 0.003, now 0.001; from here on"));
     char *const steps = sys_curve(test_path("changed"), "step");
     CHECK(strcmp(sys_curve_from(steps, 5), sys_curve_from(expected_steps, 5)) != 0);
     CHECK(sys_curve_from(steps, STEPS)[0] != '\0');
     free(steps);
     remove_run("changed");
+}
+
+/* A run that was given relative paths goes on from its config.resolved.yaml in any folder. */
+static void test_other_folder(void) {
+    char *const program = realpath(getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload", NULL);
+    char *const folder = getcwd(NULL, 0);
+    CHECK(program != NULL && setenv("OX_BIN", program, 1) == 0);
+    files_make_folder("away-drive");
+    CHECK(chdir(test_folder()) == 0);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", strrchr(model_path, '/') + 1);
+    sys_args_word(&args, "--data=./%s:0.5", strrchr(text_path, '/') + 1);
+    sys_args_word(&args, "--eval-data=%s", strrchr(text_path, '/') + 1);
+    sys_args_add(&args, "--output away --nvme away-drive:32MiB --device-mem 4MiB --host-mem 4MiB --data-cache tokens"
+                        " --max-seq-length 24 --compute-threads 1 --max-steps 2");
+    sys_run_well(&args, &process);
+    CHECK(chdir("/") == 0);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--config=%s", test_path("away/config.resolved.yaml"));
+    sys_args_add(&args, "--max-steps 3 --resume-from-checkpoint latest");
+    sys_run_well(&args, &process);
+    CHECK(said("resumed at step 2 of 3 from the store's last commit"));
+    CHECK(said("warning: the store: was made with other training options: --max-steps 2, now 3; from here on"));
+    CHECK(files_exist("away/checkpoint-3"));
+    CHECK(chdir(folder) == 0);
+    free(folder);
+    free(program);
+    files_remove_folder("away-drive");
+    files_remove_folder("away");
 }
 
 /* A run that began before the warmup began at 0 goes on as it began, also from its own checkpoints. */
@@ -366,7 +395,7 @@ static void test_other_format(void) {
     sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
     sys_run_well(&args, &process);
     CHECK(said("has the state of adamw with q8 moments, but the run continues with lion and f32 moments\n"));
-    CHECK(said("was made with other training options"));
+    CHECK(said("was made with other training options: --optimizer adamw, now lion; --moments q8, now f32; from here"));
     expect_inspected(test_path("copy/checkpoint-8"), "lion", "f32");
     expect_inspected(test_path("copy-drive-0"), "lion", "f32");
     numerics = " --dtype bf16 --moments bf16";
@@ -403,6 +432,7 @@ int main(void) {
     test_total_limit();
     test_refusals();
     test_changed_options();
+    test_other_folder();
     test_old_run();
     test_damage();
     test_other_format();

@@ -1,0 +1,118 @@
+/* Owns the record of a run's options, config.resolved.yaml: writes it so that it works from any folder, and says which
+ * options differ from those of an earlier process. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char record_name[] = "config.resolved.yaml";
+
+/* ---- writing -------------------------------------------------------------------------------------------------- */
+
+/* Makes a path (OX_CONFIG_TEXT_BYTES) absolute. Links stay, because a name behind one may have lost its ending. */
+static void make_absolute(char *path, const char *folder) {
+    char joined[OX_CONFIG_TEXT_BYTES];
+    if (path[0] == '\0' || path[0] == '/') {
+        return;
+    }
+    const char *const rest = strncmp(path, "./", 2) == 0 ? path + 2 : path;
+    const bool here = strcmp(path, ".") == 0;
+    const int bytes = snprintf(joined, sizeof joined, "%s%s%s", folder, here ? "" : "/", here ? "" : rest);
+    if (folder[0] == '\0' || bytes < 0 || (size_t)bytes >= sizeof joined) {
+        ox_log(OX_LOG_WARN, "%s records %s as it is, because its whole path is too long; resume in this folder",
+               record_name, path);
+        return;
+    }
+    memcpy(path, joined, (size_t)bytes + 1);
+}
+
+static void make_paths_absolute(struct ox_config *config) {
+    char *const paths[] = {config->model, config->eval_data, config->tokenizer, config->output_dir, config->data_cache};
+    char folder[OX_PATH_BYTES];
+    if (getcwd(folder, sizeof folder) == NULL) {
+        folder[0] = '\0';
+    }
+    for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++) {
+        make_absolute(paths[i], folder);
+    }
+    for (uint32_t i = 0; i < config->data_count; i++) {
+        make_absolute(config->data[i].path, folder);
+    }
+    for (uint32_t i = 0; i < config->nvme_count; i++) {
+        make_absolute(config->nvme[i].path, folder);
+    }
+}
+
+enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
+    struct ox_config *const config = malloc(sizeof *config);
+    char path[OX_PATH_BYTES], *yaml = NULL;
+    if (config == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
+    }
+    *config = trainer->config;
+    config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
+    config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
+    config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
+    config->device_mem_bytes = trainer->given_device_bytes;
+    make_paths_absolute(config);
+    enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
+    OX_TRY(status, ox_path_join(trainer->config.output_dir, record_name, path));
+    OX_TRY(status, ox_file_replace(path, yaml, strlen(yaml)));
+    free(yaml);
+    free(config);
+    return status;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------------------------ */
+
+/* The options that numerics_hash covers. */
+static const char *const numerics[] = {
+    "per-device-train-batch-size", "gradient-accumulation-steps", "max-seq-length", "max-steps", "num-train-epochs",
+    "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr", "min-lr-ratio", "decay-steps",
+    "lr-decay-type", "lr-num-cycles", "lr-power", "lr-timescale", "optimizer", "moments", "weight-decay",
+    "decay-embeddings", "decay-all", "adam-beta1", "adam-beta2", "adam-epsilon", "max-grad-norm", "seed", "data-order",
+    "dtype", "grad-dtype", "device", "compute-threads", "packing", "document-mask", "overlong", "bos-per-window",
+    "eval-fraction",
+};
+
+/* Loads the record beside a checkpoint; for the store, whose `origin` is no path, that of the run's folder. */
+static enum ox_status load_record(const struct ox_trainer *trainer, const char *origin, struct ox_config *out) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(ox_path_is_folder(origin) ? origin : trainer->config.output_dir,
+                                         ox_path_is_folder(origin) ? "../config.resolved.yaml" : record_name, path);
+    ox_config_init(out);
+    OX_TRY(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
+    return status;
+}
+
+/* Appends "--seed 42, now 43" if the option differs. */
+static void add_difference(const struct ox_config *now, const struct ox_config *before, const char *name, char *text) {
+    char values[2][OX_CONFIG_TEXT_BYTES];
+    const struct ox_option *const option = ox_option_find(name);
+    const size_t used = strlen(text), room = OX_OPTIONS_LINE_BYTES - used;
+    ox_config_text(before, option, values[0]);
+    ox_config_text(now, option, values[1]);
+    if (strcmp(values[0], values[1]) != 0) {
+        const int bytes = snprintf(text + used, room, "%s--%s %s, now %s", used > 0 ? "; " : "", name, values[0],
+                                   values[1]);
+        if (bytes < 0 || (size_t)bytes >= room) {
+            text[used] = '\0'; /* whole entries only */
+        }
+    }
+}
+
+const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, char *text) {
+    struct ox_config *const before = malloc(sizeof *before);
+    text[0] = '\0';
+    if (before != NULL && load_record(trainer, origin, before) == OX_OK) {
+        for (unsigned i = 0; i < sizeof numerics / sizeof *numerics; i++) {
+            add_difference(&trainer->config, before, numerics[i], text);
+        }
+    }
+    free(before);
+    return text;
+}
