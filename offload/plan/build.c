@@ -96,6 +96,18 @@ static void place_gradient(struct ox_builder *b, uint32_t grad_idx) {
     }
 }
 
+/* The losses of all micro-batches, where the list ends with a head. */
+static void place_losses(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    const uint64_t bytes = plan->micro_batches * sizeof(double);
+    plan->loss_buf = plan->loss_host_buf = OX_NONE;
+    if (!ox_plan_has_outside_output(&b->in->model)) {
+        plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE);
+        plan->loss_host_buf = ox_build_unified(b)
+                                  ? plan->loss_buf : ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
+    }
+}
+
 static void place_homes(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
@@ -116,10 +128,7 @@ static void place_homes(struct ox_builder *b) {
         plan->written_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
     plan->const_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
-    plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, 8 * (uint64_t)plan->micro_batches, OX_NONE);
-    plan->loss_host_buf = ox_build_unified(b) ? plan->loss_buf
-                                              : ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST,
-                                                                  8 * (uint64_t)plan->micro_batches, OX_NONE);
+    place_losses(b);
     plan->norm_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, partials_bytes, OX_NONE);
     plan->batch_host_buf = ox_build_resident(b, OX_BUF_BATCH, OX_TIER_HOST,
                                              model->batch_bytes * plan->micro_batches, OX_NONE);
@@ -197,7 +206,8 @@ static void reads_weights(const struct ox_builder *b, struct ox_task *task, cons
 
 /* ---- activation checkpoints ------------------------------------------------------------------- */
 
-/* Names an activation checkpoint: the input of a block for one micro-batch. */
+/* Names activations of one micro-batch: an activation checkpoint, which is the input of a block, or what another part
+ * of the model takes from this unit or gives to it. */
 struct act {
     uint32_t unit_idx, mb_idx;
 };
@@ -212,15 +222,19 @@ static bool act_stays(const struct ox_builder *b, uint32_t unit_idx) {
            b->scratch->keeps[unit_idx];
 }
 
-static void move_act(struct ox_builder *b, struct act act, enum ox_lane_id route, uint32_t source, uint32_t target) {
-    struct ox_task *const task = ox_build_move(b, OX_MOVE_ACT, route, source, target);
+static void move_act(struct ox_builder *b, enum ox_move what, struct act act, enum ox_lane_id route, uint32_t source,
+                     uint32_t target) {
+    struct ox_task *const task = ox_build_move(b, what, route, source, target);
     task->unit_idx = act.unit_idx;
     task->mb_idx = act.mb_idx;
     ox_build_count_move(b, task);
 }
 
-/* Sends `x`, the input of block unit_idx, to its home. */
+/* Sends `x`, the input of a unit, to its home if backward will need it. */
 static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, uint32_t x) {
+    if (!b->train || ox_build_unit(b, unit_idx)->kind != OX_PLAN_BLOCK) {
+        return;
+    }
     const uint64_t bytes = ox_build_unit(b, unit_idx)->input_bytes;
     uint32_t *const slot = act_slot(b, b->scratch->act, unit_idx, mb_idx);
     *slot = x;
@@ -229,12 +243,12 @@ static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, u
     }
     if (!ox_build_unified(b)) {
         *slot = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
-        move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_D2H, x, *slot);
+        move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_D2H, x, *slot);
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
         const uint32_t spool = ox_build_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, unit_idx);
         b->plan->spool_bytes[ox_plan_spool_act(b->plan, unit_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_WRITE, *slot, spool);
+        move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_WRITE, *slot, spool);
         *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx) = spool;
         *slot = OX_NONE;
     }
@@ -249,13 +263,13 @@ static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_id
     if (b->in->placement.act_tier == OX_TIER_NVME) {
         at = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
         const uint32_t spool = *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx);
-        move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_READ, spool, at);
+        move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_READ, spool, at);
         if (ox_build_unified(b)) {
             return at;
         }
     }
     const uint32_t target = ox_build_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, unit_idx);
-    move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_H2D, at, target);
+    move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_H2D, at, target);
     return target;
 }
 
@@ -398,9 +412,10 @@ static void end_grad(struct ox_builder *b, const struct visit *visit, uint32_t g
 
 /* ---- visits ----------------------------------------------------------------------------------- */
 
-/* Visits of backward: all units but the head, whose backward is part of its forward. */
+/* Visits of backward: all units but a head, whose backward is part of its forward. */
 static uint32_t backward_count(const struct ox_builder *b) {
-    return b->train ? b->in->model.stage_count - 1 : 0;
+    const bool has_head = !ox_plan_has_outside_output(&b->in->model);
+    return b->train ? b->in->model.stage_count - has_head : 0;
 }
 
 static uint32_t visits_per_tile(const struct ox_builder *b) {
@@ -456,6 +471,49 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
     b->scratch->batch[mb_idx] = target;
 }
 
+/* Brings a micro-batch to the first stage: its tokens, and activations if another part of the model makes them. */
+static void begin_micro_batch(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
+    if (visit->place > 0) {
+        return;
+    }
+    load_batch(b, mb_idx);
+    if (ox_plan_has_outside_input(&b->in->model)) {
+        const uint64_t bytes = ox_build_unit(b, visit->unit_idx)->input_bytes;
+        const uint32_t x = ox_build_buf(b, OX_BUF_ACT, b->compute, bytes, visit->unit_idx);
+        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){visit->unit_idx, mb_idx}, OX_LANE_H2D, OX_NONE, x);
+        b->scratch->x[mb_idx] = x;
+        save_act(b, visit->unit_idx, mb_idx, x);
+    }
+}
+
+/* Gives the output of a unit to the next stage, or to another part of the model where the list ends. */
+static void pass_on(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, uint32_t y) {
+    const struct ox_plan_model *const model = &b->in->model;
+    b->scratch->x[mb_idx] = y;
+    if (visit->place + 1 < model->stage_count) {
+        save_act(b, model->stages[visit->place + 1], mb_idx, y);
+    } else {
+        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){visit->unit_idx, mb_idx}, OX_LANE_D2H, y, OX_NONE);
+    }
+}
+
+/* Takes the gradient of the last stage's output from another part of the model. */
+static void begin_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
+    if (visit->place + 1 == b->in->model.stage_count) {
+        const uint32_t dx = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
+        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){visit->unit_idx, mb_idx}, OX_LANE_H2D, OX_NONE, dx);
+        b->scratch->dx[mb_idx] = dx;
+    }
+}
+
+/* Gives the gradient of the first stage's input to the part of the model that made the input. */
+static void end_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
+    if (visit->place == 0 && ox_plan_has_outside_input(&b->in->model)) {
+        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){visit->unit_idx, mb_idx}, OX_LANE_D2H, b->scratch->dx[mb_idx],
+                 OX_NONE);
+    }
+}
+
 /* Buffers of a block's pass beside activations. */
 struct block_pass {
     uint32_t joined, room;
@@ -477,18 +535,14 @@ static void use_block(struct ox_builder *b, struct ox_task *task, const struct v
 
 static void run_forward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_model *const model = &b->in->model;
     const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
-    const uint32_t next_idx = model->stages[visit->place + 1];
     const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->unit_idx];
     struct block_pass pass = {OX_NONE, OX_NONE};
     if (is_block) {
         pass = begin_block(b, visit, keeps ? &unit->forward_kept : &unit->forward);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
-        if (visit->place == 0) {
-            load_batch(b, mb_idx);
-        }
+        begin_micro_batch(b, visit, mb_idx);
         const uint32_t y = ox_build_buf(b, OX_BUF_ACT, b->compute, unit->output_bytes, visit->unit_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         if (is_block) {
@@ -498,15 +552,12 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_writes(task, y, OX_USE_Y);
-        s->x[mb_idx] = y;
         if (keeps) {
             uint32_t *const slot = act_slot(b, s->kept, visit->unit_idx, mb_idx);
             *slot = ox_build_buf(b, OX_BUF_KEPT, b->compute, unit->kept_bytes, visit->unit_idx);
             ox_build_writes(task, *slot, OX_USE_KEPT);
         }
-        if (b->train && model->units[next_idx].kind == OX_PLAN_BLOCK) {
-            save_act(b, next_idx, mb_idx, y);
-        }
+        pass_on(b, visit, mb_idx, y);
     }
 }
 
@@ -519,6 +570,7 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     const uint32_t grad = b->train ? begin_grad(b, visit, unit->grad_idx) : OX_NONE;
     const uint32_t grad_table = b->train && tied ? begin_grad(b, visit, unit->table_grad_idx) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
+        begin_micro_batch(b, visit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
         if (tied) {
@@ -535,6 +587,7 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
             if (tied) {
                 ox_build_updates(task, grad_table, OX_USE_GRAD_HEAD);
             }
+            end_dx(b, visit, mb_idx);
         }
     }
     if (b->train) {
@@ -561,6 +614,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         if (more && b->in->placement.prefetch_depth > 0) {
             next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
+        begin_dx(b, visit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         if (is_block) {
             use_block(b, task, visit, &pass, x);
@@ -571,6 +625,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         if (keeps) {
             ox_build_updates(task, *act_slot(b, s->kept, visit->unit_idx, mb_idx), OX_USE_KEPT);
         }
+        end_dx(b, visit, mb_idx);
         if (more && b->in->placement.prefetch_depth == 0) {
             next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
@@ -602,7 +657,8 @@ static void sum_nvme(struct ox_builder *b) {
  * backward need not wait for them before it sends the next gradient away. */
 static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t depth) {
     const uint32_t visit_count = visits_per_tile(b) * b->in->placement.tiles;
-    const uint32_t first_back = visit_count - 1 - backward_count(b); /* the head's in the last tile */
+    /* The visit of the last tile that finishes the first gradient: the head's, or the last block's backward. */
+    const uint32_t first_back = visit_count - b->in->model.stage_count;
     const bool end = visit_idx + 1 == visit_count;
     const uint32_t past = end ? visit_count : visit_idx < depth ? 0 : visit_idx - depth + 1;
     uint32_t i = visit_idx < depth ? 0 : visit_idx - depth;
@@ -638,16 +694,15 @@ static void emit_visits(struct ox_builder *b) {
     }
 }
 
-/* Asserts that a pass begins with tokens and ends with the loss: no task takes activations from elsewhere or sends them
- * there. */
+/* Asserts that each stage reads what the one before makes: only the first may be an embedding, which takes tokens, and
+ * only the last a head, which gives the loss. */
 static void check_stages(const struct ox_plan_model *model) {
-    const struct ox_plan_unit *const units = model->units;
-    OX_ASSERT(model->stage_count >= 2 && units[model->stages[0]].kind == OX_PLAN_EMBEDDING);
-    OX_ASSERT(units[model->stages[model->stage_count - 1]].kind == OX_PLAN_HEAD);
-    for (uint32_t i = 1; i < model->stage_count; i++) {
-        const struct ox_plan_unit *const unit = &units[model->stages[i]];
-        OX_ASSERT(unit->kind == OX_PLAN_BLOCK || i + 1 == model->stage_count);
-        OX_ASSERT(unit->input_bytes == units[model->stages[i - 1]].output_bytes);
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        const struct ox_plan_unit *const unit = &model->units[model->stages[i]];
+        const bool first = i == 0, last = i + 1 == model->stage_count;
+        OX_ASSERT(first || unit->input_bytes == model->units[model->stages[i - 1]].output_bytes);
+        OX_ASSERT(unit->kind == OX_PLAN_EMBEDDING ? first : unit->input_bytes > 0);
+        OX_ASSERT(unit->kind == OX_PLAN_HEAD ? last : unit->output_bytes > 0);
     }
 }
 
@@ -679,7 +734,7 @@ static void choose_kept(struct ox_builder *b) {
 static uint64_t dx_bytes(const struct ox_plan_model *model) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        bytes = ox_max_u64(bytes, model->units[i].input_bytes);
+        bytes = ox_max_u64(bytes, ox_max_u64(model->units[i].input_bytes, model->units[i].output_bytes));
     }
     return bytes;
 }
@@ -706,7 +761,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     choose_kept(&b);
     place_homes(&b);
     emit_visits(&b);
-    if (!ox_build_unified(&b)) {
+    if (plan->loss_host_buf != plan->loss_buf) {
         ox_build_count_move(&b, ox_build_move(&b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
     }
     if (b.train) {

@@ -84,7 +84,9 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
     if (source != OX_NONE) {
         ox_build_reads(task, source, OX_USE_SOURCE);
     }
-    ox_build_writes(task, target, OX_USE_TARGET);
+    if (target != OX_NONE) {
+        ox_build_writes(task, target, OX_USE_TARGET);
+    }
     return task;
 }
 

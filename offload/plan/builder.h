@@ -12,7 +12,7 @@ struct ox_builder {
     struct ox_plan_scratch *scratch;
     const struct ox_plan_input *in;
     enum ox_tier compute; /* where kernels read and write: DEVICE, or HOST when unified */
-    uint64_t dx_bytes;    /* bytes of the largest gradient of an activation between units */
+    uint64_t dx_bytes;    /* bytes of the largest gradient of activations that a unit takes or makes */
     bool train;
     bool carries; /* forward carries the update of the previous step */
 };
@@ -58,8 +58,9 @@ void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role rol
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 
-/* Adds a move from `source` to `target`; `source` is OX_NONE for a read from the store. The caller fills in unit,
- * gradient or micro-batch, which are OX_NONE. */
+/* Adds a move from `source` to `target`; `source` is OX_NONE for what comes from the store or from another part of the
+ * model, `target` for what leaves for another part. The caller fills in unit, gradient or micro-batch, which are
+ * OX_NONE. */
 struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_lane_id route, uint32_t source,
                               uint32_t target);
 /* Counts the bytes of a move, after unit, gradient or micro-batch were filled in. */

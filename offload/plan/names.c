@@ -16,7 +16,7 @@ enum word {
     WORD_ACT_SAVE, WORD_ACT_WRITE, WORD_ACT_READ, WORD_ACT_LOAD, WORD_GRAD_ZERO, WORD_GRAD_ADD, WORD_GRAD_PACK,
     WORD_GRAD_SAVE, WORD_GRAD_WRITE, WORD_GRAD_READ, WORD_GRAD_LOAD, WORD_REDUCE, WORD_DEVICE_REDUCE, WORD_NORM_SAVE,
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
-    WORD_WRITTEN, WORD_COMMIT,
+    WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -33,6 +33,8 @@ static uint32_t word_of_move(const struct ox_task *task) {
         [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS},
         [OX_MOVE_PARTIALS] = {[OX_LANE_D2H] = WORD_NORM_SAVE},
         [OX_MOVE_NONFINITE] = {[OX_LANE_D2H] = WORD_NONFINITE},
+        [OX_MOVE_OUTSIDE_ACT] = {[OX_LANE_H2D] = WORD_ACT_ARRIVE, [OX_LANE_D2H] = WORD_ACT_LEAVE},
+        [OX_MOVE_OUTSIDE_DX] = {[OX_LANE_H2D] = WORD_DX_ARRIVE, [OX_LANE_D2H] = WORD_DX_LEAVE},
     };
     OX_ASSERT(task->move < OX_MOVE_COUNT && task->lane < OX_LANE_COUNT);
     return words[task->move][task->lane];
@@ -65,7 +67,8 @@ const char *ox_task_word_name(uint32_t word) {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
-        "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit"};
+        "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
+        "act-arrive", "act-leave", "dx-arrive", "dx-leave"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

@@ -279,7 +279,9 @@ void ox_build_optimizer(struct ox_builder *b) {
     save_partials(b);
     struct ox_task *const norm = ox_build_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
     ox_build_updates(norm, plan->norm_buf, OX_USE_NORM);
-    ox_build_reads(norm, plan->loss_host_buf, OX_USE_LOSS);
+    if (plan->loss_host_buf != OX_NONE) {
+        ox_build_reads(norm, plan->loss_host_buf, OX_USE_LOSS);
+    }
     if (b->in->placement.overlap) {
         return;
     }

@@ -60,7 +60,8 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
         [OX_MOVE_WEIGHTS] = OX_TRAFFIC_WEIGHTS, [OX_MOVE_PLANES] = OX_TRAFFIC_WEIGHTS,
         [OX_MOVE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_GRAD] = OX_TRAFFIC_GRADS,
         [OX_MOVE_BATCH] = OX_TRAFFIC_OTHER,     [OX_MOVE_LOSSES] = OX_TRAFFIC_OTHER,
-        [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER};
+        [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER,
+        [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS};
     if (task->kind != OX_TASK_MOVE) {
         return ox_task_updates_on_host(task) ? OX_TRAFFIC_STATE : OX_TRAFFIC_OTHER;
     }
@@ -75,6 +76,13 @@ static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct
     const bool added = grad->addend == OX_NONE || task->lane == OX_LANE_NVME_WRITE;
     const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
     return grad->elem_count * (rounded ? 2 : 4);
+}
+
+/* Bytes that another part of the model hands over or takes. Activations that leave, and gradients that arrive, are
+ * those of the unit's output; the others are those of its input. */
+static uint64_t outside_bytes(const struct ox_plan_unit *unit, const struct ox_task *task) {
+    const bool leaves = task->lane == OX_LANE_D2H, is_gradient = task->move == OX_MOVE_OUTSIDE_DX;
+    return leaves != is_gradient ? unit->output_bytes : unit->input_bytes;
 }
 
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
@@ -97,6 +105,9 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
         return ox_plan_partials_bytes(input, task->unit_idx);
     case OX_MOVE_NONFINITE:
         return model->unit_count * sizeof(uint64_t);
+    case OX_MOVE_OUTSIDE_ACT:
+    case OX_MOVE_OUTSIDE_DX:
+        return outside_bytes(&model->units[task->unit_idx], task);
     default:
         OX_ASSERT(!"moves nothing known");
         return 0;
@@ -209,6 +220,7 @@ static void check_model(const struct ox_plan_model *model) {
         OX_ASSERT(model->grads[unit->grad_idx].elem_count == unit->elem_count);
         OX_ASSERT((unit->table_unit_idx == OX_NONE) == (unit->table_grad_idx == OX_NONE));
         OX_ASSERT(unit->table_unit_idx == OX_NONE || unit->kind == OX_PLAN_HEAD);
+        OX_ASSERT(unit->table_unit_idx == OX_NONE || unit->table_unit_idx < model->unit_count);
         OX_ASSERT(unit->table_unit_idx == OX_NONE ||
                   model->grads[unit->table_grad_idx].unit_idx == unit->table_unit_idx);
     }
@@ -226,11 +238,14 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t micro_batches = input->model.micro_batches;
     check_model(&input->model);
     /* The most tasks, which is also the most buffers. Each micro-batch has six per unit (forward, save, write; read,
-     * load, backward). Each tile, of which there are at most as many as micro-batches, has twelve per unit (three
-     * forward; three for weights and six for gradients backward) and twelve for each gradient of a second use. A step
-     * has eight per unit: transfers of planes, the update and its companions. */
+     * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
+     * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
+     * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and its companions.
+     */
     const uint64_t visits = micro_batches * 2 * units;
-    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + (grads - units) * 12) + units * 8 + 64;
+    const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
+    const uint64_t tasks =
+        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);

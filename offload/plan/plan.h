@@ -20,8 +20,8 @@ extern "C" {
 
 enum ox_lane_id {
     OX_LANE_COMPUTE,    /* the device's kernels                               */
-    OX_LANE_H2D,        /* host to device copies                              */
-    OX_LANE_D2H,        /* device to host copies                              */
+    OX_LANE_H2D,        /* host to device copies; what arrives from another part of the model */
+    OX_LANE_D2H,        /* device to host copies; what leaves for another part                */
     OX_LANE_NVME_READ,  /* weights, spooled gradients and activations arrive  */
     OX_LANE_NVME_WRITE, /* spooled gradients and activations leave            */
     OX_LANE_REDUCE,     /* norms of finished gradients, on the host           */
@@ -51,8 +51,8 @@ enum ox_task_kind {
     OX_TASK_KIND_COUNT
 };
 
-/* What a MOVE carries. Its lane is the route, its uses are source and target. What comes from the store has no source,
- * because the store is no buffer. */
+/* What a MOVE carries. Its lane is the route, its uses are source and target. What comes from the store or from another
+ * part of the model has no source, because neither is a buffer; what leaves for another part has no target. */
 enum ox_move {
     OX_MOVE_WEIGHTS,   /* planes of a unit, to where compute reads them                              */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
@@ -62,6 +62,8 @@ enum ox_move {
     OX_MOVE_LOSSES,    /* losses of all micro-batches                                                */
     OX_MOVE_PARTIALS,  /* square sums of a gradient that stays on the device                         */
     OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
+    OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h)  */
+    OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
     OX_MOVE_COUNT
 };
 
@@ -147,7 +149,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 31 };
+enum { OX_TASK_WORD_COUNT = 35 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -207,7 +209,9 @@ struct ox_plan_unit {
      * for a block that keeps what its backward needs. An embedding needs no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
     uint32_t grad_idx;       /* the gradient of its weights */
-    uint32_t table_unit_idx; /* for a head with tied weights: the unit whose table it uses; else OX_NONE */
+    /* For a head with tied weights: the unit whose table it uses, which is in the same list; else OX_NONE. A head apart
+     * from its table has a copy of it among its own weights. */
+    uint32_t table_unit_idx;
     uint32_t table_grad_idx; /* the gradient from this use of the table; else OX_NONE */
 };
 
@@ -224,8 +228,10 @@ struct ox_plan_grad {
 struct ox_plan_model {
     const struct ox_plan_unit *units;
     const struct ox_plan_grad *grads;
-    const uint32_t *stages; /* units in the order of forward, each once, from the embedding to the head; backward is
-                               the reverse */
+    /* Units in the order of forward, each once; backward is the reverse. A list that does not begin with an embedding
+     * or does not end with a head is a part of a model: for each micro-batch its input arrives from another part, or
+     * its output leaves for one, and in training the gradient of either goes the other way. */
+    const uint32_t *stages;
     uint32_t unit_count, grad_count, stage_count;
     uint32_t micro_batches;     /* per step */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
@@ -235,6 +241,15 @@ struct ox_plan_model {
     bool grad_bf16;  /* how a finished gradient leaves the device */
     bool eval_only;  /* no state, no gradients: only EVAL plans can be built */
 };
+
+/* Whether the input of the first stage arrives from another part of the model. */
+static inline bool ox_plan_has_outside_input(const struct ox_plan_model *model) {
+    return model->units[model->stages[0]].kind != OX_PLAN_EMBEDDING;
+}
+/* Whether the output of the last stage leaves for another part of the model, which then has the loss. */
+static inline bool ox_plan_has_outside_output(const struct ox_plan_model *model) {
+    return model->units[model->stages[model->stage_count - 1]].kind != OX_PLAN_HEAD;
+}
 
 struct ox_plan_budget {
     bool unified;          /* host memory is device memory; device_bytes is unused */
@@ -295,7 +310,8 @@ struct ox_plan {
     uint64_t stored_weight_bytes; /* part of resident_bytes[NVME] that is hi; the rest is state. All generations */
     uint32_t fullest_task[OX_TIER_COUNT];   /* the task at which the buffers of an arena sum up to most */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
-    /* Indexes of buffers that the executor finds by name; OX_NONE if the plan has no such buffer. */
+    /* Indexes of buffers that the executor finds by name; OX_NONE if the plan has no such buffer. Without a head there
+     * are no losses. */
     uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stream_buf;
     uint32_t counts_buf, nonfinite_buf; /* what updates on the device count per unit, there and on the host */
     uint32_t written_buf;    /* without bytes: its uses make tasks wait for the writes of the step before */

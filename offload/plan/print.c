@@ -173,6 +173,19 @@ static void print_kept(FILE *out, const struct ox_plan_input *input) {
     }
 }
 
+/* Prints what a part of a model exchanges with the parts before and after it. */
+static void print_part(FILE *out, const struct ox_plan_model *model) {
+    char text[OX_SIZE_TEXT_BYTES];
+    if (ox_plan_has_outside_input(model)) {
+        fprintf(out, "\npart of a model: per micro-batch %s of activations arrive from the part before",
+                ox_size_text(model->units[model->stages[0]].input_bytes, text));
+    }
+    if (ox_plan_has_outside_output(model)) {
+        fprintf(out, "\npart of a model: per micro-batch %s of activations leave for the part after",
+                ox_size_text(model->units[model->stages[model->stage_count - 1]].output_bytes, text));
+    }
+}
+
 enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks, char **text) {
     size_t bytes = 0;
     *text = NULL;
@@ -199,6 +212,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
         fprintf(out, "; of the last %u of %u units on the device", device_units, plan->unit_count);
     }
     print_kept(out, input);
+    print_part(out, &input->model);
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);

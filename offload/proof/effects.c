@@ -65,6 +65,8 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_LOSSES] = {ON_D2H, OF_STEP, false, false, false},
     [OX_MOVE_PARTIALS] = {ON_D2H, OF_UNIT, false, true, false},
     [OX_MOVE_NONFINITE] = {ON_D2H, OF_STEP, false, true, true},
+    [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H, OF_UNIT, true, false, false},
+    [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H, OF_UNIT, true, true, false},
 };
 
 static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t unit_idx) {
@@ -99,6 +101,15 @@ static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     return e->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
 
+/* Whether there are buffers for losses where the list has a head, and only there. */
+static bool has_loss_buffers(const struct effects *e) {
+    const struct ox_plan *const plan = e->plan;
+    return ox_proof_output_leaves(e->in)
+               ? plan->loss_buf == OX_NONE && plan->loss_host_buf == OX_NONE
+               : plan->loss_buf < plan->buf_count && plan->loss_host_buf < plan->buf_count &&
+                     plan->bufs[plan->loss_host_buf].resident;
+}
+
 /* Whether weights and state that live in memory have one buffer each, in their tier, and the buffers that the executor
  * knows by name exist. This does not depend on the case. */
 static bool has_homes(struct effects *e) {
@@ -130,8 +141,7 @@ static bool has_homes(struct effects *e) {
     }
     return found == expected && plan->const_buf < plan->buf_count && plan->bufs[plan->const_buf].resident &&
            plan->batch_host_buf < plan->buf_count && plan->bufs[plan->batch_host_buf].resident &&
-           plan->loss_host_buf < plan->buf_count && plan->bufs[plan->loss_host_buf].resident &&
-           plan->loss_buf < plan->buf_count && plan->norm_buf < plan->buf_count;
+           has_loss_buffers(e) && plan->norm_buf < plan->buf_count;
 }
 
 /* Whether the buffer is the home of the gradient that a unit's optimizer takes. */
@@ -186,6 +196,8 @@ static void begin(struct effects *e) {
     e->writes_own = ox_proof_writes_own(e->plan, e->in, e->at);
     e->begun = ox_proof_is_open(e->in, e->at);
     e->commit_count = e->written_count = 0;
+    memset(e->arrived_count, 0, sizeof e->arrived_count);
+    memset(e->left_count, 0, sizeof e->left_count);
     e->device_count = counted_units(e);
     e->wrong = NULL;
     memset(e->traffic, 0, sizeof e->traffic);
@@ -251,8 +263,21 @@ static bool is_committed_once(const struct effects *e) {
            e->begun == (e->store && e->at.speculates);
 }
 
+bool ox_effects_exchanged(const struct effects *e) {
+    const uint32_t at_input = ox_proof_input_arrives(e->in) ? e->plan->micro_batches : 0;
+    const uint32_t at_output = ox_proof_output_leaves(e->in) ? e->plan->micro_batches : 0;
+    return e->arrived_count[0] == at_input && e->left_count[0] == at_output &&
+           e->arrived_count[1] == (e->train ? at_output : 0) && e->left_count[1] == (e->train ? at_input : 0);
+}
+
+/* Whether the losses of all micro-batches are on the host, where the list has a head. */
+static bool losses_arrive(const struct effects *e) {
+    const struct ox_content all = ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
+    return ox_proof_output_leaves(e->in) || ox_content_same(e->held[e->plan->loss_host_buf], all);
+}
+
 /* Returns what is missing at the end of the step, or NULL: every home as the optimizer made it, or the gradient for an
- * update to come; all losses; and with a store one commit. */
+ * update to come; all losses; what other parts of the model wait for; and with a store one commit. */
 static const char *end(const struct effects *e) {
     const struct ox_plan *const plan = e->plan;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
@@ -266,9 +291,11 @@ static const char *end(const struct effects *e) {
     if (!homes_are_current(e)) {
         return "the home of a unit does not hold what the optimizer made";
     }
-    if (e->at.computes &&
-        !ox_content_same(e->held[plan->loss_host_buf], ox_content(LOSSES, OX_NONE, plan->micro_batches))) {
+    if (e->at.computes && !losses_arrive(e)) {
         return "the losses do not reach the host";
+    }
+    if (e->at.computes && !ox_effects_exchanged(e)) {
+        return "another part of the model does not get every micro-batch";
     }
     if (e->train && e->at.computes &&
         !ox_content_same(e->held[plan->norm_buf], ox_content(FACTOR, OX_NONE, 0))) {
@@ -281,7 +308,8 @@ static const char *end(const struct effects *e) {
 }
 
 /* Without overlap nothing has changed by then. With overlap the update of the step before must be whole: the engine
- * forgets it. Speculative updates are taken back from the last commit, which must be that of the step before. */
+ * forgets it. Speculative updates are taken back from the last commit, which must be that of the step before. Other
+ * parts of the model have what they wait for. */
 const char *ox_effects_unfinite(const struct effects *e) {
     const char *wrong = NULL;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
@@ -294,7 +322,7 @@ const char *ox_effects_unfinite(const struct effects *e) {
         (e->overlap && !counts_arrive(e))) {
         wrong = "leaves the update of the step before open where the step is not finite";
     }
-    return wrong;
+    return ox_effects_exchanged(e) ? wrong : "leaves other parts of the model waiting where the step is not finite";
 }
 
 /* ---- one case --------------------------------------------------------------------------------- */

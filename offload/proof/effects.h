@@ -15,8 +15,8 @@ enum ox_holding {
     PLANES,   /* planes of unit `idx` in version `count` */
     STATE,    /* optimizer state of unit `idx` in version `count` */
     JOINED,   /* fp32 weights of unit `idx` */
-    ACT,      /* input of unit `idx` for micro-batch `count` */
-    ACT_GRAD, /* gradient of the input of unit `idx` for micro-batch `count` */
+    ACT,      /* input of unit `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
+    ACT_GRAD, /* gradient of such activations */
     KEPT,     /* what the backward of unit `idx` needs from its forward of micro-batch `count` */
     SUM,      /* gradient `idx` of the model, summed over the first `count` micro-batches, fp32 */
     TOTAL,    /* gradient `idx`, the whole sum, to which that of a second use of the weights is added */
@@ -60,6 +60,8 @@ struct effects {
     bool writes_pending, writes_own; /* in this case: whether the update is written to the store */
     bool begun;              /* the store's transaction is open */
     uint32_t commit_count, written_count;
+    uint32_t arrived_count[2], left_count[2]; /* micro-batches whose activations [0] and gradients of activations [1]
+                                                 came from other parts of the model, and went there */
     uint32_t device_count;   /* units updated on the device */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     const struct ox_task *task; /* the task that is followed */
@@ -97,6 +99,10 @@ static inline uint32_t ox_effects_device_units(const struct effects *e) {
     }
     return count;
 }
+
+/* Whether other parts of the model gave and got all that this step exchanges with them, once for every micro-batch
+ * (effects.c). */
+bool ox_effects_exchanged(const struct effects *e);
 
 /* Returns why a step that is not finite may not end here, with its norm; NULL if it may (effects.c). */
 const char *ox_effects_unfinite(const struct effects *e);

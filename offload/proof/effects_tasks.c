@@ -36,7 +36,8 @@ static uint64_t bytes_of(const struct effects *e, struct ox_content content, boo
         return ox_proof_reduced_bytes(e->in, content.idx);
     case ACT:
     case ACT_GRAD:
-        return ox_effects_unit(e, content.idx)->input_bytes;
+        return content.idx == OX_NONE ? ox_effects_unit(e, ox_proof_last_unit(e->in))->output_bytes
+                                      : ox_effects_unit(e, content.idx)->input_bytes;
     case KEPT:
         return ox_effects_unit(e, content.idx)->kept_bytes;
     case BATCH:
@@ -244,8 +245,8 @@ static void forward(struct effects *e, uint32_t unit_idx) {
     const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
     const enum ox_tier tier = compute_tier(e);
     const uint32_t next_idx = ox_proof_next_unit(e->in, unit_idx);
-    if (unit->kind == OX_PLAN_HEAD || next_idx == OX_NONE) {
-        ox_effects_reject(e, "makes activations that no unit reads");
+    if (unit->kind == OX_PLAN_HEAD) {
+        ox_effects_reject(e, "makes activations of a unit that gives the loss");
         return;
     }
     if (unit->kind == OX_PLAN_EMBEDDING) {
@@ -371,8 +372,10 @@ static void norm(struct effects *e) {
                                           ox_content(FACTOR, OX_NONE, 0)};
     change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
     need_buffer(e, OX_USE_NORM, e->plan->norm_buf);
-    need_use(e, OX_USE_LOSS, OX_TIER_HOST, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
-    need_buffer(e, OX_USE_LOSS, e->plan->loss_host_buf);
+    if (!ox_proof_output_leaves(e->in)) {
+        need_use(e, OX_USE_LOSS, OX_TIER_HOST, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+        need_buffer(e, OX_USE_LOSS, e->plan->loss_host_buf);
+    }
     const char *const unfinite = ox_effects_unfinite(e);
     if (unfinite != NULL) {
         ox_effects_reject(e, unfinite);
@@ -646,6 +649,30 @@ static void move_act(struct effects *e, struct route route, uint32_t unit_idx) {
     count_bytes(e, route.link, OX_TRAFFIC_ACTIVATIONS, bytes);
 }
 
+/* Activations, or their gradient, arrive from another part of the model or leave for one, in ascending order of
+ * micro-batches, by which the two parts tell them apart. Activations arrive at the first stage and leave the last;
+ * gradients go the other way. */
+static void move_outside(struct effects *e, struct route route, uint32_t unit_idx) {
+    const bool leaves = route.link == OX_LINK_D2H, is_gradient = e->task->move == OX_MOVE_OUTSIDE_DX;
+    const bool at_output = leaves != is_gradient;
+    const uint32_t border_idx = at_output ? ox_proof_last_unit(e->in) : ox_proof_first_unit(e->in);
+    if (unit_idx != border_idx || !(at_output ? ox_proof_output_leaves : ox_proof_input_arrives)(e->in)) {
+        ox_effects_reject(e, "belongs to a unit that no other part of the model is next to");
+        return;
+    }
+    if (e->task->mb_idx != (leaves ? e->left_count : e->arrived_count)[is_gradient]++) {
+        ox_effects_reject(e, "exchanges micro-batches with another part of the model twice or out of order");
+    }
+    const struct ox_content content = ox_content(is_gradient ? ACT_GRAD : ACT, at_output ? OX_NONE : border_idx,
+                                                 e->task->mb_idx);
+    if (leaves) {
+        need_use(e, OX_USE_SOURCE, route.from, content);
+    } else {
+        fill(e, OX_USE_TARGET, route.to, content);
+    }
+    count_bytes(e, route.link, OX_TRAFFIC_ACTIVATIONS, bytes_of(e, content, false));
+}
+
 /* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */
 static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) {
     const uint32_t grad_idx = e->task->grad_idx;
@@ -705,6 +732,10 @@ static void follow_move(struct effects *e, uint32_t unit_idx) {
         break;
     case OX_MOVE_PARTIALS:
         norm_save(e, unit_idx);
+        break;
+    case OX_MOVE_OUTSIDE_ACT:
+    case OX_MOVE_OUTSIDE_DX:
+        move_outside(e, route, unit_idx);
         break;
     default:
         nonfinite(e);

@@ -50,7 +50,21 @@ uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t gr
 /* Square sums of a finished gradient, one per group of elements. */
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
-/* The unit whose input is this one's output; OX_NONE where the pass ends. */
+/* The unit of the first and of the last stage. Where the first is no embedding, its input arrives from another part of
+ * the model; where the last is no head, its output leaves for one. */
+static inline uint32_t ox_proof_first_unit(const struct ox_plan_input *input) {
+    return input->model.stages[0];
+}
+static inline uint32_t ox_proof_last_unit(const struct ox_plan_input *input) {
+    return input->model.stages[input->model.stage_count - 1];
+}
+static inline bool ox_proof_input_arrives(const struct ox_plan_input *input) {
+    return input->model.units[ox_proof_first_unit(input)].kind != OX_PLAN_EMBEDDING;
+}
+static inline bool ox_proof_output_leaves(const struct ox_plan_input *input) {
+    return input->model.units[ox_proof_last_unit(input)].kind != OX_PLAN_HEAD;
+}
+/* The unit whose input is this one's output; OX_NONE where the list ends. */
 uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit is one of the last, which are updated in the backward of their own step if steps overlap. */
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);

@@ -189,12 +189,14 @@ static double addend_elems(const struct pricing *p) {
 
 /* ---- copies --------------------------------------------------------------------------------------- */
 
-/* A copy within unified memory counts no traffic, so its bytes are taken from its target buffer. Between two memories a
- * copy without counted bytes is skipped in most steps and takes no transfer time. */
+/* A copy within unified memory counts no traffic, so its bytes are taken from its target buffer, or from its source if
+ * it leaves for another part of the model. Between two memories a copy without counted bytes is skipped in most steps
+ * and takes no transfer time. */
 static double moved_bytes(const struct pricing *p) {
     const int target = ox_task_find_use(p->task, OX_USE_TARGET);
-    const bool counted = !p->setup->input->budget.unified || p->task->bytes > 0 || target < 0;
-    return (double)(counted ? p->task->bytes : p->plan->bufs[p->task->uses[target].buf_idx].bytes);
+    const int use = target >= 0 ? target : ox_task_find_use(p->task, OX_USE_SOURCE);
+    const bool counted = !p->setup->input->budget.unified || p->task->bytes > 0;
+    return (double)(counted ? p->task->bytes : p->plan->bufs[p->task->uses[use].buf_idx].bytes);
 }
 
 static struct ox_sim_work copy(const struct pricing *p) {

@@ -3,25 +3,34 @@
 #include "base/assert.h"
 #include "base/prng/prng.h"
 
+static enum ox_plan_unit_kind kind_of(const struct plan_model_sizes *sizes, uint32_t unit_idx, uint32_t unit_count) {
+    if (unit_idx == 0 && !sizes->without_embedding) {
+        return OX_PLAN_EMBEDDING;
+    }
+    return unit_idx + 1 == unit_count && !sizes->without_head ? OX_PLAN_HEAD : OX_PLAN_BLOCK;
+}
+
 void plan_model_make(struct plan_model *m, const uint64_t *elems, uint32_t unit_count,
                      const struct plan_model_sizes *sizes, struct ox_plan_model *out) {
     const uint32_t head = unit_count - 1;
     const bool tied = sizes->tied_elems > 0;
-    OX_ASSERT(unit_count >= 2 && unit_count <= PLAN_MODEL_UNITS_MAX);
+    const bool whole = !sizes->without_embedding && !sizes->without_head;
+    OX_ASSERT(unit_count >= (whole ? 2 : 1) && unit_count <= PLAN_MODEL_UNITS_MAX && (whole || !tied));
     for (uint32_t i = 0; i < unit_count; i++) {
-        const bool block = i > 0 && i < head;
+        const enum ox_plan_unit_kind kind = kind_of(sizes, i, unit_count);
+        const bool block = kind == OX_PLAN_BLOCK, is_head = kind == OX_PLAN_HEAD;
         m->stages[i] = i;
         m->grads[i] = (struct ox_plan_grad){
             .unit_idx = i, .added_to = OX_NONE, .addend = OX_NONE, .elem_count = elems[i]};
         m->units[i] = (struct ox_plan_unit){
-            .kind = i == 0 ? OX_PLAN_EMBEDDING : i == head ? OX_PLAN_HEAD : OX_PLAN_BLOCK,
+            .kind = kind,
             .stage_idx = i,
             .elem_count = elems[i],
-            .input_bytes = i == 0 ? 0 : sizes->act_bytes,
-            .output_bytes = i == head ? 0 : sizes->act_bytes,
+            .input_bytes = kind == OX_PLAN_EMBEDDING ? 0 : sizes->act_bytes,
+            .output_bytes = is_head ? 0 : sizes->act_bytes,
             .kept_bytes = block ? sizes->kept_bytes : 0,
-            .forward.scratch_bytes = block ? sizes->forward_bytes : i == head ? sizes->head_eval_bytes : 0,
-            .backward.scratch_bytes = block ? sizes->backward_bytes : i == head ? sizes->head_bytes : 0,
+            .forward.scratch_bytes = block ? sizes->forward_bytes : is_head ? sizes->head_eval_bytes : 0,
+            .backward.scratch_bytes = block ? sizes->backward_bytes : is_head ? sizes->head_bytes : 0,
             .forward_kept.scratch_bytes = block ? sizes->forward_kept_bytes : 0,
             .backward_kept.scratch_bytes = block ? sizes->backward_kept_bytes : 0,
             .grad_idx = i,
@@ -125,6 +134,10 @@ void plan_model_vary(struct plan_model *m, const struct ox_plan_model *model, ui
     for (uint32_t i = 0; i < model->stage_count; i++) {
         vary_unit(&d, &m->units[m->stages[i]]);
     }
+    struct ox_plan_unit *const first = &m->units[m->stages[0]];
+    struct ox_plan_unit *const last = &m->units[m->stages[model->stage_count - 1]];
+    first->input_bytes = about(&d, first->input_bytes);
+    last->output_bytes = about(&d, last->output_bytes);
     for (uint32_t i = 1; i < model->stage_count; i++) {
         struct ox_plan_unit *const from = &m->units[m->stages[i - 1]], *const to = &m->units[m->stages[i]];
         from->output_bytes = to->input_bytes = about(&d, to->input_bytes);

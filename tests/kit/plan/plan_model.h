@@ -1,4 +1,5 @@
-/* Models as the planner sees them, made by tests: an embedding, blocks and a head, alike or each different. */
+/* Models as the planner sees them, made by tests: an embedding, blocks and a head, alike or each different; or a part
+ * of such a model. */
 #ifndef OX_TESTS_PLAN_MODEL_H
 #define OX_TESTS_PLAN_MODEL_H
 
@@ -20,6 +21,7 @@ struct plan_model_sizes {
     uint64_t kept_bytes, forward_kept_bytes, backward_kept_bytes;
     uint64_t head_bytes, head_eval_bytes;             /* scratch of the head in training, and for the loss alone */
     uint64_t tied_elems; /* of the embedding that the head uses as its table; 0: it has its own */
+    bool without_embedding, without_head; /* the first unit, or the last, is a block, or the other end if it is alone */
 };
 
 /* Sets units, gradients and stages of `out`, which point into `m`, and leaves the rest of it. Units are numbered in the

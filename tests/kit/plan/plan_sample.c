@@ -45,15 +45,30 @@ static bool is_varied(uint64_t seed) {
     return seed / 3 % 2 == 1;
 }
 
+/* Two in five models are a part of one: without an embedding, without a head, or without both; one unit alone in every
+ * fourth of these. Returns how many units there are. */
+static uint32_t draw_part(struct plan_model_sizes *sizes, uint64_t seed, uint32_t unit_count) {
+    uint64_t counter = 97000;
+    const uint64_t nth = plan_sample_number(seed, &counter, 5), which = plan_sample_number(seed, &counter, 3);
+    if (nth >= 2) {
+        return unit_count;
+    }
+    sizes->without_embedding = which != 0;
+    sizes->without_head = which != 1;
+    return plan_sample_number(seed, &counter, 4) == 0 ? 1 : unit_count;
+}
+
 static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) {
     struct ox_plan_model *const model = &s->in.model;
     struct plan_model_sizes sizes = {0};
     uint64_t kept_counter = 90000;
-    const uint32_t unit_count = 2 + (uint32_t)plan_sample_number(seed, counter, DRAWN_UNITS_MAX - 1);
+    const uint32_t most = 2 + (uint32_t)plan_sample_number(seed, counter, DRAWN_UNITS_MAX - 1);
+    const uint32_t unit_count = draw_part(&sizes, seed, most);
     for (uint32_t i = 0; i < unit_count; i++) {
         s->elems[i] = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, counter, 40));
     }
-    sizes.tied_elems = plan_sample_number(seed, counter, 2) ? s->elems[0] : 0;
+    const bool tied = plan_sample_number(seed, counter, 2) && !sizes.without_embedding && !sizes.without_head;
+    sizes.tied_elems = tied ? s->elems[0] : 0;
     model->micro_batches = 1 + (uint32_t)plan_sample_number(seed, counter, 7);
     sizes.act_bytes = 4 * (1 + plan_sample_number(seed, counter, 30000));
     model->batch_bytes = 12 * (1 + plan_sample_number(seed, counter, 500));

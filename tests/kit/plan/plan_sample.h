@@ -1,5 +1,5 @@
-/* Random models, budgets and requests for tests of plans: small ones of 2 to 12 units that exercise every home, both
- * kinds of memory, tied and untied heads, and all formats of optimizer state. */
+/* Random models, budgets and requests for tests of plans: small ones of 1 to 12 units that exercise every home, both
+ * kinds of memory, tied and untied heads, parts of models, and all formats of optimizer state. */
 #ifndef OX_TESTS_PLAN_SAMPLE_H
 #define OX_TESTS_PLAN_SAMPLE_H
 

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SAMPLES = 250 };
+enum { SAMPLES = 320 };
 
 /* Takes one dependency away, or moves a buffer onto another; the checker must object whenever the result is
  * wrong. Removing a dependency that another path implies is no fault, so objections are counted. */
@@ -39,9 +39,14 @@ static void plant_faults(const struct plan_sample *s, struct ox_plan *plan, uint
     REQUIRE_OK(ox_proof_check(plan, &s->in));
 }
 
+/* Faults in what other parts of the model give and get. */
+enum outside_fault { DROPPED, DOUBLED, AT_WRONG_TIME, OTHER_MICRO_BATCH, OTHER_BUFFER, NOT_IN_EVERY_STEP,
+                     OUTSIDE_FAULTS };
+
 struct tally {
     uint64_t made, found;
     uint64_t device_plans; /* plans with an update on the device, among those changed */
+    uint64_t outside[OUTSIDE_FAULTS];
 };
 
 /* The plan with one task changed must be refused; then the task is put back. */
@@ -193,6 +198,158 @@ static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64
     }
 }
 
+/* ---- other parts of the model ---------------------------------------------------------------------- */
+
+static bool is_outside(const struct ox_task *task) {
+    return task->kind == OX_TASK_MOVE && (task->move == OX_MOVE_OUTSIDE_ACT || task->move == OX_MOVE_OUTSIDE_DX);
+}
+
+/* 1 + the last task of a lane before `past`; 0 = none. */
+static uint32_t last_in_lane(const struct ox_plan *plan, int lane, uint32_t past) {
+    while (past > 0 && plan->tasks[past - 1].lane != lane) {
+        past--;
+    }
+    return past;
+}
+
+/* The index of a task after the one at `from` moved to `to`. */
+static uint32_t moved_idx(uint32_t idx, uint32_t from, uint32_t to) {
+    return idx == from ? to : from < idx && idx <= to ? idx - 1 : to <= idx && idx < from ? idx + 1 : idx;
+}
+
+/* Moves a task to another place in the list. What waited for it still does; a task that waited for one which is later
+ * now waits for the last one of that lane before it instead. */
+static void move_task(struct ox_plan *plan, uint32_t from, uint32_t to) {
+    const struct ox_task moved = plan->tasks[from];
+    const uint32_t low = from < to ? from : to + 1;
+    memmove(&plan->tasks[low], &plan->tasks[from < to ? from + 1 : to],
+            (from < to ? to - from : from - to) * sizeof moved);
+    plan->tasks[to] = moved;
+    for (uint32_t i = from < to ? from : to; i < plan->task_count; i++) {
+        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+            uint32_t *const dep = &plan->tasks[i].deps[lane];
+            if (*dep > 0) {
+                const uint32_t now = 1 + moved_idx(*dep - 1, from, to);
+                *dep = now > i ? last_in_lane(plan, lane, i) : now;
+            }
+        }
+    }
+}
+
+/* Puts a task into the list a second time, right behind itself. There must be room. */
+static void double_task(struct ox_plan *plan, uint32_t task_idx) {
+    memmove(&plan->tasks[task_idx + 1], &plan->tasks[task_idx], (plan->task_count - task_idx) * sizeof *plan->tasks);
+    plan->task_count++;
+    for (uint32_t i = task_idx + 2; i < plan->task_count; i++) {
+        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+            plan->tasks[i].deps[lane] += plan->tasks[i].deps[lane] > task_idx;
+        }
+    }
+}
+
+/* The task that makes what leaves, or the first that reads what arrives. */
+static uint32_t partner_of(const struct ox_plan *plan, uint32_t task_idx) {
+    const struct ox_task *const task = &plan->tasks[task_idx];
+    const bool leaves = task->lane == OX_LANE_D2H;
+    for (uint32_t i = task_idx + (leaves ? -1u : 1u); i < plan->task_count; i += leaves ? -1u : 1u) {
+        for (int j = 0; j < plan->tasks[i].use_count; j++) {
+            if (plan->tasks[i].uses[j].buf_idx == task->uses[0].buf_idx) {
+                return i;
+            }
+        }
+    }
+    return task_idx;
+}
+
+/* Plants one fault in a copy of the plan that has room for one task more; false where this plan has no place for it. */
+static bool plant_outside(struct ox_plan *plan, uint32_t at, enum outside_fault fault) {
+    struct ox_task *const task = &plan->tasks[at];
+    const bool leaves = task->lane == OX_LANE_D2H;
+    const uint32_t to = partner_of(plan, at), partner_lane = plan->tasks[to].lane;
+    uint32_t other = at;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const near = &plan->tasks[i];
+        other = is_outside(near) && near->move == task->move && near->lane == task->lane && i != at ? i : other;
+    }
+    switch (fault) {
+    case DROPPED:
+        take_out(plan, at);
+        return true;
+    case DOUBLED:
+        double_task(plan, at);
+        return true;
+    case AT_WRONG_TIME: /* no race: what uses the buffer next waits */
+        move_task(plan, at, to);
+        *(leaves ? &plan->tasks[to + 1].deps[OX_LANE_D2H] : &plan->tasks[to].deps[partner_lane]) = leaves ? to + 1 : to;
+        return true;
+    case OTHER_MICRO_BATCH:
+        task->mb_idx = (task->mb_idx + 1) % plan->micro_batches;
+        return plan->micro_batches > 1;
+    case OTHER_BUFFER: {
+        const uint32_t kept = task->uses[0].buf_idx;
+        task->uses[0].buf_idx = plan->tasks[other].uses[0].buf_idx;
+        plan->tasks[other].uses[0].buf_idx = kept;
+        return other != at;
+    }
+    default:
+        task->when |= OX_FACT_SPECULATES;
+        return true;
+    }
+}
+
+/* Plants each fault in everything that other parts of the model give and get. */
+static void change_outside(const struct plan_sample *s, const struct ox_plan *plan, struct tally *tally) {
+    static const char *const names[OUTSIDE_FAULTS] = {
+        "dropped", "doubled", "at the wrong time", "of another micro-batch", "in another buffer", "not in every step"};
+    struct ox_plan changed = *plan;
+    changed.tasks = calloc(plan->task_count + 1u, sizeof *changed.tasks);
+    for (uint32_t i = 0; i < plan->task_count && changed.tasks != NULL; i++) {
+        for (int fault = 0; fault < OUTSIDE_FAULTS && is_outside(&plan->tasks[i]); fault++) {
+            changed.task_count = plan->task_count;
+            memcpy(changed.tasks, plan->tasks, plan->task_count * sizeof *plan->tasks);
+            if (!plant_outside(&changed, i, (enum outside_fault)fault)) {
+                continue;
+            }
+            tally->made++;
+            tally->outside[fault]++;
+            if (ox_proof_check(&changed, &s->in) == OX_OK) {
+                printf("accepted: task %u (%s) %s\n", i, ox_task_name(&plan->tasks[i]), names[fault]);
+            } else {
+                tally->found++;
+            }
+        }
+    }
+    CHECK(changed.tasks != NULL);
+    free(changed.tasks);
+}
+
+/* Counts what other parts give and get, apart from the builder and the proof: all micro-batches at each open end of the
+ * list, their gradients the other way in training alone, and losses only where the list has a head. */
+static void check_outside(const struct plan_sample *s, const struct ox_plan *plan) {
+    const struct ox_plan_model *const model = &s->in.model;
+    const bool train = plan->kind == OX_PLAN_TRAIN;
+    const struct ox_plan_unit *const first = &model->units[model->stages[0]];
+    const struct ox_plan_unit *const last = &model->units[model->stages[model->stage_count - 1]];
+    uint32_t counts[2][OX_LANE_COUNT] = {{0}}, losses = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        losses += task->kind == OX_TASK_HEAD;
+        counts[task->move == OX_MOVE_OUTSIDE_DX][task->lane] += is_outside(task);
+    }
+    const uint32_t in = first->input_bytes > 0 ? model->micro_batches : 0;
+    const uint32_t out = last->output_bytes > 0 ? model->micro_batches : 0;
+    CHECK(counts[0][OX_LANE_H2D] == in && counts[0][OX_LANE_D2H] == out);
+    CHECK(counts[1][OX_LANE_H2D] == (train ? out : 0) && counts[1][OX_LANE_D2H] == (train ? in : 0));
+    CHECK(losses + out == model->micro_batches && (plan->loss_host_buf == OX_NONE) == (out > 0));
+    char *text = NULL;
+    REQUIRE_OK(ox_plan_text(plan, &s->in, false, &text));
+    CHECK((strstr(text, "arrive from the part before") != NULL) == (in > 0));
+    CHECK((strstr(text, "leave for the part after") != NULL) == (out > 0));
+    free(text);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
 /* Plants the faults that a reader of the plan would think of first, in every plan that has a place for them. */
 static void change_steps(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     uint32_t first_adam = OX_NONE;
@@ -318,6 +475,9 @@ static void change_facts(struct plan_sample *s, const struct ox_plan *plan, stru
     for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
         struct ox_plan_unit *const unit = &s->model.units[s->in.model.stages[i - 1]];
         const bool keeps = behind < s->in.placement.kept_units && unit->kept_bytes > 0;
+        if (i == s->in.model.stage_count && unit->kind != OX_PLAN_HEAD) {
+            refuse_fact(s, plan, &unit->output_bytes, tally);
+        }
         if (unit->kind == OX_PLAN_EMBEDDING) {
             continue;
         }
@@ -429,6 +589,7 @@ static uint64_t check_eval_after_step(const struct plan_sample *s, const struct 
         drop_tasks(s, eval, seed, tally);
         change_steps(s, eval, tally);
         lose_gradients(s, plans, tally);
+        change_outside(s, eval, tally);
     }
     return 1;
 }
@@ -452,7 +613,7 @@ static void take_advice(struct plan_sample *s) {
 }
 
 static void test_random_plans(uint64_t count) {
-    uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0, one_generation = 0;
+    uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0, one_generation = 0, parts = 0;
     struct tally tally = {0}, sizes = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct plan_sample s;
@@ -464,6 +625,9 @@ static void test_random_plans(uint64_t count) {
             CHECK(plans.train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
             CHECK(plans.train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
             check_state_bytes(&s, plans.train);
+            check_outside(&s, plans.train);
+            check_outside(&s, plans.eval);
+            parts += plans.train->loss_buf == OX_NONE || s.model.units[s.in.model.stages[0]].input_bytes > 0;
             one_generation += s.in.budget.nvme_bytes > 0 && s.in.budget.generations == 1;
             early += refuse_one_generation(&s, plans.train);
             if (seed <= SAMPLES) {
@@ -476,6 +640,8 @@ static void test_random_plans(uint64_t count) {
                 change_steps(&s, plans.train, &tally);
                 kept += change_kept(&s, plans.train, &tally);
                 change_facts(&s, plans.train, &tally);
+                change_outside(&s, plans.train, &tally);
+                change_outside(&s, plans.eval, &tally);
                 change_effect(&s, plans.eval, seed, &tally);
                 change_buffers(&s, plans.train, &sizes);
                 change_sums(&s, plans.train, &sizes);
@@ -505,7 +671,13 @@ static void test_random_plans(uint64_t count) {
     CHECK(sizes.found == sizes.made && sizes.made > 10000);
     CHECK(tally.found == tally.made && tally.made > 5000 && tally.device_plans >= 5);
     CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
-    CHECK(one_generation > 20);
+    CHECK(one_generation > 20 && parts > 80);
+    printf("%llu plans of parts of a model; faults in what others give and get:", (unsigned long long)parts);
+    for (int fault = 0; fault < OUTSIDE_FAULTS; fault++) {
+        printf(" %llu", (unsigned long long)tally.outside[fault]);
+        CHECK(tally.outside[fault] > 100);
+    }
+    printf("\n");
 }
 
 /* A plan fits in the host memory that a refusal recommends. */
