@@ -316,8 +316,17 @@ static enum ox_status open_device(struct ox_engine *engine) {
     return ox_cpu_device_open(&device, &engine->device);
 }
 
+/* Refuses a part of a model, whose activations would have to cross to an engine that has the next part. */
+static enum ox_status check_whole(const struct ox_plan_model *model) {
+    const bool is_part = ox_plan_has_outside_input(model) || ox_plan_has_outside_output(model);
+    return !is_part ? OX_OK
+                    : ox_fail(OX_E_CONFIG, "the model begins without an embedding or ends without a head: a part of a "
+                              "model can be planned, but not run; give the whole model");
+}
+
 static enum ox_status open_parts(struct ox_engine *engine) {
-    enum ox_status status = open_device(engine);
+    enum ox_status status = check_whole(&engine->plan->input.model);
+    OX_TRY(status, open_device(engine));
     OX_TRY(status, open_memory(engine));
     OX_TRY(status, ox_pool_open(engine->config.optimizer_threads, &engine->optim_pool));
     OX_TRY(status, ox_pool_open(1, &engine->reduce_pool));

@@ -79,7 +79,8 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
 
 struct ox_engine;
 
-/* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. */
+/* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. OX_E_CONFIG for a part of a model,
+ * which can only be planned. */
 OX_MUST enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,
                                       struct ox_engine **out);
 void ox_engine_close(struct ox_engine **engine);
