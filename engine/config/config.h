@@ -35,6 +35,7 @@ enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE
 enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_CHOICE_CUDA };
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
 enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
+enum ox_train_on_choice { OX_TRAIN_ALL, OX_TRAIN_LAST, OX_TRAIN_PROMPTS };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
 enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
 enum ox_report_choice { OX_REPORT_NONE, OX_REPORT_TENSORBOARD, OX_REPORT_PROMETHEUS, OX_REPORT_ALL };
@@ -62,6 +63,8 @@ struct ox_config {
     char document_separator[256];  /* with escapes such as \n; "": a file is one document */
     enum ox_auto_choice add_bos, add_eos;
     char chat_template[OX_CONFIG_TEXT_BYTES]; /* file or name; "": the model's own */
+    char chat_template_kwargs[OX_CONFIG_PROSE_BYTES]; /* a JSON object; "": none */
+    enum ox_train_on_choice train_on;
     bool parse_special;            /* also in the texts of chats */
     enum ox_packing_choice packing;
     enum ox_auto_choice document_mask;
@@ -141,6 +144,8 @@ struct ox_config {
     uint64_t max_new_tokens, top_k, top_logits;
     double temperature, top_p;
     /* command behaviour */
+    int64_t clock_s; /* not an option: what a clock that shows local time read when the command began, in seconds since
+                        it read the beginning of 1970. Chat templates print it */
     bool dry_run;
     bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
     char format[12]; /* text | json; trace export: chrome | perfetto */

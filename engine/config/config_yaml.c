@@ -12,7 +12,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 128, WHERE_BYTES = OX_PATH_BYTES + 128 };
+enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 160, WHERE_BYTES = OX_PATH_BYTES + 128 };
 
 struct reader {
     yaml_parser_t parser;

@@ -22,7 +22,7 @@
 #include <time.h>
 
 enum {
-    RULES_VERSION = 1, /* part of the key; raise it when this code changes the ids of documents or rows */
+    RULES_VERSION = 2, /* part of the key; raise it when this code changes the ids of documents or rows */
     STAMP_BYTES_MAX = 64 << 10,
 };
 /* The coarsest resolution of a file system's times of change. */
@@ -35,6 +35,9 @@ struct source {
     struct ox_documents_config documents_config;
     char *separator;
     struct ox_tokenizer *tokenizer;
+    struct ox_template *chat_template;
+    json_t *kwargs;
+    char no_template[512]; /* why chat_template is NULL */
     struct ox_documents *documents;
     struct ox_corpus_rules rules;
     uint64_t key;
@@ -141,6 +144,28 @@ static enum ox_status choose_ends(const struct ox_corpus_config *config, struct 
     return OX_OK;
 }
 
+/* ---- the chat template --------------------------------------------------------------------------------------- */
+
+/* Opens the template of conversations. A tokenizer without one is an error only when a conversation comes. */
+static enum ox_status open_template(struct source *source) {
+    const struct ox_corpus_config *const config = source->config;
+    enum ox_status status = ox_template_open(config->tokenizer, config->chat_template, &source->chat_template);
+    if (status == OX_E_CONFIG && config->chat_template[0] == '\0') {
+        snprintf(source->no_template, sizeof source->no_template, "%s", ox_error_text());
+        status = OX_OK;
+    }
+    OX_TRY(status, ox_chat_kwargs(config->chat_template_kwargs, &source->kwargs));
+    source->rules.chat = (struct ox_chat_options){.chat_template = source->chat_template,
+                                                  .no_template = source->no_template,
+                                                  .now = ox_chat_date(config->clock_s),
+                                                  .kwargs = source->kwargs,
+                                                  .train_on = config->train_on,
+                                                  .parse_special = config->parse_special};
+    return status;
+}
+
+/* ---- the key ------------------------------------------------------------------------------------------------- */
+
 static uint64_t hash_text(const char *text) {
     return text != NULL ? ox_hash64(text, strlen(text), 1) : 0;
 }
@@ -158,16 +183,20 @@ static uint64_t key_of(const struct source *source) {
         rules->rows,
         ox_hash64(documents->separator, documents->separator_bytes, 0),
     };
-    /* Rows also depend on what AUTO takes from the tokenizer: BOS and EOS of the template, and its family. */
+    /* Rows also depend on what AUTO takes from the tokenizer, and conversations on the template. */
     const uint64_t more[] = {
         (uint64_t)rules->prompt_bos,
         (uint64_t)rules->prompt_eos,
         (uint64_t)ox_tokenizer_bos(rules->tokenizer),
         (uint64_t)ox_tokenizer_eos(rules->tokenizer),
         ox_tokenizer_adds_bos(rules->tokenizer),
-        rules->parse_special,
-        hash_text(rules->family),
-        rules->family == NULL ? hash_text(ox_tokenizer_chat_template(rules->tokenizer)) : 0,
+        rules->chat.parse_special,
+        rules->chat.train_on,
+        hash_text(source->config->chat_template_kwargs),
+        source->chat_template != NULL ? ox_template_hash(source->chat_template) : 0,
+        source->chat_template != NULL && ox_template_uses_date(source->chat_template)
+            ? (uint64_t)source->config->clock_s
+            : 0,
     };
     const uint64_t both[] = {ox_hash_seed(words, sizeof words / sizeof *words),
                              rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0};
@@ -178,6 +207,8 @@ static uint64_t key_of(const struct source *source) {
 
 static void close_source(struct source *source) {
     ox_documents_close(&source->documents);
+    ox_template_close(&source->chat_template);
+    json_decref(source->kwargs);
     ox_tokenizer_close(&source->tokenizer);
     free(source->separator);
 }
@@ -222,12 +253,13 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
         goto fail;
     }
     out->rules.tokenizer = out->tokenizer;
-    out->rules.family = config->chat_template[0] != '\0' ? config->chat_template : NULL;
-    out->rules.parse_special = config->parse_special;
     const enum ox_cuts cuts = ox_tokenizer_cuts(out->tokenizer);
     out->documents_config.piece_bytes = cuts != OX_CUTS_NONE ? OX_CORPUS_PIECE_BYTES : 0;
     out->documents_config.cut_before_newline = cuts == OX_CUTS_BEFORE_NEWLINE;
     status = choose_ends(config, &out->rules);
+    if (status == OX_OK && out->rules.rows) {
+        status = open_template(out);
+    }
     OX_TRY(status, ox_documents_open(config->path, &out->documents_config, &out->documents));
     if (status == OX_OK) {
         out->key = key_of(out);
@@ -417,6 +449,11 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum
         ox_data_cache_header(*out, &header);
         report->trained = header.trained_count;
         report->bytes = header.source_bytes;
+        if (header.is_chat == 2) {
+            snprintf(report->chat_template, sizeof report->chat_template, "%s",
+                     ox_template_origin(source->chat_template));
+            report->marks_generation = ox_template_marks_generation(source->chat_template, NULL);
+        }
     }
     close_source(source);
     free(source);

@@ -4,7 +4,9 @@
 #ifndef OX_ENGINE_CORPUS_H
 #define OX_ENGINE_CORPUS_H
 
+#include "base/file.h"
 #include "engine/data/data.h"
+#include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
 
 #include <signal.h>
@@ -23,7 +25,11 @@ struct ox_corpus_config {
     const char *tokenizer;        /* folder or tokenizer.json; "" for none. Opened only when needed */
     const char *cache_dir;        /* created if missing; "": an unnamed file in /var/tmp, gone with the process */
     const char *separator;        /* between text documents, with escapes \n \t \r \\ \xHH; "": one document a file */
-    const char *chat_template;    /* a name of engine/text/chat.h; "": detect it */
+    /* Conversations: the template as engine/text/template.h finds it ("": the tokenizer's own), a JSON object of its
+     * variables ("": none), the date it prints, and what is trained. */
+    const char *chat_template, *chat_template_kwargs;
+    int64_t clock_s; /* of ox_chat_date */
+    enum ox_train_on train_on;
     /* BOS and EOS around every text and prompt. AUTO adds the BOS if the tokenizer does, and the EOS if there is one;
      * with `plain`, AUTO adds neither to texts. The EOS is trained. So is the BOS of a text, which is a target when a
      * stream counts as one text; the BOS of a prompt is not. Conversations always have what their template writes. */
@@ -41,6 +47,10 @@ struct ox_corpus_report {
     uint64_t documents, tokens;
     uint64_t trained, bytes; /* trained tokens, and bytes of text; 0 for token files */
     double seconds;
+    /* Where there are conversations: their template's origin, and whether {% generation %} marks the assistant's
+     * turns. Else "". */
+    char chat_template[OX_PATH_BYTES + 64];
+    bool marks_generation;
 };
 
 /* Opens the tokens into *out, which the caller closes with ox_data_close. Nothing is skipped: a row or text that cannot

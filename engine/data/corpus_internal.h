@@ -4,6 +4,7 @@
 
 #include "engine/data/documents.h"
 #include "engine/data/token_cache.h"
+#include "engine/text/chat.h"
 #include "engine/text/tokenizer.h"
 
 #include <signal.h>
@@ -19,8 +20,7 @@ struct ox_corpus_rules {
     int64_t text_bos, text_eos; /* ids around a text; -1: none                              */
     bool rows;
     int64_t prompt_bos, prompt_eos; /* ids around a prompt with its completion; -1: none    */
-    const char *family;             /* name of the chat template; NULL: detect it           */
-    bool parse_special;             /* special-token strings in rows of chats become tokens */
+    struct ox_chat_options chat;    /* how conversations are rendered                       */
 };
 
 struct ox_corpus_work {
@@ -30,7 +30,7 @@ struct ox_corpus_work {
     struct ox_cache_writer *writer;
     uint32_t threads;
     const volatile sig_atomic_t *stop;
-    bool is_chat; /* out: some documents are chats, or prompts with completions */
+    uint32_t is_chat; /* out: as in struct ox_cache_header */
 };
 
 /* Writes the ids of all documents to the writer, in order. The ids do not depend on the number of threads. */

@@ -37,7 +37,7 @@ struct job {
     size_t count, capacity;
     struct ox_ids ids;
     struct ox_id_mask trained;
-    bool is_chat;
+    uint32_t is_chat; /* as in struct ox_cache_header */
     struct ox_first_failure failure;
 };
 
@@ -113,11 +113,12 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
         return status;
     }
     if (worker->chat.kind == OX_CHAT_TEXT) {
-        const char *const content = worker->chat.messages[0].text;
+        const char *const content = worker->chat.text;
         status = encode_text(rules, worker, job, piece, content, strlen(content));
         return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
     }
-    job->is_chat = true;
+    const uint32_t is_chat = worker->chat.kind == OX_CHAT_COMPLETION ? 1 : 2;
+    job->is_chat = is_chat > job->is_chat ? is_chat : job->is_chat;
     return worker->chat.kind == OX_CHAT_COMPLETION
                ? render_prompt(rules, worker, job, where)
                : ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
@@ -169,7 +170,7 @@ static void empty_job(struct job *job) {
         free_job(job);
     }
     job->text.bytes = job->count = job->ids.count = job->trained.count = 0;
-    job->is_chat = false;
+    job->is_chat = 0;
 }
 
 static enum ox_status write_batch(struct run *run, unsigned which) {
@@ -185,7 +186,7 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
             }
             from = piece->id_end;
         }
-        run->work->is_chat = run->work->is_chat || job->is_chat;
+        run->work->is_chat = job->is_chat > run->work->is_chat ? job->is_chat : run->work->is_chat;
     }
     return OX_OK;
 }
@@ -320,7 +321,6 @@ static void close_run(struct run *run) {
 
 static enum ox_status open_run(struct run *run) {
     const struct ox_corpus_rules *const rules = &run->work->rules;
-    const struct ox_chat_options options = {.family = rules->family, .parse_special = rules->parse_special};
     run->job_room = JOBS_PER_THREAD * run->work->threads;
     run->workers = calloc(run->work->threads, sizeof *run->workers);
     run->batches[0] = calloc(run->job_room, sizeof *run->batches[0]);
@@ -332,7 +332,7 @@ static enum ox_status open_run(struct run *run) {
     for (uint32_t i = 0; status == OX_OK && i < run->work->threads; i++) {
         status = ox_encoder_open(rules->tokenizer, &run->workers[i].encoder);
         if (status == OX_OK && rules->rows) {
-            status = ox_chat_open(rules->tokenizer, &options, &run->workers[i].renderer);
+            status = ox_chat_open(rules->tokenizer, &rules->chat, &run->workers[i].renderer);
         }
     }
     return status;

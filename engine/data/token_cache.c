@@ -284,7 +284,7 @@ static bool is_plausible(const struct ox_cache_header *header, uint64_t file_byt
     return header->token_count <= blocks * OX_CACHE_TOKENS_PER_BLOCK && header->document_count <= header->token_count &&
            header->trained_count <= header->token_count && header->longest <= header->token_count &&
            (header->document_count == 0) == (header->token_count == 0) &&
-           (header->longest == 0) == (header->token_count == 0) && header->vocab <= vocab_max && header->is_chat <= 1 &&
+           (header->longest == 0) == (header->token_count == 0) && header->vocab <= vocab_max && header->is_chat <= 2 &&
            file_bytes % OX_CACHE_BLOCK_BYTES == 0 &&
            blocks == 1 + ox_div_up(header->token_count, OX_CACHE_TOKENS_PER_BLOCK) +
                          ox_div_up(header->document_count, OX_CACHE_DOCUMENTS_PER_BLOCK);
@@ -361,7 +361,7 @@ enum ox_status ox_cache_commit(struct ox_cache_writer **writer_in, const struct 
     memcpy(own->key, header->key, sizeof own->key);
     own->source_bytes = header->source_bytes;
     own->vocab = header->vocab;
-    own->is_chat = header->is_chat != 0;
+    own->is_chat = header->is_chat;
     enum ox_status status = append_documents(writer);
     OX_TRY(status, write_header(writer));
     if (status == OX_OK && writer->path != NULL) {

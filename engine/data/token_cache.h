@@ -39,7 +39,7 @@ struct ox_cache_header {
     uint64_t source_bytes;
     uint64_t longest;     /* tokens of the longest document                                              */
     uint32_t vocab;       /* the largest id + 1                                                          */
-    uint32_t is_chat;     /* the documents are conversations, or prompts with completions                */
+    uint32_t is_chat;     /* 1: there are prompts with completions, 2: there are conversations; 0: neither */
 };
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -65,6 +66,9 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
         .cache_dir = trainer->input.cache_dir,
         .separator = config->document_separator,
         .chat_template = config->chat_template,
+        .chat_template_kwargs = config->chat_template_kwargs,
+        .clock_s = trainer->input.clock_s,
+        .train_on = (enum ox_train_on)config->train_on,
         .add_bos = config->bos_per_window && config->add_bos == OX_CHOICE_AUTO ? OX_ADD_OFF : add_of(config->add_bos),
         .add_eos = add_of(config->add_eos),
         .plain = trainer->input.eval_alone,
@@ -79,6 +83,23 @@ static enum ox_status check_input(const char *flag, const char *path) {
         return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give text, JSON lines, a token file, or a "
                        "folder of them", flag, path);
     }
+    return OX_OK;
+}
+
+/* Finds the date that chat templates print: the one that a resumed run began with, else now. */
+static enum ox_status find_clock(struct ox_trainer *trainer) {
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    struct ox_run_identity *const identity = malloc(sizeof *identity); /* too large for the stack */
+    char folder[OX_PATH_BYTES];
+    if (identity == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
+    }
+    const bool latest = strcmp(resume, "latest") == 0;
+    snprintf(folder, sizeof folder, "%s%s", latest ? trainer->config.output_dir : resume, latest ? "" : "/..");
+    const bool known = resume[0] != '\0' && ox_run_exists(folder) && ox_run_read_identity(folder, identity) == OX_OK &&
+                       identity->has_clock;
+    trainer->input.clock_s = known ? identity->clock_s : trainer->config.clock_s;
+    free(identity);
     return OX_OK;
 }
 
@@ -104,7 +125,8 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
                      : ox_fail(OX_E_CONFIG, "--tokenizer %s: there is no such file or folder; give a folder with "
                                "tokenizer.json", config->tokenizer);
     }
-    return status == OX_OK ? find_tokenizer(config, trainer->input.tokenizer_path) : status;
+    OX_TRY(status, find_tokenizer(config, trainer->input.tokenizer_path));
+    return status == OX_OK ? find_clock(trainer) : status;
 }
 
 enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
@@ -123,6 +145,20 @@ enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
 
 /* ---- sources ---------------------------------------------------------------------------------------- */
 
+/* Says once for each template where it comes from, and what is trained. */
+static void say_template(struct ox_trainer *trainer, const struct ox_corpus_report *report) {
+    static const char *const trained[] = {[OX_TRAIN_ALL] = "all of them are trained",
+                                          [OX_TRAIN_LAST] = "the last one is trained",
+                                          [OX_TRAIN_PROMPTS] = "prompts are trained too"};
+    if (report->chat_template[0] == '\0' || trainer->input.said_template) {
+        return;
+    }
+    trainer->input.said_template = true;
+    ox_log(OX_LOG_INFO, "chat template: %s; assistant turns %s; %s", report->chat_template,
+           report->marks_generation ? "by {% generation %}" : "found by rendering prefixes",
+           trained[trainer->config.train_on]);
+}
+
 static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, struct ox_data **out) {
     const struct ox_corpus_config config = corpus_config(trainer, path);
     struct ox_corpus_report report;
@@ -138,6 +174,7 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " tokens, %" PRIu64 " of them trained; %s", path,
            report.documents, report.documents == 1 ? "" : "s", report.tokens, report.trained, how);
+    say_template(trainer, &report);
     /* Checked here, because otherwise a step would fail at the first such token. */
     ox_data_cache_header(*out, &header);
     if (header.vocab > trainer->input.vocab) {

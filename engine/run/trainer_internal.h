@@ -30,6 +30,8 @@ struct ox_run_identity {
     char from[OX_PATH_BYTES];     /* what the branch began with: a checkpoint's name in the folder, a path, or "" */
     char nvme[OX_CONFIG_NVME_MAX][OX_CONFIG_TEXT_BYTES];
     uint32_t nvme_count;
+    int64_t clock_s; /* when the run began, as in struct ox_config */
+    bool has_clock;  /* runs that began before version 3 have none */
 };
 
 /* Data for training and for evaluation. */
@@ -38,6 +40,8 @@ struct ox_trainer_input {
     struct ox_data *data[OX_CONFIG_DATA_MAX], *eval_data;         /* eval_data: --eval-data, or NULL */
     uint32_t data_count;                                          /* 0: not opened yet */
     uint32_t vocab;                                               /* ids are below it */
+    int64_t clock_s;                                              /* when the run began, as in struct ox_config */
+    bool said_template;                                           /* the log names the chat template */
     struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
     bool eval_alone;                                              /* `offload eval`: texts are used as they are */
 };

@@ -210,8 +210,17 @@ static void take_identity(struct ox_trainer *trainer) {
     trainer->state.branch = trainer->identity.branch;
 }
 
+/* Returns whether the identity had no clock yet. */
+static bool record_clock(struct ox_trainer *trainer) {
+    const bool is_new = !trainer->identity.has_clock;
+    trainer->identity.has_clock = true;
+    trainer->identity.clock_s = trainer->input.clock_s;
+    return is_new;
+}
+
 static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
+    record_clock(trainer);
     return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
 }
 
@@ -398,7 +407,8 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
         OX_TRY(status, read_checkpoint(trainer, path));
         OX_TRY(status, load_checkpoint(trainer, path));
     }
-    if (status == OX_OK && ox_run_record_drives(&trainer->identity, trainer)) {
+    const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) | record_clock(trainer));
+    if (changed) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
     }
     return status;

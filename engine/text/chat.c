@@ -1,163 +1,330 @@
-/* Detects the template family of a tokenizer and renders conversations into ids and a loss mask. */
+/* Renders rows into ids and a loss mask: the template makes the text of a conversation, the tokenizer its ids. */
+#include "engine/text/chat.h"
+
 #include "engine/text/chat_internal.h"
 
-#include "base/assert.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* A part of a rendered text that one assistant turn takes. */
+struct span {
+    size_t begin, end;
+    bool trained;
+};
+
 struct ox_chat_renderer {
     struct ox_chat_options options;
-    bool has_family;
+    const struct ox_tokenizer *tokenizer;
     struct ox_encoder *encoder;
-    struct ox_chat_writer writer;
+    struct ox_special_strings special;
+    json_t *kwargs; /* a copy that this thread alone uses; NULL for none */
+    int reads_lists; /* whether the template reads a content that is a list: 1 yes, -1 no, 0 not looked at */
+    /* the row being rendered */
+    struct ox_text text;
+    struct ox_text_part *parts;
+    struct span *spans;
+    size_t *borders, *places; /* places: behind characters that keep a special-token string ordinary text */
+    size_t part_count, span_count, border_count, place_count;
+    size_t part_room, span_room, border_room;
 };
 
-static const char *const family_names[OX_CHAT_FAMILY_COUNT] = {
-    [OX_CHAT_CHATML] = "chatml",         [OX_CHAT_QWEN25] = "qwen2.5",
-    [OX_CHAT_QWEN3] = "qwen3",           [OX_CHAT_LLAMA2] = "llama2",
-    [OX_CHAT_LLAMA3] = "llama3",         [OX_CHAT_MISTRAL_V1] = "mistral-v1",
-    [OX_CHAT_MISTRAL_V3] = "mistral-v3", [OX_CHAT_MISTRAL_V3_TEKKEN] = "mistral-v3-tekken",
-    [OX_CHAT_MISTRAL_V7] = "mistral-v7", [OX_CHAT_MISTRAL_V7_TEKKEN] = "mistral-v7-tekken",
-};
-
-/* ---- picking a family ---------------------------------------------------------------------------------------- */
-
-static bool has(const char *template, const char *words) {
-    return strstr(template, words) != NULL;
+static enum ox_status no_memory(void) {
+    return ox_fail(OX_E_NOMEM, "no memory for a conversation");
 }
 
-static enum ox_chat_family detect_inst(const char *template) {
-    if (has(template, "[SYSTEM_PROMPT]")) {
-        return has(template, "[SYSTEM_PROMPT] ") ? OX_CHAT_MISTRAL_V7 : OX_CHAT_MISTRAL_V7_TEKKEN;
+struct tm ox_chat_date(int64_t clock_s) {
+    const time_t seconds = clock_s;
+    struct tm out = {0};
+    gmtime_r(&seconds, &out);
+    return out;
+}
+
+/* ---- what the template is given ------------------------------------------------------------------------------ */
+
+static json_t *one_message(const char *role, json_t *content) {
+    return json_pack("{s:s,s:o}", "role", role, "content", content);
+}
+
+static json_t *conversation_of(json_t *message) {
+    return json_pack("{s:[o]}", "messages", message);
+}
+
+/* Whether the text that the template makes of a conversation holds `word`; *out is the text, which the caller frees. */
+static enum ox_status render_probe(const struct ox_chat_renderer *renderer, json_t *conversation, const char *word,
+                                   struct ox_jinja_output *out, bool *holds) {
+    *out = (struct ox_jinja_output){0};
+    *holds = false;
+    if (conversation == NULL || (renderer->kwargs != NULL &&
+                                 json_object_set(conversation, "chat_template_kwargs", renderer->kwargs) != 0)) {
+        return no_memory();
     }
-    if (has(template, "' [INST] ' + system_message") || has(template, "[AVAILABLE_TOOLS]")) {
-        if (has(template, " [INST]")) {
-            return OX_CHAT_MISTRAL_V1;
+    const enum ox_status status =
+        ox_template_render(renderer->options.chat_template, conversation, &renderer->options.now, out);
+    *holds = status == OX_OK && strstr(out->text, word) != NULL;
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+/* Looks whether the template reads a content that is a list of texts: it writes the same for a list of one text as for
+ * the text, or it knows lists alone. */
+static enum ox_status look_at_lists(struct ox_chat_renderer *renderer) {
+    static const char word[] = "Some words.";
+    struct ox_jinja_output plain = {0}, listed = {0};
+    bool in_plain = false, in_listed = false;
+    json_t *const list = json_pack("[{s:s,s:s}]", "type", "text", "text", word);
+    json_t *const first = conversation_of(one_message("user", json_string(word)));
+    json_t *const second = conversation_of(one_message("user", list));
+    enum ox_status status = render_probe(renderer, first, word, &plain, &in_plain);
+    OX_TRY(status, render_probe(renderer, second, word, &listed, &in_listed));
+    if (status == OX_OK) {
+        const bool yes = in_listed && (!in_plain || strcmp(plain.text, listed.text) == 0);
+        renderer->reads_lists = yes ? 1 : -1;
+    }
+    json_decref(first);
+    json_decref(second);
+    ox_jinja_output_free(&plain);
+    ox_jinja_output_free(&listed);
+    return status;
+}
+
+/* Replaces a content that is a list by its texts, joined. */
+static enum ox_status join_content(json_t *message, struct ox_text *text) {
+    const json_t *const list = json_object_get(message, "content");
+    enum ox_status status = OX_OK;
+    text->bytes = 0;
+    for (size_t i = 0; status == OX_OK && i < json_array_size(list); i++) {
+        const json_t *const part = json_object_get(json_array_get(list, i), "text");
+        status = ox_text_append(text, json_string_value(part), json_string_length(part));
+    }
+    OX_TRY(status, ox_text_append(text, "", 1));
+    if (status == OX_OK && json_object_set_new(message, "content", json_stringn(text->data, text->bytes - 1)) != 0) {
+        status = no_memory();
+    }
+    return status;
+}
+
+static enum ox_status join_lists(struct ox_chat_renderer *renderer, json_t *row) {
+    const json_t *const messages = json_object_get(row, "messages");
+    json_t *joined = NULL;
+    enum ox_status status = OX_OK;
+    for (size_t i = 0; status == OX_OK && i < json_array_size(messages); i++) {
+        if (!json_is_array(json_object_get(json_array_get(messages, i), "content"))) {
+            continue;
         }
-        return has(template, "\"[INST]\"") ? OX_CHAT_MISTRAL_V3_TEKKEN : OX_CHAT_MISTRAL_V3;
-    }
-    return OX_CHAT_LLAMA2;
-}
-
-/* Returns OX_CHAT_FAMILY_COUNT for a template of no known family. */
-static enum ox_chat_family detect(const char *template) {
-    if (has(template, "<|im_start|>")) {
-        if (has(template, "<|im_sep|>") || has(template, "<end_of_utterance>")) {
-            return OX_CHAT_FAMILY_COUNT; /* Phi-4 and SmolVLM share the tokens of ChatML but not its form */
+        if (renderer->reads_lists == 0) {
+            status = look_at_lists(renderer);
         }
-        if (has(template, "You are Qwen, created by Alibaba Cloud")) {
-            return OX_CHAT_QWEN25;
+        if (status != OX_OK || renderer->reads_lists > 0) {
+            break;
         }
-        return has(template, "reasoning_content") ? OX_CHAT_QWEN3 : OX_CHAT_CHATML;
-    }
-    if (has(template, "[INST]")) {
-        return detect_inst(template);
-    }
-    return has(template, "<|start_header_id|>") && has(template, "<|end_header_id|>") ? OX_CHAT_LLAMA3
-                                                                                      : OX_CHAT_FAMILY_COUNT;
-}
-
-const char *ox_chat_role_name(enum ox_chat_role role) {
-    static const char *const names[OX_CHAT_ROLE_COUNT] = {"system", "user", "assistant", "tool"};
-    OX_ASSERT((unsigned)role < OX_CHAT_ROLE_COUNT);
-    return names[role];
-}
-
-const char *ox_chat_family_name(enum ox_chat_family family) {
-    OX_ASSERT((unsigned)family < OX_CHAT_FAMILY_COUNT);
-    return family_names[family];
-}
-
-enum ox_status ox_chat_family_pick(const struct ox_tokenizer *tokenizer, const char *name, enum ox_chat_family *out) {
-    const char *const template = ox_tokenizer_chat_template(tokenizer);
-    char list[256];
-    size_t used = 0;
-    for (unsigned i = 0; i < OX_CHAT_FAMILY_COUNT; i++) {
-        if (name != NULL && strcmp(name, family_names[i]) == 0) {
-            *out = (enum ox_chat_family)i;
-            return OX_OK;
+        joined = joined != NULL ? joined : json_copy((json_t *)messages);
+        json_t *const message = json_copy(json_array_get(messages, i));
+        if (joined == NULL || message == NULL || json_array_set_new(joined, i, message) != 0) {
+            status = no_memory();
         }
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", family_names[i]);
+        OX_TRY(status, join_content(message, &renderer->text));
     }
-    if (name != NULL) {
-        return ox_fail(OX_E_CONFIG, "the chat template \"%.60s\" is not known; --chat-template takes one of %s", name,
-                       list);
+    if (status == OX_OK && joined != NULL && json_object_set(row, "messages", joined) != 0) {
+        status = no_memory();
     }
-    const enum ox_chat_family found = template != NULL ? detect(template) : OX_CHAT_FAMILY_COUNT;
-    if (found == OX_CHAT_FAMILY_COUNT) {
-        return ox_fail(OX_E_CONFIG, "the tokenizer %s; name one with --chat-template: %s",
-                       template == NULL ? "has no chat template" : "has a chat template of an unknown family",
-                       list);
+    json_decref(joined);
+    return status;
+}
+
+/* Makes what the template is given of a row's conversation: the variables of the options beside its own, and lists as
+ * the template reads them. The caller owns *out. */
+static enum ox_status prepare(struct ox_chat_renderer *renderer, const json_t *conversation, json_t **out) {
+    json_t *const row = json_copy((json_t *)conversation);
+    json_t *const kwargs = renderer->kwargs != NULL ? json_copy(renderer->kwargs) : NULL;
+    json_t *const own = json_object_get(conversation, "chat_template_kwargs");
+    bool ok = row != NULL && (kwargs != NULL || renderer->kwargs == NULL);
+    if (ok && kwargs != NULL) {
+        ok = (own == NULL || json_object_update(kwargs, own) == 0) &&
+             json_object_set(row, "chat_template_kwargs", kwargs) == 0;
     }
-    *out = found;
+    if (ok && renderer->options.generation_prompt) {
+        ok = json_object_set_new(row, "add_generation_prompt", json_true()) == 0;
+    }
+    json_decref(kwargs);
+    const enum ox_status status = ok ? join_lists(renderer, row) : no_memory();
+    if (status != OX_OK) {
+        json_decref(row);
+        return status;
+    }
+    *out = row;
     return OX_OK;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
+/* ---- what is trained ----------------------------------------------------------------------------------------- */
 
-static void put(struct ox_chat_writer *writer, const char *text, size_t bytes, bool control, bool marked) {
-    struct ox_text_part *const last = writer->count > 0 ? &writer->parts[writer->count - 1] : NULL;
-    if (writer->status != OX_OK || bytes == 0) {
-        return;
-    }
-    writer->status = ox_text_append(&writer->text, text, bytes);
-    if (writer->status == OX_OK && last != NULL && last->control == control && last->marked == marked) {
-        last->end = writer->text.bytes;
-        return;
-    }
-    if (writer->status == OX_OK) {
-        writer->status =
-            ox_tok_reserve((void **)&writer->parts, &writer->capacity, writer->count + 1, sizeof *writer->parts);
-    }
-    if (writer->status == OX_OK) {
-        writer->parts[writer->count++] =
-            (struct ox_text_part){.end = writer->text.bytes, .control = control, .marked = marked};
-    }
+static bool is_assistant(const json_t *message) {
+    const char *const role = json_string_value(json_object_get(message, "role"));
+    return role != NULL && strcmp(role, "assistant") == 0;
 }
 
-void ox_chat_put(struct ox_chat_writer *writer, const char *text, bool marked) {
-    put(writer, text, strlen(text), false, marked);
+size_t ox_chat_message_count(const struct ox_chat *chat) {
+    return json_array_size(json_object_get(chat->conversation, "messages"));
 }
 
-void ox_chat_put_text(struct ox_chat_writer *writer, const char *text, size_t bytes, bool marked) {
-    put(writer, text, bytes, writer->options->parse_special, marked);
-}
-
-/* Whether the token is searched for after the normalizer, which loses track of whether the template or a row wrote
- * it. */
-static bool is_searched_after_normalizer(const struct ox_tokenizer *tokenizer, uint32_t id) {
-    const uint32_t added = tokenizer->added_by_id[id];
-    return added > 0 && tokenizer->added[added - 1].normalized;
-}
-
-void ox_chat_put_token(struct ox_chat_writer *writer, const char *text, bool marked) {
-    const int64_t id = ox_tokenizer_find(writer->tokenizer, text, strlen(text));
-    if (writer->status == OX_OK && (id < 0 || !ox_tokenizer_is_special(writer->tokenizer, (uint32_t)id))) {
-        writer->status = ox_fail(OX_E_CONFIG,
-                                 "the tokenizer has no special token %s, which the chat template %s needs; use the "
-                                 "model's own template or name another with --chat-template",
-                                 text, ox_chat_family_name(writer->family));
-    } else if (writer->status == OX_OK && is_searched_after_normalizer(writer->tokenizer, (uint32_t)id)) {
-        writer->status = ox_fail(OX_E_CONFIG,
-                                 "the special token %s has \"normalized\": true in the tokenizer.json, so the text of "
-                                 "a conversation could pass for it; set it to false",
-                                 text);
+static size_t last_assistant(const struct ox_chat *chat) {
+    const json_t *const messages = json_object_get(chat->conversation, "messages");
+    size_t idx = json_array_size(messages);
+    while (idx > 0 && !is_assistant(json_array_get(messages, idx - 1))) {
+        idx--;
     }
-    put(writer, text, strlen(text), true, marked);
+    return idx - 1; /* SIZE_MAX for none */
 }
 
-void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name, bool marked) {
-    const char *const text = id < 0 ? NULL : ox_tokenizer_token(writer->tokenizer, (uint32_t)id);
-    if (text != NULL) {
-        ox_chat_put_token(writer, text, marked);
-    } else if (writer->status == OX_OK) {
-        writer->status = ox_fail(OX_E_CONFIG,
-                                 "the tokenizer has no %s, which the chat template %s needs; name another with "
-                                 "--chat-template",
-                                 name, ox_chat_family_name(writer->family));
+static bool wants(const struct ox_chat_renderer *renderer, const struct ox_chat *chat, size_t message_idx) {
+    return chat->trained[message_idx] &&
+           (renderer->options.train_on != OX_TRAIN_ON_LAST || message_idx == last_assistant(chat));
+}
+
+/* Whether every assistant turn is trained. */
+static bool wants_all(const struct ox_chat_renderer *renderer, const struct ox_chat *chat) {
+    const json_t *const messages = json_object_get(chat->conversation, "messages");
+    bool all = true;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        all = all && (!is_assistant(json_array_get(messages, i)) || wants(renderer, chat, i));
     }
+    return all;
+}
+
+/* The message that a turn is of: {% generation %} numbers its blocks, which are the assistant messages in order if
+ * there are as many. */
+static enum ox_status message_of(const struct ox_chat *chat, const struct ox_template_turns *turns, size_t number,
+                                 size_t *out) {
+    const json_t *const messages = json_object_get(chat->conversation, "messages");
+    size_t count = 0;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        if (is_assistant(json_array_get(messages, i)) && count++ == number) {
+            *out = i;
+        }
+    }
+    return count == turns->count
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG,
+                         "the chat template marks %zu {%% generation %%} blocks in a conversation of %zu assistant "
+                         "messages, so a single one cannot be left out of training; leave out weights and --train-on, "
+                         "or use a chat template with one block for each",
+                         turns->count, count);
+}
+
+static enum ox_status take_spans(struct ox_chat_renderer *renderer, const struct ox_chat *chat,
+                                 const struct ox_template_turns *turns, bool numbered) {
+    enum ox_status status =
+        ox_tok_reserve((void **)&renderer->spans, &renderer->span_room, turns->count, sizeof *renderer->spans);
+    const bool all = wants_all(renderer, chat);
+    for (size_t i = 0; status == OX_OK && i < turns->count; i++) {
+        const struct ox_template_turn *const turn = &turns->turns[i];
+        size_t message_idx = turn->message_idx;
+        if (!all && numbered) {
+            status = message_of(chat, turns, i, &message_idx);
+        }
+        renderer->spans[renderer->span_count++] =
+            (struct span){.begin = turn->begin_byte,
+                          .end = turn->end_byte,
+                          .trained = all || (status == OX_OK && wants(renderer, chat, message_idx))};
+    }
+    return status;
+}
+
+/* ---- texts of a row that look like special tokens ------------------------------------------------------------ */
+
+/* Finds the places where a row's texts hold special-token strings in its rendered text. The row is rendered a second
+ * time with a character in each; where that changes anything else, the template looks at the string. */
+static enum ox_status find_places(struct ox_chat_renderer *renderer, const json_t *conversation,
+                                  const struct ox_jinja_output *plain) {
+    char mark[OX_MARK_BYTES + 1] = {0};
+    struct ox_jinja_output output = {0};
+    json_t *marked = NULL, *row = NULL;
+    uint32_t cp = 0x10fffd; /* private use, as are those before it */
+    do {
+        ox_utf8_put(cp--, mark);
+    } while (strstr(plain->text, mark) != NULL);
+    enum ox_status status = ox_chat_put_marks(&renderer->special, mark, conversation, &marked);
+    if (status != OX_OK || marked == NULL) {
+        return status;
+    }
+    status = prepare(renderer, marked, &row);
+    bool same = false;
+    if (status == OX_OK) {
+        status = ox_template_render(renderer->options.chat_template, row, &renderer->options.now, &output);
+        same = status == OX_OK;
+        status = status == OX_E_CONFIG ? OX_OK : status;
+    }
+    if (status == OX_OK && same) {
+        status = ox_chat_take_marks(mark, output.text, &output.text_bytes, &renderer->places, &renderer->place_count);
+        same = output.text_bytes == plain->text_bytes && memcmp(output.text, plain->text, plain->text_bytes) == 0;
+    }
+    if (status == OX_OK && !same) {
+        status = ox_fail(OX_E_CONFIG, "a text of this row has a special token's string, and the chat template looks at "
+                                      "it, so it cannot stay ordinary text; remove it, or give --parse-special if it "
+                                      "is meant as the token");
+    } else if (status == OX_OK && renderer->place_count > 0 && renderer->special.late != NULL) {
+        status = ox_fail(OX_E_CONFIG,
+                         "a text of this row has a special token's string, which would pass for the token: %s has "
+                         "\"normalized\": true in the tokenizer.json; set it to false, remove the string, or give "
+                         "--parse-special",
+                         renderer->special.late);
+    }
+    ox_jinja_output_free(&output);
+    json_decref(row);
+    json_decref(marked);
+    return status;
+}
+
+/* ---- parts --------------------------------------------------------------------------------------------------- */
+
+static int by_offset(const void *a, const void *b) {
+    const size_t first = *(const size_t *)a, second = *(const size_t *)b;
+    return (first > second) - (first < second);
+}
+
+/* The offset before the character that ends at a place. */
+static size_t before(const char *text, size_t place) {
+    return place > 0 ? ox_utf8_back(text, place) : 0;
+}
+
+/* Cuts the rendered text where spans and places begin and end, and says of each part what it is. */
+static enum ox_status cut_parts(struct ox_chat_renderer *renderer, const char *text, size_t bytes) {
+    const size_t room = 2 * renderer->span_count + 2 * renderer->place_count + 1;
+    enum ox_status status =
+        ox_tok_reserve((void **)&renderer->borders, &renderer->border_room, room, sizeof *renderer->borders);
+    OX_TRY(status, ox_tok_reserve((void **)&renderer->parts, &renderer->part_room, room, sizeof *renderer->parts));
+    if (status != OX_OK) {
+        return status;
+    }
+    size_t count = 0, span = 0, place = 0, begin = 0;
+    for (size_t i = 0; i < renderer->span_count; i++) {
+        renderer->borders[count++] = renderer->spans[i].begin;
+        renderer->borders[count++] = renderer->spans[i].end;
+    }
+    for (size_t i = 0; i < renderer->place_count; i++) {
+        renderer->borders[count++] = before(text, renderer->places[i]);
+        renderer->borders[count++] = renderer->places[i];
+    }
+    renderer->borders[count++] = bytes;
+    qsort(renderer->borders, count, sizeof *renderer->borders, by_offset);
+    for (size_t i = 0; i < count; i++) {
+        const size_t end = renderer->borders[i];
+        if (end == begin) {
+            continue;
+        }
+        while (span < renderer->span_count && renderer->spans[span].end <= begin) {
+            span++;
+        }
+        while (place < renderer->place_count && renderer->places[place] <= begin) {
+            place++;
+        }
+        const bool in_span = span < renderer->span_count && renderer->spans[span].begin <= begin;
+        const bool in_place = place < renderer->place_count && before(text, renderer->places[place]) <= begin;
+        renderer->parts[renderer->part_count++] = (struct ox_text_part){
+            .end = end,
+            .control = !in_place,
+            .marked = in_span ? renderer->spans[span].trained : renderer->options.train_on == OX_TRAIN_ON_PROMPTS};
+        begin = end;
+    }
+    return OX_OK;
 }
 
 /* ---- rendering ----------------------------------------------------------------------------------------------- */
@@ -168,41 +335,160 @@ static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int
     return status;
 }
 
-static enum ox_status write_all(struct ox_chat_renderer *renderer, const struct ox_chat *chat) {
-    struct ox_chat_writer *const writer = &renderer->writer;
-    if (chat->kind != OX_CHAT_MESSAGES) {
-        for (size_t i = 0; i < chat->count; i++) {
-            const struct ox_chat_message *const message = &chat->messages[i];
-            ox_chat_put_text(writer, message->text, strlen(message->text), message->trained);
-        }
-        return writer->status;
+/* Renders the text of a conversation and, where training needs them, finds its turns. */
+static enum ox_status render_text(struct ox_chat_renderer *renderer, const struct ox_chat *chat, const json_t *row,
+                                  struct ox_template_turns *turns) {
+    const struct ox_chat_options *const options = &renderer->options;
+    const bool needs_turns = !options->generation_prompt &&
+                             (options->train_on != OX_TRAIN_ON_PROMPTS || !wants_all(renderer, chat));
+    if (!needs_turns) {
+        return ox_template_render(options->chat_template, row, &options->now, &turns->output);
     }
-    if (!renderer->has_family) {
-        writer->status = ox_chat_family_pick(writer->tokenizer, renderer->options.family, &writer->family);
-        renderer->has_family = writer->status == OX_OK;
-    }
-    if (writer->status == OX_OK) {
-        ox_chat_write(writer, chat);
-    }
-    return writer->status;
+    enum ox_status status = ox_template_render_turns(options->chat_template, row, &options->now, turns);
+    OX_TRY(status, take_spans(renderer, chat, turns, ox_template_marks_generation(options->chat_template, row)));
+    return status;
 }
+
+static enum ox_status render_conversation(struct ox_chat_renderer *renderer, const struct ox_chat *chat,
+                                          struct ox_ids *ids, struct ox_id_mask *trained) {
+    struct ox_template_turns turns = {0};
+    json_t *row = NULL;
+    if (renderer->options.chat_template == NULL) {
+        return ox_fail(OX_E_CONFIG, "a conversation needs a chat template: %s",
+                       renderer->options.no_template != NULL ? renderer->options.no_template : "there is none");
+    }
+    const size_t count = ox_chat_message_count(chat);
+    if (renderer->options.generation_prompt && last_assistant(chat) == count - 1) {
+        return ox_fail(OX_E_CONFIG, "a prompt for generation cannot end with an assistant message; end it with a user "
+                                    "message");
+    }
+    enum ox_status status = prepare(renderer, chat->conversation, &row);
+    OX_TRY(status, render_text(renderer, chat, row, &turns));
+    if (status == OX_OK && !renderer->options.parse_special) {
+        status = find_places(renderer, chat->conversation, &turns.output);
+    }
+    OX_TRY(status, cut_parts(renderer, turns.output.text, turns.output.text_bytes));
+    if (status == OX_OK && renderer->part_count > 0) {
+        status = ox_encode_parts(renderer->encoder, turns.output.text, renderer->parts, renderer->part_count, ids,
+                                 trained);
+    }
+    json_decref(row);
+    ox_template_turns_free(&turns);
+    return status;
+}
+
+/* A text, or a prompt and the text that completes it. */
+static enum ox_status render_plain(struct ox_chat_renderer *renderer, const struct ox_chat *chat, struct ox_ids *ids,
+                                   struct ox_id_mask *trained) {
+    const int64_t bos = ox_tokenizer_bos(renderer->tokenizer), eos = ox_tokenizer_eos(renderer->tokenizer);
+    const size_t prompt_bytes = chat->prompt != NULL ? strlen(chat->prompt) : 0, text_bytes = strlen(chat->text);
+    const bool control = renderer->options.parse_special;
+    const struct ox_text_part parts[] = {{.end = prompt_bytes, .control = control},
+                                         {.end = prompt_bytes + text_bytes, .control = control, .marked = true}};
+    const size_t first = prompt_bytes == 0, end = text_bytes == 0 ? 1 : 2; /* no part is empty */
+    enum ox_status status = OX_OK;
+    renderer->text.bytes = 0;
+    if (bos >= 0 && ox_tokenizer_adds_bos(renderer->tokenizer)) {
+        status = append(ids, trained, bos, false);
+    }
+    OX_TRY(status, ox_text_append(&renderer->text, chat->prompt, prompt_bytes));
+    OX_TRY(status, ox_text_append(&renderer->text, chat->text, text_bytes));
+    if (status == OX_OK && end > first) {
+        status = ox_encode_parts(renderer->encoder, renderer->text.data, parts + first, end - first, ids, trained);
+    }
+    return status == OX_OK && eos >= 0 ? append(ids, trained, eos, true) : status;
+}
+
+enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
+                              struct ox_ids *ids, struct ox_id_mask *trained) {
+    const size_t ids_begin = ids->count;
+    const size_t trained_begin = trained->count;
+    renderer->part_count = renderer->span_count = renderer->place_count = 0;
+    const enum ox_status status = chat->kind == OX_CHAT_MESSAGES ? render_conversation(renderer, chat, ids, trained)
+                                                                 : render_plain(renderer, chat, ids, trained);
+    free(renderer->places);
+    renderer->places = NULL;
+    if (status != OX_OK) {
+        ids->count = ids_begin;
+        trained->count = trained_begin;
+        return ox_fail_in(status, "%s", where);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id) {
+    static const char word[] = "Some words.";
+    struct ox_jinja_output output = {0};
+    struct ox_ids ids = {0};
+    bool holds = false;
+    json_t *const row = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content", "Yes?", "role",
+                                  "assistant", "content", word);
+    *id = -1;
+    enum ox_status status = render_probe(renderer, row, word, &output, &holds);
+    if (status == OX_OK && holds) {
+        const char *rest = output.text;
+        for (const char *next = rest; (next = strstr(next, word)) != NULL; rest = next) {
+            next += sizeof word - 1;
+        }
+        status = ox_encode(renderer->encoder, rest, strlen(rest), true, false, &ids);
+    }
+    for (size_t i = 0; i < ids.count && *id < 0; i++) {
+        *id = renderer->tokenizer->added_by_id[ids.ids[i]] > 0 ? ids.ids[i] : -1;
+    }
+    ox_ids_free(&ids);
+    ox_jinja_output_free(&output);
+    json_decref(row);
+    return status;
+}
+
+/* Refuses a built-in template whose end of a turn is no token of this tokenizer: it is one for other models. */
+static enum ox_status check_builtin(struct ox_chat_renderer *renderer) {
+    static const char builtin[] = "built in: ";
+    const struct ox_template *const chat_template = renderer->options.chat_template;
+    int64_t id = 0;
+    enum ox_status status = OX_OK;
+    if (chat_template != NULL && strncmp(ox_template_origin(chat_template), builtin, sizeof builtin - 1) == 0) {
+        status = ox_chat_end_of_turn(renderer, &id);
+    }
+    return status == OX_OK && id < 0
+               ? ox_fail(OX_E_CONFIG,
+                         "the tokenizer has no special token for the end of a turn that the chat template %s writes; "
+                         "use the model's own template, or name another with --chat-template",
+                         ox_template_origin(chat_template) + sizeof builtin - 1)
+               : status;
+}
+
+enum ox_status ox_chat_kwargs(const char *text, json_t **out) {
+    static const char where[] = "--chat-template-kwargs";
+    const char *const given = text[0] != '\0' ? text : "{}";
+    enum ox_status status = ox_json_parse(where, given, strlen(given), out);
+    if (status == OX_OK && !json_is_object(*out)) {
+        json_decref(*out);
+        *out = NULL;
+        return ox_fail(OX_E_CONFIG, "%s is %.100s, but must be a JSON object such as '{\"enable_thinking\": false}'",
+                       where, text);
+    }
+    return status == OX_E_CORRUPT ? ox_fail_in(OX_E_CONFIG, "the option must be a JSON object") : status;
+}
+
+/* ---- open and close ------------------------------------------------------------------------------------------ */
 
 enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const struct ox_chat_options *options,
                             struct ox_chat_renderer **out) {
     struct ox_chat_renderer *renderer = calloc(1, sizeof *renderer);
-    enum ox_status status = OX_OK;
+    *out = NULL;
     if (renderer == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory for a chat template");
+        return no_memory();
     }
     renderer->options = *options;
-    renderer->writer.tokenizer = tokenizer;
-    renderer->writer.options = &renderer->options;
-    if (options->family != NULL) {
-        status = ox_chat_family_pick(tokenizer, options->family, &renderer->writer.family);
-        renderer->has_family = true;
-        renderer->options.family = NULL; /* borrowed from the caller and no longer needed */
+    renderer->tokenizer = tokenizer;
+    enum ox_status status = ox_special_strings_open(tokenizer, &renderer->special);
+    if (status == OX_OK && json_object_size(options->kwargs) > 0) {
+        renderer->kwargs = json_deep_copy(options->kwargs);
+        status = renderer->kwargs != NULL ? OX_OK : no_memory();
     }
     OX_TRY(status, ox_encoder_open(tokenizer, &renderer->encoder));
+    OX_TRY(status, check_builtin(renderer));
     if (status != OX_OK) {
         ox_chat_close(&renderer);
         return status;
@@ -216,35 +502,12 @@ void ox_chat_close(struct ox_chat_renderer **renderer) {
         return;
     }
     ox_encoder_close(&(*renderer)->encoder);
-    ox_text_free(&(*renderer)->writer.text);
-    free((*renderer)->writer.parts);
+    ox_special_strings_close(&(*renderer)->special);
+    json_decref((*renderer)->kwargs);
+    ox_text_free(&(*renderer)->text);
+    free((*renderer)->parts);
+    free((*renderer)->spans);
+    free((*renderer)->borders);
     free(*renderer);
     *renderer = NULL;
-}
-
-enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
-                              struct ox_ids *ids, struct ox_id_mask *trained) {
-    struct ox_chat_writer *const writer = &renderer->writer;
-    const int64_t bos = ox_tokenizer_bos(writer->tokenizer);
-    const int64_t eos = ox_tokenizer_eos(writer->tokenizer);
-    const size_t ids_begin = ids->count;
-    const size_t trained_begin = trained->count;
-    const bool plain = chat->kind != OX_CHAT_MESSAGES;
-    writer->status = OX_OK;
-    writer->text.bytes = 0;
-    writer->count = 0;
-    enum ox_status status = write_all(renderer, chat);
-    if (status == OX_OK && plain && bos >= 0 && ox_tokenizer_adds_bos(writer->tokenizer)) {
-        status = append(ids, trained, bos, false);
-    }
-    OX_TRY(status, ox_encode_parts(renderer->encoder, writer->text.data, writer->parts, writer->count, ids, trained));
-    if (status == OX_OK && plain && eos >= 0) {
-        status = append(ids, trained, eos, true);
-    }
-    if (status != OX_OK) {
-        ids->count = ids_begin;
-        trained->count = trained_begin;
-        return ox_fail_in(status, "%s", where);
-    }
-    return OX_OK;
 }

@@ -1,21 +1,20 @@
-/* Conversations: reads JSON rows in the usual forms and renders them with a chat template into token ids and a loss
- * mask. engine/data calls it for training rows, tools/command for prompts.
+/* Conversations: reads JSON rows in the usual forms and turns them into token ids and a loss mask, through the model's
+ * own chat template. engine/data calls it for training rows, tools/command for prompts.
  *
- * The templates are written by hand, one per family, because a model's Jinja template does not tell which part of its
- * output the assistant wrote. The ids equal those of the original template and tokenizer.
- *
- * The loss covers the content of assistant turns and the token that ends each turn. It leaves out headers, system,
- * user and tool texts, BOS, and the newline after the end of a turn. A token that reaches into a trained part counts
- * as trained. */
+ * The ids equal those of transformers' apply_chat_template with the same template and tokenizer. The loss covers what
+ * the model would have to write: of an assistant turn everything from the end of the generation prompt to the token
+ * that ends the turn (template.h says how it is found). A token that reaches into a trained part counts as trained. */
 #ifndef OX_ENGINE_CHAT_H
 #define OX_ENGINE_CHAT_H
 
 #include "base/json.h"
 #include "base/status.h"
+#include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,91 +22,73 @@ extern "C" {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-enum ox_chat_role { OX_CHAT_SYSTEM, OX_CHAT_USER, OX_CHAT_ASSISTANT, OX_CHAT_TOOL, OX_CHAT_ROLE_COUNT };
-
-struct ox_chat_message {
-    enum ox_chat_role role;
-    char *text;      /* NUL-terminated, never NULL */
-    char *reasoning; /* "reasoning_content", or NULL; only the qwen3 template writes it */
-    bool trained;    /* true for the assistant, unless its weight is 0 */
-};
-
 enum ox_chat_kind {
-    OX_CHAT_TEXT,       /* one message without a template; all of it is trained */
-    OX_CHAT_COMPLETION, /* two messages without a template: the prompt, then the completion, which is trained */
-    OX_CHAT_MESSAGES,   /* any number of messages, rendered by a template */
+    OX_CHAT_TEXT,       /* `text` without a template; all of it is trained */
+    OX_CHAT_COMPLETION, /* `prompt`, then `text`, without a template; the text is trained */
+    OX_CHAT_MESSAGES,   /* `conversation`, rendered by the template */
 };
 
+/* One row. */
 struct ox_chat {
     enum ox_chat_kind kind;
-    struct ox_chat_message *messages;
-    size_t count, capacity;
+    json_t *conversation; /* {"messages", "tools", "documents", "chat_template_kwargs"}, for ox_template_render */
+    bool *trained;        /* per message: it is the assistant's, and its weight is not 0 */
+    char *prompt, *text;  /* NUL-terminated; NULL where the kind has none */
 };
+size_t ox_chat_message_count(const struct ox_chat *chat);
 
-/* Reads one row. A row has one of these forms, the first whose key it contains; other keys are ignored, except the
- * refused ones below:
- *   {"messages": [{"role", "content"}]}   roles system, user, assistant, tool, in any order
- *   {"conversations": [{"from", "value"}], "system"}   sharegpt: human, gpt, system, observation, function_call; after
- *       an optional system message, (human or observation) alternates with (gpt or function_call) and the latter ends
+/* Reads one row. A row has one of these forms, the first whose key it contains; other keys are ignored:
+ *   {"messages": [{"role", "content"}], "tools", "documents", "chat_template_kwargs"}   the messages go to the template
+ *       as they are, with tool_calls, reasoning_content and whatever else they have
+ *   {"conversations": [{"from", "value"}], "system", "tools"}   sharegpt: human, gpt, system, observation,
+ *       function_call; after an optional system message, (human or observation) alternates with (gpt or function_call)
+ *       and the latter ends
  *   {"instruction", "input", "output", "system", "history": [[user, assistant]]}   alpaca
  *   {"prompt", "completion"}
  *   {"text"}
- * "content" is a text or a list of {"type": "text", "text" or "value"}. "weight" or "loss_weight" of an assistant
- * message is 0 (not trained) or 1. Rows with tool calls or tool descriptions ("tool_calls", "tools") are refused,
- * because dropping them would change what the conversation says.
- * `where` is the file and line that an error starts with; the error also names the key. *out starts zeroed or holds an
- * earlier row, which is freed; the caller frees the result with ox_chat_free. A failure (OX_E_CONFIG, OX_E_NOMEM)
- * leaves *out empty. */
+ * "content" is a text or a list of {"type": "text", "text" or "value"}; a message with "tool_calls" may lack it.
+ * "weight" or "loss_weight" of a message is 0 (not trained) or, for the assistant, 1; the template does not see it.
+ * "tools" is a list, or its JSON as a text. `where` is the file and line that an error starts with; the error also
+ * names the key. *out starts zeroed or holds an earlier row, which is freed; the caller frees the result with
+ * ox_chat_free. A failure (OX_E_CONFIG, OX_E_NOMEM) leaves *out empty. */
 OX_MUST enum ox_status ox_chat_read(const char *where, const json_t *row, struct ox_chat *out);
 OX_MUST enum ox_status ox_chat_read_line(const char *where, const char *line, size_t bytes, struct ox_chat *out);
-/* Frees the messages and zeroes *chat, which can then be read into again. */
+/* Frees the row and zeroes *chat, which can then be read into again. */
 void ox_chat_free(struct ox_chat *chat);
 
-/* ---- templates ----------------------------------------------------------------------------------------------- */
+/* ---- the date ------------------------------------------------------------------------------------------------ */
 
-/* Each comment shows what the family writes: S, U and A are the system, user and assistant texts, and [[ ]] encloses
- * what is trained. Texts are written unchanged unless the comment says trimmed. */
-enum ox_chat_family {
-    OX_CHAT_CHATML, /* <|im_start|>role\nU<|im_end|>\n<|im_start|>assistant\n[[A<|im_end|>]]\n */
-    OX_CHAT_QWEN25, /* chatml with a default system text; tool answers are written as user turns */
-    OX_CHAT_QWEN3,  /* chatml; keeps reasoning only after the last question. A last turn without reasoning gets an
-                     * empty one, which is trained because the prompt for generation ends before it */
-    OX_CHAT_LLAMA2, /* <s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] [[A </s>]]<s>[INST] U ...; U and A trimmed */
-    OX_CHAT_LLAMA3, /* <|begin_of_text|> once; <|start_header_id|>role<|end_header_id|>\n\n[[A<|eot_id|>]]; trimmed */
-    OX_CHAT_MISTRAL_V1,        /* <s> [INST] U [/INST][[ A</s>]] [INST] ... */
-    OX_CHAT_MISTRAL_V3,        /* <s>[INST] U[/INST][[ A</s>]][INST] ...; A trimmed */
-    OX_CHAT_MISTRAL_V3_TEKKEN, /* <s>[INST]U[/INST][[A</s>]][INST]... */
-    OX_CHAT_MISTRAL_V7,        /* <s>[SYSTEM_PROMPT] S[/SYSTEM_PROMPT][INST] U[/INST][[ A</s>]] */
-    OX_CHAT_MISTRAL_V7_TEKKEN, /* mistral-v7 without the spaces */
-    OX_CHAT_FAMILY_COUNT
-};
-/* Limits of the families; a conversation outside them is OX_E_CONFIG:
- * - mistral v1 and v3 have no place for a system text, so "S\n\n" precedes the first user text. (Some templates put it
- *   before the last user text, and only when that ends the row: rows that end with the assistant would lose it.)
- * - llama2 and mistral need user and assistant to alternate after an optional system message.
- * - llama2, llama3 and mistral have no tool messages.
- * - llama3 is the template of Llama 3; that of 3.1 and later adds a system text with dates, which is left out here. */
-
-const char *ox_chat_family_name(enum ox_chat_family family); /* "mistral-v3-tekken" */
-/* Finds the family by `name` or, if `name` is NULL, by strings in the tokenizer's own chat template. An unknown name
- * or template is OX_E_CONFIG with the list of names and the option --chat-template. */
-OX_MUST enum ox_status ox_chat_family_pick(const struct ox_tokenizer *tokenizer, const char *name,
-                                           enum ox_chat_family *out);
+/* The date at which a clock that shows local time reads `clock_s`, in seconds since it read the beginning of 1970. A
+ * run records that number, so that its date stays the same wherever it is resumed. */
+struct tm ox_chat_date(int64_t clock_s);
 
 /* ---- rendering ----------------------------------------------------------------------------------------------- */
 
-struct ox_chat_options {
-    const char *family;     /* a name, or NULL to detect the family at the first conversation */
-    bool parse_special;     /* special-token strings in the texts of a row become special tokens */
-    bool generation_prompt; /* end conversations with the assistant's header, for the model to continue */
-    bool no_thinking;       /* qwen3: put an empty reasoning into the generation prompt */
+enum ox_train_on {
+    OX_TRAIN_ON_ALL,     /* all assistant turns */
+    OX_TRAIN_ON_LAST,    /* the last assistant turn */
+    OX_TRAIN_ON_PROMPTS, /* everything but turns whose weight is 0 */
 };
 
-/* Renders conversations. Special-token strings become special tokens only where the template writes them. In the texts
- * of a row they stay ordinary text, so that no text can end or begin a turn; parse_special turns them into tokens
- * there too, as transformers does. Added tokens that are not special, such as <think>, are tokens everywhere. [INST]
- * is plain text in llama2 and mistral v1, so it works inside a row's text as well.
- * One thread at a time may use a renderer; `tokenizer` must outlive it. */
+struct ox_chat_options {
+    const struct ox_template *chat_template; /* outlives the renderer; NULL: conversations are refused */
+    const char *no_template;                 /* why there is none, for that refusal; outlives the renderer */
+    struct tm now;                           /* the date that templates print */
+    const json_t *kwargs;                    /* variables of the template; those of a row precede. May be NULL */
+    enum ox_train_on train_on;
+    bool parse_special;     /* special-token strings in the texts of a row become special tokens */
+    bool generation_prompt; /* end conversations with the assistant's header, for the model to continue */
+};
+
+/* Reads the text of --chat-template-kwargs, a JSON object, or "" for none. The caller owns *out. */
+OX_MUST enum ox_status ox_chat_kwargs(const char *text, json_t **out);
+
+/* Renders rows. Special-token strings become special tokens only where the template writes them. In the texts of a row
+ * they stay ordinary text, so that no text can end or begin a turn; a template that looks at such a string makes the
+ * row an error. parse_special turns them into tokens there too, as transformers does. Added tokens that are not
+ * special, such as Qwen3's <think>, are tokens everywhere.
+ * A content that is a list of texts is given to the template as a list where the template reads lists, else as one
+ * text. One thread at a time may use a renderer; `tokenizer` must outlive it. */
 struct ox_chat_renderer;
 OX_MUST enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const struct ox_chat_options *options,
                                     struct ox_chat_renderer **out);
@@ -118,6 +99,10 @@ void ox_chat_close(struct ox_chat_renderer **renderer);
  * `where` is the file and line for errors. A failure appends nothing. */
 OX_MUST enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
                                       struct ox_ids *ids, struct ox_id_mask *trained);
+
+/* The added token that the template writes after an assistant's content, at which generation stops; -1 if it writes
+ * none, or cannot render a question with its answer. */
+OX_MUST enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,4 @@
-/* The text of a conversation while a template writes it, part by part. Shared by chat.c,
- * chat_families.c and chat_rows.c. */
+/* Shared by chat.c and chat_special.c: special-token strings in the texts of a row. */
 #ifndef OX_ENGINE_CHAT_INTERNAL_H
 #define OX_ENGINE_CHAT_INTERNAL_H
 
@@ -10,31 +9,23 @@
 extern "C" {
 #endif
 
-/* Collects the parts of one conversation. `status` keeps the first failure, and later writes do nothing. */
-struct ox_chat_writer {
-    enum ox_status status;
-    const struct ox_tokenizer *tokenizer;
-    const struct ox_chat_options *options;
-    enum ox_chat_family family;
-    struct ox_text text;
-    struct ox_text_part *parts;
-    size_t count, capacity;
+/* The strings of the special tokens. */
+struct ox_special_strings {
+    struct ox_trie trie;
+    const char *late; /* one that is searched for after the normalizer; NULL for none */
 };
+OX_MUST enum ox_status ox_special_strings_open(const struct ox_tokenizer *tokenizer, struct ox_special_strings *out);
+void ox_special_strings_close(struct ox_special_strings *strings);
 
-/* "system", "user", "assistant" or "tool": in JSON rows, in templates and in messages. */
-const char *ox_chat_role_name(enum ox_chat_role role);
-
-/* Writes the messages in the writer's family. */
-void ox_chat_write(struct ox_chat_writer *writer, const struct ox_chat *chat);
-
-/* Writes text of the template, or one of its special tokens, which the tokenizer must list as special. `marked` text
- * is trained. */
-void ox_chat_put(struct ox_chat_writer *writer, const char *text, bool marked);
-void ox_chat_put_token(struct ox_chat_writer *writer, const char *text, bool marked);
-/* Writes text of the row, where special-token strings stay text unless parse_special is set. */
-void ox_chat_put_text(struct ox_chat_writer *writer, const char *text, size_t bytes, bool marked);
-/* Writes the tokenizer's BOS or EOS; an error calls it `name`. */
-void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name, bool marked);
+/* A character that no conversation holds is put inside every special-token string of `conversation`, after its first
+ * character, and at the end of a text that such a string may go on from. *out is NULL if there is none; else a
+ * conversation that the caller owns. `mark` is the character, of OX_MARK_BYTES. */
+enum { OX_MARK_BYTES = 4 };
+OX_MUST enum ox_status ox_chat_put_marks(const struct ox_special_strings *strings, const char *mark,
+                                         const json_t *conversation, json_t **out);
+/* Removes the marks from a text of *bytes. *places gets the offset of each in what remains, in order; the caller frees
+ * it. */
+OX_MUST enum ox_status ox_chat_take_marks(const char *mark, char *text, size_t *bytes, size_t **places, size_t *count);
 
 #ifdef __cplusplus
 }

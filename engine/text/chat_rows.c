@@ -1,5 +1,5 @@
 /* Reads JSON rows into conversations, one reader for each form of a row. */
-#include "engine/text/chat_internal.h"
+#include "engine/text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,34 +14,33 @@ struct reader {
 
 /* ---- messages ------------------------------------------------------------------------------------------------ */
 
-static enum ox_status add_message(struct reader *reader, enum ox_chat_role role, const char *text) {
-    struct ox_chat *const chat = reader->chat;
-    if (chat->count == chat->capacity) {
-        const size_t wanted = chat->capacity < 8 ? 8 : 2 * chat->capacity;
-        struct ox_chat_message *const grown = realloc(chat->messages, wanted * sizeof *grown);
-        if (grown == NULL) {
-            return ox_fail(OX_E_NOMEM, "%s: no memory for a conversation of %zu messages", reader->where, wanted);
-        }
-        chat->messages = grown;
-        chat->capacity = wanted;
-    }
-    char *const copy = strdup(text);
-    if (copy == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory for a message of %zu bytes", reader->where, strlen(text));
-    }
-    chat->messages[chat->count++] =
-        (struct ox_chat_message){.role = role, .text = copy, .trained = role == OX_CHAT_ASSISTANT};
-    return OX_OK;
+static const char key_messages[] = "messages";
+
+static enum ox_status no_memory(const struct reader *reader) {
+    return ox_fail(OX_E_NOMEM, "%s: no memory for a conversation", reader->where);
+}
+
+static json_t *messages_of(const struct reader *reader) {
+    return json_object_get(reader->chat->conversation, key_messages);
+}
+
+/* Adds one message; takes over the reference, which may be NULL for no memory. */
+static enum ox_status add_object(struct reader *reader, json_t *message) {
+    return message != NULL && json_array_append_new(messages_of(reader), message) == 0 ? OX_OK : no_memory(reader);
+}
+
+static enum ox_status add_message(struct reader *reader, const char *role, const char *text) {
+    return add_object(reader, json_pack("{s:s,s:s}", "role", role, "content", text));
 }
 
 /* Adds one message of two texts with a newline between them; either may be empty, and `second` may be NULL. */
-static enum ox_status add_joined(struct reader *reader, enum ox_chat_role role, const char *first, const char *second) {
+static enum ox_status add_joined(struct reader *reader, const char *role, const char *first, const char *second) {
     char *joined = NULL;
     if (second == NULL || second[0] == '\0' || first[0] == '\0') {
         return add_message(reader, role, first[0] != '\0' || second == NULL ? first : second);
     }
     if (asprintf(&joined, "%s\n%s", first, second) < 0) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory for a message", reader->where);
+        return no_memory(reader);
     }
     const enum ox_status status = add_message(reader, role, joined);
     free(joined);
@@ -67,54 +66,54 @@ static const char *where_of(const struct reader *reader, const char *key, size_t
 /* ---- {"messages"} -------------------------------------------------------------------------------------------- */
 
 /* The text of one element of a "content" list; NULL if the element is not text. */
-static const char *content_part(const json_t *part) {
+static json_t *content_part(const json_t *part) {
     const char *const type = json_string_value(json_object_get(part, "type"));
-    const json_t *const text = json_object_get(part, "text");
-    if (type == NULL || strcmp(type, "text") != 0) {
-        return NULL;
-    }
-    return json_string_value(text != NULL ? text : json_object_get(part, "value"));
+    json_t *const text = json_object_get(part, "text");
+    json_t *const found = text != NULL ? text : json_object_get(part, "value");
+    return type != NULL && strcmp(type, "text") == 0 && json_is_string(found) ? found : NULL;
 }
 
-static enum ox_status add_content_list(struct reader *reader, const char *where, enum ox_chat_role role,
-                                       const json_t *list) {
-    size_t bytes = 1;
-    for (size_t i = 0; i < json_array_size(list); i++) {
+/* Gives the message a list of {"type", "text"} alone, which is what templates read. */
+static enum ox_status set_content_list(struct reader *reader, const char *where, json_t *message, const json_t *list) {
+    json_t *const plain = json_array();
+    enum ox_status status = plain != NULL ? OX_OK : no_memory(reader);
+    for (size_t i = 0; status == OX_OK && i < json_array_size(list); i++) {
         const json_t *const part = json_array_get(list, i);
-        const char *const text = content_part(part);
+        json_t *const text = content_part(part);
         if (text == NULL) {
-            return fail_value(where, "content", "a text or a list of {\"type\": \"text\", \"text\"}", part);
+            status = fail_value(where, "content", "a text or a list of {\"type\": \"text\", \"text\"}", part);
+        } else if (json_array_append_new(plain, json_pack("{s:s,s:O}", "type", "text", "text", text)) != 0) {
+            status = no_memory(reader);
         }
-        bytes += strlen(text);
     }
-    char *const joined = malloc(bytes);
-    if (joined == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory for %zu bytes", where, bytes);
+    if (status == OX_OK && json_object_set(message, "content", plain) != 0) {
+        status = no_memory(reader);
     }
-    char *end = joined;
-    *end = '\0';
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        end = stpcpy(end, content_part(json_array_get(list, i)));
-    }
-    const enum ox_status status = add_message(reader, role, joined);
-    free(joined);
+    json_decref(plain);
     return status;
 }
 
-static enum ox_status read_role(const char *where, const json_t *message, enum ox_chat_role *role) {
-    const json_t *const value = json_object_get(message, "role");
-    for (enum ox_chat_role i = 0; i < OX_CHAT_ROLE_COUNT; i++) {
-        if (json_is_string(value) && strcmp(json_string_value(value), ox_chat_role_name(i)) == 0) {
-            *role = i;
-            return OX_OK;
-        }
-    }
-    return fail_value(where, "role", "system, user, assistant or tool", value);
+static bool is_empty(const json_t *value) {
+    return value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
 }
 
-/* Reads "weight" or "loss_weight", which tell whether an assistant message is trained. */
-static enum ox_status read_weight(const char *where, const json_t *message, struct ox_chat_message *out) {
+/* The content is a text or a list of texts; a message that calls tools needs none. */
+static enum ox_status read_content(struct reader *reader, const char *where, json_t *message) {
+    const json_t *const content = json_object_get(message, "content");
+    const bool calls = !is_empty(json_object_get(message, "tool_calls")) ||
+                       !is_empty(json_object_get(message, "function_call"));
+    if (json_is_string(content) || (calls && (content == NULL || json_is_null(content)))) {
+        return OX_OK;
+    }
+    return json_is_array(content) ? set_content_list(reader, where, message, content)
+                                  : fail_value(where, "content", "a text or a list of texts", content);
+}
+
+/* Takes "weight" or "loss_weight" out of the message, which tell whether it is trained; *trained begins as whether it
+ * can be. */
+static enum ox_status read_weight(const char *where, json_t *message, bool *trained) {
     static const char *const keys[] = {"weight", "loss_weight"};
+    const bool may_be = *trained;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *const value = json_object_get(message, keys[i]);
         const double weight = json_number_value(value);
@@ -124,69 +123,46 @@ static enum ox_status read_weight(const char *where, const json_t *message, stru
         if (!json_is_number(value) || (weight != 0.0 && weight != 1.0)) {
             return fail_value(where, keys[i], "0 or 1", value);
         }
-        if (weight != 0.0 && out->role != OX_CHAT_ASSISTANT) {
+        if (weight != 0.0 && !may_be) {
             return ox_fail(OX_E_CONFIG,
                            "%s: \"%s\" is 1, but only messages of the assistant can be trained; set it to 0", where,
                            keys[i]);
         }
-        out->trained = out->trained && weight != 0.0;
+        *trained = *trained && weight != 0.0;
+        json_object_del(message, keys[i]);
     }
     return OX_OK;
 }
 
-static bool is_empty(const json_t *value) {
-    return value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
+static bool is_assistant(const json_t *message) {
+    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
 }
 
-/* Refuses a key that cannot be ignored without changing what the conversation says. */
-static enum ox_status refuse(const char *where, const json_t *object, const char *key) {
-    return is_empty(json_object_get(object, key))
-               ? OX_OK
-               : ox_fail(
-                     OX_E_CONFIG,
-                     "%s: \"%s\" is not supported; write what the model shall see into \"content\" and remove the key",
-                     where, key);
-}
-
-static enum ox_status read_message(struct reader *reader, size_t index, const json_t *message) {
+static enum ox_status read_message(struct reader *reader, size_t index, const json_t *given) {
     char where[WHERE_BYTES];
-    enum ox_chat_role role = OX_CHAT_USER;
-    where_of(reader, "messages", index, where);
-    if (!json_is_object(message)) {
-        return fail_value(reader->where, "messages", "a list of objects", message);
+    const char *role = NULL;
+    where_of(reader, key_messages, index, where);
+    if (!json_is_object(given)) {
+        return fail_value(reader->where, key_messages, "a list of objects", given);
     }
-    enum ox_status status = read_role(where, message, &role);
-    OX_TRY(status, refuse(where, message, "tool_calls"));
-    OX_TRY(status, refuse(where, message, "function_call"));
-    const json_t *const content = json_object_get(message, "content");
-    if (status == OX_OK && json_is_string(content)) {
-        status = add_message(reader, role, json_string_value(content));
-    } else if (status == OX_OK && json_is_array(content)) {
-        status = add_content_list(reader, where, role, content);
-    } else if (status == OX_OK) {
-        status = fail_value(where, "content", "a text or a list of texts", content);
-    }
-    const char *reasoning = NULL;
-    OX_TRY(status, ox_json_get_string(where, message, "reasoning_content", false, &reasoning));
+    json_t *const message = json_copy((json_t *)given);
+    enum ox_status status = add_object(reader, message);
+    OX_TRY(status, ox_json_get_string(where, message, "role", true, &role));
+    OX_TRY(status, read_content(reader, where, message));
     if (status != OX_OK) {
         return status;
     }
-    struct ox_chat_message *const added = &reader->chat->messages[reader->chat->count - 1];
-    if (reasoning != NULL && role == OX_CHAT_ASSISTANT) {
-        added->reasoning = strdup(reasoning);
-        if (added->reasoning == NULL) {
-            return ox_fail(OX_E_NOMEM, "%s: no memory for a reasoning", where);
-        }
-    }
-    return read_weight(where, message, added);
+    reader->chat->trained[index] = is_assistant(message);
+    return read_weight(where, message, &reader->chat->trained[index]);
 }
 
 static enum ox_status read_messages(struct reader *reader) {
-    const json_t *const list = json_object_get(reader->row, "messages");
-    enum ox_status status = refuse(reader->where, reader->row, "tools");
-    if (status == OX_OK && (!json_is_array(list) || json_array_size(list) == 0)) {
-        status = fail_value(reader->where, "messages", "a list of at least one message", list);
+    const json_t *const list = json_object_get(reader->row, key_messages);
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        return fail_value(reader->where, key_messages, "a list of at least one message", list);
     }
+    reader->chat->trained = calloc(json_array_size(list), sizeof *reader->chat->trained);
+    enum ox_status status = reader->chat->trained != NULL ? OX_OK : no_memory(reader);
     for (size_t i = 0; status == OX_OK && i < json_array_size(list); i++) {
         status = read_message(reader, i, json_array_get(list, i));
     }
@@ -219,8 +195,7 @@ static enum ox_status read_turn(struct reader *reader, size_t index, size_t turn
     if (status != OX_OK) {
         return status;
     }
-    return add_message(reader,
-                       answers ? OX_CHAT_ASSISTANT : (equals(from, "observation") ? OX_CHAT_TOOL : OX_CHAT_USER), text);
+    return add_message(reader, answers ? "assistant" : equals(from, "observation") ? "tool" : "user", text);
 }
 
 static enum ox_status read_sharegpt(struct reader *reader) {
@@ -228,15 +203,15 @@ static enum ox_status read_sharegpt(struct reader *reader) {
     const bool has_system = equals(json_object_get(json_array_get(list, 0), "from"), "system");
     const char *text = NULL;
     char where[WHERE_BYTES];
-    enum ox_status status = refuse(reader->where, reader->row, "tools");
-    if (status == OX_OK && has_system) {
+    enum ox_status status = OX_OK;
+    if (has_system) {
         status = ox_json_get_string(where_of(reader, "conversations", 0, where), json_array_get(list, 0), "value", true,
                                     &text);
-    } else if (status == OX_OK) {
+    } else {
         status = ox_json_get_string(reader->where, reader->row, "system", false, &text);
     }
     if (status == OX_OK && text != NULL && (has_system || text[0] != '\0')) {
-        status = add_message(reader, OX_CHAT_SYSTEM, text);
+        status = add_message(reader, "system", text);
     }
     const size_t count = json_array_size(list);
     for (size_t i = has_system ? 1 : 0; status == OX_OK && i < count; i++) {
@@ -270,8 +245,8 @@ static enum ox_status read_history(struct reader *reader) {
         if (json_array_size(pair) != 2 || asked == NULL || answered == NULL) {
             return fail_value(reader->where, "history", "a list of [user, assistant] pairs", pair);
         }
-        status = add_message(reader, OX_CHAT_USER, asked);
-        OX_TRY(status, add_message(reader, OX_CHAT_ASSISTANT, answered));
+        status = add_message(reader, "user", asked);
+        OX_TRY(status, add_message(reader, "assistant", answered));
     }
     return status;
 }
@@ -283,39 +258,101 @@ static enum ox_status read_alpaca(struct reader *reader) {
     OX_TRY(status, ox_json_get_string(reader->where, reader->row, "output", true, &output));
     OX_TRY(status, ox_json_get_string(reader->where, reader->row, "system", false, &system));
     if (status == OX_OK && system != NULL && system[0] != '\0') {
-        status = add_message(reader, OX_CHAT_SYSTEM, system);
+        status = add_message(reader, "system", system);
     }
     OX_TRY(status, read_history(reader));
-    OX_TRY(status, add_joined(reader, OX_CHAT_USER, instruction, input));
-    return status == OX_OK ? add_message(reader, OX_CHAT_ASSISTANT, output) : status;
+    OX_TRY(status, add_joined(reader, "user", instruction, input));
+    return status == OX_OK ? add_message(reader, "assistant", output) : status;
 }
 
 /* ---- {"prompt"}, {"text"} ------------------------------------------------------------------------------------ */
 
+static enum ox_status copy_text(struct reader *reader, const char *key, char **out) {
+    const char *text = NULL;
+    const enum ox_status status = ox_json_get_string(reader->where, reader->row, key, true, &text);
+    if (status != OX_OK) {
+        return status;
+    }
+    *out = strdup(text);
+    return *out != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory for a text", reader->where);
+}
+
 static enum ox_status read_completion(struct reader *reader) {
-    const char *prompt = NULL, *completion = NULL;
     reader->chat->kind = OX_CHAT_COMPLETION;
-    enum ox_status status = ox_json_get_string(reader->where, reader->row, "prompt", true, &prompt);
-    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "completion", true, &completion));
-    OX_TRY(status, add_message(reader, OX_CHAT_USER, prompt));
-    return status == OX_OK ? add_message(reader, OX_CHAT_ASSISTANT, completion) : status;
+    enum ox_status status = copy_text(reader, "prompt", &reader->chat->prompt);
+    OX_TRY(status, copy_text(reader, "completion", &reader->chat->text));
+    return status;
 }
 
 static enum ox_status read_text(struct reader *reader) {
-    const char *text = NULL;
     reader->chat->kind = OX_CHAT_TEXT;
-    const enum ox_status status = ox_json_get_string(reader->where, reader->row, "text", true, &text);
-    return status == OX_OK ? add_message(reader, OX_CHAT_ASSISTANT, text) : status;
+    return copy_text(reader, "text", &reader->chat->text);
+}
+
+/* ---- what belongs to every conversation ---------------------------------------------------------------------- */
+
+/* Takes over "tools", which may be JSON in a text, "documents" and "chat_template_kwargs". */
+static enum ox_status read_rest(struct reader *reader) {
+    json_t *const tools = json_object_get(reader->row, "tools");
+    json_t *const documents = json_object_get(reader->row, "documents");
+    json_t *const kwargs = json_object_get(reader->row, "chat_template_kwargs");
+    json_t *const conversation = reader->chat->conversation;
+    json_t *parsed = NULL;
+    enum ox_status status = OX_OK;
+    if (json_is_string(tools) && json_string_length(tools) > 0) {
+        status = ox_json_parse(reader->where, json_string_value(tools), json_string_length(tools), &parsed);
+    } else if (!json_is_string(tools)) {
+        parsed = json_incref(tools);
+    }
+    bool stored = true;
+    if (status == OX_OK && !is_empty(parsed)) {
+        status = json_is_array(parsed) ? OX_OK : fail_value(reader->where, "tools", "a list of tools", parsed);
+        stored = json_object_set(conversation, "tools", parsed) == 0;
+    }
+    if (status == OX_OK && !is_empty(documents)) {
+        stored = stored && json_object_set(conversation, "documents", documents) == 0;
+    }
+    if (status == OX_OK && !is_empty(kwargs)) {
+        status = json_is_object(kwargs) ? OX_OK
+                                        : fail_value(reader->where, "chat_template_kwargs", "an object", kwargs);
+        stored = stored && json_object_set(conversation, "chat_template_kwargs", kwargs) == 0;
+    }
+    json_decref(parsed);
+    return status == OX_OK && !stored ? no_memory(reader) : status;
+}
+
+/* The assistant's messages are trained in forms that have no weights. */
+static enum ox_status train_all(struct reader *reader) {
+    const json_t *const messages = messages_of(reader);
+    reader->chat->trained = calloc(json_array_size(messages) + 1, sizeof *reader->chat->trained);
+    for (size_t i = 0; reader->chat->trained != NULL && i < json_array_size(messages); i++) {
+        reader->chat->trained[i] = is_assistant(json_array_get(messages, i));
+    }
+    return reader->chat->trained != NULL ? OX_OK : no_memory(reader);
+}
+
+static enum ox_status read_form(struct reader *reader, enum ox_status (*read)(struct reader *)) {
+    reader->chat->kind = OX_CHAT_MESSAGES;
+    reader->chat->conversation = json_pack("{s:[]}", key_messages);
+    enum ox_status status = reader->chat->conversation != NULL ? read(reader) : no_memory(reader);
+    if (status != OX_OK || reader->chat->kind != OX_CHAT_MESSAGES) {
+        json_decref(reader->chat->conversation);
+        reader->chat->conversation = NULL;
+        return status;
+    }
+    if (reader->chat->trained == NULL) {
+        status = train_all(reader);
+    }
+    return status == OX_OK ? read_rest(reader) : status;
 }
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
 void ox_chat_free(struct ox_chat *chat) {
-    for (size_t i = 0; i < chat->count; i++) {
-        free(chat->messages[i].text);
-        free(chat->messages[i].reasoning);
-    }
-    free(chat->messages);
+    json_decref(chat->conversation);
+    free(chat->trained);
+    free(chat->prompt);
+    free(chat->text);
     memset(chat, 0, sizeof *chat);
 }
 
@@ -323,7 +360,7 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, struct ox_chat
     static const struct {
         const char *key;
         enum ox_status (*read)(struct reader *);
-    } forms[] = {{"messages", read_messages},
+    } forms[] = {{key_messages, read_messages},
                  {"conversations", read_sharegpt},
                  {"instruction", read_alpaca},
                  {"prompt", read_completion},
@@ -331,18 +368,16 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, struct ox_chat
     struct reader reader = {.where = where, .row = row, .chat = out};
     char excerpt[OX_JSON_EXCERPT_BYTES];
     ox_chat_free(out);
-    out->kind = OX_CHAT_MESSAGES;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const json_t *const value = json_object_get(row, forms[i].key);
         if (value != NULL && !json_is_null(value)) {
-            const enum ox_status status = forms[i].read(&reader);
+            const enum ox_status status = read_form(&reader, forms[i].read);
             if (status != OX_OK) {
                 ox_chat_free(out);
             }
             return status;
         }
     }
-    ox_chat_free(out);
     return ox_fail(OX_E_CONFIG,
                    "%s: a row must be an object with \"messages\", \"conversations\", \"instruction\" and \"output\", "
                    "\"prompt\" and \"completion\", or \"text\", but is %s",

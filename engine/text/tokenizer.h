@@ -85,9 +85,10 @@ struct ox_id_mask { /* one mark per id, 0 or 1; free with ox_id_mask_free */
 void ox_id_mask_free(struct ox_id_mask *marks);
 
 /* Encodes a text of several parts like ox_encode over the whole text, so tokens may span parts. Special-token strings
- * become tokens only inside control parts, and no BOS or EOS is added. *marks gets 1 for each id that covers a byte of
- * a marked part, else 0. (If a normalizer joins characters across parts, or one unknown token covers two parts, the
- * mark may be off by that token.) Every part ends between characters, and the last one ends the text. A failure
+ * become tokens only inside control parts (those that are searched for after the normalizer, only if every part is a
+ * control part), and no BOS or EOS is added. *marks gets 1 for each id that covers a byte of a marked part, else 0.
+ * (If a normalizer joins characters across parts, or one unknown token covers two parts, the mark may be off by that
+ * token.) Every part ends between characters, and the last one ends the text. A failure
  * appends nothing. */
 OX_MUST enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
                                        size_t part_count, struct ox_ids *out, struct ox_id_mask *marks);

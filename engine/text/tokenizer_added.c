@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t child_of(const struct ox_trie *trie, uint32_t node, uint8_t byte) {
+uint32_t ox_trie_child(const struct ox_trie *trie, uint32_t node, uint8_t byte) {
     uint32_t child = node == 0 ? trie->first[byte] : trie->nodes[node].child;
     while (node != 0 && child != 0 && trie->nodes[child].byte != byte) {
         child = trie->nodes[child].sibling;
@@ -38,7 +38,7 @@ static uint32_t longest(const struct ox_added_scan *scan, size_t pos, size_t *en
     uint32_t best = 0;
     uint32_t node = 0;
     for (size_t i = pos; i < scan->bytes; i++) {
-        node = child_of(scan->trie, node, (uint8_t)scan->text[i]);
+        node = ox_trie_child(scan->trie, node, (uint8_t)scan->text[i]);
         if (node == 0) {
             break;
         }
@@ -123,7 +123,7 @@ static bool may_be_special(struct ox_added_scan *scan, size_t begin, size_t end)
 enum ox_status ox_trie_add(struct ox_trie *trie, const char *text, size_t bytes, uint32_t token) {
     uint32_t node = 0;
     for (size_t i = 0; i < bytes; i++) {
-        uint32_t child = child_of(trie, node, (uint8_t)text[i]);
+        uint32_t child = ox_trie_child(trie, node, (uint8_t)text[i]);
         if (child == 0) {
             const enum ox_status status = add_child(trie, node, (uint8_t)text[i], &child);
             if (status != OX_OK) {

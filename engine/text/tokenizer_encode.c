@@ -612,7 +612,10 @@ enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, con
     const struct ox_text_part *part = parts;
     enum ox_status status = check_utf8(text, bytes);
     encoder->out = out;
-    encoder->parse_special = false; /* after the normalizer, the part that a token came from is unknown */
+    encoder->parse_special = true; /* after the normalizer, the part that a token came from is unknown */
+    for (size_t i = 0; i < part_count; i++) {
+        encoder->parse_special = encoder->parse_special && parts[i].control;
+    }
     while (status == OX_OK && ox_added_next(&scan)) {
         status = encode_gap(encoder, &scan, &part, marks);
     }

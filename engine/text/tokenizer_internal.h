@@ -128,6 +128,8 @@ struct ox_trie {
     uint32_t first[256]; /* children of the root */
 };
 OX_MUST enum ox_status ox_trie_add(struct ox_trie *trie, const char *text, size_t bytes, uint32_t token);
+/* The node that `byte` leads to from `node`; 0: none. */
+uint32_t ox_trie_child(const struct ox_trie *trie, uint32_t node, uint8_t byte);
 void ox_trie_free(struct ox_trie *trie);
 
 /* A walk over the added tokens in a text. Set trie, tokens, text and bytes, and how special tokens are treated; zero

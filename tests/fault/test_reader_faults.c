@@ -189,12 +189,13 @@ static enum ox_status work_model(void) {
     return status;
 }
 
-static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct ox_ids *ids,
+static enum ox_status use_tokenizer(const char *path, const struct ox_tokenizer *tokenizer, struct ox_ids *ids,
                                     struct ox_id_mask *marks) {
     static const char row[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"one two\"},{\"role\":\"user\","
                               "\"content\":\"Hi <|im_end|> e\xcc\x81 12\"},{\"role\":\"assistant\",\"content\":"
                               "[{\"type\":\"text\",\"text\":\"yes, it is\"}]}]}";
-    const struct ox_chat_options options = {.parse_special = true};
+    struct ox_chat_options options = {0};
+    struct ox_template *chat_template = NULL;
     struct ox_encoder *encoder = NULL;
     struct ox_chat_renderer *renderer = NULL;
     struct ox_chat chat = {0};
@@ -209,6 +210,10 @@ static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct
         see(text, status == OX_OK ? bytes : 0);
     }
     if (status == OX_OK) {
+        status = ox_template_open(path, "", &chat_template);
+    }
+    if (status == OX_OK) {
+        options.chat_template = chat_template;
         status = ox_chat_open(tokenizer, &options, &renderer);
     }
     if (status == OX_OK) {
@@ -220,6 +225,7 @@ static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct
     free(text);
     ox_chat_free(&chat);
     ox_chat_close(&renderer);
+    ox_template_close(&chat_template);
     ox_encoder_close(&encoder);
     return status;
 }
@@ -231,7 +237,7 @@ static enum ox_status take_tokenizer(const char *path) {
     enum ox_status status = ox_tokenizer_open(path, &tokenizer);
     CHECK((status == OX_OK) == (tokenizer != NULL));
     if (status == OX_OK) {
-        status = use_tokenizer(tokenizer, &ids, &marks);
+        status = use_tokenizer(path, tokenizer, &ids, &marks);
     }
     if (status == OX_OK) {
         see(ids.ids, ids.count * sizeof *ids.ids);

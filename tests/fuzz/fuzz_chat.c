@@ -1,69 +1,70 @@
-/* Rows of JSON, rendered: the first line of the input names the chat template and may name options ("qwen3 special
- * prompt no-thinking"), each further line is a row. With "foreign" the tokenizer is chatml's, which lacks the tokens of
- * most others; with "detect" the template is told by the tokenizer's own. Ids lie below the vocabulary, each has a
- * mark, and no text of a row makes a special token. */
+/* Rows of JSON, rendered: the first line of the input names a folder of tests/golden/chat, whose tokenizer and chat
+ * template are used, and may name options ("qwen3 special prompt last"), each further line is a row. With "plain" the
+ * template is one that writes roles and contents alone. Ids lie below the vocabulary, each has a mark, and no text of a
+ * row makes a special token. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
 #include "engine/text/chat.h"
 #include "tests/kit/test.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_LINE_BYTES = 64, RENDERERS_KEPT = 61 };
+enum { FIRST_LINE_BYTES = 64, FOLDERS = 10, FLAGS = 24 };
 
-/* Opened at the first use, and kept. */
-static struct ox_tokenizer *tokenizers[OX_CHAT_FAMILY_COUNT];
+static const char *const names[FOLDERS] = {"chatml",     "qwen2.5",           "qwen3",      "llama2",
+                                           "llama3",     "mistral-v1",        "mistral-v3", "mistral-v3-tekken",
+                                           "mistral-v7", "mistral-v7-tekken"};
+static const char plain_template[] =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-static const struct ox_tokenizer *tokenizer_of(enum ox_chat_family family) {
-    if (tokenizers[family] == NULL) {
-        char path[OX_PATH_BYTES];
-        REQUIRE_OK(ox_path_join("tests/golden/chat", ox_chat_family_name(family), path));
-        REQUIRE_OK(ox_tokenizer_open(path, &tokenizers[family]));
-    }
-    return tokenizers[family];
+/* Opened at the first use, and kept: opening takes longer than most inputs. */
+static struct subject {
+    struct ox_tokenizer *tokenizer;
+    struct ox_template *templates[2]; /* the folder's own, and the plain one */
+    struct ox_chat_renderer *renderers[2][FLAGS];
+} subjects[FOLDERS];
+
+static void open_subject(struct subject *subject, const char *name) {
+    char path[OX_PATH_BYTES];
+    const char *const file = fuzz_path("plain.jinja");
+    const struct fuzz_part part = {plain_template, sizeof plain_template - 1};
+    REQUIRE_OK(ox_path_join("tests/golden/chat", name, path));
+    REQUIRE_OK(ox_tokenizer_open(path, &subject->tokenizer));
+    REQUIRE_OK(ox_template_open(path, "", &subject->templates[0]));
+    fuzz_write_part(file, &part);
+    REQUIRE_OK(ox_template_open(path, file, &subject->templates[1]));
 }
 
-/* The template and the options of the first line, which may be anything. */
-static const struct ox_tokenizer *read_first_line(const struct fuzz_part *line, struct ox_chat_options *options) {
+/* The renderer that the first line asks for, which may be anything. */
+static struct ox_chat_renderer *renderer_of(const struct fuzz_part *line, const struct ox_tokenizer **tokenizer,
+                                            bool *parse_special) {
     char text[FIRST_LINE_BYTES] = "";
-    enum ox_chat_family family = OX_CHAT_CHATML;
+    size_t folder = 0;
     memcpy(text, line->text, line->bytes < sizeof text - 1 ? line->bytes : sizeof text - 1);
-    for (unsigned i = 0; i < OX_CHAT_FAMILY_COUNT; i++) {
-        const char *const name = ox_chat_family_name((enum ox_chat_family)i);
-        if (strncmp(text, name, strlen(name)) == 0) {
-            family = (enum ox_chat_family)i; /* a longer name comes behind the one it begins with */
-        }
+    for (size_t i = 0; i < FOLDERS; i++) {
+        folder = strncmp(text, names[i], strlen(names[i])) == 0 ? i : folder; /* a longer name comes behind */
     }
-    options->family = strstr(text, " detect") != NULL ? NULL : ox_chat_family_name(family);
-    options->parse_special = strstr(text, " special") != NULL;
-    options->generation_prompt = strstr(text, " prompt") != NULL;
-    options->no_thinking = strstr(text, " no-thinking") != NULL;
-    return tokenizer_of(strstr(text, " foreign") != NULL ? OX_CHAT_CHATML : family);
-}
-
-/* Opened when first asked for, and kept until another one needs the place: opening takes longer than most inputs. */
-static struct ox_chat_renderer *renderer_of(const struct ox_tokenizer *tokenizer,
-                                            const struct ox_chat_options *options) {
-    static struct kept {
-        const struct ox_tokenizer *tokenizer;
-        struct ox_chat_options options;
-        struct ox_chat_renderer *renderer;
-    } all[RENDERERS_KEPT];
-    const size_t flags = options->parse_special + 2 * options->generation_prompt + 4 * options->no_thinking;
-    const size_t family =
-        options->family != NULL ? (size_t)(unsigned char)options->family[strlen(options->family) - 1] : 0;
-    struct kept *const kept = &all[(flags + 8 * family + (uintptr_t)tokenizer / 64) % RENDERERS_KEPT];
-    if (kept->renderer == NULL || kept->tokenizer != tokenizer || kept->options.family != options->family ||
-        kept->options.parse_special != options->parse_special ||
-        kept->options.generation_prompt != options->generation_prompt ||
-        kept->options.no_thinking != options->no_thinking) {
-        ox_chat_close(&kept->renderer);
-        *kept = (struct kept){.tokenizer = tokenizer, .options = *options};
-        FUZZ_CHECK(ox_chat_open(tokenizer, options, &kept->renderer) == OX_OK);
+    struct subject *const subject = &subjects[folder];
+    if (subject->tokenizer == NULL) {
+        open_subject(subject, names[folder]);
     }
-    return kept->renderer;
+    const size_t plain = strstr(text, " plain") != NULL;
+    const struct ox_chat_options options = {
+        .chat_template = subject->templates[plain],
+        .parse_special = strstr(text, " special") != NULL,
+        .generation_prompt = strstr(text, " prompt") != NULL,
+        .train_on = strstr(text, " last") != NULL         ? OX_TRAIN_ON_LAST
+                    : strstr(text, " everything") != NULL ? OX_TRAIN_ON_PROMPTS
+                                                          : OX_TRAIN_ON_ALL};
+    const size_t flags = options.parse_special + 2 * options.generation_prompt + 4 * options.train_on;
+    if (subject->renderers[plain][flags] == NULL) {
+        FUZZ_CHECK(ox_chat_open(subject->tokenizer, &options, &subject->renderers[plain][flags]) == OX_OK);
+    }
+    *tokenizer = subject->tokenizer;
+    *parse_special = options.parse_special;
+    return subject->renderers[plain][flags];
 }
 
 static size_t count_special(const struct ox_tokenizer *tokenizer, const struct ox_ids *ids) {
@@ -74,21 +75,36 @@ static size_t count_special(const struct ox_tokenizer *tokenizer, const struct o
     return count;
 }
 
-/* The text of a conversation adds no special token: as many come out as with harmless texts. */
+/* Replaces every text in a content by a harmless one. */
+static void make_harmless(json_t *messages) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *const message = json_array_get(messages, i);
+        if (json_object_get(message, "content") != NULL) {
+            FUZZ_CHECK(json_object_set_new(message, "content", json_string("x")) == 0);
+        }
+    }
+}
+
+/* The contents of a conversation add no special token: as many come out as with harmless contents. */
 static void check_special(struct ox_chat_renderer *renderer, const struct ox_tokenizer *tokenizer,
-                          const struct ox_chat *chat, size_t expected) {
-    struct ox_chat plain = {.kind = chat->kind, .count = chat->count};
+                          const struct ox_chat *chat, size_t found) {
+    struct ox_chat plain = *chat;
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};
-    plain.messages = calloc(chat->count + 1, sizeof *plain.messages);
-    FUZZ_CHECK(plain.messages != NULL);
-    for (size_t i = 0; i < chat->count; i++) {
-        plain.messages[i] = (struct ox_chat_message){.role = chat->messages[i].role, .trained = true};
-        plain.messages[i].text = (char *)(uintptr_t) "x";
+    if (chat->kind == OX_CHAT_MESSAGES) {
+        plain.conversation = json_deep_copy(chat->conversation);
+        FUZZ_CHECK(plain.conversation != NULL);
+        make_harmless(json_object_get(plain.conversation, "messages"));
+    } else {
+        plain.text = (char *)(uintptr_t) "x";
+        plain.prompt = plain.prompt != NULL ? plain.text : NULL;
     }
-    FUZZ_CHECK(ox_chat_render(renderer, "plain", &plain, &ids, &marks) == OX_OK);
-    FUZZ_CHECK(count_special(tokenizer, &ids) == expected);
-    free(plain.messages);
+    if (ox_chat_render(renderer, "plain", &plain, &ids, &marks) == OX_OK) {
+        FUZZ_CHECK(count_special(tokenizer, &ids) == found);
+    }
+    if (chat->kind == OX_CHAT_MESSAGES) {
+        json_decref(plain.conversation);
+    }
     ox_ids_free(&ids);
     ox_id_mask_free(&marks);
 }
@@ -111,10 +127,10 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     enum ox_status status = ox_chat_read_line(where, row->text, row->bytes, &chat);
     fuzz_accepted = fuzz_accepted && status == OX_OK;
     if (status != OX_OK) {
-        FUZZ_CHECK(chat.count == 0);
+        FUZZ_CHECK(chat.conversation == NULL && chat.text == NULL);
         fuzz_check_failure(status, where);
     } else {
-        FUZZ_CHECK(chat.count > 0);
+        FUZZ_CHECK((chat.conversation != NULL) == (chat.kind == OX_CHAT_MESSAGES));
         status = ox_chat_render(renderer, where, &chat, &ids, &marks);
         fuzz_accepted = fuzz_accepted && status == OX_OK;
         if (status == OX_OK) {
@@ -132,29 +148,20 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     ox_id_mask_free(&marks);
 }
 
-static void check_name(const struct ox_tokenizer *tokenizer) {
-    const struct ox_chat_options options = {.family = "none"};
-    struct ox_chat_renderer *renderer = NULL;
-    fuzz_check_failure(ox_chat_open(tokenizer, &options, &renderer), "--chat-template");
-    ox_chat_close(&renderer);
-}
-
 int fuzz_chat(const uint8_t *data, size_t bytes) {
     const char *text = (const char *)data;
     const char *const end = text + bytes;
     const struct ox_tokenizer *tokenizer = NULL;
     struct ox_chat_renderer *renderer = NULL;
-    struct ox_chat_options options = {0};
+    bool parse_special = false;
     fuzz_accepted = true;
     for (size_t line = 0; text < end; line++) {
         const char *const newline = memchr(text, '\n', (size_t)(end - text));
         const struct fuzz_part part = {text, (size_t)((newline != NULL ? newline : end) - text)};
         if (line == 0) {
-            tokenizer = read_first_line(&part, &options);
-            check_name(tokenizer);
-            renderer = renderer_of(tokenizer, &options);
+            renderer = renderer_of(&part, &tokenizer, &parse_special);
         } else {
-            take_row(renderer, tokenizer, options.parse_special, &part);
+            take_row(renderer, tokenizer, parse_special, &part);
         }
         text += part.bytes + 1;
     }

@@ -3,7 +3,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "engine/text/chat.h"
 #include "engine/text/tokenizer_internal.h"
 #include "tests/kit/test.h"
 
@@ -162,7 +161,6 @@ static void check_tokenizer(const struct ox_tokenizer *tokenizer, const struct f
     const uint32_t count = ox_tokenizer_vocab_count(tokenizer);
     const int64_t bos = ox_tokenizer_bos(tokenizer), eos = ox_tokenizer_eos(tokenizer);
     struct ox_encoder *encoder = NULL;
-    enum ox_chat_family family;
     int32_t ids[TEXT_BYTES_MAX];
     char *none = NULL;
     size_t none_bytes = 0;
@@ -170,9 +168,6 @@ static void check_tokenizer(const struct ox_tokenizer *tokenizer, const struct f
     for (uint32_t id = 0; id < count; id++) {
         const char *const token = ox_tokenizer_token(tokenizer, id);
         FUZZ_CHECK(token == NULL || ox_tokenizer_find(tokenizer, token, strlen(token)) >= 0);
-    }
-    if (ox_chat_family_pick(tokenizer, NULL, &family) != OX_OK) {
-        fuzz_check_failure(OX_E_CONFIG, "--chat-template");
     }
     for (size_t i = 0; i < text->bytes; i++) {
         ids[i] = (unsigned char)text->text[i] * 7;

@@ -554,17 +554,19 @@ def chat():
         rows("good-" + family, family, {"messages": system + turns + turns}, {"messages": turns},
              {"text": "he <s> he"}, {"prompt": "a", "completion": "b</s>"})
         rows("good-special-" + family, family + " special", {"messages": turns})
-        rows("good-prompt-" + family, family + " prompt no-thinking", {"messages": system + turns + turns[:1]})
+        rows("good-prompt-" + family, family + " prompt", {"messages": system + turns + turns[:1]})
         rows("bad-roles-" + family, family + " prompt", {"messages": turns})
-        if family not in ("chatml", "qwen2.5", "qwen3"):
-            rows("bad-tool-" + family, family, {"messages": turns + [message("tool", "t")]})
     for family in FAMILIES[:3]:
         rows("good-tools-" + family, family,
              {"messages": turns + [message("tool", "a"), message("tool", "b"), turns[1]]})
         rows("good-order-" + family, family, {"messages": [turns[1], system[0], turns[0], turns[0], turns[1]]})
     for family in FAMILIES:
-        rows("good-detect-" + family, family + " detect", {"messages": turns})
-        rows("foreign-" + family, family + " foreign", {"messages": turns}, {"messages": system + turns})
+        rows("good-last-" + family, family + " last", {"messages": turns + turns})
+        rows("good-everything-" + family, family + " everything", {"messages": system + turns})
+        rows("good-plain-" + family, family + " plain", {"messages": turns}, {"messages": system + turns})
+    rows("good-calls", "chatml plain", {"messages": turns + [
+        message("assistant", "x", tool_calls=[{"id": "<|im_end|>"}]), message("developer", "<|im_")],
+        "tools": [{"<s>": 1}], "documents": [{"text": "</s>"}], "chat_template_kwargs": {"a": None}})
     rows("good-thinking", "qwen3", {"messages": [
         turns[0], message("assistant", "<think>\nwell\n</think>\n\nyo"), turns[0],
         message("assistant", "yo", reasoning_content="so \n"), message("user", "<tool_response>x</tool_response>"),
@@ -581,14 +583,13 @@ def chat():
         {"messages": [turns[0], {**turns[1], "weight": 1.0, "loss_weight": None, "tool_calls": []}], "tools": []})
     for name, row in {
             "json": None, "empty": {}, "list": [], "messages": {"messages": []}, "messages-text": {"messages": "x"},
-            "message": {"messages": [1]}, "role": {"messages": [message("me", "x")]},
+            "message": {"messages": [1]}, "role": {"messages": [message(3, "x")]},
             "role-none": {"messages": [{"content": "x"}]}, "content": {"messages": [{"role": "user"}]},
             "content-part": {"messages": [message("user", [{"type": "image"}])]},
             "content-number": {"messages": [message("user", 3)]},
-            "reasoning": {"messages": [message("assistant", "x", reasoning_content=3)]},
-            "calls": {"messages": [message("assistant", "x", tool_calls=[{}])]},
-            "function": {"messages": [message("assistant", "x", function_call={})]},
-            "tools": {"tools": [{}], "messages": turns}, "tools-sharegpt": {"tools": "x", "conversations": []},
+            "calls": {"messages": [message("assistant", 3, tool_calls=[{}])]},
+            "tools": {"tools": {}, "messages": turns}, "tools-text": {"tools": "x", "messages": turns},
+            "kwargs": {"chat_template_kwargs": 3, "messages": turns},
             "weight": {"messages": [message("assistant", "x", weight=0.5)]},
             "weight-user": {"messages": [message("user", "x", weight=1)]},
             "turns": {"conversations": [{"from": "human", "value": "h"}]},
@@ -606,9 +607,7 @@ def chat():
         rows("bad-" + name, "chatml", row)
     put("chat", "bad-line", b'chatml\n{"text": "a"')
     put("chat", "bad-utf8", b'chatml\n{"text": "a\xff"}')
-    for family in ("llama2", "mistral-v1", "mistral-v7"):
-        rows("bad-alone-" + family, family, {"messages": system})
-        rows("bad-turn-" + family, family, {"messages": turns[:1] * 2})
+    rows("bad-place", "chatml plain", {"messages": [turns[1]]})
 
 
 # ---- token files, YAML, checkpoints ------------------------------------------------------------------------------

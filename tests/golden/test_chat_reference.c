@@ -77,13 +77,17 @@ int main(void) {
     if (data == NULL) {
         test_skip("the real tokenizers are not there; set OX_TEST_DATA to their folder");
     }
-    const struct ox_chat_options options = {.family = NULL};
+    struct ox_chat_options options = {0};
+    struct ox_template *chat_template = NULL;
     REQUIRE_OK(ox_path_join(data, "tokenizers/qwen3", path));
     REQUIRE_OK(ox_tokenizer_open(path, &tokenizer));
+    REQUIRE_OK(ox_template_open(path, "", &chat_template));
+    options.chat_template = chat_template;
     REQUIRE_OK(ox_chat_open(tokenizer, &options, &renderer));
     REQUIRE_OK(ox_path_join(data, "text/instruct/v1_sft_demo.jsonl", path));
     compare(renderer, path);
     ox_chat_close(&renderer);
+    ox_template_close(&chat_template);
     ox_tokenizer_close(&tokenizer);
     return test_end();
 }

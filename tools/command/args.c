@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { FLAG_BYTES = 96, OPTIONS_MAX = 128 };
+enum { FLAG_BYTES = 96, OPTIONS_MAX = 160 };
 
 struct arguments {
     const struct ox_command *command;

@@ -31,6 +31,8 @@ struct generating {
     const struct ox_config *config;
     struct ox_hf_folder *folder;
     struct ox_tokenizer *tokenizer; /* NULL: the model's tokens are bytes */
+    struct ox_template *chat_template; /* this and the renderer: with --chat alone */
+    struct ox_chat_renderer *renderer;
     struct ox_generator *generator;
     struct ox_sampler *sampler;
     struct ox_ids ids, stops;
@@ -57,6 +59,7 @@ static enum ox_status check_options(struct generating *g) {
     }
     const char *const name = config->system_prompt[0] != '\0' ? "system-prompt"
                              : config->chat_template[0] != '\0' ? "chat-template"
+                             : config->chat_template_kwargs[0] != '\0' ? "chat-template-kwargs"
                              : !config->thinking ? "no-thinking" : NULL;
     if (!config->chat && name != NULL) {
         return ox_fail(OX_E_CONFIG, "--%s is for conversations; add --chat, or remove it", name);
@@ -165,29 +168,51 @@ static enum ox_status encode_plain(struct generating *g, const char *where, cons
     return status;
 }
 
-/* Renders the prompt as one message. Messages are C strings, so a NUL is refused. */
-static enum ox_status encode_chat(struct generating *g, const char *where, char *text, size_t bytes) {
+/* Opens the model's chat template. */
+static enum ox_status open_chat(struct generating *g) {
     const struct ox_config *const config = g->config;
-    const struct ox_chat_options options = {
-        .family = config->chat_template[0] != '\0' ? config->chat_template : NULL,
-        .generation_prompt = true,
-        .no_thinking = !config->thinking};
-    char system[OX_CONFIG_PROSE_BYTES];
-    struct ox_chat_message messages[2] = {{.role = OX_CHAT_SYSTEM, .text = system},
-                                          {.role = OX_CHAT_USER, .text = text}};
-    const bool leads = config->system_prompt[0] != '\0';
-    const struct ox_chat chat = {
-        .kind = OX_CHAT_MESSAGES, .messages = leads ? messages : messages + 1, .count = leads ? 2 : 1};
-    struct ox_chat_renderer *renderer = NULL;
+    struct ox_chat_options options = {.generation_prompt = true};
+    json_t *kwargs = NULL;
+    enum ox_status status = ox_chat_kwargs(config->chat_template_kwargs, &kwargs);
+    if (status == OX_OK && !config->thinking && json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
+        status = ox_fail(OX_E_NOMEM, "no memory for the variables of the chat template");
+    }
+    OX_TRY(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
+                                    config->chat_template, &g->chat_template));
+    options.chat_template = g->chat_template;
+    options.now = ox_chat_date(config->clock_s);
+    options.kwargs = kwargs;
+    OX_TRY(status, ox_chat_open(g->tokenizer, &options, &g->renderer));
+    json_decref(kwargs);
+    return status;
+}
+
+/* Renders the prompt as one message. A NUL is refused, as in rows. */
+static enum ox_status encode_chat(struct generating *g, const char *where, const char *text, size_t bytes) {
+    const struct ox_config *const config = g->config;
+    struct ox_chat chat = {.kind = OX_CHAT_MESSAGES};
     struct ox_id_mask marks = {0};
-    memcpy(system, config->system_prompt, sizeof system);
+    bool trained[2] = {false, false};
     if (memchr(text, '\0', bytes) != NULL) {
         return ox_fail(OX_E_CONFIG, "%s: the message contains a NUL character; remove it", where);
     }
-    enum ox_status status = ox_chat_open(g->tokenizer, &options, &renderer);
-    OX_TRY(status, ox_chat_render(renderer, where, &chat, &g->ids, &marks));
+    const size_t valid = ox_utf8_valid(text, bytes);
+    if (valid != bytes) {
+        return ox_fail(OX_E_CORRUPT, "%s: the text is not UTF-8 at byte %zu (0x%02x)", where, valid,
+                       (unsigned char)text[valid]);
+    }
+    chat.trained = trained;
+    chat.conversation =
+        config->system_prompt[0] != '\0'
+            ? json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "system", "content", config->system_prompt,
+                        "role", "user", "content", text)
+            : json_pack("{s:[{s:s,s:s}]}", "messages", "role", "user", "content", text);
+    enum ox_status status =
+        chat.conversation != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s: --system-prompt is not UTF-8 text", where);
+    OX_TRY(status, open_chat(g));
+    OX_TRY(status, ox_chat_render(g->renderer, where, &chat, &g->ids, &marks));
     ox_id_mask_free(&marks);
-    ox_chat_close(&renderer);
+    json_decref(chat.conversation);
     return status;
 }
 
@@ -233,23 +258,6 @@ static enum ox_status read_stops(struct ox_ids *stops, const char *where, const 
     return status;
 }
 
-/* Finds the token that ends a turn in the chat template, or -1. */
-static enum ox_status end_of_turn(const struct generating *g, int64_t *id) {
-    const char *const name = g->config->chat_template[0] != '\0' ? g->config->chat_template : NULL;
-    enum ox_chat_family family;
-    *id = -1;
-    const enum ox_status status = ox_chat_family_pick(g->tokenizer, name, &family);
-    if (status != OX_OK) {
-        return status;
-    }
-    const bool chatml = family == OX_CHAT_CHATML || family == OX_CHAT_QWEN25 || family == OX_CHAT_QWEN3;
-    const char *const text = chatml ? "<|im_end|>" : family == OX_CHAT_LLAMA3 ? "<|eot_id|>" : NULL;
-    if (text != NULL) {
-        *id = ox_tokenizer_find(g->tokenizer, text, strlen(text));
-    }
-    return OX_OK;
-}
-
 /* Collects the tokens that end the text: of config.json, generation_config.json, the tokenizer and the chat template.
  * */
 static enum ox_status find_stops(struct generating *g) {
@@ -268,7 +276,7 @@ static enum ox_status find_stops(struct generating *g) {
     }
     OX_TRY(status, ox_ids_add(&g->stops, g->tokenizer != NULL ? ox_tokenizer_eos(g->tokenizer) : -1));
     if (status == OX_OK && g->config->chat) {
-        status = end_of_turn(g, &turn);
+        status = ox_chat_end_of_turn(g->renderer, &turn);
     }
     return status == OX_OK ? ox_ids_add(&g->stops, turn) : status;
 }
@@ -499,6 +507,8 @@ int ox_cmd_generate(const struct ox_config *config) {
     ox_generator_close(&g.generator);
     ox_ids_free(&g.stops);
     ox_ids_free(&g.ids);
+    ox_chat_close(&g.renderer);
+    ox_template_close(&g.chat_template);
     ox_tokenizer_close(&g.tokenizer);
     ox_hf_close(&g.folder);
     return ox_cmd_exit(status);

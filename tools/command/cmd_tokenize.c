@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "engine/text/chat.h"
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
 
@@ -13,7 +14,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define DATA_BYTES_MAX ((size_t)16 << 30)
 
@@ -153,22 +153,6 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
 
 /* ---- --render -------------------------------------------------------------------------------------------------- */
 
-/* SOURCE_DATE_EPOCH, where it is set, pins the date that templates print, in UTC; else it is now, in local time. */
-static enum ox_status date_of_templates(struct tm *out) {
-    const char *const text = getenv("SOURCE_DATE_EPOCH");
-    char *end = NULL;
-    time_t seconds = time(NULL);
-    if (text == NULL) {
-        return localtime_r(&seconds, out) != NULL ? OX_OK : ox_fail(OX_E_IO, "the date of this machine is unknown");
-    }
-    errno = 0;
-    seconds = (time_t)strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || gmtime_r(&seconds, out) == NULL) {
-        return ox_fail(OX_E_CONFIG, "SOURCE_DATE_EPOCH is \"%.60s\"; it must be seconds since 1970", text);
-    }
-    return OX_OK;
-}
-
 static enum ox_status print_rendered(const char *key, const char *text, size_t bytes) {
     json_t *const line = json_pack("{s:s%}", key, text, bytes);
     const int failed = line == NULL ? -1 : json_dumpf(line, stdout, JSON_COMPACT);
@@ -211,9 +195,9 @@ static enum ox_status render_rows(const struct ox_config *config) {
     if (config->data_count == 0) {
         rendering.path = "";
     }
-    enum ox_status status = date_of_templates(&rendering.now);
-    OX_TRY(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
-                                    config->chat_template, &rendering.template));
+    rendering.now = ox_chat_date(config->clock_s);
+    enum ox_status status = ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
+                                             config->chat_template, &rendering.template);
     OX_TRY(status, for_lines(rendering.path, render_line, &rendering));
     ox_template_close(&rendering.template);
     return status;

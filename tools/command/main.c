@@ -4,7 +4,12 @@
 
 #include "base/log.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+enum { WITH_TEMPLATES = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE };
 
 static int run_version(const struct ox_config *config) {
     (void)config;
@@ -72,6 +77,25 @@ static const char *nearest_command(const char *name) {
     return nearest;
 }
 
+/* SOURCE_DATE_EPOCH, where it is set, pins the date that chat templates print, in UTC; else it is now, in local
+ * time. */
+static enum ox_status read_clock(int64_t *clock_s) {
+    const char *const text = getenv("SOURCE_DATE_EPOCH");
+    char *end = NULL;
+    struct tm parts;
+    const time_t now = time(NULL);
+    if (text == NULL) {
+        *clock_s = localtime_r(&now, &parts) != NULL ? timegm(&parts) : now;
+        return OX_OK;
+    }
+    errno = 0;
+    *clock_s = strtoll(text, &end, 10);
+    const time_t pinned = *clock_s;
+    return errno == 0 && end != text && *end == '\0' && gmtime_r(&pinned, &parts) != NULL
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "SOURCE_DATE_EPOCH is \"%.60s\"; it must be seconds since 1970", text);
+}
+
 static int run_command(const struct ox_command *command, int argc, char **argv) {
     if (ox_args_want_help(argc, argv)) {
         ox_help_print_command(stdout, command);
@@ -81,6 +105,9 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     enum ox_status status = ox_args_parse(command, argc, argv, &config);
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
+    }
+    if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
+        status = read_clock(&config.clock_s);
     }
     return status == OX_OK ? command->run(&config) : ox_cmd_exit(status);
 }

@@ -102,7 +102,8 @@ const char *sys_write_speaker(void) {
     static const char tokenizer[] =
         "{\"bos_token\": \"<|startoftext|>\", \"eos_token\": \"<|endoftext|>\", \"add_bos_token\": false,"
         " \"chat_template\": \"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n'"
-        " + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}\"}\n";
+        " + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+        "{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}\"}\n";
     files_make_folder("speaker");
     files_write_text("speaker/config.json", config);
     files_write_text("speaker/tokenizer_config.json", tokenizer);

@@ -21,7 +21,9 @@ static const char config_text[] =
     " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\", \"eos_token_id\": null}\n";
 static const char tokenizer_config[] =
     "{\"bos_token\": null, \"eos_token\": \"<|endoftext|>\","
-    " \"chat_template\": \"{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}\"}\n";
+    " \"chat_template\": \"{% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}"
+    "{% if not enable_thinking|default(true) %}<|endoftext|>{% endif %}\"}\n";
 
 static const char *model;
 static struct sys_args args;
@@ -210,28 +212,34 @@ static void test_logits(void) {
 
 /* ---- chats ------------------------------------------------------------------------------------------------- */
 
-static void render(const char *system, const char *question, struct ox_ids *ids) {
-    char texts[2][64];
-    struct ox_chat_message messages[2] = {{.role = OX_CHAT_SYSTEM, .text = texts[0]},
-                                          {.role = OX_CHAT_USER, .text = texts[1]}};
-    const struct ox_chat chat = {.kind = OX_CHAT_MESSAGES,
-                                 .messages = system == NULL ? messages + 1 : messages,
-                                 .count = system == NULL ? 1 : 2};
+static void render(const char *system, const char *question, const char *kwargs, struct ox_ids *ids) {
     struct ox_tokenizer *tokenizer = NULL;
+    struct ox_template *chat_template = NULL;
     struct ox_chat_renderer *renderer = NULL;
+    struct ox_chat chat = {0};
     struct ox_id_mask marks = {0};
-    snprintf(texts[0], sizeof texts[0], "%s", system == NULL ? "" : system);
-    snprintf(texts[1], sizeof texts[1], "%s", question);
+    char row[512], first[128] = "";
+    if (system != NULL) {
+        snprintf(first, sizeof first, "{\"role\":\"system\",\"content\":\"%s\"},", system);
+    }
+    snprintf(row, sizeof row,
+             "{\"messages\":[%s{\"role\":\"user\",\"content\":\"%s\"}],\"chat_template_kwargs\":%s}", first, question,
+             kwargs);
+    REQUIRE_OK(ox_chat_read_line("the test", row, strlen(row), &chat));
     REQUIRE_OK(ox_tokenizer_open(model, &tokenizer));
-    REQUIRE_OK(ox_chat_open(tokenizer, &(struct ox_chat_options){.family = "chatml", .generation_prompt = true},
+    REQUIRE_OK(ox_template_open(model, "", &chat_template));
+    REQUIRE_OK(ox_chat_open(tokenizer,
+                            &(struct ox_chat_options){.chat_template = chat_template, .generation_prompt = true},
                             &renderer));
     REQUIRE_OK(ox_chat_render(renderer, "the test", &chat, ids, &marks));
     ox_id_mask_free(&marks);
+    ox_chat_free(&chat);
     ox_chat_close(&renderer);
+    ox_template_close(&chat_template);
     ox_tokenizer_close(&tokenizer);
 }
 
-static void check_chat(const char *system, const char *more) {
+static void check_chat(const char *system, const char *more, const char *kwargs) {
     struct ox_ids expected = {0};
     begin(model, "Who reads?");
     if (system != NULL) {
@@ -242,7 +250,7 @@ static void check_chat(const char *system, const char *more) {
     sys_run_well(&args, &process);
     json_t *report = NULL;
     REQUIRE_OK(ox_json_parse("stdout", process.outcome.out, strlen(process.outcome.out), &report));
-    render(system, "Who reads?", &expected);
+    render(system, "Who reads?", kwargs, &expected);
     CHECK(count_of(report, "prompt_tokens") == expected.count && count_of(report, "new_tokens") == 12);
     for (size_t i = 0; i < expected.count; i++) {
         CHECK(id_at(report, i) == expected.ids[i]);
@@ -277,9 +285,11 @@ static void test_end_of_turn(void) {
 }
 
 static void test_chat(void) {
-    check_chat(NULL, "");
-    check_chat("Be brief.", "");
-    check_chat("Be brief.", "--chat-template chatml");
+    check_chat(NULL, "", "{}");
+    check_chat("Be brief.", "", "{}");
+    check_chat("Be brief.", "--chat-template chatml", "{}");
+    check_chat("Be brief.", "--no-thinking", "{\"enable_thinking\":false}");
+    check_chat(NULL, "--chat-template-kwargs={\"enable_thinking\":false}", "{\"enable_thinking\":false}");
     test_end_of_turn();
 }
 

@@ -22,7 +22,7 @@ static void keep_warning(void *context, enum ox_log_level level, const char *lin
     }
 }
 
-/* Byte by byte, but for "the", with BOS and EOS as asked; a chat template that is detected as chatml. */
+/* Byte by byte, but for "the", with BOS and EOS as asked; the chat template is that of ChatML. */
 static void write_tokenizer(const char *name, bool adds_bos, bool has_ends, bool merges) {
     static const char *const ends = "{\"id\":257,\"content\":\"<s>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":"
                                     "false,\"normalized\":false,\"special\":true},{\"id\":258,\"content\":\"</s>\","
@@ -48,7 +48,10 @@ static void write_tokenizer(const char *name, bool adds_bos, bool has_ends, bool
     snprintf(path, sizeof path, "%s/tokenizer.json", name);
     files_write(path, text, used);
     used =
-        (size_t)snprintf(text, sizeof text, "{%s\"add_bos_token\":%s,\"chat_template\":\"<|im_start|><|im_end|>\"}",
+        (size_t)snprintf(text, sizeof text,
+                         "{%s\"add_bos_token\":%s,\"chat_template\":\"{%% for m in messages %%}<|im_start|>"
+                         "{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{%% endfor %%}"
+                         "{%% if add_generation_prompt %%}<|im_start|>assistant\\n{%% endif %%}\"}",
                          has_ends ? "\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"," : "", adds_bos ? "true" : "false");
     snprintf(path, sizeof path, "%s/tokenizer_config.json", name);
     files_write(path, text, used);
@@ -73,6 +76,7 @@ static struct setup *set_up(const char *name, const char *tokenizer, const char 
                                               .cache_dir = cache[0] != '\0' ? setup->cache : "",
                                               .separator = "",
                                               .chat_template = "",
+                                              .chat_template_kwargs = "",
                                               .threads = 1};
     return setup;
 }

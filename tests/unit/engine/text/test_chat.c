@@ -1,4 +1,4 @@
-/* Conversations: rows read, templates by hand token by token, and ids and masks against transformers
+/* Conversations: rows read, rendered by templates token by token, and ids and masks against transformers
  * (tests/golden/chat/, made by tests/golden/make/golden_chat.py). */
 #include "base/file.h"
 #include "engine/text/chat.h"
@@ -13,20 +13,28 @@ static const char golden[] = "tests/golden/chat";
 
 struct subject {
     struct ox_tokenizer *tokenizer;
+    struct ox_template *chat_template;
     struct ox_chat_renderer *renderer;
 };
 
-static struct subject open_family(const char *name, struct ox_chat_options options) {
-    char path[OX_PATH_BYTES];
+static struct subject open_folder(const char *path, struct ox_chat_options options) {
     struct subject out = {0};
-    REQUIRE_OK(ox_path_join(golden, name, path));
     REQUIRE_OK(ox_tokenizer_open(path, &out.tokenizer));
+    REQUIRE_OK(ox_template_open(path, "", &out.chat_template));
+    options.chat_template = out.chat_template;
     REQUIRE_OK(ox_chat_open(out.tokenizer, &options, &out.renderer));
     return out;
 }
 
+static struct subject open_family(const char *name, struct ox_chat_options options) {
+    char path[OX_PATH_BYTES];
+    REQUIRE_OK(ox_path_join(golden, name, path));
+    return open_folder(path, options);
+}
+
 static void close_subject(struct subject *subject) {
     ox_chat_close(&subject->renderer);
+    ox_template_close(&subject->chat_template);
     ox_tokenizer_close(&subject->tokenizer);
 }
 
@@ -94,7 +102,7 @@ static void test_chatml(void) {
 }
 
 static void test_qwen(void) {
-    struct ox_chat_options prompt = {.generation_prompt = true};
+    const struct ox_chat_options prompt = {.generation_prompt = true};
     expect("qwen2.5", ROW(SET "," ASK "," SAY), IM_SYSTEM "|H|e|<|im_end|>|Ċ" IM_USER IM_ANSWER);
     expect("qwen3", ROW(ASK "," SAY), IM_USER IM_ASSISTANT "*<think>*ĊĊ*</think>*ĊĊ*y*o*<|im_end|>|Ċ");
     expect("qwen3", ROW(ASK "," SAY "," ASK "," SAY),
@@ -104,8 +112,6 @@ static void test_qwen(void) {
     expect("qwen3", ROW(ASK ",{\"role\":\"assistant\",\"content\":\"<think>hi</think>yo\"}," ASK),
            IM_USER IM_ANSWER IM_USER);
     expect_with("qwen3", prompt, ROW(ASK), IM_USER IM_ASSISTANT);
-    prompt.no_thinking = true;
-    expect_with("qwen3", prompt, ROW(ASK), IM_USER IM_ASSISTANT "|<think>|ĊĊ|</think>|ĊĊ");
 }
 
 static void test_llama(void) {
@@ -114,8 +120,6 @@ static void test_llama(void) {
                "|as|s|i|s|t|an|t") "*y*o*<|eot_id|>");
     expect("llama3", ROW(ASK ",{\"role\":\"assistant\",\"content\":\" \\n yo\\u2003\"}"),
            "|<|begin_of_text|>" HEADER("|u|s|er") "|h|i|<|eot_id|>" HEADER("|as|s|i|s|t|an|t") "*y*o*<|eot_id|>");
-    expect_with("llama3", (struct ox_chat_options){.generation_prompt = true}, ROW(ASK),
-                "|<|begin_of_text|>" HEADER("|u|s|er") "|h|i|<|eot_id|>" HEADER("|as|s|i|s|t|an|t"));
     expect("llama2", ROW(ASK "," SAY "," ASK "," SAY),
            "|<s>|▁" TEXT_INST "|▁h|i|▁" TEXT_INST_END "|▁*y*o*▁*</s>|<s>|▁" TEXT_INST "|▁h|i|▁" TEXT_INST_END
            "|▁*y*o*▁*</s>");
@@ -166,18 +170,24 @@ static void test_special_strings(void) {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-/* A row as letters: role, ' where it is not trained though an assistant's, and text. */
+/* Writes a row for comparison: of a conversation the JSON, then a letter for each message, t where it is trained. */
 static void row_is(const char *row, enum ox_chat_kind kind, const char *expected) {
     struct ox_chat chat = {0};
-    char text[512] = "";
-    size_t used = 0;
+    char text[1024] = "";
     REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), &chat));
-    for (size_t i = 0; i < chat.count; i++) {
-        const struct ox_chat_message *const message = &chat.messages[i];
-        CHECK(!message->trained || message->role == OX_CHAT_ASSISTANT);
-        const bool left_out = message->role == OX_CHAT_ASSISTANT && !message->trained;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%c%s(%s)", "SUAT"[message->role],
-                                 left_out ? "'" : "", message->text);
+    CHECK((chat.conversation != NULL) == (chat.kind == OX_CHAT_MESSAGES));
+    CHECK((chat.trained != NULL) == (chat.text == NULL));
+    if (chat.kind == OX_CHAT_MESSAGES) {
+        size_t used = json_dumpb(chat.conversation, text, sizeof text - 1, JSON_COMPACT);
+        text[used++] = ' ';
+        for (size_t i = 0; i < ox_chat_message_count(&chat); i++) {
+            text[used++] = chat.trained[i] ? 't' : '-';
+        }
+    } else {
+        snprintf(text, sizeof text, "%s|%s", chat.prompt != NULL ? chat.prompt : "", chat.text);
+    }
+    for (char *at = text; *at != '\0'; at++) {
+        *at = (char)(*at == '"' ? '\'' : *at);
     }
     if (chat.kind != kind || strcmp(text, expected) != 0) {
         printf("%s\n  is       %s\n  must be  %s\n", row, text, expected);
@@ -186,25 +196,44 @@ static void row_is(const char *row, enum ox_chat_kind kind, const char *expected
     ox_chat_free(&chat);
 }
 
+#define U(text)  "{'role':'user','content':'" text "'}"
+#define A(text)  "{'role':'assistant','content':'" text "'}"
+#define S(text)  "{'role':'system','content':'" text "'}"
+#define IS(list) "{'messages':[" list "]}"
+
 static void test_rows(void) {
-    row_is("{\"text\":\"hi\"}", OX_CHAT_TEXT, "A(hi)");
-    row_is("{\"prompt\":\"hi\",\"completion\":\" yo\"}", OX_CHAT_COMPLETION, "U(hi)A( yo)");
-    row_is(ROW(SET "," ASK "," SAY), OX_CHAT_MESSAGES, "S(He)U(hi)A(yo)");
+    row_is("{\"text\":\"hi\"}", OX_CHAT_TEXT, "|hi");
+    row_is("{\"prompt\":\"hi\",\"completion\":\" yo\"}", OX_CHAT_COMPLETION, "hi| yo");
+    row_is(ROW(SET "," ASK "," SAY), OX_CHAT_MESSAGES, IS(S("He") "," U("hi") "," A("yo")) " --t");
     row_is("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
            "\"value\":\"b\"}],\"loss_weight\":0.0},{\"role\":\"assistant\",\"content\":[],\"loss_weight\":1.0},"
            "{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0}],\"tools\":[]}",
-           OX_CHAT_MESSAGES, "U(ab)A()A'(x)");
+           OX_CHAT_MESSAGES,
+           IS("{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]},"
+              "{'role':'assistant','content':[]}," A("x")) " -t-");
+    /* What the template may know stays; roles are the template's to judge. */
+    row_is("{\"messages\":[{\"role\":\"developer\",\"content\":\"a\",\"name\":\"n\"},{\"role\":\"assistant\","
+           "\"reasoning_content\":\"r\",\"content\":null,\"tool_calls\":[{\"id\":\"1\"}]}],\"tools\":[{\"f\":1}],"
+           "\"documents\":[{\"d\":2}],\"chat_template_kwargs\":{\"k\":false},\"other\":3}",
+           OX_CHAT_MESSAGES,
+           "{'messages':[{'role':'developer','content':'a','name':'n'},{'role':'assistant','reasoning_content':'r',"
+           "'content':null,'tool_calls':[{'id':'1'}]}],'tools':[{'f':1}],'documents':[{'d':2}],"
+           "'chat_template_kwargs':{'k':false}} -t");
     row_is("{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"function_call\",\"value\":\"b\"},"
-           "{\"from\":\"observation\",\"value\":\"c\"},{\"from\":\"gpt\",\"value\":\"d\"}],\"system\":\"s\"}",
-           OX_CHAT_MESSAGES, "S(s)U(a)A(b)T(c)A(d)");
+           "{\"from\":\"observation\",\"value\":\"c\"},{\"from\":\"gpt\",\"value\":\"d\"}],\"system\":\"s\","
+           "\"tools\":\"[{\\\"f\\\":1}]\"}",
+           OX_CHAT_MESSAGES,
+           "{'messages':[" S("s") "," U("a") "," A("b") ",{'role':'tool','content':'c'}," A("d")
+           "],'tools':[{'f':1}]} --t-t");
     row_is("{\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\",\"value\":\"a\"},"
-           "{\"from\":\"gpt\",\"value\":\"b\"}],\"system\":\"unused\"}",
-           OX_CHAT_MESSAGES, "S(s)U(a)A(b)");
-    row_is("{\"instruction\":\"a\",\"input\":\"\",\"output\":\"b\",\"text\":\"all\"}", OX_CHAT_MESSAGES, "U(a)A(b)");
+           "{\"from\":\"gpt\",\"value\":\"b\"}],\"system\":\"unused\",\"tools\":\"\"}",
+           OX_CHAT_MESSAGES, IS(S("s") "," U("a") "," A("b")) " --t");
+    row_is("{\"instruction\":\"a\",\"input\":\"\",\"output\":\"b\",\"text\":\"all\"}", OX_CHAT_MESSAGES,
+           IS(U("a") "," A("b")) " -t");
     row_is("{\"instruction\":\"a\",\"input\":\"i\",\"output\":\"b\",\"system\":\"s\",\"history\":[[\"x\",\"y\"]]}",
-           OX_CHAT_MESSAGES, "S(s)U(x)A(y)U(a\ni)A(b)");
+           OX_CHAT_MESSAGES, IS(S("s") "," U("x") "," A("y") "," U("a\\ni") "," A("b")) " --t-t");
     row_is("{\"instruction\":\"\",\"input\":\"i\",\"output\":\"b\",\"system\":\"\",\"history\":null}", OX_CHAT_MESSAGES,
-           "U(i)A(b)");
+           IS(U("i") "," A("b")) " -t");
 }
 
 static void test_bad_rows(void) {
@@ -224,7 +253,7 @@ static void test_bad_rows(void) {
         {"{\"messages\":{}}", "\"messages\" must be"},
         {"{\"messages\":[7]}", "\"messages\" must be a list of objects, but is 7"},
         {"{\"messages\":[{\"content\":\"x\"}]}", "messages[0]: the key \"role\" is missing"},
-        {ROW(ASK ",{\"role\":\"bot\",\"content\":\"x\"}"), "messages[1]: \"role\" must be system, user"},
+        {ROW(ASK ",{\"role\":7,\"content\":\"x\"}"), "messages[1]: \"role\" must be a string"},
         {ROW(ASK ",{\"role\":\"assistant\"}"), "messages[1]: the key \"content\" is missing"},
         {ROW(ASK ",{\"role\":\"assistant\",\"content\":null}"), "messages[1]: \"content\" must be a text"},
         {ROW("{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}"), "messages[0]: \"content\" must be a text or"},
@@ -232,9 +261,11 @@ static void test_bad_rows(void) {
         {ROW("{\"role\":\"user\",\"content\":\"x\",\"weight\":1}"), "messages[0]: \"weight\" is 1, but only"},
         {ROW("{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0.5}"), "\"loss_weight\" must be 0 or 1"},
         {ROW("{\"role\":\"assistant\",\"content\":\"x\",\"weight\":\"1\"}"), "\"weight\" must be 0 or 1"},
-        {ROW("{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":1}"), "reasoning_content"},
-        {ROW("{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}"), "\"tool_calls\" is not supported"},
-        {"{\"messages\":[" ASK "],\"tools\":[{}]}", "row: \"tools\" is not supported"},
+        {ROW("{\"role\":\"assistant\",\"content\":7,\"tool_calls\":[{}]}"), "\"content\" must be a text"},
+        {ROW("{\"role\":\"assistant\",\"tool_calls\":[]}"), "messages[0]: the key \"content\" is missing"},
+        {"{\"messages\":[" ASK "],\"tools\":{}}", "row: \"tools\" must be a list of tools, but is {}"},
+        {"{\"messages\":[" ASK "],\"tools\":\"[\"}", "not valid JSON"},
+        {"{\"messages\":[" ASK "],\"chat_template_kwargs\":[1]}", "\"chat_template_kwargs\" must be an object"},
         {"{\"conversations\":[]}", "0 turns"},
         {"{\"conversations\":7}", "0 turns"},
         {"{\"conversations\":[{\"from\":\"system\",\"value\":\"a\"}]}", "0 turns"},
@@ -254,7 +285,8 @@ static void test_bad_rows(void) {
     struct ox_chat chat = {0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const enum ox_status status = ox_chat_read_line("row", bad[i].row, strlen(bad[i].row), &chat);
-        if (status == OX_OK || chat.count != 0 || strstr(ox_error_text(), bad[i].words) == NULL ||
+        CHECK(chat.conversation == NULL && chat.text == NULL);
+        if (status == OX_OK || strstr(ox_error_text(), bad[i].words) == NULL ||
             strncmp(ox_error_text(), "row:", 4) != 0) {
             printf("%s: expected a refusal with '%s', got %s: %s\n", bad[i].row, bad[i].words, ox_status_name(status),
                    status == OX_OK ? "" : ox_error_text());
@@ -264,45 +296,65 @@ static void test_bad_rows(void) {
     ox_chat_free(&chat);
 }
 
-/* Messages that a template cannot express are refused, and nothing is appended. */
-static void test_bad_turns(void) {
-    static const struct {
-        const char *family, *row, *words;
-    } bad[] = {
-        {"llama2", ROW(SAY), "message 0: the chat template llama2 needs a message by the user here"},
-        {"llama2", ROW(ASK "," ASK), "message 1: the chat template llama2 needs a message by the assistant"},
-        {"mistral-v3", ROW(SET), "needs a user message after"},
-        {"mistral-v7", ROW(ASK "," SET), "message 1: "},
-        {"llama3", ROW(ASK ",{\"role\":\"tool\",\"content\":\"x\"}"), "has no tool messages"},
-        {"mistral-v1", ROW(ASK ",{\"role\":\"tool\",\"content\":\"x\"}"), "has no tool messages"},
-    };
+/* A template of the test's own beside the tokenizer of a family. */
+static struct subject open_with(const char *family, const char *source, struct ox_chat_options options) {
+    char path[OX_PATH_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%s/%s/tokenizer.json", golden, family);
+    REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
+    files_write("tokenizer.json", text, bytes);
+    files_write_text("chat_template.jinja", source);
+    free(text);
+    return open_folder(test_folder(), options);
+}
+
+static void expect_from(const char *source, struct ox_chat_options options, const char *row, const char *expected) {
+    struct subject subject = open_with("chatml", source, options);
+    char text[4096];
+    shown(&subject, row, text, sizeof text);
+    if (strcmp(text, expected) != 0) {
+        printf("%s: %s\n  is       %s\n  must be  %s\n", source, row, text, expected);
+        test_failure_count++;
+    }
+    close_subject(&subject);
+}
+
+static void refused(struct subject *subject, const char *row, const char *words) {
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};
     struct ox_chat chat = {0};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct subject subject = open_family(bad[i].family, (struct ox_chat_options){0});
-        REQUIRE_OK(ox_chat_read_line("row", bad[i].row, strlen(bad[i].row), &chat));
-        CHECK(ox_chat_render(subject.renderer, "f:7", &chat, &ids, &marks) == OX_E_CONFIG);
-        CHECK(ids.count == 0 && marks.count == 0);
-        CHECK(strstr(ox_error_text(), bad[i].words) != NULL && strncmp(ox_error_text(), "f:7: ", 5) == 0);
-        close_subject(&subject);
+    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), &chat));
+    CHECK(ox_chat_render(subject->renderer, "f:7", &chat, &ids, &marks) == OX_E_CONFIG);
+    if (strstr(ox_error_text(), words) == NULL || strncmp(ox_error_text(), "f:7: ", 5) != 0) {
+        printf("%s: expected a refusal with '%s', got %s\n", row, words, ox_error_text());
+        test_failure_count++;
     }
-    struct subject subject = open_family("chatml", (struct ox_chat_options){.generation_prompt = true});
-    REQUIRE_OK(ox_chat_read_line("row", ROW(ASK "," SAY), strlen(ROW(ASK "," SAY)), &chat));
-    CHECK(ox_chat_render(subject.renderer, "f:7", &chat, &ids, &marks) == OX_E_CONFIG);
-    close_subject(&subject);
-    /* A template whose tokens the tokenizer lacks, and one that is not there. */
-    subject = open_family("chatml", (struct ox_chat_options){.family = "llama3"});
-    CHECK(ox_chat_render(subject.renderer, "f:7", &chat, &ids, &marks) == OX_E_CONFIG);
-    CHECK(strstr(ox_error_text(), "no special token <|begin_of_text|>") != NULL);
-    close_subject(&subject);
-    subject = open_family("chatml", (struct ox_chat_options){.family = "mistral-v1"});
-    CHECK(ox_chat_render(subject.renderer, "f:7", &chat, &ids, &marks) == OX_E_CONFIG);
-    CHECK(strstr(ox_error_text(), "no BOS") != NULL && ids.count == 0 && marks.count == 0);
-    close_subject(&subject);
+    CHECK(ids.count == 0 && marks.count == 0);
     ox_chat_free(&chat);
     ox_ids_free(&ids);
     ox_id_mask_free(&marks);
+}
+
+/* A row that the template refuses is refused with its place and the template's words, and nothing is appended. */
+static void test_bad_turns(void) {
+    struct subject subject = open_with("chatml", "{{ raise_exception('no ' ~ messages[0].role) }}",
+                                       (struct ox_chat_options){0});
+    refused(&subject, ROW(ASK "," SAY), "no user");
+    close_subject(&subject);
+    subject = open_with("chatml", "{% if %}", (struct ox_chat_options){0});
+    refused(&subject, ROW(ASK "," SAY), "line 1, column");
+    close_subject(&subject);
+    subject = open_family("chatml", (struct ox_chat_options){.generation_prompt = true});
+    refused(&subject, ROW(ASK "," SAY), "cannot end with an assistant message");
+    close_subject(&subject);
+    subject = open_with("chatml", "{{ messages[-1].content }}", (struct ox_chat_options){0});
+    refused(&subject, ROW(ASK "," SAY), "does not show where this assistant turn is");
+    ox_chat_close(&subject.renderer);
+    const struct ox_chat_options none = {.no_template = "the folder has none"};
+    REQUIRE_OK(ox_chat_open(subject.tokenizer, &none, &subject.renderer));
+    refused(&subject, ROW(ASK "," SAY), "needs a chat template: the folder has none");
+    close_subject(&subject);
 }
 
 /* Rows without a template: BOS where the tokenizer adds one, EOS trained. */
@@ -314,16 +366,15 @@ static void test_plain_rows(void) {
     expect("llama2", "{\"text\":\"hi\"}", "|<s>*▁h*i*</s>");
 }
 
-/* ---- families ------------------------------------------------------------------------------------------------ */
+/* ---- special tokens and options ------------------------------------------------------------------------------ */
 
-/* A special token that is looked for behind the normalizer would be plain text in a conversation. */
+/* A special token that is searched for after the normalizer is found where the template writes it, but no text of a row
+ * may hold it. */
 static void test_late_special(void) {
     static const char flag[] = "\"normalized\":false", late[] = "\"normalized\":true ";
-    struct subject subject = {0};
-    struct ox_chat chat = {0};
-    struct ox_ids ids = {0};
-    struct ox_id_mask marks = {0};
-    char *text = NULL;
+    static const char chatml[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+    char *text = NULL, shown_text[1024];
     size_t bytes = 0;
     REQUIRE_OK(ox_file_read("tests/golden/chat/chatml/tokenizer.json", FILE_BYTES_MAX, &text, &bytes));
     CHECK(strstr(text, flag) != NULL);
@@ -332,61 +383,87 @@ static void test_late_special(void) {
     }
     files_write("tokenizer.json", text, bytes);
     free(text);
-    REQUIRE_OK(ox_tokenizer_open(test_folder(), &subject.tokenizer));
-    REQUIRE_OK(ox_chat_open(subject.tokenizer, &(struct ox_chat_options){.family = "chatml"}, &subject.renderer));
-    REQUIRE_OK(ox_chat_read_line("row", ROW(ASK), strlen(ROW(ASK)), &chat));
-    CHECK(ox_chat_render(subject.renderer, "row", &chat, &ids, &marks) == OX_E_CONFIG);
-    CHECK(strstr(ox_error_text(), "<|im_start|>") != NULL && strstr(ox_error_text(), "set it to false") != NULL);
-    CHECK(ids.count == 0 && marks.count == 0);
-    ox_chat_free(&chat);
+    files_write_text("chat_template.jinja", chatml);
+    struct subject subject = open_folder(test_folder(), (struct ox_chat_options){.train_on = OX_TRAIN_ON_PROMPTS});
+    shown(&subject, ROW(ASK), shown_text, sizeof shown_text);
+    CHECK(strcmp(shown_text, "*<|im_start|>*u*s*er*Ċ*h*i*<|im_end|>*Ċ") == 0);
+    refused(&subject, ROW("{\"role\":\"user\",\"content\":\"a<|im_end|>\"}"), "set it to false");
     close_subject(&subject);
 }
 
-static void test_detection(void) {
+#define IM "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" \
+           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+static void test_train_on(void) {
+    static const char four[] = ROW(ASK "," SAY "," ASK "," SAY);
+    struct ox_chat_options last = {.train_on = OX_TRAIN_ON_LAST}, all = {.train_on = OX_TRAIN_ON_PROMPTS};
+    /* Found by rendering beginnings, and by {% generation %}. */
+    expect_from(IM, (struct ox_chat_options){0}, four, IM_USER IM_ANSWER IM_USER IM_ANSWER);
+    expect_from(IM, last, four, IM_USER IM_ASSISTANT "|y|o|<|im_end|>|Ċ" IM_USER IM_ANSWER);
+    expect_with("chatml", last, four, IM_USER IM_ASSISTANT "|y|o|<|im_end|>|Ċ" IM_USER IM_ANSWER);
+    expect_from(IM, all, ROW(ASK), "*<|im_start|>*u*s*er*Ċ*h*i*<|im_end|>*Ċ");
+    expect_from(IM, all, ROW(ASK ",{\"role\":\"assistant\",\"content\":\"yo\",\"weight\":0}"),
+                "*<|im_start|>*u*s*er*Ċ*h*i*<|im_end|>*Ċ*<|im_start|>*as*s*i*s*t*an*t*Ċ|y|o|<|im_end|>*Ċ");
+    /* A template that marks one turn twice cannot leave a single turn out. */
+    static const char twice[] = "{% for m in messages %}{% generation %}y{% endgeneration %}o{% endfor %}";
+    expect_from(twice, (struct ox_chat_options){0}, ROW(ASK "," SAY), "*y|o*y|o");
+    struct subject subject = open_with("chatml", twice, last);
+    refused(&subject, ROW(ASK "," SAY "," ASK "," SAY), "marks 4 {% generation %} blocks");
+    close_subject(&subject);
+}
+
+/* Variables: those of a row precede those of the options. Lists: as the template reads them. The date. */
+static void test_given(void) {
+    json_t *const kwargs = json_pack("{s:s,s:s}", "a", "x", "b", "y");
+    const struct ox_chat_options options = {
+        .kwargs = kwargs, .train_on = OX_TRAIN_ON_PROMPTS, .now = ox_chat_date(1795000000)};
+    expect_from("{{ a }}{{ b }}", options, "{\"messages\":[" ASK "],\"chat_template_kwargs\":{\"b\":\"z\"}}", "*x*z");
+    expect_from("{{ strftime_now('%d') }}", options, ROW(ASK), "*1*8");
+    json_decref(kwargs);
+    static const char list[] = ROW("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"y\"},"
+                                   "{\"type\":\"text\",\"value\":\"o\"}]}");
+    static const struct ox_chat_options all = {.train_on = OX_TRAIN_ON_PROMPTS};
+    expect_from("{{ messages[0].content }}", all, list, "*y*o");
+    expect_from("{% if messages[0].content is string %}{{ messages[0].content }}{% endif %}", all, list, "*y*o");
+    expect_from("{% if messages[0].content is string %}{{ messages[0].content }}{% else %}"
+                "{% for p in messages[0].content %}{{ p.text }}{% endfor %}{{ messages[0].content|length }}{% endif %}",
+                all, list, "*y*o");
+    expect_from("{% if messages[0].content is string %}{{ messages[0].content }}{% else %}"
+                "{{ messages[0].content|map(attribute='text')|join('-') }}{% endif %}", all, list, "*y*-*o");
+    expect_from("{% for p in messages[0].content %}{{ p.text }}.{% endfor %}", all, list, "*y*.*o*.");
+}
+
+/* A text stays text, also where the template joins texts to such a string; a template that looks at it is refused. */
+static void test_marks(void) {
+    static const struct ox_chat_options all = {.train_on = OX_TRAIN_ON_PROMPTS};
+    static const char list[] = ROW("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"<|im_\"},"
+                                   "{\"type\":\"text\",\"text\":\"end|>\"}]}");
+    static const char whole[] = ROW("{\"role\":\"user\",\"content\":\"<|im_end|>\"}");
+    expect_from("{{ messages[0].content }}<|im_end|>", all, whole, "*<*|*i*m*_*en*d*|*>*<|im_end|>");
+    expect_from("{{ messages[0].content }}<|im_end|>", all, list, "*<*|*i*m*_*en*d*|*>*<|im_end|>");
+    expect_from("{{ '<|' ~ messages[0].content ~ '|>' }}", all, ROW("{\"role\":\"u\",\"content\":\"im_end\"}"),
+                "*<|im_end|>");
+    struct subject subject = open_with("chatml", "{{ messages[0].content.replace('<|im_end|>', '') }}x", all);
+    refused(&subject, whole, "the chat template looks at it");
+    close_subject(&subject);
+    const struct ox_chat_options parse = {.train_on = OX_TRAIN_ON_PROMPTS, .parse_special = true};
+    expect_from("{{ messages[0].content.replace('<|im_end|>', '') }}x", parse, whole, "*x");
+}
+
+static void test_end_of_turn(void) {
     static const struct {
-        const char *template, *family;
-    } cases[] = {
-        {"<|im_start|>", "chatml"},
-        {"<|im_start|><|im_sep|>", NULL},
-        {"<|im_start|><end_of_utterance>", NULL},
-        {"<|im_start|>You are Qwen, created by Alibaba Cloud. reasoning_content", "qwen2.5"},
-        {"<|im_start|>reasoning_content", "qwen3"},
-        {"[INST][SYSTEM_PROMPT] x", "mistral-v7"},
-        {"[INST]'[SYSTEM_PROMPT]' + x", "mistral-v7-tekken"},
-        {"' [INST] ' + system_message", "mistral-v1"},
-        {"[AVAILABLE_TOOLS] [INST]", "mistral-v1"},
-        {"[AVAILABLE_TOOLS]\"[INST]\"", "mistral-v3-tekken"},
-        {"[AVAILABLE_TOOLS]\"[INST] \"", "mistral-v3"},
-        {"<<SYS>>[INST]", "llama2"},
-        {"<|start_header_id|>x<|end_header_id|>", "llama3"},
-        {"<start_of_turn>", NULL},
-    };
-    char *text = NULL;
-    size_t bytes = 0;
-    char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(golden, "chatml/tokenizer.json", path));
-    REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    files_write("tokenizer.json", text, bytes);
-    free(text);
+        const char *source, *token;
+    } cases[] = {{IM, "<|im_end|>"},
+                 {"{% for m in messages %}{{ m.content }}{{ m.role }}\n{% endfor %}", NULL},
+                 {"{% for m in messages %}{{ m.content }} <|endoftext|>\n<|im_end|>{% endfor %}", "<|endoftext|>"},
+                 {"{{ raise_exception('no') }}", NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct ox_tokenizer *tokenizer = NULL;
-        enum ox_chat_family family = OX_CHAT_FAMILY_COUNT;
-        files_write("chat_template.jinja", cases[i].template, strlen(cases[i].template));
-        REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
-        const enum ox_status status = ox_chat_family_pick(tokenizer, NULL, &family);
-        if (cases[i].family == NULL) {
-            CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), "--chat-template: chatml, qwen2.5, qwen3") != NULL);
-        } else if (status != OX_OK || strcmp(ox_chat_family_name(family), cases[i].family) != 0) {
-            printf("%s is not %s\n", cases[i].template, cases[i].family);
-            test_failure_count++;
-        }
-        CHECK(ox_chat_family_pick(tokenizer, "mistral-v7", &family) == OX_OK && family == OX_CHAT_MISTRAL_V7);
-        CHECK(ox_chat_family_pick(tokenizer, "mistral", &family) == OX_E_CONFIG);
-        CHECK(strstr(ox_error_text(), "\"mistral\" is not known") != NULL);
-        struct ox_chat_renderer *renderer = NULL;
-        const struct ox_chat_options options = {.family = "mistral"};
-        CHECK(ox_chat_open(tokenizer, &options, &renderer) == OX_E_CONFIG && renderer == NULL);
-        ox_tokenizer_close(&tokenizer);
+        struct subject subject = open_with("chatml", cases[i].source, (struct ox_chat_options){0});
+        int64_t id = 0;
+        REQUIRE_OK(ox_chat_end_of_turn(subject.renderer, &id));
+        const char *const token = id < 0 ? "none" : ox_tokenizer_token(subject.tokenizer, (uint32_t)id);
+        CHECK(strcmp(token, cases[i].token != NULL ? cases[i].token : "none") == 0);
+        close_subject(&subject);
     }
 }
 
@@ -420,12 +497,9 @@ static void compare_row(struct subject *subject, const char *family, const json_
 static void test_golden(const char *family) {
     struct subject plain = open_family(family, (struct ox_chat_options){0});
     struct subject special = open_family(family, (struct ox_chat_options){.parse_special = true});
-    enum ox_chat_family found = OX_CHAT_FAMILY_COUNT;
     char path[OX_PATH_BYTES];
     char *text = NULL;
     size_t bytes = 0, number = 0;
-    REQUIRE_OK(ox_chat_family_pick(plain.tokenizer, NULL, &found));
-    CHECK(strcmp(ox_chat_family_name(found), family) == 0);
     snprintf(path, sizeof path, "%s/%s/chats.jsonl", golden, family);
     REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
     for (const char *line = text; line < text + bytes; number++) {
@@ -446,6 +520,9 @@ static void test_golden(const char *family) {
 }
 
 int main(void) {
+    static const char *const families[] = {"chatml",     "qwen2.5",           "qwen3",      "llama2",
+                                           "llama3",     "mistral-v1",        "mistral-v3", "mistral-v3-tekken",
+                                           "mistral-v7", "mistral-v7-tekken"};
     test_chatml();
     test_qwen();
     test_llama();
@@ -456,9 +533,12 @@ int main(void) {
     test_bad_turns();
     test_plain_rows();
     test_late_special();
-    test_detection();
-    for (unsigned i = 0; i < OX_CHAT_FAMILY_COUNT; i++) {
-        test_golden(ox_chat_family_name((enum ox_chat_family)i));
+    test_train_on();
+    test_given();
+    test_marks();
+    test_end_of_turn();
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        test_golden(families[i]);
     }
     return test_end();
 }
