@@ -11,7 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64 };
+/* Models from number PARTS on have no embedding, from twice that on no head, from three times that on neither. */
+enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64, PARTS = 100000,
+       SAMPLES_OF_PARTS = 3 };
 #define LIMIT 1.05
 
 /* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
@@ -34,11 +36,13 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
         works[1][i] = (struct ox_plan_work){
             .gemm_flops = 3 * flops, .bytes = (double)s->elems[i] * 6, .ops = 20};
     }
-    const uint64_t tied_elems = plan_sample_even(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
+    const uint64_t part = seed / PARTS;
+    const uint64_t tied_elems = plan_sample_even(seed, &counter, 0, 2) < 1 && part == 0 ? s->elems[0] : 0;
     const uint64_t act_bytes = (uint64_t)(tokens * sqrt(block / 12) * 4);
     const struct plan_model_sizes sizes = {
         .act_bytes = act_bytes, .forward_bytes = act_bytes * 8, .backward_bytes = act_bytes * 16,
-        .head_bytes = act_bytes * 8, .head_eval_bytes = act_bytes * 8, .tied_elems = tied_elems};
+        .head_bytes = act_bytes * 8, .head_eval_bytes = act_bytes * 8, .tied_elems = tied_elems,
+        .without_embedding = part == 1 || part == 3, .without_head = part >= 2};
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     for (uint32_t i = 0; i < unit_count; i++) {
         s->model.units[i].forward.work = works[0][i];
@@ -162,10 +166,13 @@ int main(int argc, char **argv) {
     const uint32_t placements = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : PLACEMENTS;
     const uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     static const double within[] = {1.0001, 1.02, LIMIT};
-    uint32_t fit = 0, counts[sizeof within / sizeof *within] = {0};
+    uint32_t fit = 0, parts_fit = 0, counts[sizeof within / sizeof *within] = {0};
     double worst = 0;
     for (unsigned i = 0; i < sizeof lost / sizeof *lost; i++) {
         CHECK(run_sample(lost[i].seed, 0, &lost[i]) > 0);
+    }
+    for (uint64_t i = 0; i < 3 * SAMPLES_OF_PARTS; i++) {
+        parts_fit += run_sample(PARTS * (1 + i % 3) + i, placements, NULL) > 0;
     }
     for (uint64_t seed = first; seed < first + samples; seed++) {
         const double ratio = run_sample(seed, placements, NULL);
@@ -176,8 +183,8 @@ int main(int argc, char **argv) {
         }
     }
     printf("%u of %llu models fit. Of them the choice is the best of %u plans for %u, within 2 %% for %u, within 5 %% "
-           "for %u; at worst it takes %.3f of the best\n", fit, (unsigned long long)samples, 6 * placements, counts[0],
-           counts[1], counts[2], worst);
-    CHECK(fit > samples / 2);
+           "for %u; at worst it takes %.3f of the best; %u parts of models fit\n", fit, (unsigned long long)samples,
+           6 * placements, counts[0], counts[1], counts[2], worst, parts_fit);
+    CHECK(fit > samples / 2 && parts_fit > SAMPLES_OF_PARTS);
     return test_end();
 }

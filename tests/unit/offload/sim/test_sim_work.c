@@ -26,8 +26,10 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
                 .bytes = plan_sample_even(seed, &counter, 0, 1e7), .ops = 9};
         }
     }
+    const bool is_part = seed % 4 == 3, tied = plan_sample_even(seed, &counter, 0, 2) < 1 && !is_part;
     const struct plan_model_sizes sizes = {
-        .tied_elems = plan_sample_even(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0, .act_bytes = 40000,
+        .without_embedding = is_part && seed % 3 != 0, .without_head = is_part && seed % 3 != 1,
+        .tied_elems = tied ? s->elems[0] : 0, .act_bytes = 40000,
         .forward_bytes = 100000, .backward_bytes = 100000, .head_bytes = 100000, .head_eval_bytes = 100000};
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     for (uint32_t i = 0; i < unit_count; i++) {
@@ -61,6 +63,26 @@ static void check_drives(const struct plan_sample *s, const struct ox_plan *plan
     const double read = bytes[0] / s->machine.drives[0].read_rate, write = bytes[1] / s->machine.drives[0].write_rate;
     CHECK(fabs(result->used[OX_SIM_NVME_READ] - read) <= 1e-9 * (1 + read));
     CHECK(fabs(result->used[OX_SIM_NVME_WRITE] - write) <= 1e-9 * (1 + write));
+}
+
+/* On a GPU the link is busy for the bytes that the plan counts, those of other parts of the model included. Within one
+ * memory each exchange with another part is a copy. */
+static void check_exchanges(const struct plan_sample *s, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                            const struct ox_sim_result *result) {
+    const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
+    double up = 0, down = 0;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        up += (double)plan->traffic[OX_LINK_H2D][kind] / s->machine.gpu.h2d_rate;
+        down += (double)plan->traffic[OX_LINK_D2H][kind] / s->machine.gpu.d2h_rate;
+    }
+    CHECK(!gpu || fabs(result->used[OX_SIM_H2D] - up) <= 1e-9 * (1 + up));
+    CHECK(!gpu || fabs(result->used[OX_SIM_D2H] - down) <= 1e-9 * (1 + down));
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        if (task->kind == OX_TASK_MOVE && (task->move == OX_MOVE_OUTSIDE_ACT || task->move == OX_MOVE_OUTSIDE_DX)) {
+            CHECK(ox_sim_task_work(setup, plan, i).seconds > 0);
+        }
+    }
 }
 
 static void check_bounds(const struct plan_sample *s, const struct ox_plan *plan, const struct ox_sim_setup *setup,
@@ -149,6 +171,7 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
         CHECK(other.seconds > 0 && other.used[OX_SIM_NVME_WRITE] == 0);
         ox_sim_run(sim, train, &setup, &result);
         check_drives(&s, train, &result);
+        check_exchanges(&s, train, &setup, &result);
         check_bounds(&s, train, &setup, &result);
         CHECK(other.seconds < result.seconds);
         if (plans.eval_after_step != NULL) {
