@@ -426,8 +426,8 @@ static const struct ox_option options[] = {
      .help = "memory or file to measure with; 0: adam 1.6 GiB, gemm 104 MiB, copy 1 GiB, ops as needed, nvme a file of "
              "4 GiB"},
     {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_measuring,
-     .default_text = "false", .commands = OX_CMD_BENCH,
-     .help = "exit with 1 if a figure is below its limit"},
+     .default_text = "false", .commands = OX_CMD_BENCH | OX_CMD_DOCTOR,
+     .help = "exit with 1 if a figure is below its limit; doctor: if a run could not use a drive or a limit"},
     {.name = "command", .placeholder = "COMMAND", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, topic),
      .text_bytes = sizeof none->topic, .group = group_help, .default_text = "", .commands = OX_CMD_HELP,
      .help = "command to explain; default: all. The word --command may be left out"},

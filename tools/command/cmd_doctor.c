@@ -1,10 +1,11 @@
-/* `offload doctor`: collects what this machine offers, prints it as text or JSON. A warning never makes it
- * fail: the report is the result. */
+/* `offload doctor`: collects what this machine offers, prints it as text or JSON. A warning never makes it fail,
+ * because the report is the result; with --strict, something that a run cannot use does. */
 #include "tools/doctor/doctor.h"
 
 #include "base/json.h"
 #include "tools/command/cmd.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,8 @@ static void print_text(const struct ox_doctor *doctor) {
     for (uint32_t i = 0; i < doctor->count; i++) {
         const struct ox_doctor_item *const item = &doctor->items[i];
         if (item->warning[0] != '\0') {
-            printf("  %s: %s\n      remedy: %s\n", item->name, item->warning, item->remedy);
+            printf("  %s%s: %s\n      remedy: %s\n", item->unusable ? "UNUSABLE " : "", item->name, item->warning,
+                   item->remedy);
         }
     }
 }
@@ -41,6 +43,7 @@ static enum ox_status print_json(const struct ox_doctor *doctor) {
         if (item->warning[0] != '\0') {
             failed |= json_object_set_new(object, "warning", ox_json_text(item->warning));
             failed |= json_object_set_new(object, "remedy", ox_json_text(item->remedy));
+            failed |= json_object_set_new(object, "unusable", json_boolean(item->unusable));
         }
         failed |= json_array_append_new(list, object);
     }
@@ -49,6 +52,22 @@ static enum ox_status print_json(const struct ox_doctor *doctor) {
         return ox_fail(OX_E_NOMEM, "no memory to write the report");
     }
     return ox_print_json(stdout, list, JSON_INDENT(2), "the report");
+}
+
+/* Fails if a run could not use something, and names it. */
+static enum ox_status check_usable(const struct ox_doctor *doctor) {
+    const struct ox_doctor_item *first = NULL;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        first = first == NULL && doctor->items[i].unusable ? &doctor->items[i] : first;
+        count += doctor->items[i].unusable;
+    }
+    if (first == NULL) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_DEVICE, "--strict: %" PRIu32 " thing%s unusable for a run: %s: %s; %s%s", count,
+                   count == 1 ? " is" : "s are", first->name, first->warning, first->remedy,
+                   count == 1 ? "" : " (the others are listed above)");
 }
 
 int ox_cmd_doctor(const struct ox_config *config) {
@@ -64,6 +83,9 @@ int ox_cmd_doctor(const struct ox_config *config) {
         status = print_json(doctor);
     } else {
         print_text(doctor);
+    }
+    if (config->strict) {
+        OX_TRY(status, check_usable(doctor));
     }
     free(doctor);
     return ox_cmd_exit(status);

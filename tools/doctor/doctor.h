@@ -3,6 +3,7 @@
 #ifndef OX_TOOLS_DOCTOR_H
 #define OX_TOOLS_DOCTOR_H
 
+#include "base/memory.h"
 #include "engine/config/config.h"
 #include "kernels/nvml.h"
 
@@ -19,6 +20,7 @@ struct ox_doctor_item {
     char value[OX_DOCTOR_TEXT_BYTES];
     char warning[OX_DOCTOR_TEXT_BYTES]; /* "": no warning */
     char remedy[OX_DOCTOR_TEXT_BYTES];
+    bool unusable; /* a run with these options would be refused, or fail */
 };
 
 struct ox_doctor {
@@ -32,6 +34,9 @@ void ox_doctor_add(struct ox_doctor *doctor, const char *name, const char *fmt, 
 /* Adds a warning to the item added last; a second warning for the same item is dropped. */
 void ox_doctor_warn(struct ox_doctor *doctor, const char *remedy, const char *fmt, ...) OX_PRINTF(3, 4);
 
+/* As ox_doctor_warn, of something that a run cannot use. */
+void ox_doctor_refuse(struct ox_doctor *doctor, const char *remedy, const char *fmt, ...) OX_PRINTF(3, 4);
+
 /* Reads the first line of a small file of /proc or /sys, without its newline; false when that fails. */
 bool ox_doctor_read(const char *path, char *text, size_t text_bytes);
 
@@ -39,6 +44,7 @@ bool ox_doctor_read(const char *path, char *text, size_t text_bytes);
 void ox_doctor_cpus_text(const cpu_set_t *set, char *text, size_t text_bytes);
 
 void ox_doctor_machine(struct ox_doctor *doctor);                               /* CPU, memory, kernel */
+void ox_doctor_memory(struct ox_doctor *doctor, const struct ox_memory *memory); /* RAM and the limits of it */
 void ox_doctor_drives(struct ox_doctor *doctor, const struct ox_config *config); /* I/O and drives */
 
 /* Paths of the driver's library and of the plugin, for tests; NULL: where a run finds them. */

@@ -15,16 +15,18 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-static void report_uring(struct ox_doctor *doctor) {
+static void report_uring(struct ox_doctor *doctor, const char *wanted) {
     char why[160] = "", disabled[16] = "absent";
     const struct ox_io_backend *const backend = ox_io_probe(why);
     const bool has_switch = ox_doctor_read("/proc/sys/kernel/io_uring_disabled", disabled, sizeof disabled);
     ox_doctor_add(doctor, "I/O backend", "%s%s%s", backend->name, why[0] != '\0' ? ": " : "", why);
-    if (strcmp(backend->name, "uring") != 0) {
-        ox_doctor_warn(doctor,
-                       has_switch && strcmp(disabled, "0") != 0
-                           ? "sysctl kernel.io_uring_disabled=0"
-                           : "allow io_uring in the container's seccomp profile",
+    const char *const remedy = has_switch && strcmp(disabled, "0") != 0
+                                   ? "sysctl kernel.io_uring_disabled=0"
+                                   : "allow io_uring in the container's seccomp profile";
+    if (strcmp(backend->name, "uring") != 0 && strcmp(wanted, "uring") == 0) {
+        ox_doctor_refuse(doctor, remedy, "--io-backend uring: io_uring is not available");
+    } else if (strcmp(backend->name, "uring") != 0) {
+        ox_doctor_warn(doctor, remedy,
                        "io_uring is not available; threads are used instead, which cost more CPU time per byte");
     }
     ox_doctor_add(doctor, "io_uring_disabled", "%s", disabled);
@@ -93,8 +95,8 @@ static bool direct_write_works(int fd) {
     return works;
 }
 
-/* Reports a folder: file system, free space, direct I/O. */
-static void report_folder(struct ox_doctor *doctor, const char *name, const char *folder) {
+/* Reports a folder: file system, free space, direct I/O. `wanted_bytes` of it are to be used; 0: not known. */
+static void report_folder(struct ox_doctor *doctor, const char *name, const char *folder, uint64_t wanted_bytes) {
     const char *const system = file_system_name(folder);
     char free_text[OX_SIZE_TEXT_BYTES] = "unknown";
     uint64_t free_bytes = 0;
@@ -103,9 +105,11 @@ static void report_folder(struct ox_doctor *doctor, const char *name, const char
     }
     const int plain = open_scratch(folder, 0);
     if (plain < 0) {
+        const char *const why = strerror(errno);
         ox_doctor_add(doctor, name, "%s: unusable", folder);
-        ox_doctor_warn(doctor, "name an existing folder that you may write to", "%s: %s", folder,
-                       strerror(errno));
+        ox_doctor_refuse(doctor, "name an existing folder on a drive that you may write to",
+                         ox_path_is_folder(folder) ? "%s: no file can be made there: %s" : "%s: is not a folder: %s",
+                         folder, why);
         return;
     }
     close(plain);
@@ -122,7 +126,11 @@ static void report_folder(struct ox_doctor *doctor, const char *name, const char
         snprintf(direct_text, sizeof direct_text, "direct I/O, alignment 4096 assumed");
     }
     ox_doctor_add(doctor, name, "%s: %s, %s free, %s", folder, system, free_text, direct_text);
-    if (strcmp(system, "tmpfs") == 0) {
+    char wanted[OX_SIZE_TEXT_BYTES];
+    if (wanted_bytes > free_bytes) {
+        ox_doctor_refuse(doctor, "make room, or give a smaller size", "%s has %s free, less than the %s of --nvme",
+                         folder, free_text, ox_size_text(wanted_bytes, wanted));
+    } else if (strcmp(system, "tmpfs") == 0) {
         ox_doctor_warn(doctor, "name a folder on an NVMe drive", "tmpfs is memory, not a drive");
     } else if (!direct) {
         ox_doctor_warn(doctor, "use a folder on ext4 or xfs of a local NVMe drive",
@@ -135,11 +143,11 @@ static void report_folder(struct ox_doctor *doctor, const char *name, const char
 
 void ox_doctor_drives(struct ox_doctor *doctor, const struct ox_config *config) {
     doctor->group = "Drives";
-    report_uring(doctor);
+    report_uring(doctor, config->io_backend);
     for (uint32_t i = 0; i < config->nvme_count; i++) {
-        report_folder(doctor, "drive", config->nvme[i].path);
+        report_folder(doctor, "drive", config->nvme[i].path, config->nvme[i].bytes);
     }
     if (config->nvme_count == 0) {
-        report_folder(doctor, "this folder", ".");
+        report_folder(doctor, "this folder", ".", 0);
     }
 }

@@ -18,16 +18,35 @@ void ox_doctor_add(struct ox_doctor *doctor, const char *name, const char *fmt, 
     va_end(args);
 }
 
-void ox_doctor_warn(struct ox_doctor *doctor, const char *remedy, const char *fmt, ...) {
+/* Returns the item added last if it has no warning yet: the first warning names the cause. */
+static struct ox_doctor_item *item_without_warning(struct ox_doctor *doctor, const char *remedy) {
     OX_ASSERT(doctor->count > 0);
     struct ox_doctor_item *const item = &doctor->items[doctor->count - 1];
     if (item->warning[0] != '\0') {
-        return; /* the first warning names the cause */
+        return NULL;
     }
     snprintf(item->remedy, sizeof item->remedy, "%s", remedy);
+    return item;
+}
+
+void ox_doctor_warn(struct ox_doctor *doctor, const char *remedy, const char *fmt, ...) {
+    struct ox_doctor_item *const item = item_without_warning(doctor, remedy);
     va_list args;
     va_start(args, fmt);
-    vsnprintf(item->warning, sizeof item->warning, fmt, args);
+    if (item != NULL) {
+        vsnprintf(item->warning, sizeof item->warning, fmt, args);
+    }
+    va_end(args);
+}
+
+void ox_doctor_refuse(struct ox_doctor *doctor, const char *remedy, const char *fmt, ...) {
+    struct ox_doctor_item *const item = item_without_warning(doctor, remedy);
+    va_list args;
+    va_start(args, fmt);
+    if (item != NULL) {
+        vsnprintf(item->warning, sizeof item->warning, fmt, args);
+        item->unusable = true;
+    }
     va_end(args);
 }
 

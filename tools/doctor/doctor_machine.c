@@ -115,26 +115,70 @@ static void report_cpu(struct ox_doctor *doctor) {
     }
 }
 
-static void report_memory(struct ox_doctor *doctor) {
-    char total_text[OX_SIZE_TEXT_BYTES], free_text[OX_SIZE_TEXT_BYTES], limit_text[OX_SIZE_TEXT_BYTES];
-    struct ox_memory memory;
-    ox_memory_read("", &memory);
-    ox_doctor_add(doctor, "RAM", "%s, %s available", ox_size_text(memory.total, total_text),
-                  ox_size_text(memory.available, free_text));
-    if (memory.limit < memory.total) {
-        ox_doctor_add(doctor, "cgroup limit", "%s, %s left", ox_size_text(memory.limit, limit_text),
-                      ox_size_text(memory.usable, free_text));
-        ox_doctor_warn(doctor, "stay below it with --host-mem, or raise the container's memory limit",
-                       "the kernel kills a run that exceeds %s, however much RAM there is", limit_text);
-    } else {
-        ox_doctor_add(doctor, "cgroup limit", "none");
+/* Less than the smallest run takes. */
+static const uint64_t memory_bytes_min = 64 * OX_MIB;
+
+/* A limit of control groups covers all programs of the group; runs keep to it by themselves. */
+static void report_group(struct ox_doctor *doctor, const struct ox_memory *memory) {
+    char limit[OX_SIZE_TEXT_BYTES], left[OX_SIZE_TEXT_BYTES], total[OX_SIZE_TEXT_BYTES], remedy[OX_DOCTOR_TEXT_BYTES];
+    if (memory->limit >= memory->total) {
+        ox_doctor_add(doctor, "control group", "no limit below the RAM");
+        return;
     }
+    ox_size_text(memory->limit, limit);
+    ox_size_text(memory->usable, left);
+    ox_doctor_add(doctor, "control group", "%s for all programs of this container, service or job; %s left", limit,
+                  left);
+    snprintf(remedy, sizeof remedy,
+             "nothing if %s suffice: a run without --host-mem keeps below them, and a larger --host-mem is refused. For "
+             "more, raise the limit (docker --memory, systemd MemoryMax, Slurm --mem)", left);
+    ox_doctor_warn(doctor, remedy,
+                   "programs here can use %s of the %s of RAM; beyond that the kernel kills one of them", limit,
+                   ox_size_text(memory->total, total));
+}
+
+static void report_limits(struct ox_doctor *doctor, const struct ox_memory *memory) {
+    static const struct {
+        const char *name, *remedy;
+        int resource;
+    } limits[] = {{"address space", "ulimit -v unlimited", RLIMIT_AS}, {"data", "ulimit -d unlimited", RLIMIT_DATA},
+                  {"file size", "ulimit -f unlimited", RLIMIT_FSIZE}};
+    char text[OX_SIZE_TEXT_BYTES];
+    for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
+        struct rlimit limit = {0};
+        if (getrlimit(limits[i].resource, &limit) == 0 && limit.rlim_cur < memory->total) {
+            ox_doctor_add(doctor, limits[i].name, "%s", ox_size_text(limit.rlim_cur, text));
+            if (limit.rlim_cur < memory_bytes_min) {
+                ox_doctor_refuse(doctor, limits[i].remedy, "%s are less than the smallest run needs", text);
+            } else {
+                ox_doctor_warn(doctor, limits[i].remedy, "the limit of this shell is less than the RAM");
+            }
+        }
+    }
+}
+
+void ox_doctor_memory(struct ox_doctor *doctor, const struct ox_memory *memory) {
+    char total[OX_SIZE_TEXT_BYTES], left[OX_SIZE_TEXT_BYTES];
+    doctor->group = "Memory";
+    ox_doctor_add(doctor, "RAM", "%s, %s available", ox_size_text(memory->total, total),
+                  ox_size_text(memory->available, left));
+    if (memory->usable < memory_bytes_min) {
+        ox_doctor_refuse(doctor, "end other programs, or raise the limits named below",
+                         "this process can use %s, less than the smallest run needs",
+                         ox_size_text(memory->usable, left));
+    }
+    report_group(doctor, memory);
+    report_limits(doctor, memory);
+}
+
+static void report_pinning(struct ox_doctor *doctor, const struct ox_memory *memory) {
+    char limit_text[OX_SIZE_TEXT_BYTES];
     struct rlimit lock = {0};
     if (getrlimit(RLIMIT_MEMLOCK, &lock) != 0 || lock.rlim_cur == RLIM_INFINITY) {
         ox_doctor_add(doctor, "locked memory", "unlimited");
     } else {
         ox_doctor_add(doctor, "locked memory", "%s", ox_size_text(lock.rlim_cur, limit_text));
-        if (lock.rlim_cur < memory.total / 2) {
+        if (lock.rlim_cur < memory->total / 2) {
             ox_doctor_warn(doctor, "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
                            "at most %s can be pinned; I/O buffers may go unregistered", limit_text);
         }
@@ -186,8 +230,10 @@ void ox_doctor_machine(struct ox_doctor *doctor) {
     doctor->group = "Processor";
     report_cpu(doctor);
     report_blas(doctor);
-    doctor->group = "Memory";
-    report_memory(doctor);
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    ox_doctor_memory(doctor, &memory);
+    report_pinning(doctor, &memory);
     report_numa(doctor);
     doctor->group = "Kernel";
     report_kernel(doctor);

@@ -107,7 +107,8 @@ static const struct ox_page pages[] = {
          "Reports what the engine finds on this machine: processor and instruction sets, the core type OpenBLAS uses, "
          "memory and its limits, kernel, io_uring and direct I/O for each --nvme folder, the NVIDIA driver, the CUDA "
          "plugin, and for each GPU its link, power, temperature, memory and other users. Each limitation has a warning "
-         "and a remedy. It leaves nothing behind.",
+         "and a remedy. It leaves nothing behind. With --strict it exits with 1 if a run could not use a drive or a "
+         "limit.",
      .examples = "offload doctor --nvme /mnt/nvme0\tReport the machine and one drive:\n"
                  "offload doctor --format json\tPrint the report as an array of records:\n",
      .see_also = "bench train"},

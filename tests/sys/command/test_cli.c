@@ -75,6 +75,22 @@ static void test_usage(void) {
     refused("version extra", "'extra' is unexpected");
 }
 
+/* With --strict a drive that no run could use fails the command, after the report; without, it is only a warning. */
+static void test_doctor_strict(void) {
+    answers("doctor --nvme /nonexistent", "drive              /nonexistent: unusable");
+    answers("doctor --strict --nvme /var/tmp:1MiB", "Drives");
+    run("doctor --strict --nvme /nonexistent --nvme /proc");
+    CHECK(last->exit_status == 1);
+    CHECK(strstr(last->out, "  UNUSABLE drive: /nonexistent: is not a folder: No such") != NULL);
+    CHECK(strstr(last->err, "offload: --strict: 2 things are unusable for a run: drive: /nonexistent: is not") ==
+          last->err);
+    run("doctor --strict --nvme /var/tmp:1000TiB");
+    CHECK(last->exit_status == 1 && strstr(last->err, "/var/tmp has ") != NULL &&
+          strstr(last->err, " free, less than the 1000 TiB of --nvme; make room") != NULL);
+    run("doctor --format json --nvme /nonexistent");
+    CHECK(last->exit_status == 0 && strstr(last->out, "\"unusable\": true") != NULL);
+}
+
 /* Help fits COLUMNS where no terminal says how wide it is, except a word that is longer. */
 static void help_fits(const char *line, const char *columns, size_t expected) {
     setenv("COLUMNS", columns, 1);
@@ -212,6 +228,7 @@ static void test_token_file(void) {
 
 int main(void) {
     test_usage();
+    test_doctor_strict();
     test_help();
     test_doctor();
     test_tokenize();
