@@ -148,6 +148,7 @@ struct ox_config {
                         it read the beginning of 1970. Chat templates print it */
     bool dry_run;
     bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
+    bool quiet;      /* warnings, errors and the result alone */
     char format[12]; /* text | json; trace export: chrome | perfetto */
     char action[8];  /* report | export: what to do with a trace; "": not given */
     char run[OX_CONFIG_TEXT_BYTES]; /* the folder of a run, or a file in it */

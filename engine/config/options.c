@@ -394,6 +394,11 @@ static const struct ox_option options[] = {
     {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
      .group = group_command, .default_text = "false", .commands = OX_CMD_TRAIN,
      .help = "stop after the plan"},
+    {.name = "quiet", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, quiet), .group = group_command,
+     .default_text = "false",
+     .commands = OX_CMD_TRAIN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_GENERATE | OX_CMD_BENCH |
+                 OX_CMD_TRACE,
+     .help = "print warnings, errors and the result alone; train: the line of the model folder"},
     {.name = "format", .placeholder = "text|json", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
      .default_text = "text",

@@ -54,7 +54,7 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
         return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
     }
     *config = trainer->config;
-    config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
+    config->overwrite_output_dir = config->from_scratch = config->dry_run = config->quiet = false;
     config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
     config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
     config->device_mem_bytes = trainer->given_device_bytes;

@@ -69,6 +69,9 @@ double ox_bench_value(const struct ox_bench *bench, const char *fmt, ...) {
 
 void ox_bench_note(const struct ox_bench *bench, const char *fmt, ...) {
     FILE *const out = bench->json ? stderr : stdout;
+    if (bench->config->quiet) {
+        return;
+    }
     va_list args;
     va_start(args, fmt);
     vfprintf(out, fmt, args);

@@ -3,6 +3,7 @@
 #include "tools/bench/bench_device.h"
 #include "tools/doctor/doctor.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "cpu_optim/optim.h"
 #include "offload/sim/machine_profile.h"
@@ -163,8 +164,8 @@ static void warn_if_busy(const struct ox_bench *bench, const char *path) {
         most = fmax(most, ox_bench_value(bench, "%s.other_processes", parts[i]));
     }
     if (most > OTHERS_SHARE_MAX) {
-        ox_bench_note(bench, "%s: other processes used %.0f %% of the processors during a measurement, so predictions "
-                      "from it will be too slow; measure again when the machine is idle", path, 100.0 * most);
+        ox_log(OX_LOG_WARN, "%s: other processes used %.0f %% of the processors during a measurement, so predictions "
+               "from it will be too slow; measure again when the machine is idle", path, 100.0 * most);
     }
 }
 

@@ -9,7 +9,8 @@
 
 struct output {
     bool json;
-    bool several; /* sources: each has a line of its own */
+    bool several; /* sources: each has a line of its own, unless --quiet */
+    bool quiet;
     json_t *files;
 };
 
@@ -33,7 +34,9 @@ static void on_source(void *context, const struct ox_eval_source *source) {
         return;
     }
     if (!output->json) {
-        print_source(source, true);
+        if (!output->quiet) {
+            print_source(source, true);
+        }
         return;
     }
     json_t *const file = source_json(source);
@@ -52,6 +55,7 @@ static enum ox_status print_json(const struct ox_eval_source *total, json_t *fil
 int ox_cmd_eval(const struct ox_config *config) {
     struct output output = {.json = strcmp(config->format, "json") == 0,
                             .several = config->data_count > 1,
+                            .quiet = config->quiet,
                             .files = json_array()};
     struct ox_eval_source total;
     enum ox_status status = ox_evaluate(config, on_source, &output, &total);

@@ -2,6 +2,7 @@
 #include "tools/command/cmd.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "offload/trace/trace_export.h"
 #include "tools/command/trace_report.h"
 
@@ -46,7 +47,7 @@ static enum ox_status run_report(const struct ox_config *config) {
     }
     OX_TRY(status, json ? ox_trace_report_json(&report, stdout) : ox_trace_report_text(&report, stdout));
     if (status == OX_OK && config->output_dir[0] != '\0') {
-        fprintf(stderr, "wrote the page %s\n", config->output_dir);
+        ox_log(OX_LOG_INFO, "wrote the page %s", config->output_dir);
     }
     ox_trace_report_close(&report);
     return status;
@@ -80,9 +81,9 @@ static enum ox_status run_export(const struct ox_config *config) {
     OX_TRY(status, ox_trace_steps_open(recording.trace, &recording.steps));
     OX_TRY(status, write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording));
     if (status == OX_OK) {
-        fprintf(stderr, "wrote %llu records to %s; open it in %s\n", (unsigned long long)recording.trace->count,
-                config->output_dir,
-                chrome ? "chrome://tracing or another viewer of that format" : "ui.perfetto.dev");
+        ox_log(OX_LOG_INFO, "wrote %llu records to %s; open it in %s", (unsigned long long)recording.trace->count,
+               config->output_dir,
+               chrome ? "chrome://tracing or another viewer of that format" : "ui.perfetto.dev");
     }
     ox_trace_steps_close(&recording.steps);
     ox_trace_close(&recording.trace);

@@ -89,7 +89,7 @@ struct sums {
 
 struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
-    bool terminal, open_line;
+    bool terminal, open_line, quiet;
     struct sums all;       /* this process, with the traffic of updates done by evaluations */
     struct sums since;     /* steps since the last line */
     uint64_t eval_updates; /* steps whose update ran within an evaluation */
@@ -115,6 +115,9 @@ static void on_start(void *context, const struct ox_run_state *state, uint64_t m
     struct progress *const progress = context;
     progress->begin_ns = ox_clock_ns();
     progress->begin_step = state->step;
+    if (progress->quiet) {
+        return;
+    }
     if (state->step > 0) {
         fprintf(stderr, "resumed at step %" PRIu64 " of %" PRIu64 " from %s\n", state->step, max_steps, origin);
     } else {
@@ -173,8 +176,9 @@ static void on_step(void *context, const struct ox_step_report *report) {
     struct progress *const progress = context;
     add_step(&progress->all, report);
     add_step(&progress->since, report);
+    const bool due = report->step % progress->logging_steps == 0 || report->step == report->max_steps;
     /* A step without targets has no line, because a warning was logged. */
-    if (report->tokens > 0 && (report->step % progress->logging_steps == 0 || report->step == report->max_steps)) {
+    if (due && report->tokens > 0 && !progress->quiet) {
         print_line(progress, report);
     }
 }
@@ -189,14 +193,18 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
             progress->all.traffic[link][kind] += report->traffic[link][kind];
         }
     }
-    fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
-            report->loss, report->perplexity, report->tokens);
+    if (!progress->quiet) {
+        fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
+                report->loss, report->perplexity, report->tokens);
+    }
 }
 
 static void on_saved(void *context, const char *path, double seconds) {
     struct progress *const progress = context;
     end_line(progress);
-    fprintf(stderr, "saved %s in %.1f s\n", path, seconds);
+    if (!progress->quiet) {
+        fprintf(stderr, "saved %s in %.1f s\n", path, seconds);
+    }
 }
 
 /* ---- results -------------------------------------------------------------------------------------- */
@@ -224,7 +232,15 @@ static void print_traffic(const struct sums *all) {
     }
 }
 
-static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
+static void print_result(const struct ox_trainer *trainer) {
+    if (ox_trainer_result(trainer)[0] != '\0') {
+        printf("model folder: %s\n", ox_trainer_result(trainer));
+    } else {
+        printf("stopped before the first step: nothing was saved\n");
+    }
+}
+
+static void print_summary(const struct progress *progress) {
     const struct sums *const all = &progress->all;
     if (all->steps > 0) {
         printf("%" PRIu64 " step%s, %" PRIu64 " tokens (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
@@ -248,11 +264,6 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
     if (progress->last_eval.tokens > 0) {
         printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
                progress->last_eval.perplexity);
-    }
-    if (ox_trainer_result(trainer)[0] != '\0') {
-        printf("model folder: %s\n", ox_trainer_result(trainer));
-    } else {
-        printf("stopped before the first step: nothing was saved\n");
     }
 }
 
@@ -410,7 +421,7 @@ static enum ox_status open_run(const struct ox_config *config, struct ox_trainer
     }
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
-    const enum ox_status printed = print_plan(*trainer, config, false, NULL);
+    const enum ox_status printed = config->quiet ? OX_OK : print_plan(*trainer, config, false, NULL);
     fflush(stdout);
     return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
 }
@@ -472,20 +483,24 @@ static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_
 
 /* Prints the plan to stderr, trains, and prints the summary. *ended_by: the signal that ended the run, or 0. */
 static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *config, int *ended_by) {
-    struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps};
+    struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps,
+                                .quiet = config->quiet};
     const struct ox_trainer_hooks hooks = {
         .context = &progress, .start = on_start, .step = on_step, .eval = on_eval, .saved = on_saved};
     char *text = NULL;
-    enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    enum ox_status status = config->quiet ? OX_OK : ox_trainer_plan_text(trainer, false, &text);
     if (status != OX_OK) {
         return status;
     }
-    fprintf(stderr, "%s\n", text);
+    fprintf(stderr, "%s%s", text != NULL ? text : "", text != NULL ? "\n" : "");
     free(text);
     status = ox_trainer_run(trainer, &events, &hooks, ended_by);
     end_line(&progress);
+    if (status == OX_OK && !config->quiet) {
+        print_summary(&progress);
+    }
     if (status == OX_OK) {
-        print_summary(trainer, &progress);
+        print_result(trainer);
     }
     return status;
 }

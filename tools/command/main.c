@@ -59,9 +59,12 @@ static void print_line(const char *prefix, const char *text) {
     fprintf(stderr, "%s%s\n", prefix, line);
 }
 
+/* The context is whether --quiet was given. */
 static void log_to_stderr(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    print_line(level == OX_LOG_WARN ? "warning: " : "", line);
+    const bool *const quiet = context;
+    if (level == OX_LOG_WARN || !*quiet) {
+        print_line(level == OX_LOG_WARN ? "warning: " : "", line);
+    }
 }
 
 static const char *nearest_command(const char *name) {
@@ -103,6 +106,7 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     }
     static struct ox_config config; /* tens of kilobytes */
     enum ox_status status = ox_args_parse(command, argc, argv, &config);
+    ox_log_set_sink(log_to_stderr, &config.quiet);
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
     }
@@ -154,7 +158,8 @@ int ox_cmd_exit(enum ox_status status) {
 }
 
 int main(int argc, char **argv) {
-    ox_log_set_sink(log_to_stderr, NULL);
+    static bool quiet; /* until the arguments are read */
+    ox_log_set_sink(log_to_stderr, &quiet);
     const int exit_status = dispatch(argc, argv);
     /* A full disk or a closed pipe shows up at the latest here. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {

@@ -130,8 +130,8 @@ static void report_group(struct ox_doctor *doctor, const struct ox_memory *memor
     ox_doctor_add(doctor, "control group", "%s for all programs of this container, service or job; %s left", limit,
                   left);
     snprintf(remedy, sizeof remedy,
-             "nothing if %s suffice: a run without --host-mem keeps below them, and a larger --host-mem is refused. For "
-             "more, raise the limit (docker --memory, systemd MemoryMax, Slurm --mem)", left);
+             "nothing if %s suffice: a run without --host-mem keeps below them, and a larger --host-mem is refused. "
+             "For more, raise the limit (docker --memory, systemd MemoryMax, Slurm --mem)", left);
     ox_doctor_warn(doctor, remedy,
                    "programs here can use %s of the %s of RAM; beyond that the kernel kills one of them", limit,
                    ox_size_text(memory->total, total));

@@ -592,6 +592,36 @@ static void test_damaged_store(void) {
     check_nothing_half_written(output);
 }
 
+/* ---- --quiet ---------------------------------------------------------------------------------------- */
+
+static void expect_quiet(const char *out) {
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, out) == process.outcome.out);
+    CHECK(strchr(process.outcome.out, '\n') == strrchr(process.outcome.out, '\n') && process.outcome.err[0] == '\0');
+}
+
+/* The result is one line on stdout; warnings and errors stay. */
+static void test_quiet(void) {
+    begin_train("--quiet --max-steps 2 --save-steps 1 --eval-steps 1");
+    expect_quiet("model folder: ");
+    files_remove_folder(output);
+    begin("eval");
+    sys_args_word(&args, "--model=%s", trained);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--data=%s:2", text_path);
+    sys_args_add(&args, "--quiet --max-seq-length 16 --max-windows 2");
+    expect_quiet("total: loss ");
+    begin("export");
+    sys_args_word(&args, "--model=%s", trained);
+    sys_args_word(&args, "--output=%s", test_path("exported"));
+    sys_args_add(&args, "--quiet");
+    expect_quiet(test_path("exported"));
+    begin_train("--quiet --max-steps 2 --device-mem 64KiB");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && process.outcome.out[0] == '\0');
+    CHECK(strstr(process.outcome.err, "offload: ") == process.outcome.err);
+}
+
 int main(void) {
     config_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
@@ -610,6 +640,7 @@ int main(void) {
     test_data();
     test_output();
     test_resolved();
+    test_quiet();
     test_damaged_checkpoint();
     test_drives();
     test_memory_drive();
