@@ -48,6 +48,8 @@ void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
         settings.grad_scale = 1;
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
+    /* The proof cannot see whether a step stays in memory; a commit of one that does would have nothing to commit. */
+    OX_ASSERT((step->facts & OX_FACT_COMMITS) == 0 || !step->input->in_memory);
     OX_ASSERT(ox_proof_covers(step->plan, &engine->plan->input, step->facts, engine->due.now));
 }
 
