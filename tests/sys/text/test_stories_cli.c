@@ -1,5 +1,6 @@
 /* A trained model and real text through the program, against PyTorch: perplexities of three texts, and thirty steps of
- * fine-tuning from the text to the saved weights. Neither is part of the project. */
+ * fine-tuning from the text to the saved weights. Then fine-tuning with no options but model and data, which must lower
+ * the loss. Neither model nor texts are part of the project. */
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/hf/safetensors.h"
@@ -180,6 +181,72 @@ static void check_finetuning(void) {
     json_decref(reference);
 }
 
+/* ---- defaults --------------------------------------------------------------------------------------- */
+
+enum { ROWS_BYTES_MAX = 4 << 20, TUNED_ROWS = 200 };
+
+/* The first questions and answers of a published set, as prompts and completions: text that the model does not know. */
+static const char *write_rows(void) {
+    json_t *rows = NULL;
+    const char *const published = plain_pathf("%s/text/instruct/alpaca_en_demo.json", test_data_folder());
+    REQUIRE_OK(ox_json_load(published, ROWS_BYTES_MAX, &rows));
+    CHECK(json_array_size(rows) >= TUNED_ROWS);
+    FILE *const file = fopen(test_path("rows.jsonl"), "w");
+    CHECK(file != NULL);
+    for (size_t i = 0; i < TUNED_ROWS; i++) {
+        const json_t *const row = json_array_get(rows, i);
+        json_t *const out = json_pack("{sOsO}", "prompt", json_object_get(row, "instruction"), "completion",
+                                      json_object_get(row, "output"));
+        CHECK(out != NULL && json_dumpf(out, file, 0) == 0 && fputc('\n', file) == '\n');
+        json_decref(out);
+    }
+    CHECK(fclose(file) == 0);
+    json_decref(rows);
+    return test_path("rows.jsonl");
+}
+
+static double mean_nll(const char *model, const char *rows) {
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_word(&args, "--data=%s", rows);
+    sys_args_add(&args, "--format json");
+    sys_run_well(&args, &process);
+    json_t *const said = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, NULL);
+    const double nll = number(said, "mean_nll");
+    json_decref(said);
+    return nll;
+}
+
+static char *tune(const char *rows, const char *name, const char *more) {
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_folder);
+    sys_args_word(&args, "--data=%s", rows);
+    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_add(&args, more);
+    sys_run_well(&args, &process);
+    return sys_curve(test_path(name), "step");
+}
+
+/* Beside a run whose rate is too small to change anything: no step's loss is above what the given weights have on the
+ * same rows, as it is at once where a rate is too large. */
+static void check_defaults(void) {
+    const char *const rows = write_rows();
+    char *const curve = tune(rows, "defaults", ""), *const still = tune(rows, "still", "--learning-rate 1e-12");
+    double raised = 0;
+    unsigned steps = 0;
+    while (sys_curve_from(curve, steps + 1)[0] != '\0') {
+        steps++;
+        raised = fmax(raised, sys_metric(curve, steps, "loss") - sys_metric(still, steps, "loss"));
+    }
+    const char *const tuned = test_pathf("defaults/checkpoint-%u", steps);
+    const double before = mean_nll(model_folder, rows), after = mean_nll(tuned, rows);
+    printf("  defaults: mean nll %.3f before, %.3f after %u steps; the loss of a step raised by %.3f at most\n", before,
+           after, steps, raised);
+    CHECK(steps > 20 && raised < 0.05 && after < before - 0.1);
+    free(curve);
+    free(still);
+}
+
 int main(void) {
     if (test_data_folder() == NULL) {
         test_skip("there is no folder of real models beside the project (OX_TEST_DATA)");
@@ -191,5 +258,6 @@ int main(void) {
     }
     check_perplexities();
     check_finetuning();
+    check_defaults();
     return test_end();
 }
