@@ -203,6 +203,8 @@ struct parser {
     struct name_uses *uses; /* in the scope around the current place */
     uint32_t branch_depth;  /* ifs around the current place, within that scope */
     bool hides;             /* some name of the template hides */
+    bool sets_self;         /* a target or parameter so far is the name `self` */
+    bool reads_self;        /* some expression reads `self` and no target or parameter before it sets it */
     struct signature_link *signatures; /* the macros around the current place, the innermost first */
     bool is_soft;                      /* below an if: an unknown filter fails only when it is reached */
     const struct token *unknown;       /* the first filter or test that is unknown elsewhere */
@@ -343,7 +345,7 @@ struct ox_jinja {
     struct nodes body;
     struct name_uses uses;
     const struct name_link *names;
-    bool marks_generation, hides;
+    bool marks_generation, hides, reads_self;
 };
 
 #endif

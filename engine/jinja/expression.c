@@ -66,6 +66,10 @@ static bool look_up(struct run *run, const struct scope *inner, const struct str
     if (out->kind != V_MISSING) {
         return true;
     }
+    if (run->jinja->reads_self && ox_ji_string_is(name, "self")) {
+        *out = (struct value){.kind = V_SELF};
+        return true;
+    }
     const struct builtin *const function = ox_ji_find_function(name);
     if (function != NULL) {
         *out = (struct value){.kind = V_FUNCTION, .as.function = function};

@@ -79,7 +79,7 @@ static bool next_point(struct run *run, struct iterator *iterator, struct value 
 }
 
 bool ox_ji_is_iterable(struct value value) {
-    return ox_ji_has_length(value) || value.kind == V_ITERATOR || value.kind == V_LOOP;
+    return ox_ji_has_length(value) || value.kind == V_ITERATOR || value.kind == V_LOOP || value.kind == V_SELF;
 }
 
 bool ox_ji_iterate(struct run *run, struct value value, struct iterator **out) {

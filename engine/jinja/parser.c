@@ -98,6 +98,7 @@ bool ox_ji_note_use(struct parser *parser, const struct string *name, bool sets)
     }
     *use = (struct name_use){.name = name, .hides = sets && parser->branch_depth == 0};
     parser->hides = parser->hides || use->hides;
+    parser->reads_self = parser->reads_self || (!sets && !parser->sets_self && ox_ji_string_is(name, "self"));
     *link = use;
     return true;
 }
@@ -234,6 +235,10 @@ static bool note_target(struct parser *parser, const struct node *target) {
 
 /* ---- targets --------------------------------------------------------------------------------------------------- */
 
+static void note_self(struct parser *parser, const struct node *target) {
+    parser->sets_self = parser->sets_self || (target->kind == N_NAME && ox_ji_string_is(target->as.name, "self"));
+}
+
 static bool check_target(struct parser *parser, const struct node *target) {
     if (target->kind == N_TUPLE) {
         for (const struct node *item = target->as.items.first; item != NULL; item = item->next) {
@@ -246,6 +251,7 @@ static bool check_target(struct parser *parser, const struct node *target) {
     if (target->kind == N_NAME && parser->for_depth > 0 && ox_ji_string_is(target->as.name, "loop")) {
         return ox_ji_parse_failed(parser, "can't assign to the variable loop in a for loop");
     }
+    note_self(parser, target);
     return target->kind == N_NAME || target->kind == N_NSREF || ox_ji_parse_failed(parser, "can't assign to this");
 }
 
@@ -370,6 +376,7 @@ static bool parse_parameters(struct parser *parser, struct signature *signature)
         if (name == NULL || !ox_ji_expect_name(parser, &name->as.name)) {
             return false;
         }
+        note_self(parser, name);
         struct node *value = NULL;
         if (ox_ji_skip_operator(parser, "=")) {
             if (!ox_ji_parse_expression(parser, &value)) {

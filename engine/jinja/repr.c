@@ -184,6 +184,8 @@ bool ox_ji_put_repr(struct run *run, struct value value) {
             return ox_ji_put_text(run, "<Macro ") && ox_ji_put_repr(run, name) && ox_ji_put_text(run, ">");
         }
         return ox_ji_put_text(run, "<Macro 'caller'>");
+    case V_SELF:
+        return ox_ji_put_text(run, "<TemplateReference None>");
     default: /* Python's text has an address in memory */
         return ox_ji_fail(run, "printing an object of type '%s' is not supported here", ox_ji_type_name(value));
     }

@@ -208,7 +208,8 @@ enum ox_status ox_jinja_compile(const char *source, size_t bytes, const struct o
         return status;
     }
     *jinja = (struct ox_jinja){.memory = run.memory, .body = body, .uses = uses, .names = parser.names,
-                                .marks_generation = parser.marks_generation, .hides = parser.hides};
+                                .marks_generation = parser.marks_generation, .hides = parser.hides,
+                                .reads_self = parser.reads_self};
     *out = jinja;
     return OX_OK;
 }

@@ -243,7 +243,7 @@ const char *ox_ji_type_name(struct value value) {
         [V_TUPLE] = "tuple",      [V_DICT] = "dict",            [V_VIEW] = "dict_view",      [V_RANGE] = "range",
         [V_ITERATOR] = "generator", [V_NAMESPACE] = "Namespace", [V_MACRO] = "Macro",        [V_FUNCTION] = "function",
         [V_METHOD] = "builtin_function_or_method", [V_LOOP] = "LoopContext", [V_JOINER] = "Joiner",
-        [V_CYCLER] = "Cycler",
+        [V_CYCLER] = "Cycler",    [V_SELF] = "TemplateReference",
     };
     OX_ASSERT((unsigned)value.kind < V_KIND_COUNT);
     return names[value.kind];

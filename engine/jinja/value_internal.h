@@ -50,6 +50,7 @@ enum value_kind {
     V_LOOP,      /* the variable `loop` */
     V_JOINER,
     V_CYCLER,
+    V_SELF,      /* the variable `self`: the template, of which nothing is to be had */
     V_KIND_COUNT
 };
 
