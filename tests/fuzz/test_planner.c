@@ -97,19 +97,30 @@ static void draw_works(struct fuzz_case *c, double tokens) {
     }
 }
 
+/* Every fifth model is a part of one: it has no embedding, no head, or neither; and every fourth of these is one unit.
+ */
+static uint32_t choose_part(const struct fuzz_case *c, struct plan_model_sizes *sizes, uint32_t unit_count) {
+    if (c->seed % 5 != 0) {
+        return unit_count;
+    }
+    sizes->without_embedding = c->seed / 5 % 3 != 0;
+    sizes->without_head = c->seed / 5 % 3 != 1;
+    return c->seed / 15 % 4 == 0 ? 1 : unit_count;
+}
+
 /* Units of a few thousand parameters up to thousands of millions; all blocks alike, as models have them, or not. */
 static void draw_model(struct fuzz_case *c) {
     struct ox_plan_model *const model = &c->in.model;
     const double groups = draw_wide(c, 1, once_in(c, 3) ? 1e6 : 300), tokens = draw_wide(c, 1, 30000);
     const bool alike = once_in(c, 2);
     struct plan_model_sizes sizes = {0};
-    const uint32_t unit_count = 2 + draw_count(c, 2, 7, BLOCKS_MAX);
+    const uint32_t unit_count = choose_part(c, &sizes, 2 + draw_count(c, 2, 7, BLOCKS_MAX));
     for (uint32_t i = 0; i < unit_count; i++) {
         const bool end = i == 0 || i + 1 == unit_count;
         const double scale = end ? draw_wide(c, 0.01, 10) : alike ? 1 : draw_wide(c, 0.2, 2);
         c->elems[i] = OX_GROUP_ELEMS * (1 + (uint64_t)(groups * scale));
     }
-    sizes.tied_elems = once_in(c, 2) ? c->elems[0] : 0;
+    sizes.tied_elems = once_in(c, 2) && !sizes.without_embedding && !sizes.without_head ? c->elems[0] : 0;
     model->micro_batches = 1 + draw_count(c, 2, 6, 47);
     sizes.act_bytes = 4 * (1 + (uint64_t)(tokens * draw_wide(c, 1, sqrt(groups) * 20)));
     model->batch_bytes = 12 * (1 + (uint64_t)tokens);
@@ -431,12 +442,13 @@ static void check_requests(const struct fuzz_case *c) {
     expect(request->overlap < 0 || c->in.model.eval_only || placement->overlap == (request->overlap == 1),
            "overlap other than requested");
     bool can_keep = false;
+    uint32_t block_count = 0;
     for (uint32_t i = 0; i < c->in.model.unit_count; i++) {
         can_keep = can_keep || c->in.model.units[i].kept_bytes > 0;
+        block_count += c->in.model.units[i].kind == OX_PLAN_BLOCK;
     }
-    const uint32_t block_count = can_keep ? c->in.model.unit_count - 2 : 0;
     expect(request->kept_units < 0 || c->in.model.eval_only ||
-               placement->kept_units == ox_min_u64((uint64_t)request->kept_units, block_count),
+               placement->kept_units == (can_keep ? ox_min_u64((uint64_t)request->kept_units, block_count) : 0),
            "other blocks kept than requested");
     for (uint32_t i = 0; i < c->table.unit_count; i++) {
         const struct ox_homes *const homes = &c->table.shards[i].homes;
