@@ -45,7 +45,9 @@ struct ox_drive;
 /* One independent queue over any number of drives; one thread at a time uses it. */
 struct ox_io_queue;
 
-enum ox_drive_mode { OX_DRIVE_CREATE, OX_DRIVE_OPEN };
+/* UNNAMED: `path` is a folder, and the file in it has no name, so that it is gone when it is closed, however the
+ * process ends. The uring and the threads backend have it. */
+enum ox_drive_mode { OX_DRIVE_CREATE, OX_DRIVE_OPEN, OX_DRIVE_UNNAMED };
 
 struct ox_drive_info {
     char path[256];

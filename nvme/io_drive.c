@@ -35,6 +35,7 @@ struct ox_drive {
     uint64_t bytes;
     uint32_t align_bytes;
     bool direct;
+    bool unnamed; /* `path` is its folder */
     char note[160];
     char path[OX_PATH_BYTES];
 };
@@ -195,8 +196,37 @@ static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mod
     return check_kind(drive->path, &opened);
 }
 
+/* Opens a file without a name in the folder. Where the file system has none, the file has a name for a moment. */
+static enum ox_status open_unnamed(struct ox_drive *drive) {
+    char name[OX_PATH_BYTES];
+    const int base = O_RDWR | O_CLOEXEC;
+    drive->unnamed = true;
+    drive->fd = open(drive->path, base | O_TMPFILE | O_DIRECT, 0600);
+    drive->direct = drive->fd >= 0;
+    if (drive->fd < 0 && errno == EINVAL) {
+        drive->fd = open(drive->path, base | O_TMPFILE, 0600);
+        snprintf(drive->note, sizeof drive->note, "the file system refuses O_DIRECT");
+    }
+    if (drive->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+        const enum ox_status status = ox_path_join(drive->path, "offload-XXXXXX", name);
+        if (status != OX_OK) {
+            return status;
+        }
+        drive->fd = mkostemp(name, O_CLOEXEC | O_DIRECT);
+        drive->direct = drive->fd >= 0;
+        if (drive->fd >= 0) {
+            unlink(name);
+        }
+    }
+    return drive->fd >= 0 ? OX_OK : ox_fail_errno(OX_E_IO, errno, "%s: cannot hold a file", drive->path);
+}
+
 static enum ox_status open_once(struct ox_drive *drive, enum ox_drive_mode mode, bool *stale) {
     bool created = false;
+    if (mode == OX_DRIVE_UNNAMED) {
+        *stale = false;
+        return open_unnamed(drive);
+    }
     enum ox_status status = open_locked(drive, mode, &created, stale);
     if (status == OX_OK && mode == OX_DRIVE_CREATE && drive->bytes > 0) {
         status = ox_fail(OX_E_CONFIG, "%s: exists already; resume from it, or remove it to start over",
@@ -295,8 +325,8 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
         for (int tries = 0; tries == 0 || (err == EINTR && tries < INTERRUPTS_MAX); tries++) {
             err = fallocate(drive->fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
         }
-        if (err == EOPNOTSUPP || err == ENOSYS) {
-            err = fill_with_zeros(drive, bytes);
+        if (err == EOPNOTSUPP || err == ENOSYS) { /* an unnamed file need not be whole */
+            err = drive->unnamed ? 0 : fill_with_zeros(drive, bytes);
         }
     }
     if (err == 0 && ftruncate(drive->fd, (off_t)bytes) != 0) {
@@ -309,7 +339,7 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
         return allocate_failed(drive, bytes, err);
     }
     drive->bytes = bytes;
-    return sync_parent(drive->path);
+    return drive->unnamed ? OX_OK : sync_parent(drive->path);
 }
 
 enum ox_status ox_drive_file_flush(struct ox_drive *drive) {

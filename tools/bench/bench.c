@@ -1,20 +1,13 @@
-/* Records and their printing, medians, thread counts, and the load by other processes. */
+/* Records and their printing, medians of ratios, thread counts. */
 #include "tools/bench/bench.h"
 
 #include "base/assert.h"
-#include "base/bytes.h"
-#include "base/clock.h"
-#include "base/memory.h"
 #include "base/pool.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 /* ---- records ------------------------------------------------------------------------------------------- */
 
@@ -98,20 +91,7 @@ json_t *ox_bench_records_json(const struct ox_bench *bench) {
     return list;
 }
 
-/* ---- medians ------------------------------------------------------------------------------------------- */
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double ox_bench_median(const double *values, uint32_t count) {
-    double sorted[OX_BENCH_ROUNDS_MAX];
-    OX_ASSERT(count > 0 && count <= OX_BENCH_ROUNDS_MAX);
-    memcpy(sorted, values, count * sizeof *values);
-    qsort(sorted, count, sizeof *sorted, by_value);
-    return 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]);
-}
+/* ---- medians of ratios ------------------------------------------------------------------------------------------- */
 
 double ox_bench_median_ratio(const double *a, const double *b, uint32_t count) {
     double ratios[OX_BENCH_ROUNDS_MAX];
@@ -119,7 +99,7 @@ double ox_bench_median_ratio(const double *a, const double *b, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         ratios[i] = b[i] > 0.0 ? a[i] / b[i] : 0.0;
     }
-    return ox_bench_median(ratios, count);
+    return ox_probe_median(ratios, count);
 }
 
 /* ---- rounds, threads, memory ----------------------------------------------------------------------------- */
@@ -142,55 +122,10 @@ uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_CO
 }
 
 enum ox_status ox_bench_arena_open(const char *label, uint64_t bytes, struct ox_arena *out) {
-    char wanted[OX_SIZE_TEXT_BYTES], given[OX_SIZE_TEXT_BYTES];
-    struct ox_memory memory;
-    ox_memory_read("", &memory);
-    if (memory.usable != 0 && bytes > memory.usable) {
-        return ox_fail(OX_E_NOMEM,
-                       "%s: the measurement needs %s of memory, but only %s is available; give a smaller --size", label,
-                       ox_size_text(bytes, wanted), ox_size_text(memory.usable, given));
-    }
-    return ox_arena_open(label, bytes, out);
+    return ox_probe_arena_open(label, bytes, OX_BENCH_SMALLER, out);
 }
 
-/* ---- load by others ------------------------------------------------------------------------------------- */
-
-/* Processor seconds of this process and of the programs it ran. */
-static double own_seconds(void) {
-    double seconds = 0.0;
-    for (int i = 0; i < 2; i++) {
-        struct rusage usage;
-        getrusage(i == 0 ? RUSAGE_SELF : RUSAGE_CHILDREN, &usage);
-        seconds += (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-                   1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-    }
-    return seconds;
-}
-
-/* Busy processor seconds of the machine without interrupts; 0 when the kernel does not report them. */
-static double machine_seconds(void) {
-    unsigned long long user = 0, nice_time = 0, system_time = 0;
-    FILE *const stat = fopen("/proc/stat", "re");
-    if (stat == NULL || fscanf(stat, "cpu %llu %llu %llu", &user, &nice_time, &system_time) != 3) {
-        user = nice_time = system_time = 0;
-    }
-    if (stat != NULL) {
-        fclose(stat);
-    }
-    return (double)(user + nice_time + system_time) / (double)sysconf(_SC_CLK_TCK);
-}
-
-void ox_bench_meter_begin(struct ox_bench_meter *meter) {
-    meter->own_seconds = own_seconds();
-    meter->machine_seconds = machine_seconds();
-    meter->begin_ns = ox_clock_ns();
-}
-
-void ox_bench_meter_end(const struct ox_bench_meter *meter, struct ox_bench *bench, const char *part) {
-    const double seconds = (double)(ox_clock_ns() - meter->begin_ns) * 1e-9;
-    const double busy = machine_seconds() - meter->machine_seconds, own = own_seconds() - meter->own_seconds;
-    const double others = (busy - own) / (seconds * (double)sysconf(_SC_NPROCESSORS_ONLN));
-    /* The kernel counts in ticks, so a short measurement may seem to exceed the whole. */
-    ox_bench_add(bench, &(struct ox_bench_figure){.value = fmin(fmax(others, 0.0), 1.0), .unit = OX_BENCH_SHARE},
+void ox_bench_add_load(const struct ox_probe_load *load, struct ox_bench *bench, const char *part) {
+    ox_bench_add(bench, &(struct ox_bench_figure){.value = ox_probe_load_end(load), .unit = OX_BENCH_SHARE},
                  "%s.other_processes", part);
 }

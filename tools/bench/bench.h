@@ -7,6 +7,7 @@
 #include "base/pool.h"
 #include "cpu_optim/optim.h"
 #include "engine/config/config.h"
+#include "engine/measure/probe.h"
 
 #include <stddef.h>
 
@@ -15,7 +16,7 @@ extern "C" {
 #endif
 
 enum {
-    OX_BENCH_ROUNDS_MAX = 99, OX_BENCH_NAME_BYTES = 64, OX_BENCH_RECORDS_MAX = 640,
+    OX_BENCH_ROUNDS_MAX = OX_PROBE_ROUNDS_MAX, OX_BENCH_NAME_BYTES = 64, OX_BENCH_RECORDS_MAX = 640,
     OX_BENCH_THREAD_COUNTS_MAX = 16,
 };
 
@@ -67,7 +68,6 @@ struct json_t *ox_bench_records_json(const struct ox_bench *bench);
 
 /* ---- helpers of a measurement -------------------------------------------------------------------------- */
 
-double ox_bench_median(const double *values, uint32_t count);
 /* Returns the median of a[i] / b[i], taking 0 where b[i] is 0. Pairing the rounds cancels what slows the machine for a
  * while. */
 double ox_bench_median_ratio(const double *a, const double *b, uint32_t count);
@@ -79,17 +79,12 @@ uint32_t ox_bench_threads(uint64_t request);
 /* Writes 1, 2, 4 ... below `all`, then `all`; returns how many. */
 uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX]);
 
-/* As ox_arena_open, but refuses a size that the machine cannot provide before touching memory. */
+/* As ox_probe_arena_open. */
+#define OX_BENCH_SMALLER "give a smaller --size"
 OX_MUST enum ox_status ox_bench_arena_open(const char *label, uint64_t bytes, struct ox_arena *out);
 
-/* Measures the share of processor time that other processes take. */
-struct ox_bench_meter {
-    double own_seconds, machine_seconds;
-    uint64_t begin_ns;
-};
-void ox_bench_meter_begin(struct ox_bench_meter *meter);
 /* Adds the record "<part>.other_processes". */
-void ox_bench_meter_end(const struct ox_bench_meter *meter, struct ox_bench *bench, const char *part);
+void ox_bench_add_load(const struct ox_probe_load *load, struct ox_bench *bench, const char *part);
 
 /* ---- a folder for temporary files ---------------------------------------------------------------------- */
 

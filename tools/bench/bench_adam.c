@@ -215,7 +215,7 @@ static enum ox_status compare(struct comparison *comparison, const struct runner
         other_work[i] = theirs.work;
     }
     const uint32_t rounds = comparison->rounds;
-    *out = (struct pair){ox_bench_median(fused_wall, rounds), ox_bench_median(other_wall, rounds),
+    *out = (struct pair){ox_probe_median(fused_wall, rounds), ox_probe_median(other_wall, rounds),
                          ox_bench_median_ratio(other_wall, fused_wall, rounds),
                          ox_bench_median_ratio(other_work, fused_work, rounds)};
     if (comparison->nonfinite != 0) {
@@ -333,14 +333,14 @@ enum ox_status ox_bench_adam(struct ox_bench *bench) {
     comparison->bench = bench;
     enum ox_status status = set_up(comparison);
     if (status == OX_OK) {
-        struct ox_bench_meter meter;
+        struct ox_probe_load meter;
         ox_bench_note(bench, "adam: %.1f million parameters, %" PRIu32 " threads, %s, median of %" PRIu32 " rounds",
                       (double)comparison->params * 1e-6, ox_pool_size(comparison->pool), ox_isa_name(comparison->isa),
                       comparison->rounds);
-        ox_bench_meter_begin(&meter);
+        ox_probe_load_begin(&meter);
         status = measure_all(comparison);
         if (status == OX_OK) {
-            ox_bench_meter_end(&meter, bench, "adam");
+            ox_bench_add_load(&meter, bench, "adam");
         }
     }
     ox_arena_close(&comparison->arena);

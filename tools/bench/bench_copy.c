@@ -59,7 +59,7 @@ static enum ox_status measure(struct ox_bench *bench, struct copying *copying, u
         }
     }
     for (unsigned work = 0; work < WORK_COUNT; work++) {
-        const double rate = ox_bench_median(rates[work], copying->rounds);
+        const double rate = ox_probe_median(rates[work], copying->rounds);
         ox_bench_add(bench, &(struct ox_bench_figure){.value = rate, .unit = "B/s"}, "copy.%s.threads_%" PRIu32,
                      works[work].name, threads);
     }
@@ -86,13 +86,13 @@ enum ox_status ox_bench_copy(struct ox_bench *bench) {
     char size[OX_SIZE_TEXT_BYTES];
     ox_bench_note(bench, "copy: two halves of %s, median of %" PRIu32 " rounds", ox_size_text(bytes / 2, size),
                   copying.rounds);
-    struct ox_bench_meter meter;
-    ox_bench_meter_begin(&meter);
+    struct ox_probe_load meter;
+    ox_probe_load_begin(&meter);
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         status = measure(bench, &copying, counts[i]);
     }
     if (status == OX_OK) {
-        ox_bench_meter_end(&meter, bench, "copy");
+        ox_bench_add_load(&meter, bench, "copy");
     }
     ox_arena_close(&copying.arena);
     return status == OX_OK && bench->gpu != NULL ? ox_bench_gpu_copy(bench, bytes / 4) : status;

@@ -202,7 +202,7 @@ enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct
     for (uint32_t i = 0; i < rounds && status == OX_OK; i++) {
         status = time_once(device, work, repeats, &all[i]);
     }
-    *seconds = status == OX_OK ? ox_bench_median(all, rounds) : 0.0;
+    *seconds = status == OX_OK ? ox_probe_median(all, rounds) : 0.0;
     return status;
 }
 
@@ -245,7 +245,7 @@ static enum ox_status time_loop(struct copying *copying, uint32_t rounds, double
         ox_pool_run(pool, loop_share, copying);
         all[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     }
-    *seconds = ox_bench_median(all, rounds);
+    *seconds = ox_probe_median(all, rounds);
     ox_pool_close(&pool);
     return OX_OK;
 }

@@ -128,17 +128,17 @@ static enum ox_status read_report(const char *text, double *rate) {
     return OX_OK;
 }
 
-enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_bench_work work, bool uring,
+enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_probe_work work, bool uring,
                                 double *rate) {
     char path[2 * OX_PATH_BYTES + 16] = "--filename=", size[48], depth[48], block[96];
     escape(target->path, path + strlen(path), sizeof path - strlen(path));
     snprintf(size, sizeof size, "--size=%" PRIu64, target->bytes);
     snprintf(depth, sizeof depth, "--iodepth=%" PRIu32, target->depth);
-    snprintf(block, sizeof block, "--bs=%d", OX_BENCH_HI_BYTES);
-    if (work == OX_BENCH_WORK_MIX) {
-        snprintf(block, sizeof block, "--bssplit=%dk/50:%dk/50", OX_BENCH_STATE_BYTES >> 10, OX_BENCH_HI_BYTES >> 10);
+    snprintf(block, sizeof block, "--bs=%d", OX_PROBE_HI_BYTES);
+    if (work == OX_PROBE_MIX) {
+        snprintf(block, sizeof block, "--bssplit=%dk/50:%dk/50", OX_PROBE_STATE_BYTES >> 10, OX_PROBE_HI_BYTES >> 10);
     }
-    const char *const way = work == OX_BENCH_WORK_READ ? "--rw=read" : work == OX_BENCH_WORK_WRITE ? "--rw=write"
+    const char *const way = work == OX_PROBE_READ ? "--rw=read" : work == OX_PROBE_WRITE ? "--rw=write"
                                                                                                    : "--rw=rw";
     /* Only io_uring has the last two. */
     const char *const args[] = {"fio", "--name=bench", path, size, depth, block, way, "--output-format=json",

@@ -99,7 +99,7 @@ static void measure(struct ox_bench *bench, const struct gemms *gemms, uint32_t 
         for (uint32_t round = 0; round < gemms->rounds; round++) {
             seconds[round] = run_once(gemms, shape);
         }
-        const double median = ox_bench_median(seconds, gemms->rounds);
+        const double median = ox_probe_median(seconds, gemms->rounds);
         all_seconds += median;
         all_flops += flops_of(shape);
         ox_bench_add(bench, &(struct ox_bench_figure){.value = flops_of(shape) / median, .unit = "FLOP/s"},
@@ -128,8 +128,8 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     const uint32_t count = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts);
     ox_bench_note(bench, "gemm: OpenBLAS, core %s, median of %" PRIu32 " rounds", openblas_get_corename(),
                   gemms.rounds);
-    struct ox_bench_meter meter;
-    ox_bench_meter_begin(&meter);
+    struct ox_probe_load meter;
+    ox_probe_load_begin(&meter);
     for (uint32_t i = 0; i < count; i++) {
         openblas_set_num_threads((int)counts[i]);
         if (openblas_get_num_threads() == (int)counts[i]) {
@@ -138,7 +138,7 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
             ox_bench_note(bench, "gemm: this OpenBLAS does not support %" PRIu32 " threads", counts[i]);
         }
     }
-    ox_bench_meter_end(&meter, bench, "gemm");
+    ox_bench_add_load(&meter, bench, "gemm");
     openblas_set_num_threads(threads_before);
     ox_arena_close(&gemms.arena);
     return bench->gpu != NULL ? ox_bench_gpu_gemm(bench) : OX_OK;

@@ -120,7 +120,7 @@ static enum ox_status measure(struct ox_bench *bench, struct crossing *crossing,
             return status;
         }
         const double moved = (double)bytes * pieces * (ways[way].end - ways[way].first);
-        ox_bench_add(bench, &(struct ox_bench_figure){.value = moved / ox_bench_median(seconds, rounds), .unit = "B/s"},
+        ox_bench_add(bench, &(struct ox_bench_figure){.value = moved / ox_probe_median(seconds, rounds), .unit = "B/s"},
                      "copy.%s.kib_%" PRIu64, ways[way].name, bytes / OX_KIB);
     }
     return OX_OK;

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum {
-    CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, UNIT_BYTES = 2 * CHUNK_BYTES,
+    CHUNK_BYTES = OX_PROBE_STATE_BYTES + OX_PROBE_HI_BYTES, UNIT_BYTES = 2 * CHUNK_BYTES,
     STORE_EXTRA_BYTES = 16 << 20, /* the store's tables */
     SPARE_BYTES = 64 << 20,       /* left free for others */
 };
@@ -42,7 +42,7 @@ static const struct ox_io_backend *backend_of(enum driver driver) {
 /* ---- rounds ---------------------------------------------------------------------------------------------- */
 
 /* Runs fio; when that fails, fio is left out from then on. */
-static void run_fio(struct measuring *m, enum ox_bench_work work, uint32_t round) {
+static void run_fio(struct measuring *m, enum ox_probe_work work, uint32_t round) {
     const enum ox_status status =
         ox_bench_fio_run(&m->target, work, m->uring_here, &m->rates[work][DRIVER_FIO][round]);
     if (status != OX_OK) {
@@ -61,7 +61,7 @@ static enum ox_status round_run(struct measuring *m, uint32_t round) {
             if (driver == DRIVER_FIO && m->present[driver]) {
                 run_fio(m, work, round);
             } else if (m->present[driver]) {
-                struct ox_bench_speed speed = {.rate = 0.0};
+                struct ox_probe_speed speed = {.rate = 0.0};
                 status = ox_bench_file_run(backend_of(driver), &m->target, work, &speed);
                 m->rates[work][driver][round] = speed.rate;
                 m->cores[work][driver][round] = speed.core_seconds;
@@ -79,12 +79,12 @@ static enum ox_status round_run(struct measuring *m, uint32_t round) {
 /* ---- records --------------------------------------------------------------------------------------------- */
 
 /* Adds a rate. A step is compared with fio's mix, without a limit. */
-static void add_record(struct measuring *m, enum ox_bench_work work, enum driver driver) {
-    const double *const references = m->rates[work == OX_BENCH_WORK_STEP ? OX_BENCH_WORK_MIX : work][DRIVER_FIO];
-    struct ox_bench_figure figure = {.value = ox_bench_median(m->rates[work][driver], m->rounds), .unit = "B/s"};
+static void add_record(struct measuring *m, unsigned work, enum driver driver) {
+    const double *const references = m->rates[work == OX_BENCH_WORK_STEP ? OX_PROBE_MIX : work][DRIVER_FIO];
+    struct ox_bench_figure figure = {.value = ox_probe_median(m->rates[work][driver], m->rounds), .unit = "B/s"};
     const bool compared = driver != DRIVER_FIO && m->present[DRIVER_FIO];
     if (compared) {
-        figure.limit = ox_bench_median(references, m->rounds);
+        figure.limit = ox_probe_median(references, m->rounds);
         figure.ratio = ox_bench_median_ratio(m->rates[work][driver], references, m->rounds);
     }
     ox_bench_add(m->bench, &figure, "nvme%" PRIu32 ".%s.%s", m->drive_idx, work_names[work], driver_names[driver]);
@@ -96,14 +96,14 @@ static void add_record(struct measuring *m, enum ox_bench_work work, enum driver
     }
 }
 
-static void add_cores(struct measuring *m, enum ox_bench_work work, enum driver driver) {
-    const struct ox_bench_figure figure = {.value = 1e9 * ox_bench_median(m->cores[work][driver], m->rounds),
+static void add_cores(struct measuring *m, enum ox_probe_work work, enum driver driver) {
+    const struct ox_bench_figure figure = {.value = 1e9 * ox_probe_median(m->cores[work][driver], m->rounds),
                                            .unit = "ns/B"};
     ox_bench_add(m->bench, &figure, "nvme%" PRIu32 ".%s.%s.core", m->drive_idx, work_names[work], driver_names[driver]);
 }
 
 static enum ox_status add_latencies(struct measuring *m, enum driver driver) {
-    struct ox_bench_latencies latencies = {.read = 0.0};
+    struct ox_probe_latencies latencies = {.read = 0.0};
     const enum ox_status status = ox_bench_file_latencies(backend_of(driver), &m->target, &latencies);
     if (status == OX_OK) {
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = latencies.read, .unit = "s"},
@@ -187,7 +187,7 @@ static void announce(const struct measuring *m, const char *why, const struct ox
     ox_bench_note(m->bench, "nvme%" PRIu32 ": %s, %s in blocks of %d KiB, depth %" PRIu32 ", median of %" PRIu32
                   " rounds; %s%s; %s; buffers %sregistered%s%s", m->drive_idx,
                   m->bench->config->nvme[m->drive_idx].path, ox_size_text(m->target.bytes, size),
-                  OX_BENCH_HI_BYTES >> 10, m->target.depth, m->rounds,
+                  OX_PROBE_HI_BYTES >> 10, m->target.depth, m->rounds,
                   drive->direct ? "direct I/O" : "NOT direct I/O: ", drive->note, why,
                   queue->registered_buffers ? "" : "not ", queue->note[0] != '\0' ? ": " : "", queue->note);
     if (!m->present[DRIVER_FIO]) {
@@ -209,7 +209,7 @@ static enum ox_status measure(struct measuring *m) {
     char why[160];
     struct ox_drive_info drive;
     struct ox_io_queue_info queue;
-    struct ox_bench_meter meter;
+    struct ox_probe_load meter;
     choose_drivers(m, why);
     const struct ox_io_backend *const backend = backend_of(m->present[DRIVER_URING] ? DRIVER_URING : DRIVER_THREADS);
     enum ox_status status = ox_bench_file_make(backend, &m->target, &drive, &queue);
@@ -220,7 +220,7 @@ static enum ox_status measure(struct measuring *m) {
     if (m->with_store) {
         status = ox_bench_store_make(backend, &m->target);
     }
-    ox_bench_meter_begin(&meter);
+    ox_probe_load_begin(&meter);
     for (uint32_t i = 0; i < m->rounds && status == OX_OK; i++) {
         status = round_run(m, i);
     }
@@ -233,7 +233,7 @@ static enum ox_status measure(struct measuring *m) {
     if (status == OX_OK) {
         char part[16];
         snprintf(part, sizeof part, "nvme%" PRIu32, m->drive_idx);
-        ox_bench_meter_end(&meter, m->bench, part);
+        ox_bench_add_load(&meter, m->bench, part);
         record_drive(m, &drive);
     }
     return status;

@@ -4,22 +4,15 @@
 #define OX_TOOLS_BENCH_NVME_H
 
 #include "base/file.h"
-#include "nvme/io.h"
+#include "engine/measure/probe.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum {
-    OX_BENCH_DEPTH_MAX = 1024,
-    /* Sizes of the optimizer's requests for a chunk of 256 Ki parameters: lo, m and v; and hi. */
-    OX_BENCH_STATE_BYTES = 2560 << 10, OX_BENCH_HI_BYTES = 512 << 10,
-};
-
-/* STEP is MIX done by the store, which also verifies, hashes and flushes. */
-enum ox_bench_work {
-    OX_BENCH_WORK_WRITE, OX_BENCH_WORK_READ, OX_BENCH_WORK_MIX, OX_BENCH_WORK_STEP, OX_BENCH_WORK_COUNT
-};
+/* What is done in rounds beside the works of a file: STEP is MIX done by the store, which also verifies, hashes and
+ * flushes. */
+enum { OX_BENCH_WORK_STEP = OX_PROBE_WORK_COUNT, OX_BENCH_WORK_COUNT };
 
 /* The measured files: OX_BENCH_DRIVE_FILE in `folder`, `bytes` long, and a store of that size beside it. */
 struct ox_bench_target {
@@ -33,20 +26,13 @@ struct ox_bench_target {
 /* Creates the file and writes all of it, because blocks never written before are slower. */
 OX_MUST enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                           struct ox_drive_info *drive, struct ox_io_queue_info *queue);
-/* Bytes per second, and core seconds of this process per byte, kernel threads and interrupts included. */
-struct ox_bench_speed {
-    double rate, core_seconds;
-};
 /* Does a work once. */
 OX_MUST enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                         enum ox_bench_work work, struct ox_bench_speed *out);
+                                         enum ox_probe_work work, struct ox_probe_speed *out);
 
-/* Latencies in seconds: of a small read on an idle drive, and of a flush after one written block. */
-struct ox_bench_latencies {
-    double read, flush;
-};
+/* Measures latencies of a small read and of a flush. */
 OX_MUST enum ox_status ox_bench_file_latencies(const struct ox_io_backend *backend,
-                                               const struct ox_bench_target *target, struct ox_bench_latencies *out);
+                                               const struct ox_bench_target *target, struct ox_probe_latencies *out);
 
 /* Creates the store and commits twice, so that both generations have been written. ox_bench_store_run does one step
  * that reads and writes the whole state. */
@@ -60,7 +46,7 @@ OX_MUST enum ox_status ox_bench_store_run(const struct ox_io_backend *backend, c
 bool ox_bench_fio_present(void);
 /* Does a work with fio, O_DIRECT and its best settings: like the engine it has registered files and buffers and huge
  * pages, and does not change the data between writes. */
-OX_MUST enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_bench_work work, bool uring,
+OX_MUST enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_probe_work work, bool uring,
                                         double *rate);
 
 #ifdef __cplusplus

@@ -207,12 +207,12 @@ enum ox_status ox_bench_ops(struct ox_bench *bench) {
         status = ox_bench_gpu_gemm(bench);
     }
     if (status == OX_OK) {
-        struct ox_bench_meter meter;
+        struct ox_probe_load meter;
         m.tensors.device = m.device;
-        ox_bench_meter_begin(&meter);
+        ox_probe_load_begin(&meter);
         status = measure_all(&m);
         if (status == OX_OK) {
-            ox_bench_meter_end(&meter, bench, "ops");
+            ox_bench_add_load(&meter, bench, "ops");
         }
     }
     ox_bench_device_close(&cpu);

@@ -4,222 +4,55 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/prng/prng.h"
 #include "nvme/transfers.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { SLOTS = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, SMALL_READS = 64, FLUSHES = 16 };
+enum { SLOTS = 8, CHUNK_BYTES = OX_PROBE_STATE_BYTES + OX_PROBE_HI_BYTES };
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
-/* Generates the requests of a work. */
-struct sequence {
-    enum ox_bench_work work;
-    uint64_t bytes;
-    uint64_t at[2]; /* next offsets of reads and writes; in the mix each has half of the file */
-    uint64_t count, sent_bytes;
-};
-
-static bool sequence_next(struct sequence *sequence, struct ox_io_req *req) {
-    const bool mix = sequence->work == OX_BENCH_WORK_MIX;
-    if (sequence->sent_bytes >= sequence->bytes) {
-        return false;
-    }
-    uint64_t bytes = OX_BENCH_HI_BYTES, end = sequence->bytes;
-    req->kind = sequence->work == OX_BENCH_WORK_READ ? OX_IO_READ : OX_IO_WRITE;
-    if (mix) {
-        req->kind = sequence->count % 4 < 2 ? OX_IO_READ : OX_IO_WRITE;
-        bytes = sequence->count % 2 == 0 ? OX_BENCH_STATE_BYTES : OX_BENCH_HI_BYTES;
-        end = sequence->bytes / 2;
-    }
-    uint64_t *const at = &sequence->at[req->kind];
-    *at = *at + bytes <= end ? *at : 0;
-    req->offset = *at + (mix && req->kind == OX_IO_WRITE ? end : 0);
-    req->bytes = (uint32_t)bytes;
-    *at += bytes;
-    sequence->sent_bytes += bytes;
-    sequence->count++;
-    return true;
-}
-
-struct rig {
-    const struct ox_io_backend *backend;
-    struct ox_drive *drive;
-    struct ox_io_queue *queue;
-    struct ox_arena arena; /* depth buffers */
-    uint64_t buffer_bytes;
-    uint32_t depth, in_flight, free_count;
-    uint32_t free_buffers[OX_BENCH_DEPTH_MAX];
-};
-
-static void rig_close(struct rig *rig) {
-    if (rig->queue != NULL) {
-        rig->backend->queue_close(rig->queue);
-    }
-    if (rig->drive != NULL) {
-        rig->backend->drive_close(rig->drive);
-    }
-    ox_arena_close(&rig->arena);
-}
-
-static enum ox_status rig_open(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                               enum ox_bench_work work, enum ox_drive_mode mode, struct rig *rig) {
-    memset(rig, 0, sizeof *rig);
-    rig->backend = backend;
-    rig->depth = rig->free_count = target->depth;
-    rig->buffer_bytes = work == OX_BENCH_WORK_MIX ? OX_BENCH_STATE_BYTES : OX_BENCH_HI_BYTES;
-    for (uint32_t i = 0; i < rig->depth; i++) {
-        rig->free_buffers[i] = i;
-    }
-    enum ox_status status = ox_bench_arena_open("nvme", rig->depth * rig->buffer_bytes, &rig->arena);
-    if (status != OX_OK) {
-        return status;
-    }
-    memset(rig->arena.base, 0x5a, rig->arena.bytes);
-    status = backend->drive_open(backend, target->path, mode, &rig->drive);
-    if (status == OX_OK && mode == OX_DRIVE_CREATE) {
-        status = backend->drive_allocate(rig->drive, target->bytes);
-    }
-    OX_TRY(status, backend->queue_open(backend, &rig->drive, 1, rig->depth, &rig->queue));
-    if (status != OX_OK) {
-        rig_close(rig);
-        return status;
-    }
-    backend->queue_register(rig->queue, &(struct ox_io_region){rig->arena.base, rig->arena.bytes}, 1);
-    return OX_OK;
-}
-
-static enum ox_status reap_one(struct rig *rig) {
-    struct ox_io_done done;
-    const enum ox_status status = rig->backend->queue_reap(rig->queue, &done);
-    if (status != OX_OK) {
-        rig->in_flight = 0; /* a broken queue returns no request */
-        return status;
-    }
-    rig->in_flight--;
-    rig->free_buffers[rig->free_count++] = (uint32_t)done.tag;
-    return done.status == OX_OK ? OX_OK : ox_fail(done.status, "%s", done.text);
-}
-
-/* Reaps all completed requests, so that as many can be submitted together. */
-static enum ox_status reap_ready(struct rig *rig) {
-    enum ox_status status = OX_OK;
-    for (bool ready = true; ready && rig->in_flight > 0 && status == OX_OK;) {
-        status = reap_one(rig);
-        if (status == OX_OK && rig->in_flight > 0) {
-            status = rig->backend->queue_wait(rig->queue, 0, &ready);
-        }
-    }
-    return status;
-}
-
-static double own_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* Keeps the queue full until all requests of the work are done, and measures that. */
-static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t bytes, struct ox_bench_speed *out) {
-    struct sequence sequence = {.work = work, .bytes = bytes};
-    struct ox_first_failure first = {.status = OX_OK};
-    const double own = own_seconds();
-    const uint64_t begin_ns = ox_clock_ns();
-    for (bool more = true; (more || rig->in_flight > 0) && first.status == OX_OK;) {
-        struct ox_io_req req;
-        while (rig->free_count > 0 && first.status == OX_OK && (more = sequence_next(&sequence, &req))) {
-            req.tag = rig->free_buffers[rig->free_count - 1];
-            req.buffer = rig->arena.base + req.tag * rig->buffer_bytes;
-            const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &req);
-            ox_first_failure_note(&first, status);
-            rig->free_count -= status == OX_OK;
-            rig->in_flight += status == OX_OK;
-        }
-        ox_first_failure_note(&first, reap_ready(rig));
-    }
-    while (rig->in_flight > 0) { /* after a failure: the queue owns buffers until it returns them */
-        ox_first_failure_note(&first, reap_one(rig));
-    }
-    const double bytes_sent = (double)sequence.sent_bytes;
-    *out = (struct ox_bench_speed){.rate = bytes_sent / ((double)(ox_clock_ns() - begin_ns) * 1e-9),
-                                   .core_seconds = (own_seconds() - own) / bytes_sent};
-    return ox_first_failure_result(&first);
+static enum ox_status file_open(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                enum ox_drive_mode mode, enum ox_probe_work work, struct ox_probe_file *out) {
+    return ox_probe_file_open(backend, &(struct ox_probe_place){.path = target->path, .mode = mode,
+                                                                .depth = target->depth, .largest = work,
+                                                                .remedy = OX_BENCH_SMALLER}, out);
 }
 
 enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                   struct ox_drive_info *drive, struct ox_io_queue_info *queue) {
-    struct rig rig;
-    struct ox_bench_speed speed;
-    enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_WRITE, OX_DRIVE_CREATE, &rig);
+    struct ox_probe_file file;
+    struct ox_probe_speed speed;
+    enum ox_status status = file_open(backend, target, OX_DRIVE_CREATE, OX_PROBE_WRITE, &file);
     if (status == OX_OK) {
-        backend->drive_info(rig.drive, drive);
-        backend->queue_info(rig.queue, queue);
-        status = rig_run(&rig, OX_BENCH_WORK_WRITE, target->bytes, &speed);
-        rig_close(&rig);
+        backend->drive_info(file.drive, drive);
+        backend->queue_info(file.queue, queue);
+        status = backend->drive_allocate(file.drive, target->bytes);
+        OX_TRY(status, ox_probe_file_run(&file, OX_PROBE_WRITE, target->bytes, 0, &speed));
+        ox_probe_file_close(&file);
     }
     return status;
 }
 
 enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                 enum ox_bench_work work, struct ox_bench_speed *out) {
-    struct rig rig;
-    enum ox_status status = rig_open(backend, target, work, OX_DRIVE_OPEN, &rig);
+                                 enum ox_probe_work work, struct ox_probe_speed *out) {
+    struct ox_probe_file file;
+    enum ox_status status = file_open(backend, target, OX_DRIVE_OPEN, work, &file);
     if (status == OX_OK) {
-        status = rig_run(&rig, work, target->bytes, out);
-        rig_close(&rig);
+        status = ox_probe_file_run(&file, work, target->bytes, 0, out);
+        ox_probe_file_close(&file);
     }
-    return status;
-}
-
-/* Runs a single request. */
-static enum ox_status rig_one(struct rig *rig, enum ox_io_kind kind, uint64_t offset, uint32_t bytes) {
-    const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &(struct ox_io_req){
-        .kind = kind, .buffer = rig->arena.base, .offset = offset, .bytes = bytes, .tag = 0});
-    if (status != OX_OK) {
-        return status;
-    }
-    rig->in_flight++;
-    rig->free_count--;
-    return reap_one(rig);
-}
-
-static enum ox_status time_reads(struct rig *rig, uint64_t bytes, double *median) {
-    double seconds[SMALL_READS];
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < SMALL_READS && status == OX_OK; i++) {
-        const uint64_t offset = ox_permute(1, 0, bytes / OX_IO_ALIGN_BYTES, i) * OX_IO_ALIGN_BYTES;
-        const uint64_t begin_ns = ox_clock_ns();
-        status = rig_one(rig, OX_IO_READ, offset, OX_IO_ALIGN_BYTES);
-        seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
-    }
-    *median = status == OX_OK ? ox_bench_median(seconds, SMALL_READS) : 0.0;
-    return status;
-}
-
-static enum ox_status time_flushes(struct rig *rig, double *median) {
-    double seconds[FLUSHES];
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < FLUSHES && status == OX_OK; i++) {
-        status = rig_one(rig, OX_IO_WRITE, (uint64_t)(i % 4) * OX_BENCH_HI_BYTES, OX_BENCH_HI_BYTES);
-        const uint64_t begin_ns = ox_clock_ns();
-        OX_TRY(status, rig->backend->drive_flush(rig->drive));
-        seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
-    }
-    *median = status == OX_OK ? ox_bench_median(seconds, FLUSHES) : 0.0;
     return status;
 }
 
 enum ox_status ox_bench_file_latencies(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                    struct ox_bench_latencies *out) {
-    struct rig rig;
-    enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_READ, OX_DRIVE_OPEN, &rig);
+                                       struct ox_probe_latencies *out) {
+    struct ox_probe_file file;
+    enum ox_status status = file_open(backend, target, OX_DRIVE_OPEN, OX_PROBE_READ, &file);
     if (status == OX_OK) {
-        status = time_reads(&rig, target->bytes, &out->read);
-        OX_TRY(status, time_flushes(&rig, &out->flush));
-        rig_close(&rig);
+        status = ox_probe_file_latencies(&file, target->bytes, 0, out);
+        ox_probe_file_close(&file);
     }
     return status;
 }
@@ -252,7 +85,7 @@ static enum ox_status store_open(const struct ox_io_backend *backend, const stru
         return ox_fail(OX_E_NOMEM, "no memory for the list of extents");
     }
     for (uint32_t i = 0; i < extent_count; i++) {
-        extents[i].bytes = i % 2 == 0 ? OX_BENCH_STATE_BYTES : OX_BENCH_HI_BYTES;
+        extents[i].bytes = i % 2 == 0 ? OX_PROBE_STATE_BYTES : OX_PROBE_HI_BYTES;
     }
     const struct ox_store_config config = {.backend = backend, .folders = &folder, .bytes_max = &bytes_max,
                                            .drive_count = 1, .extents = extents, .extent_count = extent_count,
@@ -287,7 +120,7 @@ static enum ox_status slot_submit(struct step *step, uint32_t slot, uint32_t chu
     const enum ox_store_op_kind kind = write ? OX_STORE_WRITE : OX_STORE_READ;
     const struct ox_store_op ops[] = {
         {.kind = kind, .extent_idx = 2 * chunk, .buffer = base},
-        {.kind = kind, .extent_idx = 2 * chunk + 1, .buffer = base + OX_BENCH_STATE_BYTES},
+        {.kind = kind, .extent_idx = 2 * chunk + 1, .buffer = base + OX_PROBE_STATE_BYTES},
     };
     step->chunk_of[slot] = chunk;
     step->writes[slot] = write;

@@ -29,13 +29,16 @@ BEGIN {
     room("engine/hf", "base engine/model")
     room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/proof offload/search offload/sim" \
         " offload/trace engine/model")
+    room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \
+        " engine/step/ops_optim.h")
     room("engine/report", "base engine/step")
     room("engine/checkpoint", "base base/hash engine/hf engine/step")
     room("engine/generate", "base base/prng engine/model engine/hf")
     room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
-        " engine/step engine/report engine/checkpoint")
+        " engine/step engine/measure engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
-    room("tools/bench", "base base/prng nvme cpu_optim kernels offload/sim engine/config engine/step tools/doctor")
+    room("tools/bench", "base base/prng nvme cpu_optim kernels offload/sim engine/config engine/step engine/measure" \
+        " tools/doctor")
     room("tools/command", "base nvme offload/trace engine/text engine/config engine/checkpoint engine/data" \
         " engine/generate engine/run tools/doctor tools/bench")
     room("tools/help", "base tools/command")
