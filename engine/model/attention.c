@@ -218,12 +218,17 @@ static uint32_t launches(const struct ox_attention_shape *attention, bool backwa
 }
 
 /* Each pair of a query and a key takes part in two GEMMs forward and five backward. */
+double ox_attention_flops(const struct ox_compute *compute, const struct ox_attention_shape *attention,
+                          bool backward) {
+    const double rows = (double)attention->batch * attention->seq * attention->heads;
+    const double pairs = (double)ox_ops_attention_pairs(compute, attention) +
+                         (compute->device == OX_DEVICE_CPU ? PAIRS_OF_A_ROW * rows : 0);
+    return (backward ? 5 : 2) * 2 * pairs * attention->head_dim;
+}
+
 static void attend_cost(struct ox_cost *cost, const struct ox_half *half, bool backward) {
     const struct ox_attention_shape attention = shape_of(cost->shape, half->window);
-    const double rows = cost->rows * attention.heads;
-    const double pairs = (double)ox_ops_attention_pairs(&cost->shape->compute, &attention) +
-                         (cost->on_gpu ? 0 : PAIRS_OF_A_ROW * rows);
-    cost->work.attention_flops += (backward ? 5 : 2) * 2 * pairs * attention.head_dim;
+    cost->work.attention_flops += ox_attention_flops(&cost->shape->compute, &attention, backward);
     cost->work.ops += cost->on_gpu ? launches(&attention, backward) : 1;
 }
 

@@ -87,6 +87,9 @@ struct ox_head_args {
 /* Final norm, logits, cross-entropy, and backward through all of them where dx is wanted. */
 OX_MUST enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *args);
 
+/* The operations that attention is counted as in predictions (struct ox_plan_work). */
+double ox_attention_flops(const struct ox_compute *compute, const struct ox_attention_shape *attention, bool backward);
+
 /* ---- parts of the head, for callers that need logits instead of a loss ---- */
 
 /* A norm over the hidden dimension: its weights, its statistics and, for backward, its gradients and scratch. */

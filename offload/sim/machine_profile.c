@@ -14,7 +14,7 @@
 
 enum { VERSION = 2, WHERE_BYTES = OX_PATH_BYTES + 64 };
 
-enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM, SECONDS_PER_BYTE };
+enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM, SECONDS_PER_BYTE, BYTES_PER_FLOP };
 
 /* Limits that catch a value in the wrong unit: GB/s and TFLOP/s lie below, milliseconds and nanoseconds above. */
 static const struct {
@@ -28,6 +28,7 @@ static const struct {
     [SECONDS] = {1e-10, 100.0, "seconds"},
     [SECONDS_PER_PARAM] = {1e-15, 1e-4, "seconds"},
     [SECONDS_PER_BYTE] = {1e-15, 1e-7, "seconds"},
+    [BYTES_PER_FLOP] = {1e-6, 100.0, "bytes"},
 };
 
 struct field {
@@ -57,6 +58,8 @@ static const struct field host_fields[] = {
     {"dram_bytes_per_second", offsetof(struct ox_machine_host, dram_rate), RATE, false, 0},
     {"core_flops_per_second", offsetof(struct ox_machine_host, core_flops), FLOPS, false, 0},
     {"flops_per_second", offsetof(struct ox_machine_host, flops), FLOPS, false, 0},
+    {"packed_bytes_per_flop", offsetof(struct ox_machine_host, packed_bytes_per_flop), BYTES_PER_FLOP, true, 0},
+    {"attention_flops_per_second", offsetof(struct ox_machine_host, attention_flops), FLOPS, true, 0},
     {0},
 };
 
@@ -355,8 +358,7 @@ static enum ox_status check_object(const char *where, const char *name, const st
     return status;
 }
 
-/* Checks a machine that the program put together as the reader checks a file. */
-static enum ox_status check_machine(const char *where, const struct ox_machine *machine) {
+enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine) {
     OX_ASSERT(machine->drive_count <= OX_MACHINE_DRIVES_MAX);
     enum ox_status status = check_object(where, "", top_fields, machine);
     if (status == OX_OK && machine->has_gpu) {
@@ -419,7 +421,7 @@ struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *
 }
 
 enum ox_status ox_machine_save(const char *path, const struct ox_machine *machine, struct json_t *measured) {
-    const enum ox_status checked = check_machine(path, machine);
+    const enum ox_status checked = ox_machine_check(path, machine);
     if (checked != OX_OK) {
         json_decref(measured);
         return checked;

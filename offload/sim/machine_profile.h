@@ -47,6 +47,8 @@ struct ox_machine_host {
     uint32_t cores;           /* compute and the optimizer share them */
     double dram_rate;         /* reads and writes added; copies, optimizer and compute share it */
     double core_flops, flops; /* fp32 GEMMs of the CPU device: one core, all cores */
+    double packed_bytes_per_flop; /* what these GEMMs packed; 0: those of `offload bench gemm` */
+    double attention_flops; /* of the CPU device with all cores; 0: not known */
     struct ox_machine_adam adam;
 };
 
@@ -76,7 +78,8 @@ struct ox_machine {
  * what its unit allows; the text names `where` and the key. `out` is unspecified on failure. */
 OX_MUST enum ox_status ox_machine_parse(const char *where, const char *text, size_t bytes, struct ox_machine *out);
 OX_MUST enum ox_status ox_machine_load(const char *path, struct ox_machine *out);
-
+/* Checks a machine that the program put together as the reader checks a file. */
+OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine);
 
 /* A machine of which only the number of cores is known, with nominal rates and one drive. A caller that shows results
  * from it has to say that they are nominal. */

@@ -87,8 +87,15 @@ static double flops_of(const struct pricing *p) {
     const double threads = threads_of(p, p->setup->compute_threads);
     const double flops =
         GEMM_SHARE * (threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops));
-    const double packing = PACKED_BYTES_PER_FLOP / compute_copy_rate(p);
+    const double packed = host->packed_bytes_per_flop > 0 ? host->packed_bytes_per_flop : PACKED_BYTES_PER_FLOP;
+    const double packing = packed / compute_copy_rate(p);
     return 1 / max(1 / flops - packing, 0.5 / flops);
+}
+
+/* Attention's operations per second on the CPU. */
+static double attention_rate(const struct pricing *p, double flops) {
+    const double known = p->machine->host.attention_flops;
+    return known > 0 ? known * threads_of(p, p->setup->compute_threads) / p->cores : flops * ATTENTION_SHARE;
 }
 
 static double gpu_memory_rate(const struct pricing *p) {
@@ -148,7 +155,7 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
     struct ox_sim_work work = new_work(p);
     const double flops = flops_of(p), threads = threads_of(p, p->setup->compute_threads);
     work.latency += given->ops * OPERATION_SECONDS;
-    work.seconds = given->gemm_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
+    work.seconds = given->gemm_flops / flops + given->attention_flops / attention_rate(p, flops);
     work.seconds += given->bytes / compute_copy_rate(p);
     use_cores(p, &work, work.seconds, threads);
     use_memory(p, &work, given->bytes);
