@@ -27,7 +27,8 @@ if [ "${1:-}" = -b ]; then
     shift 2
 fi
 OX_BIN=${OX_BIN:-$build/offload}
-export OX_BIN
+OFFLOAD_PROFILE=${OFFLOAD_PROFILE-builtin} # measuring takes seconds, and predictions would depend on it
+export OX_BIN OFFLOAD_PROFILE
 
 results=$(mktemp -d "${TMPDIR:-/tmp}/offload-tests-XXXXXX") || exit 2
 runner=

@@ -131,7 +131,7 @@ struct ox_config {
     uint64_t compute_threads;   /* 0: all cores; a different count may change the last bits of results */
     char isa[16];            /* auto | scalar | avx2 | avx512 | neon, for the optimizer */
     uint64_t chaos_seed;     /* for tests: random delays on every lane; 0: none */
-    char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": nominal rates */
+    char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": none */
     uint64_t queue_depth;    /* requests in flight per drive queue */
     /* evaluation */
     uint64_t stride, max_windows; /* stride 0: --max-seq-length; max_windows 0: all */
@@ -147,6 +147,9 @@ struct ox_config {
     int64_t clock_s; /* not an option: what a clock that shows local time read when the command began, in seconds since
                         it read the beginning of 1970. Chat templates print it */
     bool dry_run;
+    /* Not options: whether a run without a profile measures this machine, and where that is kept ("": nowhere). */
+    bool measure;
+    char measure_folder[OX_CONFIG_TEXT_BYTES];
     bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
     bool quiet;      /* warnings, errors and the result alone */
     char format[12]; /* text | json; trace export: chrome | perfetto */

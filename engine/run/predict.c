@@ -154,7 +154,8 @@ static uint32_t most_tasks(const struct ox_engine_plan *plan) {
 }
 
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
-    *out = (struct ox_prediction){.profiled = input->profiled, .machine = input->config->machine,
+    *out = (struct ox_prediction){.profiled = input->profiled || input->measured != NULL,
+                                  .measured = input->measured, .machine = input->config->machine,
                                   .persist_steps = 1, .eval_seconds = NAN, .eval_after_step_seconds = NAN,
                                   .floor_seconds = NAN, .hidden_tokens = INFINITY};
     struct ox_sim *sim = NULL;
@@ -211,9 +212,30 @@ static void eval_line(const struct ox_prediction *prediction, char *text, size_t
     }
 }
 
+enum { SOURCE_BYTES = OX_PATH_BYTES + 512 };
+
+/* Says where the machine's rates come from. */
+static void source_line(const struct ox_prediction *prediction, char *text) {
+    const struct ox_measured *const measured = prediction->measured;
+    const char *const gpu = measured != NULL && prediction->machine->has_gpu ? "; the GPU's rates are nominal" : "";
+    const bool kept = measured != NULL && measured->path[0] != '\0';
+    char time[OX_SIZE_TEXT_BYTES];
+    if (measured == NULL) {
+        snprintf(text, SOURCE_BYTES, "by %s%s", prediction->profiled ? "the profile of " : "nominal rates, not this "
+                 "machine's: measure it with `offload bench all --output FILE`, then give --profile FILE",
+                 prediction->profiled ? prediction->machine->name : "");
+    } else if (measured->seconds > 0) {
+        snprintf(text, SOURCE_BYTES, "measured this machine for %s (%s%s; `offload bench all --output FILE` makes a "
+                 "full profile)%s", ox_seconds_text(measured->seconds, time), kept ? "kept in " : "",
+                 kept ? measured->path : "not kept", gpu);
+    } else {
+        snprintf(text, SOURCE_BYTES, "using the measurement of %s in %s%s", measured->day, measured->path, gpu);
+    }
+}
+
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
     const struct ox_sim_result *const step = &prediction->step;
-    char floor_text[192] = "", waits[320], source[192], persist[160] = "", eval[160] = "";
+    char floor_text[192] = "", waits[320], source[SOURCE_BYTES], persist[160] = "", eval[160] = "";
     char time[OX_SIZE_TEXT_BYTES], mean[OX_SIZE_TEXT_BYTES];
     const double rate = (double)tokens / prediction->mean_seconds;
     floor_line(prediction, floor_text, sizeof floor_text);
@@ -224,14 +246,11 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
                  ox_seconds_text(prediction->persist_seconds, time), ox_seconds_text(prediction->mean_seconds, mean));
     }
     waits_text(step, waits, sizeof waits);
-    snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
+    source_line(prediction, source);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
              "predicted: %s a step, %.*f tokens/s\n%s"
              "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
-             "  by %s\n", ox_seconds_text(step->seconds, time), rate < 100 ? 2 : 0, rate, floor_text,
+             "  %s\n", ox_seconds_text(step->seconds, time), rate < 100 ? 2 : 0, rate, floor_text,
              persist,
-             ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval,
-             prediction->profiled ? source
-                                  : "nominal rates, not this machine's: measure it with `offload bench all --output "
-                                    "FILE`, then give --profile FILE");
+             ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval, source);
 }

@@ -1,8 +1,10 @@
 /* Predicts the time of a plan's steps: the simulator's answer for a machine, beside the lower bound for any order of
- * work. The machine comes from a profile; without one it is nominal, and every text that shows results says so. */
+ * work. The machine comes from a profile, or was measured in short (engine/measure/measure.h); else it is nominal, and
+ * every text that shows results says so. */
 #ifndef OX_ENGINE_PREDICT_H
 #define OX_ENGINE_PREDICT_H
 
+#include "engine/measure/measure.h"
 #include "engine/step/engine.h"
 #include "offload/sim/sim.h"
 
@@ -17,11 +19,13 @@ struct ox_predict_input {
     const struct ox_engine_config *config; /* with its machine */
     const struct ox_engine_plan *plan;
     bool profiled; /* the machine comes from a profile */
+    const struct ox_measured *measured; /* the machine was measured in short; else NULL. Outlives the prediction */
     uint64_t persist_steps; /* commit every how many steps, if the plan leaves the choice; 0: as it pays */
 };
 
 struct ox_prediction {
-    bool profiled;
+    bool profiled; /* or measured */
+    const struct ox_measured *measured; /* or NULL */
     const struct ox_machine *machine; /* the configuration's */
     struct ox_sim_result step; /* the usual step */
     uint64_t persist_steps;    /* every how many steps one commits; 1: all */
@@ -39,7 +43,7 @@ OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct o
 /* Simulates the step of `input` and returns the simulator with the times of each task, which the caller closes. */
 OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
 
-enum { OX_PREDICTION_TEXT_BYTES = 1280 };
+enum { OX_PREDICTION_TEXT_BYTES = 6144 };
 /* Writes the prediction as a few lines for users. */
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text);
 

@@ -336,6 +336,7 @@ uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor)
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {
     return (struct ox_predict_input){.config = &trainer->engine_config, .plan = ox_trainer_plan(trainer),
                                      .profiled = trainer->config.profile[0] != '\0',
+                                     .measured = trainer->measured.day[0] != '\0' ? &trainer->measured : NULL,
                                      .persist_steps = strtoull(trainer->config.persist_steps, NULL, 10)};
 }
 
@@ -355,6 +356,34 @@ static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned
     return planned == OX_OK ? OX_OK : ox_fail(planned, "%s", text);
 }
 
+/* Logs each line of `lines`. */
+static void warn_lines(const char *lines) {
+    for (const char *line = lines; line[0] != '\0';) {
+        const int length = (int)strcspn(line, "\n");
+        ox_log(OX_LOG_WARN, "%.*s", length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+/* Measures this machine, unless there is a profile, or the plan is for a GPU that is not here. */
+static void measure_machine(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool on_gpu = engine->device == OX_DEVICE_CUDA;
+    if (!config->measure || config->profile[0] != '\0' || (on_gpu && trainer->gpu.memory_bytes == 0)) {
+        return;
+    }
+    ox_measure_machine(&(struct ox_measure_input){
+        .model = &engine->model->config, .batch = engine->batch, .seq = engine->seq, .on_gpu = on_gpu,
+        .compute_threads = engine->compute_threads, .optimizer_threads = engine->optimizer_threads,
+        .state = engine->state, .isa = engine->isa, .drive_folders = engine->nvme_folders,
+        .drive_bytes = engine->nvme_bytes, .drive_count = engine->nvme_count, .io = engine->io,
+        .queue_depth = engine->queue_depth, .folder = config->measure_folder, .limit_ns = OX_MEASURE_LIMIT_NS,
+        .others_most = OX_MEASURE_OTHERS_MOST},
+        &trainer->machine, &trainer->measured);
+    warn_lines(trainer->measured.notes);
+}
+
 /* Makes the plan for the machine that the configuration names, and its prediction. */
 static enum ox_status make_plan(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
@@ -363,6 +392,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         return status;
     }
+    measure_machine(trainer);
     fit_machine(trainer);
     engine->machine = &trainer->machine;
     engine->budget.drive_speeds =

@@ -91,6 +91,7 @@ struct ox_trainer {
     struct ox_engine_plan *plan;     /* until the engine takes it over */
     struct ox_engine *engine;
     struct ox_machine machine;       /* the machine that the plan is made for */
+    struct ox_measured measured;     /* how that was measured; its day is "" where it was not */
     struct ox_prediction prediction; /* for the plan, or for the nearest one */
     struct ox_trainer_drives drives;
     int lock_fd; /* the run's folder, locked until the end; -1: not yet */

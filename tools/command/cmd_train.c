@@ -297,6 +297,10 @@ static void add_prediction(json_t *json, const struct ox_prediction *prediction)
         "machine", prediction->machine->name, "profiled", prediction->profiled);
     json_object_update(json, more);
     json_decref(more);
+    const struct ox_measured *const measured = prediction->measured;
+    json_object_set_new(json, "measured", measured == NULL ? json_null() : json_pack(
+        "{s:s, s:f, s:o}", "day", measured->day, "seconds", measured->seconds, "path",
+        measured->path[0] != '\0' ? ox_json_text(measured->path) : json_null()));
 }
 
 static json_t *advice_json(const struct ox_advice *advice) {
@@ -399,18 +403,40 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
     return status;
 }
 
-/* Returns the configuration with the user's profile of this machine, if there is one and --profile is not given. */
+/* The word that stands for nominal rates in the place of a profile. */
+static const char BUILTIN[] = "builtin";
+
+/* Writes the path of a file or folder below the user's folder that `variable` names, else below `standard` in the home
+ * folder; false, and "", if there is neither or the path is too long. */
+static bool user_path(const char *variable, const char *standard, const char *name, char path[OX_CONFIG_TEXT_BYTES]) {
+    const char *const folder = getenv(variable), *const home = getenv("HOME");
+    const bool given = folder != NULL && folder[0] == '/';
+    const int length = given || home != NULL ? snprintf(path, OX_CONFIG_TEXT_BYTES, "%s%s/%s", given ? folder : home,
+                                                        given ? "" : standard, name) : -1;
+    if (length < 0 || length >= OX_CONFIG_TEXT_BYTES) {
+        path[0] = '\0';
+    }
+    return path[0] != '\0';
+}
+
+/* Returns the configuration with what describes this machine: --profile, $OFFLOAD_PROFILE, the user's profile if there
+ * is one, else a measurement. */
 static const struct ox_config *with_profile(const struct ox_config *config) {
     static struct ox_config own; /* tens of kilobytes */
-    const char *const folder = getenv("XDG_CONFIG_HOME"), *const home = getenv("HOME");
-    const bool given = folder != NULL && folder[0] == '/';
+    const char *const variable = getenv("OFFLOAD_PROFILE");
     own = *config;
-    if (own.profile[0] != '\0' || (!given && home == NULL)) {
-        return config;
+    if (own.profile[0] == '\0' && variable != NULL) {
+        snprintf(own.profile, sizeof own.profile, "%s", variable);
     }
-    const int length = snprintf(own.profile, sizeof own.profile, "%s%s/offload/machine.json", given ? folder : home,
-                                given ? "" : "/.config");
-    return length < (int)sizeof own.profile && access(own.profile, R_OK) == 0 ? &own : config;
+    if (own.profile[0] == '\0' && !(user_path("XDG_CONFIG_HOME", "/.config", "offload/machine.json", own.profile) &&
+                                    access(own.profile, R_OK) == 0)) {
+        own.profile[0] = '\0';
+        own.measure = true;
+        user_path("XDG_CACHE_HOME", "/.cache", "offload", own.measure_folder);
+    } else if (strcmp(own.profile, BUILTIN) == 0) {
+        own.profile[0] = '\0';
+    }
+    return &own;
 }
 
 /* Opens the run. When the budget is too small, it prints the nearest plan before the error. */
@@ -430,7 +456,7 @@ static enum ox_status open_run(const struct ox_config *config, struct ox_trainer
  * an eighth, which is for what no budget counts; with a GPU its memory is the device's. */
 static enum ox_status apply_profile_memory(struct ox_config *config) {
     struct ox_machine machine;
-    if (config->profile[0] == '\0') {
+    if (config->profile[0] == '\0' || strcmp(config->profile, BUILTIN) == 0) {
         return OX_OK;
     }
     const enum ox_status status = ox_predict_machine(config->profile, 1, &machine);

@@ -146,14 +146,16 @@ static void test_other_machine(void) {
     json_decref(json);
 }
 
-/* Without --profile the user's own profile is used; without that a nominal machine, which the plan says. */
+/* Without --profile the user's own profile is used; $OFFLOAD_PROFILE comes before it, and "builtin" is a nominal
+ * machine, which the plan says. */
 static void test_standard_place(const char *slow) {
     const char *const folder = files_make_folder("conf");
-    CHECK(setenv("XDG_CONFIG_HOME", folder, 1) == 0);
+    CHECK(setenv("XDG_CONFIG_HOME", folder, 1) == 0 && setenv("OFFLOAD_PROFILE", "builtin", 1) == 0);
     json_t *json = plan("", NULL);
     check_text(json, "machine", "nominal");
     CHECK(json_is_false(json_object_get(json, "profiled")));
     json_decref(json);
+    CHECK(setenv("OFFLOAD_PROFILE", "", 1) == 0);
     files_make_folder("conf/offload");
     CHECK(rename(slow, test_path("conf/offload/machine.json")) == 0);
     json = plan("", NULL);
@@ -162,6 +164,25 @@ static void test_standard_place(const char *slow) {
     begin("plan", "--profile=/nowhere/machine.json");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "/nowhere/machine.json") != NULL);
+}
+
+/* Without any profile the machine is measured, which the plan says, and where that is kept; on a busy machine it is not
+ * kept. "builtin" is as it was without a measurement. */
+static void test_measured(void) {
+    const char *const folder = files_make_folder("cache");
+    CHECK(setenv("XDG_CACHE_HOME", folder, 1) == 0 && setenv("XDG_CONFIG_HOME", folder, 1) == 0);
+    json_t *json = plan("", NULL);
+    CHECK(json_is_true(json_object_get(json, "profiled")) && number(json_object_get(json, "measured"), "seconds") > 0);
+    const bool kept = json_is_string(json_object_get(json_object_get(json, "measured"), "path"));
+    CHECK(kept == (files_count("cache/offload", "machine-", ".json") == 1));
+    json_decref(json);
+    begin("plan", "");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, kept ? "using the measurement of 20" : "measured this machine for") != NULL);
+    json = plan("--profile builtin", NULL);
+    check_text(json, "machine", "nominal");
+    CHECK(json_is_false(json_object_get(json, "profiled")) && json_is_null(json_object_get(json, "measured")));
+    json_decref(json);
 }
 
 /* Every step's line has what the plan has; the profile is not part of the run's configuration. */
@@ -214,5 +235,6 @@ int main(void) {
     test_other_machine();
     test_run(fast);
     test_standard_place(slow);
+    test_measured();
     return test_end();
 }

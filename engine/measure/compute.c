@@ -1,0 +1,265 @@
+/* Times the linear layers and the attention of a model at a run's micro-batch, on the threads of the CPU device. */
+#include "engine/measure/measure_internal.h"
+#include "engine/measure/probe.h"
+#include "engine/measure/rig.h"
+#include "engine/model/units.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+
+#include <math.h>
+
+/* A linear layer's two passes are three GEMMs. */
+enum { LAYERS = 5, ITEMS = LAYERS + 1, ROUNDS_MAX = 15, DIM_MIN = 128, PASS_GEMMS = 3, TRIAL_DIM = 384, TRIALS = 6 };
+/* One round may take this share of the time, so that there are three at least; and memory at most so much. */
+static const double ROUND_SHARE = 0.25;
+static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, BYTES_MOST = UINT64_C(1) << 30;
+
+struct layer {
+    double params;          /* of all layers of the kind in the model */
+    uint32_t rows, in, out; /* as measured: the model's, or smaller */
+    enum ox_weight_layout layout;
+};
+
+struct work {
+    struct layer layers[LAYERS];
+    struct ox_attention_shape attention;
+    double seconds[ITEMS][ROUNDS_MAX]; /* of forward and backward; layers, then attention */
+    uint32_t counts[ITEMS];
+};
+
+static double elems_of(const struct layer *layer) {
+    return (double)layer->in * layer->out;
+}
+
+static double flops_of(const struct layer *layer) {
+    return PASS_GEMMS * 2.0 * layer->rows * elems_of(layer);
+}
+
+/* Bytes that the three GEMMs pack, read and write, as engine/model counts them: operands thrice, the result once. */
+static double packed_bytes(const struct layer *layer) {
+    const double x = (double)layer->rows * layer->in, y = (double)layer->rows * layer->out, w = elems_of(layer);
+    return 4 * (3 * (x + w) + y + 3 * (y + w) + x + 3 * (y + x) + 2 * w);
+}
+
+static double attention_flops(const struct ox_measure_rig *rig, const struct ox_attention_shape *shape) {
+    return ox_attention_flops(&rig->compute, shape, false) + ox_attention_flops(&rig->compute, shape, true);
+}
+
+static uint64_t layer_bytes(const struct layer *layer) {
+    const uint64_t rows = layer->rows;
+    return 4 * (2 * (uint64_t)layer->in * layer->out + 2 * rows * layer->in + 2 * rows * layer->out) + 4096;
+}
+
+static uint64_t attention_bytes(const struct ox_attention_shape *shape, const struct ox_compute *compute) {
+    const uint64_t rows = (uint64_t)shape->batch * shape->seq;
+    const uint64_t wide = (uint64_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    const uint64_t narrow = (uint64_t)shape->heads * shape->head_dim;
+    return 4 * rows * (2 * wide + 2 * narrow + shape->heads) + ox_ops_attention_scratch_bytes(compute, shape) + 4096;
+}
+
+static uint64_t work_bytes(const struct work *work, uint32_t threads) {
+    const struct ox_compute compute = {.device = OX_DEVICE_CPU, .real = OX_REAL_F32, .threads = threads};
+    uint64_t most = attention_bytes(&work->attention, &compute);
+    for (unsigned i = 0; i < LAYERS; i++) {
+        most = ox_max_u64(most, layer_bytes(&work->layers[i]));
+    }
+    return most;
+}
+
+/* ---- what is measured ------------------------------------------------------------------------------- */
+
+static void lay_out(const struct ox_measure_input *input, struct work *work) {
+    const struct ox_model_config *const model = input->model;
+    const uint32_t heads = model->heads * model->head_dim, qkv = heads + 2 * model->kv_heads * model->head_dim;
+    const uint32_t up = (model->act == OX_ACTIVATION_SWIGLU ? 2 : 1) * model->width;
+    const uint32_t dims[LAYERS][2] = {{model->hidden, qkv}, {heads, model->hidden}, {model->hidden, up},
+                                      {model->width, model->hidden}, {model->hidden, model->vocab}};
+    *work = (struct work){.counts = {0}};
+    for (unsigned i = 0; i < LAYERS; i++) {
+        const bool head = i == LAYERS - 1;
+        struct layer *const layer = &work->layers[i];
+        *layer = (struct layer){.rows = input->batch * input->seq, .in = dims[i][0], .out = dims[i][1],
+                                .layout = head ? OX_WEIGHT_OUT_IN : model->layout};
+        layer->params = elems_of(layer) * (head ? 1 : model->layers);
+    }
+    work->attention = (struct ox_attention_shape){
+        .batch = input->batch, .seq = input->seq, .heads = model->heads, .kv_heads = model->kv_heads,
+        .head_dim = model->head_dim, .window = model->window_layer == 0 ? model->window : 0,
+        .scale = 1.0f / sqrtf((float)model->head_dim)};
+}
+
+/* Halves the largest dimension, beyond which the rate hardly changes; false when it cannot be halved. */
+static bool halve(struct layer *layer) {
+    uint32_t *dim = &layer->rows;
+    dim = layer->in > *dim ? &layer->in : dim;
+    dim = layer->out > *dim ? &layer->out : dim;
+    *dim = *dim > DIM_MIN ? *dim / 2 : *dim;
+    return *dim > DIM_MIN;
+}
+
+static bool halve_attention(struct ox_attention_shape *shape) {
+    const uint32_t group = shape->heads / shape->kv_heads;
+    uint32_t *const dim = shape->batch > 1 ? &shape->batch : shape->kv_heads > 1 ? &shape->kv_heads : &shape->seq;
+    *dim = *dim > 1 ? *dim / 2 : 1;
+    shape->heads = group * shape->kv_heads;
+    return shape->seq > DIM_MIN;
+}
+
+/* Makes the work so small that a round takes at most `seconds` at this rate, and its memory is at most `bytes`. */
+static void shrink(struct work *work, const struct ox_measure_rig *rig, double flops, double seconds, uint64_t bytes) {
+    const double attention_most = 0.25 * seconds, layers_most = seconds - attention_most;
+    while ((attention_flops(rig, &work->attention) / flops > attention_most ||
+            attention_bytes(&work->attention, &rig->compute) > bytes) && halve_attention(&work->attention)) {
+    }
+    for (bool more = true; more;) {
+        struct layer *largest = &work->layers[0];
+        double all = 0;
+        for (unsigned i = 0; i < LAYERS; i++) {
+            struct layer *const layer = &work->layers[i];
+            all += flops_of(layer);
+            largest = flops_of(layer) > flops_of(largest) ? layer : largest;
+            while (layer_bytes(layer) > bytes && halve(layer)) {
+            }
+        }
+        more = all / flops > layers_most && halve(largest);
+    }
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+static enum ox_status run_layer(struct ox_measure_rig *rig, const struct layer *layer, double *seconds) {
+    struct ox_bump room = {.base = rig->arena.base};
+    const uint64_t in = (uint64_t)layer->rows * layer->in * 4, out = (uint64_t)layer->rows * layer->out * 4;
+    const uint64_t weight = (uint64_t)layer->in * layer->out * 4;
+    void *const w = ox_bump_alloc(&room, weight), *const dw = ox_bump_alloc(&room, weight);
+    void *const x = ox_bump_alloc(&room, in), *const dx = ox_bump_alloc(&room, in);
+    void *const y = ox_bump_alloc(&room, out), *const dy = ox_bump_alloc(&room, out);
+    const struct ox_op_linear_forward forward = {
+        .out = y, .in = x, .weight = w, .rows = layer->rows, .in_count = layer->in, .out_count = layer->out,
+        .layout = layer->layout, .real = OX_REAL_F32};
+    const struct ox_op_linear_backward backward = {
+        .din = dx, .dweight = dw, .dout = dy, .in = x, .weight = w, .rows = layer->rows, .in_count = layer->in,
+        .out_count = layer->out, .layout = layer->layout, .real = OX_REAL_F32};
+    const enum ox_status status = ox_measure_rig_time(rig, OX_OP_linear_forward, &forward, seconds);
+    return status == OX_OK ? ox_measure_rig_time(rig, OX_OP_linear_backward, &backward, seconds) : status;
+}
+
+static enum ox_status run_attention(struct ox_measure_rig *rig, const struct ox_attention_shape *shape,
+                                    double *seconds) {
+    struct ox_bump room = {.base = rig->arena.base};
+    const uint64_t rows = (uint64_t)shape->batch * shape->seq;
+    const uint64_t wide = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim * 4;
+    const uint64_t narrow = rows * shape->heads * shape->head_dim * 4;
+    void *const qkv = ox_bump_alloc(&room, wide), *const dqkv = ox_bump_alloc(&room, wide);
+    void *const out = ox_bump_alloc(&room, narrow), *const dout = ox_bump_alloc(&room, narrow);
+    float *const lse = ox_bump_alloc(&room, rows * shape->heads * 4);
+    void *const scratch = ox_bump_alloc(&room, ox_ops_attention_scratch_bytes(&rig->compute, shape));
+    const struct ox_op_attention_forward forward = {
+        .out = out, .lse = lse, .qkv = qkv, .scratch = scratch, .shape = *shape, .real = OX_REAL_F32};
+    const struct ox_op_attention_backward backward = {
+        .dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .lse = lse, .scratch = scratch, .shape = *shape,
+        .real = OX_REAL_F32};
+    const enum ox_status status = ox_measure_rig_time(rig, OX_OP_attention_forward, &forward, seconds);
+    return status == OX_OK ? ox_measure_rig_time(rig, OX_OP_attention_backward, &backward, seconds) : status;
+}
+
+static enum ox_status run_item(struct ox_measure_rig *rig, struct work *work, uint32_t item, double *seconds) {
+    *seconds = 0;
+    return item < LAYERS ? run_layer(rig, &work->layers[item], seconds)
+                         : run_attention(rig, &work->attention, seconds);
+}
+
+/* Runs all items in turn until the time is over. The first round touches the memory, and counts only for items that the
+ * second does not reach. */
+static enum ox_status run_rounds(struct ox_measure_rig *rig, struct work *work, uint64_t end_ns) {
+    enum ox_status status = OX_OK;
+    for (uint32_t round = 0; round <= ROUNDS_MAX; round++) {
+        for (uint32_t item = 0; item < ITEMS; item++) {
+            const uint32_t at = round == 0 ? 0 : round - 1;
+            if (status != OX_OK || ((round > 0 || item > 0) && ox_clock_ns() >= end_ns)) {
+                return status;
+            }
+            status = run_item(rig, work, item, &work->seconds[item][at]);
+            work->counts[item] = at + 1;
+        }
+    }
+    return status;
+}
+
+/* An item that had no turn is left out. */
+static void sum_up(const struct work *work, const struct ox_measure_rig *rig, struct ox_measure_compute *out) {
+    double flops = 0, seconds = 0, packed = 0;
+    for (unsigned i = 0; i < LAYERS && work->counts[i] > 0; i++) {
+        const struct layer *const layer = &work->layers[i];
+        const double times = layer->params / elems_of(layer);
+        flops += times * flops_of(layer);
+        packed += times * packed_bytes(layer);
+        seconds += times * ox_probe_median(work->seconds[i], work->counts[i]);
+    }
+    *out = (struct ox_measure_compute){.gemm_flops = flops / seconds, .packed_bytes_per_flop = packed / flops};
+    out->attention_flops = work->counts[LAYERS] == 0
+                               ? out->gemm_flops
+                               : attention_flops(rig, &work->attention) /
+                                     ox_probe_median(work->seconds[LAYERS], work->counts[LAYERS]);
+}
+
+/* A first guess of the rate: the best of some trials of a small layer, because the first ones start the threads. */
+static enum ox_status guess(struct ox_measure_rig *rig, double *flops) {
+    const struct layer trial = {.rows = TRIAL_DIM, .in = TRIAL_DIM, .out = TRIAL_DIM, .layout = OX_WEIGHT_OUT_IN};
+    double least = INFINITY;
+    enum ox_status status = OX_OK;
+    for (int i = 0; i < TRIALS && status == OX_OK; i++) {
+        double seconds = 0;
+        status = run_layer(rig, &trial, &seconds);
+        least = fmin(least, fmax(seconds, 1e-9));
+    }
+    *flops = flops_of(&trial) / least;
+    return status;
+}
+
+/* Opens memory for the work, which becomes smaller if there is less of it within half of the time. */
+static enum ox_status open_for(const struct ox_measure_input *input, uint64_t end_ns, double flops, struct work *work,
+                               struct ox_measure_rig *rig) {
+    const uint64_t now_ns = ox_clock_ns(), left_ns = end_ns > now_ns ? end_ns - now_ns : 1;
+    const struct ox_probe_room room = {.bytes = work_bytes(work, input->compute_threads), .least = BYTES_LEAST,
+                                       .end_ns = now_ns + left_ns / 2};
+    const enum ox_status status = ox_measure_rig_open(input->compute_threads, &room, rig);
+    if (status == OX_OK) {
+        shrink(work, rig, flops, INFINITY, rig->arena.bytes);
+        if (work_bytes(work, input->compute_threads) > rig->arena.bytes) {
+            ox_measure_rig_close(rig);
+            return ox_fail(OX_E_NOMEM, "the machine gives memory too slowly");
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_measure_compute(const struct ox_measure_input *input, uint64_t end_ns,
+                                  struct ox_measure_compute *out) {
+    struct ox_measure_rig rig;
+    struct work work;
+    double flops = 0;
+    const struct ox_probe_room small = {.bytes = BYTES_LEAST, .least = BYTES_LEAST, .end_ns = end_ns};
+    enum ox_status status = ox_measure_rig_open(input->compute_threads, &small, &rig);
+    if (status != OX_OK) {
+        return status;
+    }
+    lay_out(input, &work);
+    status = guess(&rig, &flops);
+    const uint64_t now_ns = ox_clock_ns();
+    const double left = end_ns > now_ns ? (double)(end_ns - now_ns) * 1e-9 : 1e-3;
+    if (status == OX_OK) {
+        shrink(&work, &rig, flops, ROUND_SHARE * left, BYTES_MOST);
+    }
+    ox_measure_rig_close(&rig);
+    OX_TRY(status, open_for(input, end_ns, flops, &work, &rig));
+    if (status == OX_OK) {
+        status = run_rounds(&rig, &work, end_ns);
+        if (status == OX_OK) {
+            sum_up(&work, &rig, out);
+        }
+        ox_measure_rig_close(&rig);
+    }
+    return status;
+}

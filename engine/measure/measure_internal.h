@@ -1,0 +1,60 @@
+/* The parts of a measurement, and the file that keeps them. */
+#ifndef OX_ENGINE_MEASURE_INTERNAL_H
+#define OX_ENGINE_MEASURE_INTERNAL_H
+
+#include "engine/measure/measure.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct json_t;
+
+enum { OX_MEASURE_KEY_BYTES = 256, OX_MEASURE_VALUES_MAX = 8 };
+
+/* Each part measures until `end_ns` (ox_clock_ns) and has a list of values with these names. */
+struct ox_measure_value {
+    const char *name;
+    double value;
+};
+
+/* GEMM operations per second of the device on its threads, the bytes that they packed for each operation, and
+ * attention's operations per second, by the counts of engine/model. */
+struct ox_measure_compute {
+    double gemm_flops, packed_bytes_per_flop, attention_flops;
+};
+OX_MUST enum ox_status ox_measure_compute(const struct ox_measure_input *input, uint64_t end_ns,
+                                          struct ox_measure_compute *out);
+
+/* Seconds of one parameter's update. */
+OX_MUST enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox_state_format format,
+                                         uint64_t end_ns, double *seconds);
+
+/* Fills the measured fields of a drive. */
+OX_MUST enum ox_status ox_measure_drive(const struct ox_measure_input *input, uint32_t drive_idx, uint64_t end_ns,
+                                        struct ox_machine_drive *out);
+
+/* ---- what is kept: engine/measure/kept.c ----------------------------------------------------------- */
+
+struct ox_measure_kept {
+    char machine[OX_MEASURE_KEY_BYTES]; /* what the measurements are of */
+    char path[OX_PATH_BYTES];           /* "": nothing is kept */
+    struct json_t *parts;
+    bool changed;
+};
+/* Reads the file of this machine in `folder`. A file that cannot be used counts as empty, and `note` says why. */
+void ox_measure_kept_open(const char *folder, const char *machine, struct ox_measure_kept *out, char *note,
+                          size_t note_bytes);
+/* Reads all `count` values of a part, and its day; false if the part is not there or incomplete. */
+bool ox_measure_kept_get(const struct ox_measure_kept *kept, const char *key, struct ox_measure_value *values,
+                         uint32_t count, char *day);
+void ox_measure_kept_put(struct ox_measure_kept *kept, const char *key, const struct ox_measure_value *values,
+                         uint32_t count, const char *day);
+/* Writes the file if a part was put. */
+OX_MUST enum ox_status ox_measure_kept_save(struct ox_measure_kept *kept);
+void ox_measure_kept_close(struct ox_measure_kept *kept);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

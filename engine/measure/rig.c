@@ -1,0 +1,37 @@
+#include "engine/measure/rig.h"
+
+#include "engine/measure/probe.h"
+#include "engine/step/ops_optim.h"
+
+#include <string.h>
+
+void ox_measure_rig_close(struct ox_measure_rig *rig) {
+    ox_lane_close(&rig->lane);
+    ox_device_close(&rig->device);
+    ox_arena_close(&rig->arena);
+}
+
+enum ox_status ox_measure_rig_open(uint32_t threads, const struct ox_probe_room *room, struct ox_measure_rig *out) {
+    memset(out, 0, sizeof *out);
+    enum ox_status status = ox_probe_arena_until(room, &out->arena);
+    OX_TRY(status, ox_cpu_device_open(&(struct ox_cpu_device_config){.thread_count = threads}, &out->device));
+    OX_TRY(status, ox_device_lane_open(out->device, "compute", &out->lane));
+    if (status != OX_OK) {
+        ox_measure_rig_close(out);
+        return status;
+    }
+    ox_ops_init_cpu(&out->ops);
+    ox_ops_optim_init_cpu(&out->ops);
+    out->compute = (struct ox_compute){.device = OX_DEVICE_CPU, .real = OX_REAL_F32, .threads = threads};
+    return OX_OK;
+}
+
+enum ox_status ox_measure_rig_time(struct ox_measure_rig *rig, enum ox_op op, const void *args, double *seconds) {
+    struct ox_lane_stats before, after;
+    ox_lane_stats(rig->lane, &before);
+    enum ox_status status = ox_op_queue(&rig->ops, rig->lane, op, args);
+    OX_TRY(status, ox_lane_drain(rig->lane));
+    ox_lane_stats(rig->lane, &after);
+    *seconds += (double)(after.busy_ns - before.busy_ns) * 1e-9;
+    return status;
+}
