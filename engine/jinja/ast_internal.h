@@ -294,6 +294,7 @@ struct scope {
     struct scope *outer;
     struct binding *bindings;
     const struct name_uses *uses;
+    bool is_kept; /* something refers to it that may outlive its block; then to each outer one too */
 };
 struct binding {
     const struct string *name;
@@ -336,6 +337,11 @@ bool ox_ji_loop_attribute(struct run *run, struct loop *loop, const struct strin
 bool ox_ji_call(struct run *run, struct value function, const struct arguments *given, struct value *out);
 bool ox_ji_call_macro(struct run *run, const struct macro *macro, const struct arguments *given, struct value *out);
 struct scope *ox_ji_new_scope(struct run *run, struct scope *outer, const struct name_uses *uses);
+/* Says that a value refers to a scope from now on: a macro, or a loop that evaluates something later. */
+void ox_ji_keep_scope(struct scope *scope);
+/* Ends a scope whose block has run. Unless it is kept, its memory serves the next one: nested loops over all messages
+ * would else take memory with the square of their number. */
+void ox_ji_end_scope(struct run *run, struct scope *scope);
 bool ox_ji_bind(struct run *run, struct scope *scope, const struct string *name, struct value value);
 bool ox_ji_assign(struct run *run, struct scope *scope, const struct node *target, struct value value);
 bool ox_ji_generation(struct run *run, struct scope *scope, const struct node *node);

@@ -169,8 +169,13 @@ bool ox_ji_slice(struct run *run, struct value object, const struct value parts[
     if (object.kind == V_RANGE) {
         return slice_range(run, object.as.range, (const int64_t[3]){begin, end, step}, count, out);
     }
-    struct list *const list = ox_ji_new_list(run, (size_t)count);
-    for (int64_t i = 0; list != NULL && i < count; i++) {
+    /* Consecutive items are shared: nothing changes a list that a template can see. */
+    struct list *const list = ox_ji_new_list(run, step == 1 ? 0 : (size_t)count);
+    if (list != NULL && step == 1 && count > 0) {
+        list->items = object.as.list->items + begin;
+        list->count = list->capacity = (size_t)count;
+    }
+    for (int64_t i = 0; list != NULL && step != 1 && i < count; i++) {
         if (!ox_ji_append(run, list, object.as.list->items[begin + i * step])) {
             return false;
         }

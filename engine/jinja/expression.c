@@ -8,12 +8,37 @@
 /* ---- variables ------------------------------------------------------------------------------------------------- */
 
 struct scope *ox_ji_new_scope(struct run *run, struct scope *outer, const struct name_uses *uses) {
-    struct scope *const scope = ox_ji_new(run, sizeof *scope);
+    struct scope *scope = run->spare_scopes;
     if (scope != NULL) {
-        scope->outer = outer;
-        scope->uses = uses;
+        run->spare_scopes = scope->outer;
+    } else {
+        scope = ox_ji_new(run, sizeof *scope);
+    }
+    if (scope != NULL) {
+        *scope = (struct scope){.outer = outer, .uses = uses};
     }
     return scope;
+}
+
+void ox_ji_keep_scope(struct scope *scope) {
+    for (; scope != NULL && !scope->is_kept; scope = scope->outer) {
+        scope->is_kept = true;
+    }
+}
+
+void ox_ji_end_scope(struct run *run, struct scope *scope) {
+    if (scope->is_kept) {
+        return;
+    }
+    struct binding **last = &scope->bindings;
+    while (*last != NULL) {
+        last = &(*last)->next;
+    }
+    *last = run->spare_bindings;
+    run->spare_bindings = scope->bindings;
+    scope->bindings = NULL;
+    scope->outer = run->spare_scopes;
+    run->spare_scopes = scope;
 }
 
 bool ox_ji_bind(struct run *run, struct scope *scope, const struct string *name, struct value value) {
@@ -23,7 +48,12 @@ bool ox_ji_bind(struct run *run, struct scope *scope, const struct string *name,
             return true;
         }
     }
-    struct binding *const binding = ox_ji_new(run, sizeof *binding);
+    struct binding *binding = run->spare_bindings;
+    if (binding != NULL) {
+        run->spare_bindings = binding->next;
+    } else {
+        binding = ox_ji_new(run, sizeof *binding);
+    }
     if (binding == NULL) {
         return false;
     }

@@ -30,6 +30,7 @@ static bool next_filtered(struct run *run, struct iterator *iterator, struct val
             !ox_ji_evaluate(run, scope, filtered->node->as.loop.test, &test) || !ox_ji_truth(run, test, &truth)) {
             return false;
         }
+        ox_ji_end_scope(run, scope);
         if (truth) {
             return true;
         }
@@ -48,6 +49,7 @@ static bool start(struct run *run, struct loop *loop) {
     if (filtered == NULL || iterator == NULL) {
         return false;
     }
+    ox_ji_keep_scope(loop->scope);
     *filtered = (struct filtered){.node = loop->node, .scope = loop->scope};
     iterator->inner = loop->iterator;
     iterator->detail = filtered;
@@ -174,7 +176,9 @@ static enum flow run_body(struct run *run, struct loop *loop) {
         !ox_ji_bind(run, scope, node->as.loop.word, self)) {
         return FLOW_FAILED;
     }
-    return ox_ji_execute(run, scope, &node->as.loop.body);
+    const enum flow flow = ox_ji_execute(run, scope, &node->as.loop.body);
+    ox_ji_end_scope(run, scope);
+    return flow;
 }
 
 /* The else of a loop runs unless the body ran to its end at least once: as in jinja2, after a break or continue in
@@ -229,6 +233,7 @@ enum flow ox_ji_execute_loop(struct run *run, struct scope *scope, const struct 
         return run_loop(run, loop);
     }
     /* A recursive loop is a function that returns its text. */
+    ox_ji_keep_scope(scope);
     const struct capture capture = ox_ji_capture(run);
     const enum flow flow = run_loop(run, loop);
     if (flow == FLOW_FAILED || !ox_ji_capture_end(run, capture, &text) ||

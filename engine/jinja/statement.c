@@ -138,6 +138,7 @@ static bool make_macro(struct run *run, struct scope *scope, const struct node *
     if (macro == NULL) {
         return false;
     }
+    ox_ji_keep_scope(scope);
     *macro = (struct macro){.signature = node->as.macro.signature, .scope = scope};
     *out = (struct value){.kind = V_MACRO, .as.macro = macro};
     return true;

@@ -177,6 +177,8 @@ struct run {
     struct ox_jinja_span *spans;
     size_t span_count, span_capacity;
     const struct dict *variables; /* the caller's */
+    struct scope *spare_scopes; /* to be used again, linked by `outer` */
+    struct binding *spare_bindings;
     /* The failure. */
     bool no_memory, raised;
     char *error;

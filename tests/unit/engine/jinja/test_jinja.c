@@ -93,6 +93,7 @@ static void test_refused(void) {
 /* What a template may not reach or make. */
 static void test_limits(void) {
     struct ox_jinja_limits limits = ox_jinja_default_limits();
+    struct ox_jinja_output output;
     char deep[4096];
     gives("{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{{ n }}{% endmacro %}{{ f(5) }}", "012345");
     fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "levels are nested in each other");
@@ -113,6 +114,11 @@ static void test_limits(void) {
     /* A text that grows piece by piece is not copied at each step. */
     gives("{% set n = namespace(s='') %}{% for i in range(20000) %}{% set n.s = n.s + 'abcdefghijklmnop' %}{% endfor %}"
           "{{ n.s | length }}", "320000");
+    /* Loops over all messages for each message, and parts of a list, take no memory for each item. */
+    CHECK(render_within("{% for x in range(400) %}{% for y in range(400) %}{% if x == y %}{% endif %}{% endfor %}{% endfor %}"
+                        "{% set l = range(2000) | list %}{% for x in l %}{% set rest = l[x:] %}{% endfor %}ok",
+                        &limits, "{}", &output) == OX_OK);
+    ox_jinja_output_free(&output);
     fails("{{ s.__class__.__mro__ }}", "has no attribute '__class__'");
     fails("{{ ''.join(5) }}", "can only join an iterable");
 }
