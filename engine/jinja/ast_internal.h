@@ -295,6 +295,7 @@ struct scope {
     struct binding *bindings;
     const struct name_uses *uses;
     bool is_kept; /* something refers to it that may outlive its block; then to each outer one too */
+    bool is_over; /* it is kept, and its loop went on to the next item or its `with` ended */
 };
 struct binding {
     const struct string *name;

@@ -28,6 +28,7 @@ void ox_ji_keep_scope(struct scope *scope) {
 
 void ox_ji_end_scope(struct run *run, struct scope *scope) {
     if (scope->is_kept) {
+        scope->is_over = true;
         return;
     }
     struct binding **last = &scope->bindings;
@@ -82,7 +83,10 @@ static bool look_up(struct run *run, const struct scope *inner, const struct str
         for (const struct binding *binding = scope->bindings; binding != NULL; binding = binding->next) {
             if (binding->name == name) {
                 *out = binding->value;
-                return true;
+                /* In jinja2 the macro would find the variable of another item, or a marker. */
+                return !scope->is_over ||
+                       ox_ji_fail(run, "'%.*s' of a loop that went on, read by a macro of that loop, is not supported",
+                                  (int)name->bytes, name->data);
             }
         }
     }

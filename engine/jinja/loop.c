@@ -83,8 +83,7 @@ static bool advance(struct run *run, struct loop *loop, bool *more) {
     return true;
 }
 
-/* How many items there are; an iterator is read to its end for it. */
-static bool measure(struct run *run, struct loop *loop) {
+bool ox_ji_measure(struct run *run, struct loop *loop) {
     struct list *rest = NULL;
     if (loop->length >= 0) {
         return true;
@@ -114,7 +113,7 @@ static bool neighbour(struct run *run, struct loop *loop, bool next, struct valu
 }
 
 static bool from_end(struct run *run, struct loop *loop, int64_t before, struct value *out) {
-    if (!measure(run, loop)) {
+    if (!ox_ji_measure(run, loop)) {
         return false;
     }
     *out = ox_ji_int(loop->length - before);

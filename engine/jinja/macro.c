@@ -152,7 +152,9 @@ bool ox_ji_call_macro(struct run *run, const struct macro *macro, const struct a
     const struct capture capture = ox_ji_capture(run);
     const bool ok = ox_ji_execute(run, scope, &macro->signature->body) == FLOW_ON &&
                     ox_ji_capture_end(run, capture, out);
-    ox_ji_end_scope(run, scope);
+    if (!scope->is_kept) {
+        ox_ji_end_scope(run, scope);
+    }
     run->depth--;
     return ok;
 }

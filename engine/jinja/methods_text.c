@@ -429,9 +429,9 @@ bool ox_ji_split_lines(struct run *run, const struct string *string, bool keep_e
 
 bool ox_ji_method_splitlines(struct call *call) {
     struct list *list = NULL;
-    bool keep_ends = false;
-    if ((call->arguments[0].kind != V_MISSING && !ox_ji_truth(call->run, call->arguments[0], &keep_ends)) ||
-        !ox_ji_split_lines(call->run, self_of(call), keep_ends, &list)) {
+    int64_t keep_ends = 0;
+    if ((call->arguments[0].kind != V_MISSING && !ox_ji_as_index(call->run, call->arguments[0], &keep_ends)) ||
+        !ox_ji_split_lines(call->run, self_of(call), keep_ends != 0, &list)) {
         return false;
     }
     *call->out = ox_ji_list(list);

@@ -130,7 +130,9 @@ static enum flow execute_with(struct run *run, struct scope *scope, const struct
             return FLOW_FAILED;
         }
     }
-    return ox_ji_execute(run, inner, &node->as.with.body);
+    const enum flow flow = ox_ji_execute(run, inner, &node->as.with.body);
+    ox_ji_end_scope(run, inner);
+    return flow;
 }
 
 static bool make_macro(struct run *run, struct scope *scope, const struct node *node, struct value *out) {

@@ -376,7 +376,8 @@ bool ox_ji_truth(struct run *run, struct value value, bool *out) {
         *out = value.as.real != 0;
         return true;
     case V_LOOP:
-        return ox_ji_fail(run, "the truth of loop is not known here");
+        *out = true; /* its length, which is read to the end of the items for it */
+        return ox_ji_measure(run, value.as.loop);
     default:
         *out = true;
         if (ox_ji_has_length(value)) {

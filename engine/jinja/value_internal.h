@@ -277,6 +277,7 @@ bool ox_ji_dict_get(struct run *run, const struct dict *dict, struct value key, 
 struct value ox_ji_dict_find(const struct dict *dict, const char *key); /* V_MISSING for none */
 
 bool ox_ji_truth(struct run *run, struct value value, bool *out);
+bool ox_ji_measure(struct run *run, struct loop *loop); /* counts the items: an iterator is read to its end */
 bool ox_ji_equal(struct run *run, struct value left, struct value right, bool *out);
 /* *out is negative, zero or positive; fails where Python's `operator` fails. Values of NaN give *out = 2. */
 enum { UNORDERED = 2 };

@@ -115,12 +115,15 @@ static void test_limits(void) {
     gives("{% set n = namespace(s='') %}{% for i in range(20000) %}{% set n.s = n.s + 'abcdefghijklmnop' %}{% endfor %}"
           "{{ n.s | length }}", "320000");
     /* Loops over all messages for each message, and parts of a list, take no memory for each item. */
-    CHECK(render_within("{% for x in range(400) %}{% for y in range(400) %}{% if x == y %}{% endif %}{% endfor %}{% endfor %}"
+    CHECK(render_within("{% for x in range(400) %}{% for y in range(400) %}{% if x == y %}{% endif %}{% endfor %}"
+                        "{% endfor %}"
                         "{% set l = range(2000) | list %}{% for x in l %}{% set rest = l[x:] %}{% endfor %}ok",
                         &limits, "{}", &output) == OX_OK);
     ox_jinja_output_free(&output);
     fails("{{ s.__class__.__mro__ }}", "has no attribute '__class__'");
     fails("{{ ''.join(5) }}", "can only join an iterable");
+    fails("{% set n = namespace(f=0) %}{% for x in a %}{% macro f() %}{{ x }}{% endmacro %}{% set n.f = n.f or f %}"
+          "{{ n.f() }}{% endfor %}", "'x' of a loop that went on");
 }
 
 static void test_spans(void) {
