@@ -61,11 +61,18 @@ struct ox_template_turns {
 };
 
 /* Renders a conversation and finds its assistant turns; training makes its loss mask from them. Where the template has
- * {% generation %}, each of its blocks is a turn (message_idx is then its number). Elsewhere a turn begins where the
- * messages before it end with a generation prompt, and ends where the messages up to it end, without white space after
- * an end token; a reasoning that the template drops from earlier turns is no part of them. OX_E_CONFIG, besides what
- * ox_template_render fails for: the template makes the place of a turn ambiguous. *out need not be initialized; free it
- * with ox_template_turns_free, after failures too. */
+ * {% generation %}, each of its blocks is a turn (message_idx is then its number). Elsewhere:
+ * - A turn begins where the messages before it end with a generation prompt. Where a template has no such prompt, the
+ *   model is to write the turn's header too. Of a prompt that opens a reasoning, such as <think>, counts what the
+ *   conversation has. Where a template writes other words before (it puts the system text or tools into the last
+ *   question), the turn begins behind what the prompt has from the message before on. A conversation may begin with the
+ *   assistant if what the template adds as a prompt stands before that message.
+ * - It ends where the messages up to it end, without white space after an end token. What a template drops from earlier
+ *   turns, such as their reasoning, is no part of them; nor is what it writes behind every conversation. An end token
+ *   that it writes only where something follows is a part.
+ * It takes two renderings for a turn, a third for such an end token, and at most two more for the conversation.
+ * OX_E_CONFIG, besides what ox_template_render fails for: the template makes the place of a turn ambiguous. *out need
+ * not be initialized; free it with ox_template_turns_free, after failures too. */
 OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
                                                 const struct tm *now, struct ox_template_turns *out);
 void ox_template_turns_free(struct ox_template_turns *turns);

@@ -8,16 +8,25 @@ struct search {
     const struct ox_template *chat_template;
     const json_t *conversation, *messages;
     const struct tm *now;
-    const char *text; /* the whole conversation */
-    size_t text_bytes;
+    struct ox_jinja_output whole; /* the whole conversation; not owned */
+    size_t message_count;
+    size_t earlier_begin, earlier_end; /* the turn before */
+    bool adds_nothing; /* an earlier turn showed that the template writes nothing behind the last message */
+};
+
+/* A turn while it is searched: where it begins in the whole text and in `up_to`, which ends with it. */
+struct place {
+    const json_t *message;
+    struct ox_jinja_output up_to;
+    size_t begin, begin_up_to, end;
 };
 
 static enum ox_status no_memory(void) {
     return ox_fail(OX_E_NOMEM, "no memory for the turns of a conversation");
 }
 
-/* Renders the first `count` messages. */
-static enum ox_status render_first(const struct search *search, size_t count, bool prompt,
+/* Renders the first `count` messages, then `more` unless it is NULL. */
+static enum ox_status render_first(const struct search *search, size_t count, json_t *more, bool prompt,
                                    struct ox_jinja_output *out) {
     json_t *const row = json_copy((json_t *)search->conversation);
     json_t *const first = json_array();
@@ -26,7 +35,7 @@ static enum ox_status render_first(const struct search *search, size_t count, bo
     for (size_t i = 0; ok && i < count; i++) {
         ok = json_array_append(first, json_array_get(search->messages, i)) == 0;
     }
-    ok = ok && json_object_set(row, "messages", first) == 0 &&
+    ok = ok && (more == NULL || json_array_append(first, more) == 0) && json_object_set(row, "messages", first) == 0 &&
          json_object_set_new(row, "add_generation_prompt", json_boolean(prompt)) == 0;
     const enum ox_status status =
         ok ? ox_template_render(search->chat_template, row, search->now, out) : no_memory();
@@ -35,88 +44,366 @@ static enum ox_status render_first(const struct search *search, size_t count, bo
     return status;
 }
 
+/* ---- texts ----------------------------------------------------------------------------------------------------- */
+
+struct slice {
+    const char *text;
+    size_t bytes;
+};
+
+static struct slice from(const struct ox_jinja_output *output, size_t begin) {
+    return (struct slice){output->text + begin, output->text_bytes - begin};
+}
+
+static struct slice from_slice(struct slice slice, size_t begin) {
+    return (struct slice){slice.text + begin, slice.bytes - begin};
+}
+
 static bool is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* The content of a message without white space around it; empty where it is no text. */
-static const char *content_of(const json_t *message, size_t *bytes) {
-    const json_t *const content = json_object_get(message, "content");
-    const char *text = json_is_string(content) ? json_string_value(content) : "";
-    *bytes = json_is_string(content) ? json_string_length(content) : 0;
-    while (*bytes > 0 && is_space(text[0])) {
-        text++;
-        --*bytes;
+static struct slice trim(struct slice slice) {
+    while (slice.bytes > 0 && is_space(slice.text[0])) {
+        slice.text++;
+        slice.bytes--;
     }
-    while (*bytes > 0 && is_space(text[*bytes - 1])) {
-        --*bytes;
+    while (slice.bytes > 0 && is_space(slice.text[slice.bytes - 1])) {
+        slice.bytes--;
     }
-    return text;
+    return slice;
 }
 
-static bool contains(const char *text, size_t bytes, const char *part, size_t part_bytes) {
-    return part_bytes > 0 && memmem(text, bytes, part, part_bytes) != NULL;
+static size_t common_bytes(struct slice a, struct slice b) {
+    size_t bytes = 0;
+    while (bytes < a.bytes && bytes < b.bytes && a.text[bytes] == b.text[bytes]) {
+        bytes++;
+    }
+    return bytes;
 }
 
-/* How many bytes at `begin` of the whole text are the end of `last`, the turn as the template writes it when nothing
- * follows: all of it, or what remains where the template drops its beginning; 0 where that lacks the content. */
-static size_t match_turn(const struct search *search, size_t begin, const struct ox_jinja_output *last,
-                         const json_t *message) {
-    size_t content_bytes = 0;
-    const char *const content = content_of(message, &content_bytes);
-    for (size_t from = begin; from < last->text_bytes; from++) {
-        const size_t bytes = last->text_bytes - from;
-        if (bytes <= search->text_bytes - begin &&
-            memcmp(last->text + from, search->text + begin, bytes) == 0) {
-            const bool is_whole = from == begin;
-            return is_whole || contains(last->text + from, bytes, content, content_bytes) ? bytes : 0;
+static bool begins_with(struct slice slice, struct slice part) {
+    return part.bytes <= slice.bytes && memcmp(slice.text, part.text, part.bytes) == 0;
+}
+
+/* The last occurrence of `part`, or NULL; an empty part occurs nowhere. */
+static const char *find_last(struct slice slice, struct slice part) {
+    for (size_t i = part.bytes > 0 && part.bytes <= slice.bytes ? slice.bytes - part.bytes + 1 : 0; i-- > 0;) {
+        if (memcmp(slice.text + i, part.text, part.bytes) == 0) {
+            return slice.text + i;
+        }
+    }
+    return NULL;
+}
+
+/* The content of a message, of several parts the last, without white space around it; empty where it is no text. */
+static struct slice content_of(const json_t *message) {
+    const json_t *content = json_object_get(message, "content");
+    if (json_is_array(content)) {
+        content = json_object_get(json_array_get(content, json_array_size(content) - 1), "text");
+    }
+    return json_is_string(content) ? trim((struct slice){json_string_value(content), json_string_length(content)})
+                                   : (struct slice){"", 0};
+}
+
+/* What of an assistant's content is no reasoning, which a template may drop. */
+static struct slice answer_of(const json_t *message) {
+    static const struct slice close = {"</think>", 8};
+    const struct slice content = content_of(message);
+    const char *const last = find_last(content, close);
+    const size_t skipped = last != NULL ? (size_t)(last - content.text) + close.bytes : 0;
+    return trim((struct slice){content.text + skipped, content.bytes - skipped});
+}
+
+/* Where the last tag ends that by its name ends something, as <|im_end|>, </s> and <|eot_id|> do; 0 without one. */
+static size_t end_of_end_tag(struct slice slice) {
+    for (size_t end = slice.bytes; end > 0; end--) {
+        const char close = slice.text[end - 1], open = close == '>' ? '<' : '[';
+        size_t begin = end - 1;
+        while ((close == '>' || close == ']') && begin > 0 && slice.text[begin] != open &&
+               !is_space(slice.text[begin])) {
+            begin--;
+        }
+        const struct slice tag = {slice.text + begin, end - begin};
+        const bool is_first = memchr(slice.text, open, slice.bytes) == tag.text;
+        if (tag.bytes > 2 && tag.text[0] == open &&
+            ((is_first && tag.text[1] == '/') || memmem(tag.text, tag.bytes, "end", 3) != NULL ||
+             memmem(tag.text, tag.bytes, "END", 3) != NULL || memmem(tag.text, tag.bytes, "eo", 2) != NULL ||
+             memmem(tag.text, tag.bytes, "EO", 2) != NULL)) {
+            return end;
         }
     }
     return 0;
 }
 
-/* The end of the turn without the white space after its end token, if it has one. */
-static size_t trim_end(const struct search *search, size_t begin, size_t end, const json_t *message) {
-    size_t content_bytes = 0, last = end;
-    const char *const content = content_of(message, &content_bytes);
-    while (last > begin && is_space(search->text[last - 1])) {
-        last--;
-    }
-    const bool ends_in_content = last - begin >= content_bytes && content_bytes > 0 &&
-                                 memcmp(search->text + last - content_bytes, content, content_bytes) == 0;
-    return ends_in_content || last == begin ? end : last;
-}
-
-static enum ox_status find_turn(const struct search *search, size_t index, struct ox_template_turn *out) {
-    const json_t *const message = json_array_get(search->messages, index);
-    struct ox_jinja_output before, last = {0};
-    if (index == 0) {
-        return ox_fail(OX_E_CONFIG, "the first message is the assistant's, which answers nothing");
-    }
-    enum ox_status status = render_first(search, index, true, &before);
-    OX_TRY(status, render_first(search, index + 1, false, &last));
-    if (status == OX_OK) {
-        const size_t begin = before.text_bytes;
-        const bool is_prefix = begin <= search->text_bytes && memcmp(before.text, search->text, begin) == 0 &&
-                               begin <= last.text_bytes && memcmp(before.text, last.text, begin) == 0;
-        const size_t bytes = is_prefix ? match_turn(search, begin, &last, message) : 0;
-        *out = (struct ox_template_turn){
-            .message_idx = index, .begin_byte = begin, .end_byte = trim_end(search, begin, begin + bytes, message)};
-        if (bytes == 0) {
-            status = ox_fail(OX_E_CONFIG,
-                             "message %zu: the chat template does not show where this assistant turn is: what it "
-                             "writes depends on what follows; a template with {%% generation %%} says it",
-                             index + 1);
+/* The text without a tag that it ends inside of. */
+static size_t without_open_tag(struct slice slice) {
+    for (size_t i = slice.bytes; i-- > 0 && !is_space(slice.text[i]);) {
+        if (slice.text[i] == '>' || slice.text[i] == ']') {
+            break;
+        }
+        if (slice.text[i] == '<' || slice.text[i] == '[') {
+            return i;
         }
     }
-    ox_jinja_output_free(&before);
-    ox_jinja_output_free(&last);
-    return status;
+    return slice.bytes;
+}
+
+static bool is_by(const json_t *message, const char *name) {
+    const char *const role = json_string_value(json_object_get(message, "role"));
+    return role != NULL && strcmp(role, name) == 0;
 }
 
 static bool is_assistant(const json_t *message) {
-    const char *const role = json_string_value(json_object_get(message, "role"));
-    return role != NULL && strcmp(role, "assistant") == 0;
+    return is_by(message, "assistant");
+}
+
+/* ---- where a turn begins --------------------------------------------------------------------------------------- */
+
+/* Whether a text opens or skips a reasoning. */
+static bool begins_reasoning(struct slice slice) {
+    static const char *const names[] = {"<think", "</think", "<thought", "<|channel>thought"};
+    bool begins = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        begins |= begins_with(slice, (struct slice){names[i], strlen(names[i])});
+    }
+    return begins;
+}
+
+/* A generation prompt without the reasoning that it opens or skips at its end, which a conversation need not have. */
+static struct slice without_reasoning(struct slice prompt) {
+    enum { REASONING_BYTES_MAX = 48 };
+    const size_t first = prompt.bytes > REASONING_BYTES_MAX ? prompt.bytes - REASONING_BYTES_MAX : 0;
+    for (size_t i = first; i < prompt.bytes; i++) {
+        if (begins_reasoning(from_slice(prompt, i))) {
+            return (struct slice){prompt.text, i};
+        }
+    }
+    return prompt;
+}
+
+/* Finds the end of the prompt in a text that has other words before: what the prompt has from the message before on,
+ * the first time behind the turn before. */
+static bool find_prompt(const struct search *search, struct slice prompt, size_t index, struct place *place) {
+    const char *const content = find_last(prompt, content_of(json_array_get(search->messages, index - 1)));
+    if (content == NULL) {
+        return false;
+    }
+    const struct slice part = {content, (size_t)(prompt.text + prompt.bytes - content)};
+    const bool follows_turn = is_assistant(json_array_get(search->messages, index - 1));
+    const struct slice rest = from(&search->whole, follows_turn ? search->earlier_begin : search->earlier_end);
+    const char *const last = find_last(from(&place->up_to, 0), part);
+    const char *const first = memmem(rest.text, rest.bytes, part.text, part.bytes);
+    if (last == NULL || first == NULL) {
+        return false;
+    }
+    place->begin = (size_t)(first - search->whole.text) + part.bytes;
+    place->begin_up_to = (size_t)(last - place->up_to.text) + part.bytes;
+    return true;
+}
+
+/* Moves the begin behind what the text has of the reasoning that the prompt opens. */
+static void skip_reasoning(const struct search *search, struct slice reasoning, struct place *place) {
+    const struct slice whole = from(&search->whole, place->begin);
+    const struct slice up_to = from(&place->up_to, place->begin_up_to);
+    const size_t common = without_open_tag((struct slice){whole.text, common_bytes(whole, reasoning)});
+    const size_t bytes = begins_with(whole, reasoning) ? reasoning.bytes : common;
+    if (begins_with(up_to, (struct slice){whole.text, bytes})) {
+        place->begin += bytes;
+        place->begin_up_to += bytes;
+    }
+}
+
+static bool find_begin(const struct search *search, struct slice prompt, size_t index, struct place *place) {
+    const struct slice whole = from(&search->whole, 0), up_to = from(&place->up_to, 0);
+    const size_t common = without_open_tag((struct slice){prompt.text, common_bytes(prompt, whole)});
+    const size_t shared = begins_with(whole, prompt) ? prompt.bytes : common;
+    const struct slice rest = trim(from_slice(prompt, shared));
+    if (shared >= search->earlier_end && (rest.bytes == 0 || begins_reasoning(rest)) &&
+        begins_with(up_to, (struct slice){prompt.text, shared})) {
+        place->begin = place->begin_up_to = shared;
+        return true;
+    }
+    const struct slice shorter = without_reasoning(prompt);
+    if (find_prompt(search, prompt, index, place)) {
+        return true;
+    }
+    if (!find_prompt(search, shorter, index, place)) {
+        return false;
+    }
+    skip_reasoning(search, from_slice(prompt, shorter.bytes), place);
+    return true;
+}
+
+/* A conversation that begins with the assistant has no prompt before it. What the template adds behind the message as a
+ * prompt for generation must stand right before the message too. */
+static enum ox_status find_first_begin(const struct search *search, struct place *place, bool *found) {
+    const struct slice whole = from(&search->whole, 0), up_to = from(&place->up_to, 0);
+    struct ox_jinja_output next;
+    const enum ox_status status = render_first(search, 1, NULL, true, &next);
+    *found = false;
+    if (status == OX_OK) {
+        const struct slice all = from(&next, 0);
+        const size_t shared = without_open_tag((struct slice){all.text, common_bytes(all, up_to)});
+        const struct slice added = from_slice(all, shared), prompt = without_reasoning(added);
+        const char *const at = prompt.bytes > 0 ? memmem(whole.text, whole.bytes, prompt.text, prompt.bytes) : NULL;
+        const size_t begin = at != NULL ? (size_t)(at - whole.text) + prompt.bytes : 0;
+        const struct slice turn = trim(from_slice(whole, begin));
+        *found = at != NULL && begin <= up_to.bytes && begins_with(whole, (struct slice){up_to.text, begin}) &&
+                 (begins_with(turn, answer_of(place->message)) || begins_reasoning(turn));
+        place->begin = place->begin_up_to = begin;
+        if (*found) {
+            skip_reasoning(search, from_slice(added, prompt.bytes), place);
+        }
+    }
+    ox_jinja_output_free(&next);
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+/* ---- where a turn ends ----------------------------------------------------------------------------------------- */
+
+/* Sets the end to that of the last end token that the whole text has in common with `other` behind the answer. Without
+ * one, the turn ends with its answer, unless other words follow it. */
+static bool end_with_tag(const struct search *search, struct slice other, bool needs_tag, struct place *place) {
+    const struct slice whole = from(&search->whole, place->begin), answer = answer_of(place->message);
+    const struct slice common = {whole.text, without_open_tag((struct slice){whole.text, common_bytes(whole, other)})};
+    const char *const last = find_last(common, answer);
+    size_t answer_end = last != NULL ? (size_t)(last - common.text) + answer.bytes : 0;
+    const bool is_end = trim(from_slice(common, answer_end)).bytes == 0;
+    size_t tag_end = end_of_end_tag(from_slice(common, answer_end));
+    if (last != NULL && tag_end == 0 && !is_end) { /* an answer may also be a part of the end token's name */
+        const char *const first = memmem(common.text, common.bytes, answer.text, answer.bytes);
+        answer_end = (size_t)(first - common.text) + answer.bytes;
+        tag_end = end_of_end_tag(from_slice(common, answer_end));
+    }
+    if ((answer.bytes > 0 && last == NULL) || (tag_end == 0 && (needs_tag || !is_end))) {
+        return false;
+    }
+    place->end = place->begin + answer_end + tag_end;
+    return true;
+}
+
+/* Whether `turn`, which the whole text has at the place, may be the assistant's: with its answer, if it has one. */
+static bool is_turn(const struct place *place, struct slice turn, bool is_all) {
+    const struct slice answer = answer_of(place->message);
+    const bool is_blank = trim(turn).bytes == 0;
+    return answer.bytes == 0 ? is_all || !is_blank : !is_blank && (is_all || find_last(turn, answer) != NULL);
+}
+
+/* Whether the whole text goes on with the turn as the template writes it when nothing follows: with all of it, or with
+ * what remains where the template drops a part, at its beginning or behind `kept` bytes. */
+static bool match_turn(const struct search *search, size_t kept, struct place *place) {
+    const struct slice whole = from(&search->whole, place->begin + kept);
+    for (size_t begin = place->begin_up_to + kept; begin <= place->up_to.text_bytes; begin++) {
+        const struct slice turn = from(&place->up_to, begin);
+        if (begins_with(whole, turn)) {
+            place->end = place->begin + kept + turn.bytes;
+            return is_turn(place, turn, begin == place->begin_up_to + kept);
+        }
+    }
+    return false;
+}
+
+static bool ends_in_answer(const struct search *search, const struct place *place) {
+    const struct slice turn = trim((struct slice){search->whole.text + place->begin, place->end - place->begin});
+    const struct slice answer = answer_of(place->message);
+    return turn.bytes >= answer.bytes && (answer.bytes > 0 || turn.bytes == 0) &&
+           memcmp(turn.text + turn.bytes - answer.bytes, answer.text, answer.bytes) == 0;
+}
+
+/* Some templates write the end token of a turn only where something follows. */
+static enum ox_status extend_to_tag(const struct search *search, size_t index, struct place *place) {
+    struct ox_jinja_output next;
+    const enum ox_status status = render_first(search, index + 1, NULL, true, &next);
+    if (status == OX_OK && begins_with(from(&next, 0), from(&place->up_to, 0))) {
+        const struct slice rest = from(&search->whole, place->end);
+        const size_t bytes = common_bytes(rest, from(&next, place->up_to.text_bytes));
+        place->end += end_of_end_tag((struct slice){rest.text, bytes});
+    }
+    ox_jinja_output_free(&next);
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+/* The last turn ends before what the template writes behind every conversation. With a prompt for generation, or with a
+ * further message where the template ignores prompts, the text goes on differently there. */
+static enum ox_status cut_last(const struct search *search, struct place *place) {
+    struct ox_jinja_output other;
+    const struct slice whole = from(&search->whole, 0);
+    enum ox_status status = render_first(search, search->message_count, NULL, true, &other);
+    if (status == OX_OK && other.text_bytes == whole.bytes && begins_with(from(&other, 0), whole)) {
+        json_t *const more = json_pack("{s:s, s:s}", "role", "user", "content", "?");
+        ox_jinja_output_free(&other);
+        status = more != NULL ? render_first(search, search->message_count, more, false, &other) : no_memory();
+        json_decref(more);
+    }
+    if (status == OX_OK && other.text_bytes >= place->begin && !begins_with(from(&other, 0), whole) &&
+        begins_with(from(&other, 0), (struct slice){whole.text, place->begin})) {
+        (void)end_with_tag(search, from(&other, place->begin), true, place);
+    }
+    ox_jinja_output_free(&other);
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+/* The end of the turn without the white space after its end token, if it has one. */
+static size_t trimmed_end(const struct search *search, const struct place *place) {
+    size_t end = place->end;
+    while (end > place->begin && is_space(search->whole.text[end - 1])) {
+        end--;
+    }
+    return ends_in_answer(search, place) ? place->end : end;
+}
+
+static enum ox_status find_end(struct search *search, size_t index, bool *found, struct place *place) {
+    const bool is_last = index + 1 == search->message_count;
+    enum ox_status status = OX_OK;
+    const size_t kept = common_bytes(from(&search->whole, place->begin), from(&place->up_to, place->begin_up_to));
+    *found = match_turn(search, 0, place) || match_turn(search, kept, place);
+    search->adds_nothing |= *found && !is_last && is_by(json_array_get(search->messages, index + 1), "user");
+    if (!*found) {
+        *found = end_with_tag(search, from(&place->up_to, place->begin_up_to), false, place);
+    } else if (is_last && !search->adds_nothing) {
+        status = cut_last(search, place);
+    } else if (!is_last && ends_in_answer(search, place)) {
+        status = extend_to_tag(search, index, place);
+    }
+    return status;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------------------------- */
+
+static enum ox_status find_turn(struct search *search, size_t index, struct ox_template_turn *out) {
+    const bool is_last = index + 1 == search->message_count;
+    struct place place = {.message = json_array_get(search->messages, index), .up_to = search->whole};
+    struct ox_jinja_output before = {0};
+    bool found = false;
+    enum ox_status status = is_last ? OX_OK : render_first(search, index + 1, NULL, false, &place.up_to);
+    if (status == OX_OK && index > 0) {
+        status = render_first(search, index, NULL, true, &before);
+        found = status == OX_OK && find_begin(search, from(&before, 0), index, &place);
+    } else if (status == OX_OK) {
+        status = find_first_begin(search, &place, &found);
+    }
+    if (status == OX_OK && found) {
+        status = find_end(search, index, &found, &place);
+    }
+    if (status == OX_E_CONFIG) {
+        status = ox_fail_in(status, "message %zu: the chat template refuses the messages up to it alone", index + 1);
+    } else if (status == OX_OK && !found) {
+        status = ox_fail(OX_E_CONFIG,
+                         "message %zu: the chat template does not show where this assistant turn is: what it writes "
+                         "%s; a template with {%% generation %%} says it",
+                         index + 1, index > 0 ? "depends on what follows" : "before a first message is no prompt");
+    }
+    if (status == OX_OK) {
+        *out = (struct ox_template_turn){index, place.begin, trimmed_end(search, &place)};
+        search->earlier_begin = place.begin;
+        search->earlier_end = place.end;
+    }
+    ox_jinja_output_free(&before);
+    if (!is_last) {
+        ox_jinja_output_free(&place.up_to);
+    }
+    return status;
 }
 
 static enum ox_status take_spans(struct ox_template_turns *out) {
@@ -138,25 +425,24 @@ enum ox_status ox_template_render_turns(const struct ox_template *chat_template,
                             .conversation = conversation,
                             .messages = json_object_get(conversation, "messages"),
                             .now = now};
-    const size_t message_count = json_array_size(search.messages);
+    search.message_count = json_array_size(search.messages);
     *out = (struct ox_template_turns){0};
-    enum ox_status status = render_first(&search, message_count, false, &out->output);
+    enum ox_status status = render_first(&search, search.message_count, NULL, false, &out->output);
     if (status != OX_OK) {
         return status;
     }
-    search.text = out->output.text;
-    search.text_bytes = out->output.text_bytes;
-    out->turns = calloc(message_count + out->output.span_count, sizeof *out->turns);
+    search.whole = out->output;
+    out->turns = calloc(search.message_count + out->output.span_count, sizeof *out->turns);
     if (out->turns == NULL) {
         return no_memory();
     }
     if (ox_template_marks_generation(chat_template, conversation)) {
         return take_spans(out);
     }
-    for (size_t i = 0; status == OX_OK && i < message_count; i++) {
+    for (size_t i = 0; status == OX_OK && i < search.message_count; i++) {
         if (is_assistant(json_array_get(search.messages, i))) {
+            const size_t earlier = search.earlier_end;
             status = find_turn(&search, i, &out->turns[out->count]);
-            const size_t earlier = out->count > 0 ? out->turns[out->count - 1].end_byte : 0;
             if (status == OX_OK && out->turns[out->count].begin_byte < earlier) {
                 status = ox_fail(OX_E_CONFIG, "message %zu: the assistant's turn begins inside the one before", i + 1);
             }

@@ -239,13 +239,64 @@ static void test_turns(void) {
     turns_are("{% for m in messages %}{% if m.role == 'user' %}({{ m.content }}){% else %}{% generation %}"
               "{{ m.content }}!{% endgeneration %}{% endif %}{% endfor %}",
               TWO_TURNS, "(a)[[ b !]](c)[[d!]]");
-    /* The prompt for generation is not what the turn begins with. */
-    turns_are("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-              "{% if add_generation_prompt %}<assistant><think>{% endif %}",
-              TWO_TURNS, "! message 2: the chat template does not show");
     turns_are("{% for m in messages | reverse %}<{{ m.role }}>{{ m.content }}{% endfor %}", TWO_TURNS, "! message 2:");
-    turns_are("x", "{'messages': [{'role': 'assistant', 'content': 'b'}]}", "! the first message is the assistant's");
+    turns_are("x", "{'messages': [{'role': 'assistant', 'content': 'b'}]}", "! before a first message is no prompt");
     turns_are("{% set x %}{% generation %}y{% endgeneration %}{% endset %}{{ x }}", TWO_TURNS, "! inside a macro");
+}
+
+#define MESSAGES "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+#define PROMPT "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+#define SAYS(role, text) "{'role': '" role "', 'content': '" text "'}"
+#define THINKS "{'messages': [" SAYS("user", "a") ", " SAYS("assistant", "<think>r</think>b") ", " SAYS("user", "c") \
+    ", " SAYS("assistant", "<think>s</think>d") "]}"
+
+/* What a template writes behind every conversation, or only where something follows. */
+static void test_turn_ends(void) {
+    turns_are(MESSAGES "</end>\n" PROMPT "{% if not add_generation_prompt %}<stop>{% endif %}", TWO_TURNS,
+              "<user>a</end>\n<assistant>[[ b </end>]]\n<user>c</end>\n<assistant>[[d</end>]]\n<stop>");
+    turns_are(MESSAGES "<end>{% endfor %}<assistant>",
+              "{'messages': [" SAYS("user", "a") ", " SAYS("assistant", "b") "]}",
+              "<user>a<end><assistant>[[b<end>]]<assistant>");
+    turns_are(MESSAGES "{% if not loop.last or add_generation_prompt %}<|end|>\n{% endif %}" PROMPT, TWO_TURNS,
+              "<user>a<|end|>\n<assistant>[[ b <|end|>]]\n<user>c<|end|>\n<assistant>[[d]]");
+    /* Without an end token the white space behind the turn is its end. */
+    turns_are(MESSAGES "\n" PROMPT, TWO_TURNS, "<user>a\n<assistant>[[ b \n]]<user>c\n<assistant>[[d\n]]");
+    turns_are(MESSAGES "</s>" PROMPT, "{'messages': [" SAYS("user", "a") ", " SAYS("assistant", "") "]}",
+              "<user>a</s><assistant>[[</s>]]");
+}
+
+/* The text before a turn is not the prompt for it. */
+static void test_turn_begins(void) {
+    static const char last_system[] =
+        "{% set s = messages[0].content %}{% for m in messages[1:] %}{% if m.role == 'user' %}[{{ s if loop.last }}"
+        "{{ m.content }}]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}";
+    turns_are(last_system,
+              "{'messages': [" SAYS("system", "S") ", " SAYS("user", "a") ", " SAYS("assistant", "b") ", "
+              SAYS("user", "a") ", " SAYS("assistant", "b") "]}", "[a][[b</s>]][a][[b</s>]]");
+    /* A prompt opens a reasoning that the conversation has not, or the template drops. */
+    turns_are(MESSAGES PROMPT "{{ '<think>\n' if add_generation_prompt }}", TWO_TURNS,
+              "<user>a<assistant>[[ b ]]<user>c<assistant>[[d]]");
+    turns_are(MESSAGES PROMPT "{{ '<think>\n' if add_generation_prompt }}",
+              "{'messages': [" SAYS("user", "a") ", " SAYS("assistant", "<b>B</b>") "]}",
+              "<user>a<assistant>[[<b>B</b>]]");
+    turns_are("{% for m in messages %}<{{ m.role }}>{{ m.content if loop.last else m.content.split('</think>')[-1] }}"
+              "</s>" PROMPT, THINKS, "<user>a</s><assistant>[[b</s>]]<user>c</s><assistant>[[<think>s</think>d</s>]]");
+    turns_are("{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}<think>{{ m.reasoning if loop.last }}"
+              "</think>{% endif %}{{ m.content }}</s>" PROMPT,
+              "{'messages': [" SAYS("user", "a") ", {'role': 'assistant', 'reasoning': 'r', 'content': 'b'}, "
+              SAYS("user", "c") ", {'role': 'assistant', 'reasoning': 's', 'content': 'd'}]}",
+              "<user>a</s><assistant>[[<think></think>b</s>]]<user>c</s><assistant>[[<think>s</think>d</s>]]");
+    /* The assistant begins, or speaks twice; contents repeat; a template without headers. */
+    turns_are("<s>" MESSAGES "</s>" PROMPT,
+              "{'messages': [" SAYS("assistant", "x") ", " SAYS("user", "x") ", " SAYS("assistant", "x") ", "
+              SAYS("assistant", "x") "]}",
+              "<s><assistant>[[x</s>]]<user>x</s><assistant>[[x</s>]]<assistant>[[x</s>]]");
+    turns_are("{% for m in messages %}{{ m.content }}</s>{% endfor %}", TWO_TURNS, "a</s>[[ b </s>]]c</s>[[d</s>]]");
+    /* Without a prompt the model writes the header too. */
+    turns_are(MESSAGES "</s>{% endfor %}", TWO_TURNS,
+              "<user>a</s>[[<assistant> b </s>]]<user>c</s>[[<assistant>d</s>]]");
+    turns_are("{% if messages[-1].role == 'user' %}{{ raise_exception('no') }}{% endif %}" MESSAGES PROMPT, TWO_TURNS,
+              "! message 2: the chat template refuses the messages up to it alone: no");
 }
 
 int main(void) {
@@ -255,5 +306,7 @@ int main(void) {
     test_tokens();
     test_conversations();
     test_turns();
+    test_turn_ends();
+    test_turn_begins();
     return test_end();
 }
