@@ -66,6 +66,9 @@ struct ox_config {
     char chat_template_kwargs[OX_CONFIG_PROSE_BYTES]; /* a JSON object; "": none */
     enum ox_train_on_choice train_on;
     bool parse_special;            /* also in the texts of chats */
+    /* names of the keys of rows and messages; "": the usual ones */
+        char column_messages[64], column_prompt[64], column_completion[64], column_instruction[64], column_input[64],
+        column_output[64], column_system[64], column_text[64], column_tools[64], column_role[64], column_content[64];
     enum ox_packing_choice packing;
     enum ox_auto_choice document_mask;
     enum ox_overlong_choice overlong;

@@ -22,7 +22,7 @@
 #include <time.h>
 
 enum {
-    RULES_VERSION = 2, /* part of the key; raise it when this code changes the ids of documents or rows */
+    RULES_VERSION = 3, /* part of the key; raise it when this code changes the ids of documents or rows */
     STAMP_BYTES_MAX = 64 << 10,
 };
 /* The coarsest resolution of a file system's times of change. */
@@ -170,6 +170,14 @@ static uint64_t hash_text(const char *text) {
     return text != NULL ? ox_hash64(text, strlen(text), 1) : 0;
 }
 
+static uint64_t hash_columns(const struct ox_chat_columns *columns) {
+    uint64_t words[OX_COLUMN_COUNT];
+    for (int i = 0; i < OX_COLUMN_COUNT; i++) {
+        words[i] = hash_text(columns->names[i]);
+    }
+    return ox_hash_seed(words, OX_COLUMN_COUNT);
+}
+
 /* A hash of everything but the text that decides ids. */
 static uint64_t key_of(const struct source *source) {
     const struct ox_corpus_rules *const rules = &source->rules;
@@ -193,6 +201,7 @@ static uint64_t key_of(const struct source *source) {
         rules->chat.parse_special,
         rules->chat.train_on,
         hash_text(source->config->chat_template_kwargs),
+        hash_columns(rules->columns),
         source->chat_template != NULL ? ox_template_hash(source->chat_template) : 0,
         source->chat_template != NULL && ox_template_uses_date(source->chat_template)
             ? (uint64_t)source->config->clock_s
@@ -241,6 +250,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
                                   struct source *out) {
     memset(out, 0, sizeof *out);
     out->config = config;
+    out->rules.columns = &config->columns;
     out->rules.rows = format == OX_CORPUS_ROWS;
     if (config->tokenizer[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: holds %s, which needs a tokenizer; name one with --tokenizer",

@@ -37,6 +37,7 @@ struct ox_corpus_config {
     bool plain;
     bool parse_special; /* special-token strings in rows of chats become tokens; in texts and {"text"} rows they always
                            do */
+    struct ox_chat_columns columns; /* names of the keys of rows */
     uint32_t threads;
     const volatile sig_atomic_t *stop; /* may be NULL; a value other than 0 ends the work with OX_E_ABORTED */
 };

@@ -21,6 +21,7 @@ struct ox_corpus_rules {
     bool rows;
     int64_t prompt_bos, prompt_eos; /* ids around a prompt with its completion; -1: none    */
     struct ox_chat_options chat;    /* how conversations are rendered                       */
+    const struct ox_chat_columns *columns; /* names of the keys of rows                      */
 };
 
 struct ox_corpus_work {

@@ -108,7 +108,7 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
                                  const struct piece *piece, const char *text, size_t bytes) {
     char where[OX_PATH_BYTES + 32];
     snprintf(where, sizeof where, "%s:%" PRIu64, piece->path, piece->line);
-    enum ox_status status = ox_chat_read_line(where, text, bytes, &worker->chat);
+    enum ox_status status = ox_chat_read_line(where, text, bytes, rules->columns, &worker->chat);
     if (status != OX_OK) {
         return status;
     }

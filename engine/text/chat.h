@@ -37,22 +37,34 @@ struct ox_chat {
 };
 size_t ox_chat_message_count(const struct ox_chat *chat);
 
-/* Reads one row. A row has one of these forms, the first whose key it contains; other keys are ignored:
- *   {"messages": [{"role", "content"}], "tools", "documents", "chat_template_kwargs"}   the messages go to the template
- *       as they are, with tool_calls, reasoning_content and whatever else they have
- *   {"conversations": [{"from", "value"}], "system", "tools"}   sharegpt: human, gpt, system, observation,
- *       function_call; after an optional system message, (human or observation) alternates with (gpt or function_call)
- *       and the latter ends
+/* The keys of rows and of messages that a user may name; the first OX_COLUMN_FORM_COUNT tell the form of a row. */
+enum ox_chat_column {
+    OX_COLUMN_MESSAGES, OX_COLUMN_PROMPT, OX_COLUMN_COMPLETION, OX_COLUMN_INSTRUCTION, OX_COLUMN_INPUT,
+    OX_COLUMN_OUTPUT, OX_COLUMN_TEXT, OX_COLUMN_FORM_COUNT,
+    OX_COLUMN_SYSTEM = OX_COLUMN_FORM_COUNT, OX_COLUMN_TOOLS, OX_COLUMN_ROLE, OX_COLUMN_CONTENT, OX_COLUMN_COUNT,
+};
+struct ox_chat_columns {
+    const char *names[OX_COLUMN_COUNT]; /* NULL or "": the usual one */
+};
+
+/* Reads one row. A row has exactly one of these forms; other keys are ignored, and null counts as missing:
+ *   {"messages": [...], "system"}        a message has "role" and "content", and whatever else its template reads
+ *   {"conversations": [...], "system"}   the same; in both, a message may have "from" and "value" instead (sharegpt)
+ *   {"prompt", "completion"}             two texts, or two lists of messages, of which the second is trained
  *   {"instruction", "input", "output", "system", "history": [[user, assistant]]}   alpaca
- *   {"prompt", "completion"}
+ *   {"instruction", "context", "response"}                                         dolly
  *   {"text"}
+ * with "tools", "documents" and "chat_template_kwargs" beside conversations. `columns` (may be NULL) names keys; a form
+ * is then considered only if it has one of the keys that are named. No form, or two at once, is an error.
  * "content" is a text or a list of {"type": "text", "text" or "value"}; a message with "tool_calls" may lack it.
  * "weight" or "loss_weight" of a message is 0 (not trained) or, for the assistant, 1; the template does not see it.
- * "tools" is a list, or its JSON as a text. `where` is the file and line that an error starts with; the error also
- * names the key. *out starts zeroed or holds an earlier row, which is freed; the caller frees the result with
- * ox_chat_free. A failure (OX_E_CONFIG, OX_E_NOMEM) leaves *out empty. */
-OX_MUST enum ox_status ox_chat_read(const char *where, const json_t *row, struct ox_chat *out);
-OX_MUST enum ox_status ox_chat_read_line(const char *where, const char *line, size_t bytes, struct ox_chat *out);
+ * "tools" and lists of messages may be JSON in a text. `where` is the file and line that an error starts with;
+ * the error also names the key. *out starts zeroed or holds an earlier row, which is freed; the caller frees the result
+ * with ox_chat_free. A failure (OX_E_CONFIG, OX_E_NOMEM) leaves *out empty. */
+OX_MUST enum ox_status ox_chat_read(const char *where, const json_t *row, const struct ox_chat_columns *columns,
+                                    struct ox_chat *out);
+OX_MUST enum ox_status ox_chat_read_line(const char *where, const char *line, size_t bytes,
+                                         const struct ox_chat_columns *columns, struct ox_chat *out);
 /* Frees the row and zeroes *chat, which can then be read into again. */
 void ox_chat_free(struct ox_chat *chat);
 

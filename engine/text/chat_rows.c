@@ -1,18 +1,31 @@
-/* Reads JSON rows into conversations, one reader for each form of a row. */
+/* Reads JSON rows into conversations. The forms of a row are a table: the keys of each, and how it is read. */
 #include "engine/text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { WHERE_BYTES = 512, KEYS_BYTES = 240 };
+
+struct reader;
+
+/* A form of rows. */
+struct form {
+    const char *name;
+    const char *keys[OX_COLUMN_COUNT]; /* their usual names; NULL: the form has no such column */
+    unsigned required;                 /* bits of the columns that a row of this form has */
+    enum ox_status (*read)(struct reader *reader);
+};
+
 /* The row being read and the conversation it fills. */
 struct reader {
     const char *where;
     const json_t *row;
+    const struct ox_chat_columns *columns;
+    const struct form *form;
     struct ox_chat *chat;
+    size_t trained_room;
 };
-
-/* ---- messages ------------------------------------------------------------------------------------------------ */
 
 static const char key_messages[] = "messages";
 
@@ -20,17 +33,89 @@ static enum ox_status no_memory(const struct reader *reader) {
     return ox_fail(OX_E_NOMEM, "%s: no memory for a conversation", reader->where);
 }
 
+static enum ox_status fail_value(const char *where, const char *key, const char *expected, const json_t *value) {
+    char excerpt[OX_JSON_EXCERPT_BYTES];
+    if (value == NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: the key \"%s\" is missing", where, key);
+    }
+    return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be %s, but is %s", where, key, expected,
+                   ox_json_excerpt(value, excerpt));
+}
+
+/* The name that the user gives a column; NULL for none. */
+static const char *given_name(const struct ox_chat_columns *columns, enum ox_chat_column column) {
+    const char *const name = columns != NULL ? columns->names[column] : NULL;
+    return name != NULL && name[0] != '\0' ? name : NULL;
+}
+
+/* The key of a column in rows of a form; NULL if the form has no such column. */
+static const char *key_in(const struct ox_chat_columns *columns, const struct form *form, enum ox_chat_column column) {
+    const char *const given = given_name(columns, column);
+    return form->keys[column] == NULL || given == NULL ? form->keys[column] : given;
+}
+
+static const char *key_of(const struct reader *reader, enum ox_chat_column column) {
+    return key_in(reader->columns, reader->form, column);
+}
+
+static bool is_empty(const json_t *value) {
+    return value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0);
+}
+
+/* Reads a list, or the JSON of one in a text, as tables have it. *out is NULL where there is none; else the caller owns
+ * it. */
+static enum ox_status read_list(const struct reader *reader, const char *key, const char *expected, json_t **out) {
+    json_t *const value = json_object_get(reader->row, key);
+    enum ox_status status = OX_OK;
+    *out = NULL;
+    if (json_is_string(value) && !is_empty(value)) {
+        status = ox_json_parse(reader->where, json_string_value(value), json_string_length(value), out);
+    } else if (!is_empty(value) || json_is_array(value)) {
+        *out = json_incref(value);
+    }
+    if (status == OX_OK && *out != NULL && !json_is_array(*out)) {
+        status = fail_value(reader->where, key, expected, *out);
+        json_decref(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------------ */
+
 static json_t *messages_of(const struct reader *reader) {
     return json_object_get(reader->chat->conversation, key_messages);
 }
 
 /* Adds one message; takes over the reference, which may be NULL for no memory. */
-static enum ox_status add_object(struct reader *reader, json_t *message) {
+static enum ox_status add_object(struct reader *reader, json_t *message, bool trained) {
+    struct ox_chat *const chat = reader->chat;
+    const size_t count = ox_chat_message_count(chat);
+    if (count == reader->trained_room) {
+        const size_t room = 2 * count + 4;
+        bool *const longer = realloc(chat->trained, room * sizeof *longer);
+        if (longer == NULL) {
+            json_decref(message);
+            return no_memory(reader);
+        }
+        chat->trained = longer;
+        reader->trained_room = room;
+    }
+    chat->trained[count] = trained;
     return message != NULL && json_array_append_new(messages_of(reader), message) == 0 ? OX_OK : no_memory(reader);
 }
 
 static enum ox_status add_message(struct reader *reader, const char *role, const char *text) {
-    return add_object(reader, json_pack("{s:s,s:s}", "role", role, "content", text));
+    return add_object(reader, json_pack("{s:s,s:s}", "role", role, "content", text), strcmp(role, "assistant") == 0);
+}
+
+/* Adds the system column, if the row has one and it is not empty. */
+static enum ox_status add_system(struct reader *reader) {
+    const char *text = NULL;
+    const enum ox_status status =
+        ox_json_get_string(reader->where, reader->row, key_of(reader, OX_COLUMN_SYSTEM), false, &text);
+    return status == OX_OK && text != NULL && text[0] != '\0' ? add_message(reader, "system", text) : status;
 }
 
 /* Adds one message of two texts with a newline between them; either may be empty, and `second` may be NULL. */
@@ -47,23 +132,7 @@ static enum ox_status add_joined(struct reader *reader, const char *role, const 
     return status;
 }
 
-static enum ox_status fail_value(const char *where, const char *key, const char *expected, const json_t *value) {
-    char excerpt[OX_JSON_EXCERPT_BYTES];
-    if (value == NULL) {
-        return ox_fail(OX_E_CONFIG, "%s: the key \"%s\" is missing", where, key);
-    }
-    return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be %s, but is %s", where, key, expected,
-                   ox_json_excerpt(value, excerpt));
-}
-
-/* Writes "<file and line>: messages[3]" into `text`, of WHERE_BYTES, and returns it. */
-enum { WHERE_BYTES = 512 };
-static const char *where_of(const struct reader *reader, const char *key, size_t index, char *text) {
-    snprintf(text, WHERE_BYTES, "%s: %s[%zu]", reader->where, key, index);
-    return text;
-}
-
-/* ---- {"messages"} -------------------------------------------------------------------------------------------- */
+/* ---- one message --------------------------------------------------------------------------------------------- */
 
 /* The text of one element of a "content" list; NULL if the element is not text. */
 static json_t *content_part(const json_t *part) {
@@ -74,14 +143,15 @@ static json_t *content_part(const json_t *part) {
 }
 
 /* Gives the message a list of {"type", "text"} alone, which is what templates read. */
-static enum ox_status set_content_list(struct reader *reader, const char *where, json_t *message, const json_t *list) {
+static enum ox_status set_content_list(struct reader *reader, const char *where, json_t *message, const char *key) {
+    const json_t *const list = json_object_get(message, "content");
     json_t *const plain = json_array();
     enum ox_status status = plain != NULL ? OX_OK : no_memory(reader);
     for (size_t i = 0; status == OX_OK && i < json_array_size(list); i++) {
         const json_t *const part = json_array_get(list, i);
         json_t *const text = content_part(part);
         if (text == NULL) {
-            status = fail_value(where, "content", "a text or a list of {\"type\": \"text\", \"text\"}", part);
+            status = fail_value(where, key, "a text or a list of {\"type\": \"text\", \"text\"}", part);
         } else if (json_array_append_new(plain, json_pack("{s:s,s:O}", "type", "text", "text", text)) != 0) {
             status = no_memory(reader);
         }
@@ -93,20 +163,16 @@ static enum ox_status set_content_list(struct reader *reader, const char *where,
     return status;
 }
 
-static bool is_empty(const json_t *value) {
-    return value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
-}
-
-/* The content is a text or a list of texts; a message that calls tools needs none. */
-static enum ox_status read_content(struct reader *reader, const char *where, json_t *message) {
+/* The content is a text or a list of texts; a message that calls tools needs none. `key` is its name in the row. */
+static enum ox_status read_content(struct reader *reader, const char *where, json_t *message, const char *key) {
     const json_t *const content = json_object_get(message, "content");
     const bool calls = !is_empty(json_object_get(message, "tool_calls")) ||
                        !is_empty(json_object_get(message, "function_call"));
     if (json_is_string(content) || (calls && (content == NULL || json_is_null(content)))) {
         return OX_OK;
     }
-    return json_is_array(content) ? set_content_list(reader, where, message, content)
-                                  : fail_value(where, "content", "a text or a list of texts", content);
+    return json_is_array(content) ? set_content_list(reader, where, message, key)
+                                  : fail_value(where, key, "a text or a list of texts", content);
 }
 
 /* Takes "weight" or "loss_weight" out of the message, which tell whether it is trained; *trained begins as whether it
@@ -134,100 +200,123 @@ static enum ox_status read_weight(const char *where, json_t *message, bool *trai
     return OX_OK;
 }
 
-static bool is_assistant(const json_t *message) {
-    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
+/* Names of roles. Those of sharegpt are for "from" and for columns that the user names; under "role" all but two are
+ * left to the template, which may know others. */
+static const struct {
+    const char *name, *role;
+    bool always;
+} roles[] = {
+    {"human", "user", true},         {"gpt", "assistant", true},     {"user", "user", false},
+    {"assistant", "assistant", false}, {"chatgpt", "assistant", false}, {"function_call", "assistant", false},
+    {"system", "system", false},     {"tool", "tool", false},        {"observation", "tool", false},
+    {NULL, NULL, false},
+};
+
+/* Gives the message its role by the name that it has under `key`. */
+static enum ox_status read_role(struct reader *reader, const char *where, json_t *message, const char *key) {
+    const char *name = NULL;
+    const enum ox_status status = ox_json_get_string(where, message, "role", true, &name);
+    if (status != OX_OK) {
+        return fail_value(where, key, "a string", json_object_get(message, "role"));
+    }
+    const bool plain = strcmp(key, "role") == 0;
+    for (size_t i = 0; roles[i].name != NULL; i++) {
+        if ((roles[i].always || !plain) && strcmp(name, roles[i].name) == 0) {
+            json_t *const role = json_string(roles[i].role);
+            return json_object_set_new(message, "role", role) == 0 ? OX_OK : no_memory(reader);
+        }
+    }
+    return strcmp(key, "from") != 0
+               ? OX_OK
+               : fail_value(where, key, "human, user, gpt, chatgpt, assistant, system, tool, observation or "
+                            "function_call", json_object_get(message, "role"));
 }
 
-static enum ox_status read_message(struct reader *reader, size_t index, const json_t *given) {
-    char where[WHERE_BYTES];
-    const char *role = NULL;
-    where_of(reader, key_messages, index, where);
-    if (!json_is_object(given)) {
-        return fail_value(reader->where, key_messages, "a list of objects", given);
+/* Renames a key of a message. */
+static enum ox_status rename_key(struct reader *reader, json_t *message, const char *key, const char *name) {
+    json_t *const value = json_object_get(message, key);
+    if (value == NULL || strcmp(key, name) == 0) {
+        return OX_OK;
     }
+    if (json_object_set(message, name, value) != 0) {
+        return no_memory(reader);
+    }
+    json_object_del(message, key);
+    return OX_OK;
+}
+
+/* The keys of a message's role and content: those that the user names, else "role" and "content", else "from" and
+ * "value"; also one of each. */
+static const char *key_in_message(const struct reader *reader, const json_t *message, enum ox_chat_column column,
+                                  const char *usual, const char *other) {
+    const char *const given = given_name(reader->columns, column);
+    const bool from = json_object_get(message, "role") == NULL && json_object_get(message, "from") != NULL;
+    const char *const first = from ? other : usual, *const second = from ? usual : other;
+    return given != NULL ? given : json_object_get(message, first) != NULL || json_object_get(message, second) == NULL
+               ? first : second;
+}
+
+static bool is_assistant(const json_t *message) {
+    const char *const role = json_string_value(json_object_get(message, "role"));
+    return role != NULL && strcmp(role, "assistant") == 0;
+}
+
+/* Reads message `index` of the list under `list_key`. */
+static enum ox_status read_message(struct reader *reader, const char *list_key, size_t index, const json_t *given,
+                                   bool may_train) {
+    char where[WHERE_BYTES];
+    snprintf(where, sizeof where, "%s: %s[%zu]", reader->where, list_key, index);
+    if (!json_is_object(given)) {
+        return fail_value(reader->where, list_key, "a list of objects", given);
+    }
+    const char *const role_key = key_in_message(reader, given, OX_COLUMN_ROLE, "role", "from");
+    const char *const content_key = key_in_message(reader, given, OX_COLUMN_CONTENT, "content", "value");
     json_t *const message = json_copy((json_t *)given);
-    enum ox_status status = add_object(reader, message);
-    OX_TRY(status, ox_json_get_string(where, message, "role", true, &role));
-    OX_TRY(status, read_content(reader, where, message));
+    enum ox_status status = add_object(reader, message, false);
+    OX_TRY(status, rename_key(reader, message, role_key, "role"));
+    OX_TRY(status, rename_key(reader, message, content_key, "content"));
+    OX_TRY(status, read_role(reader, where, message, role_key));
+    OX_TRY(status, read_content(reader, where, message, content_key));
     if (status != OX_OK) {
         return status;
     }
-    reader->chat->trained[index] = is_assistant(message);
-    return read_weight(where, message, &reader->chat->trained[index]);
+    bool *const trained = &reader->chat->trained[ox_chat_message_count(reader->chat) - 1];
+    *trained = is_assistant(message);
+    status = read_weight(where, message, trained);
+    *trained = *trained && may_train;
+    return status;
+}
+
+/* ---- forms --------------------------------------------------------------------------------------------------- */
+
+/* Whether the first message of a list is by the system. */
+static bool begins_with_system(const struct reader *reader, const json_t *list) {
+    const json_t *const first = json_array_get(list, 0);
+    const char *const key = key_in_message(reader, first, OX_COLUMN_ROLE, "role", "from");
+    const char *const role = json_string_value(json_object_get(first, key));
+    return role != NULL && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+}
+
+static enum ox_status read_messages_of(struct reader *reader, enum ox_chat_column column, bool may_train) {
+    const char *const key = key_of(reader, column);
+    json_t *list = NULL;
+    enum ox_status status = read_list(reader, key, "a list of at least one message", &list);
+    if (status == OX_OK && json_array_size(list) == 0) {
+        status = fail_value(reader->where, key, "a list of at least one message", json_object_get(reader->row, key));
+    }
+    if (status == OX_OK && column == OX_COLUMN_MESSAGES && !begins_with_system(reader, list)) {
+        status = add_system(reader);
+    }
+    for (size_t i = 0; status == OX_OK && i < json_array_size(list); i++) {
+        status = read_message(reader, key, i, json_array_get(list, i), may_train);
+    }
+    json_decref(list);
+    return status;
 }
 
 static enum ox_status read_messages(struct reader *reader) {
-    const json_t *const list = json_object_get(reader->row, key_messages);
-    if (!json_is_array(list) || json_array_size(list) == 0) {
-        return fail_value(reader->where, key_messages, "a list of at least one message", list);
-    }
-    reader->chat->trained = calloc(json_array_size(list), sizeof *reader->chat->trained);
-    enum ox_status status = reader->chat->trained != NULL ? OX_OK : no_memory(reader);
-    for (size_t i = 0; status == OX_OK && i < json_array_size(list); i++) {
-        status = read_message(reader, i, json_array_get(list, i));
-    }
-    return status;
+    return read_messages_of(reader, OX_COLUMN_MESSAGES, true);
 }
-
-/* ---- {"conversations"} --------------------------------------------------------------------------------------- */
-
-static bool equals(const json_t *value, const char *text) {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
-/* Reads the message at `index`; `turn` counts messages after the system message. */
-static enum ox_status read_turn(struct reader *reader, size_t index, size_t turn, const json_t *message) {
-    char where[WHERE_BYTES];
-    const json_t *const from = json_object_get(message, "from");
-    const char *text = NULL;
-    where_of(reader, "conversations", index, where);
-    const bool asks = equals(from, "human") || equals(from, "observation");
-    const bool answers = equals(from, "gpt") || equals(from, "function_call");
-    if (!asks && !answers) {
-        return fail_value(where, "from", "human, gpt, observation or function_call (system only in the first message)",
-                          from);
-    }
-    if (asks != (turn % 2 == 0)) {
-        return fail_value(where, "from", turn % 2 == 0 ? "human or observation here" : "gpt or function_call here",
-                          from);
-    }
-    const enum ox_status status = ox_json_get_string(where, message, "value", true, &text);
-    if (status != OX_OK) {
-        return status;
-    }
-    return add_message(reader, answers ? "assistant" : equals(from, "observation") ? "tool" : "user", text);
-}
-
-static enum ox_status read_sharegpt(struct reader *reader) {
-    const json_t *const list = json_object_get(reader->row, "conversations");
-    const bool has_system = equals(json_object_get(json_array_get(list, 0), "from"), "system");
-    const char *text = NULL;
-    char where[WHERE_BYTES];
-    enum ox_status status = OX_OK;
-    if (has_system) {
-        status = ox_json_get_string(where_of(reader, "conversations", 0, where), json_array_get(list, 0), "value", true,
-                                    &text);
-    } else {
-        status = ox_json_get_string(reader->where, reader->row, "system", false, &text);
-    }
-    if (status == OX_OK && text != NULL && (has_system || text[0] != '\0')) {
-        status = add_message(reader, "system", text);
-    }
-    const size_t count = json_array_size(list);
-    for (size_t i = has_system ? 1 : 0; status == OX_OK && i < count; i++) {
-        status = read_turn(reader, i, i - (has_system ? 1 : 0), json_array_get(list, i));
-    }
-    const size_t turns = count - (has_system ? 1 : 0);
-    if (status == OX_OK && (turns == 0 || turns % 2 != 0)) {
-        status = ox_fail(OX_E_CONFIG,
-                         "%s: \"conversations\" has %zu turns; they must come in pairs, the last one by gpt or "
-                         "function_call",
-                         reader->where, turns);
-    }
-    return status;
-}
-
-/* ---- {"instruction"} ----------------------------------------------------------------------------------------- */
 
 static enum ox_status read_history(struct reader *reader) {
     const json_t *const history = json_object_get(reader->row, "history");
@@ -251,25 +340,22 @@ static enum ox_status read_history(struct reader *reader) {
     return status;
 }
 
-static enum ox_status read_alpaca(struct reader *reader) {
-    const char *instruction = NULL, *input = NULL, *output = NULL, *system = NULL;
-    enum ox_status status = ox_json_get_string(reader->where, reader->row, "instruction", true, &instruction);
-    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "input", false, &input));
-    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "output", true, &output));
-    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "system", false, &system));
-    if (status == OX_OK && system != NULL && system[0] != '\0') {
-        status = add_message(reader, "system", system);
-    }
+static enum ox_status read_instruction(struct reader *reader) {
+    const char *instruction = NULL, *input = NULL, *output = NULL;
+    const char *const where = reader->where;
+    enum ox_status status =
+        ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_INSTRUCTION), true, &instruction);
+    OX_TRY(status, ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_INPUT), false, &input));
+    OX_TRY(status, ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_OUTPUT), true, &output));
+    OX_TRY(status, add_system(reader));
     OX_TRY(status, read_history(reader));
     OX_TRY(status, add_joined(reader, "user", instruction, input));
     return status == OX_OK ? add_message(reader, "assistant", output) : status;
 }
 
-/* ---- {"prompt"}, {"text"} ------------------------------------------------------------------------------------ */
-
-static enum ox_status copy_text(struct reader *reader, const char *key, char **out) {
+static enum ox_status copy_text(struct reader *reader, enum ox_chat_column column, char **out) {
     const char *text = NULL;
-    const enum ox_status status = ox_json_get_string(reader->where, reader->row, key, true, &text);
+    const enum ox_status status = ox_json_get_string(reader->where, reader->row, key_of(reader, column), true, &text);
     if (status != OX_OK) {
         return status;
     }
@@ -277,37 +363,161 @@ static enum ox_status copy_text(struct reader *reader, const char *key, char **o
     return *out != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory for a text", reader->where);
 }
 
+/* Two texts, or two lists of messages of which the second is trained. */
 static enum ox_status read_completion(struct reader *reader) {
+    const char *const keys[] = {key_of(reader, OX_COLUMN_PROMPT), key_of(reader, OX_COLUMN_COMPLETION)};
+    const bool lists[] = {json_is_array(json_object_get(reader->row, keys[0])),
+                          json_is_array(json_object_get(reader->row, keys[1]))};
+    if (lists[0] != lists[1]) {
+        return fail_value(reader->where, keys[lists[0] ? 1 : 0], lists[0] ? "a list of messages, as the prompt is"
+                          : "a list of messages, as the completion is",
+                          json_object_get(reader->row, keys[lists[0] ? 1 : 0]));
+    }
+    if (lists[0]) {
+        const enum ox_status status = read_messages_of(reader, OX_COLUMN_PROMPT, false);
+        return status == OX_OK ? read_messages_of(reader, OX_COLUMN_COMPLETION, true) : status;
+    }
     reader->chat->kind = OX_CHAT_COMPLETION;
-    enum ox_status status = copy_text(reader, "prompt", &reader->chat->prompt);
-    OX_TRY(status, copy_text(reader, "completion", &reader->chat->text));
+    enum ox_status status = copy_text(reader, OX_COLUMN_PROMPT, &reader->chat->prompt);
+    OX_TRY(status, copy_text(reader, OX_COLUMN_COMPLETION, &reader->chat->text));
     return status;
 }
 
 static enum ox_status read_text(struct reader *reader) {
     reader->chat->kind = OX_CHAT_TEXT;
-    return copy_text(reader, "text", &reader->chat->text);
+    return copy_text(reader, OX_COLUMN_TEXT, &reader->chat->text);
+}
+
+enum {
+    MESSAGES = 1 << OX_COLUMN_MESSAGES, PROMPT = 1 << OX_COLUMN_PROMPT, COMPLETION = 1 << OX_COLUMN_COMPLETION,
+    INSTRUCTION = 1 << OX_COLUMN_INSTRUCTION, OUTPUT = 1 << OX_COLUMN_OUTPUT, TEXT = 1 << OX_COLUMN_TEXT,
+};
+
+static const struct form forms[] = {
+    {.name = "messages", .required = MESSAGES, .read = read_messages,
+     .keys = {[OX_COLUMN_MESSAGES] = "messages", [OX_COLUMN_SYSTEM] = "system"}},
+    {.name = "sharegpt", .required = MESSAGES, .read = read_messages,
+     .keys = {[OX_COLUMN_MESSAGES] = "conversations", [OX_COLUMN_SYSTEM] = "system"}},
+    {.name = "prompt and completion", .required = PROMPT | COMPLETION, .read = read_completion,
+     .keys = {[OX_COLUMN_PROMPT] = "prompt", [OX_COLUMN_COMPLETION] = "completion"}},
+    {.name = "alpaca", .required = INSTRUCTION | OUTPUT, .read = read_instruction,
+     .keys = {[OX_COLUMN_INSTRUCTION] = "instruction", [OX_COLUMN_INPUT] = "input", [OX_COLUMN_OUTPUT] = "output",
+              [OX_COLUMN_SYSTEM] = "system"}},
+    {.name = "dolly", .required = INSTRUCTION | OUTPUT, .read = read_instruction,
+     .keys = {[OX_COLUMN_INSTRUCTION] = "instruction", [OX_COLUMN_INPUT] = "context", [OX_COLUMN_OUTPUT] = "response",
+              [OX_COLUMN_SYSTEM] = "system"}},
+    {.name = "text", .required = TEXT, .read = read_text, .keys = {[OX_COLUMN_TEXT] = "text"}},
+};
+
+enum { FORM_COUNT = sizeof forms / sizeof *forms };
+
+/* ---- which form a row has ------------------------------------------------------------------------------------ */
+
+/* The columns that the user names decide which forms there are: those that have one of them. */
+static bool is_considered(const struct ox_chat_columns *columns, const struct form *form) {
+    bool any = false, used = false;
+    for (int i = 0; i < OX_COLUMN_FORM_COUNT; i++) {
+        const bool given = given_name(columns, (enum ox_chat_column)i) != NULL;
+        any = any || given;
+        used = used || (given && form->keys[i] != NULL);
+    }
+    return used || !any;
+}
+
+/* Whether two forms are the same where the user names their columns. */
+static bool has_same_keys(const struct ox_chat_columns *columns, const struct form *a, const struct form *b) {
+    bool same = a->required == b->required;
+    for (int i = 0; i < OX_COLUMN_FORM_COUNT && same; i++) {
+        same = (a->required >> i & 1) == 0 || strcmp(key_in(columns, a, (enum ox_chat_column)i),
+                                                     key_in(columns, b, (enum ox_chat_column)i)) == 0;
+    }
+    return same;
+}
+
+/* The first required key of the form that the row has, or lacks; NULL for none. */
+static const char *find_key(const json_t *row, const struct ox_chat_columns *columns, const struct form *form,
+                            bool present) {
+    for (int i = 0; i < OX_COLUMN_COUNT; i++) {
+        const char *const key = (form->required >> i & 1) != 0 ? key_in(columns, form, (enum ox_chat_column)i) : NULL;
+        const json_t *const value = key != NULL ? json_object_get(row, key) : NULL;
+        if (key != NULL && (value != NULL && !json_is_null(value)) == present) {
+            return key;
+        }
+    }
+    return NULL;
+}
+
+/* Lists the keys of a row, as many as there is room for (KEYS_BYTES). */
+static const char *keys_text(const json_t *row, char *text) {
+    const char *key;
+    json_t *value;
+    size_t used = 0;
+    text[0] = '\0';
+    json_object_foreach((json_t *)row, key, value) {
+        const int bytes = snprintf(text + used, KEYS_BYTES - used, "%s\"%s\"", used > 0 ? ", " : "", key);
+        if (bytes < 0 || used + (size_t)bytes >= KEYS_BYTES - 5) {
+            snprintf(text + used, KEYS_BYTES - used, " ...");
+            break;
+        }
+        used += (size_t)bytes;
+    }
+    return used > 0 ? text : "none";
+}
+
+static enum ox_status fail_formless(const char *where, const json_t *row, const struct ox_chat_columns *columns) {
+    char keys[KEYS_BYTES], excerpt[OX_JSON_EXCERPT_BYTES];
+    if (!json_is_object(row)) {
+        return ox_fail(OX_E_CONFIG, "%s: a row must be an object, but is %s", where, ox_json_excerpt(row, excerpt));
+    }
+    for (int i = 0; i < FORM_COUNT; i++) {
+        const char *const has = is_considered(columns, &forms[i]) ? find_key(row, columns, &forms[i], true) : NULL;
+        if (has != NULL) {
+            return ox_fail(OX_E_CONFIG, "%s: a row with \"%s\" also needs \"%s\"; this one has the keys %s", where, has,
+                           find_key(row, columns, &forms[i], false), keys_text(row, keys));
+        }
+    }
+    return ox_fail(OX_E_CONFIG,
+                   "%s: the row has no known form, which are \"messages\", \"conversations\", \"prompt\" with "
+                   "\"completion\", \"instruction\" with \"output\" or \"response\", and \"text\"; its keys are %s; "
+                   "name them with --column-messages, --column-prompt and --column-completion, or --column-text",
+                   where, keys_text(row, keys));
+}
+
+/* Finds the one form that the row has. */
+static enum ox_status find_form(const char *where, const json_t *row, const struct ox_chat_columns *columns,
+                                const struct form **out) {
+    char keys[KEYS_BYTES];
+    *out = NULL;
+    for (int i = 0; i < FORM_COUNT; i++) {
+        const struct form *const form = &forms[i];
+        if (!is_considered(columns, form) || find_key(row, columns, form, false) != NULL ||
+            (*out != NULL && has_same_keys(columns, *out, form))) {
+            continue;
+        }
+        if (*out != NULL) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: the row has two forms at once, %s and %s; choose one by naming its keys, such as "
+                           "--column-messages, --column-prompt, --column-instruction or --column-text; its keys are %s",
+                           where, (*out)->name, form->name, keys_text(row, keys));
+        }
+        *out = form;
+    }
+    return *out != NULL ? OX_OK : fail_formless(where, row, columns);
 }
 
 /* ---- what belongs to every conversation ---------------------------------------------------------------------- */
 
 /* Takes over "tools", which may be JSON in a text, "documents" and "chat_template_kwargs". */
 static enum ox_status read_rest(struct reader *reader) {
-    json_t *const tools = json_object_get(reader->row, "tools");
+    const char *const given = given_name(reader->columns, OX_COLUMN_TOOLS);
     json_t *const documents = json_object_get(reader->row, "documents");
     json_t *const kwargs = json_object_get(reader->row, "chat_template_kwargs");
     json_t *const conversation = reader->chat->conversation;
-    json_t *parsed = NULL;
-    enum ox_status status = OX_OK;
-    if (json_is_string(tools) && json_string_length(tools) > 0) {
-        status = ox_json_parse(reader->where, json_string_value(tools), json_string_length(tools), &parsed);
-    } else if (!json_is_string(tools)) {
-        parsed = json_incref(tools);
-    }
+    json_t *tools = NULL;
+    enum ox_status status = read_list(reader, given != NULL ? given : "tools", "a list of tools", &tools);
     bool stored = true;
-    if (status == OX_OK && !is_empty(parsed)) {
-        status = json_is_array(parsed) ? OX_OK : fail_value(reader->where, "tools", "a list of tools", parsed);
-        stored = json_object_set(conversation, "tools", parsed) == 0;
+    if (status == OX_OK && !is_empty(tools)) {
+        stored = json_object_set(conversation, "tools", tools) == 0;
     }
     if (status == OX_OK && !is_empty(documents)) {
         stored = stored && json_object_set(conversation, "documents", documents) == 0;
@@ -317,33 +527,20 @@ static enum ox_status read_rest(struct reader *reader) {
                                         : fail_value(reader->where, "chat_template_kwargs", "an object", kwargs);
         stored = stored && json_object_set(conversation, "chat_template_kwargs", kwargs) == 0;
     }
-    json_decref(parsed);
+    json_decref(tools);
     return status == OX_OK && !stored ? no_memory(reader) : status;
 }
 
-/* The assistant's messages are trained in forms that have no weights. */
-static enum ox_status train_all(struct reader *reader) {
-    const json_t *const messages = messages_of(reader);
-    reader->chat->trained = calloc(json_array_size(messages) + 1, sizeof *reader->chat->trained);
-    for (size_t i = 0; reader->chat->trained != NULL && i < json_array_size(messages); i++) {
-        reader->chat->trained[i] = is_assistant(json_array_get(messages, i));
-    }
-    return reader->chat->trained != NULL ? OX_OK : no_memory(reader);
-}
-
-static enum ox_status read_form(struct reader *reader, enum ox_status (*read)(struct reader *)) {
+static enum ox_status read_form(struct reader *reader) {
     reader->chat->kind = OX_CHAT_MESSAGES;
     reader->chat->conversation = json_pack("{s:[]}", key_messages);
-    enum ox_status status = reader->chat->conversation != NULL ? read(reader) : no_memory(reader);
+    enum ox_status status = reader->chat->conversation != NULL ? reader->form->read(reader) : no_memory(reader);
     if (status != OX_OK || reader->chat->kind != OX_CHAT_MESSAGES) {
         json_decref(reader->chat->conversation);
         reader->chat->conversation = NULL;
         return status;
     }
-    if (reader->chat->trained == NULL) {
-        status = train_all(reader);
-    }
-    return status == OX_OK ? read_rest(reader) : status;
+    return read_rest(reader);
 }
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
@@ -356,40 +553,25 @@ void ox_chat_free(struct ox_chat *chat) {
     memset(chat, 0, sizeof *chat);
 }
 
-enum ox_status ox_chat_read(const char *where, const json_t *row, struct ox_chat *out) {
-    static const struct {
-        const char *key;
-        enum ox_status (*read)(struct reader *);
-    } forms[] = {{key_messages, read_messages},
-                 {"conversations", read_sharegpt},
-                 {"instruction", read_alpaca},
-                 {"prompt", read_completion},
-                 {"text", read_text}};
-    struct reader reader = {.where = where, .row = row, .chat = out};
-    char excerpt[OX_JSON_EXCERPT_BYTES];
+enum ox_status ox_chat_read(const char *where, const json_t *row, const struct ox_chat_columns *columns,
+                            struct ox_chat *out) {
+    struct reader reader = {.where = where, .row = row, .columns = columns, .chat = out};
     ox_chat_free(out);
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const json_t *const value = json_object_get(row, forms[i].key);
-        if (value != NULL && !json_is_null(value)) {
-            const enum ox_status status = read_form(&reader, forms[i].read);
-            if (status != OX_OK) {
-                ox_chat_free(out);
-            }
-            return status;
-        }
+    enum ox_status status = find_form(where, row, columns, &reader.form);
+    OX_TRY(status, read_form(&reader));
+    if (status != OX_OK) {
+        ox_chat_free(out);
     }
-    return ox_fail(OX_E_CONFIG,
-                   "%s: a row must be an object with \"messages\", \"conversations\", \"instruction\" and \"output\", "
-                   "\"prompt\" and \"completion\", or \"text\", but is %s",
-                   where, ox_json_excerpt(row, excerpt));
+    return status;
 }
 
-enum ox_status ox_chat_read_line(const char *where, const char *line, size_t bytes, struct ox_chat *out) {
+enum ox_status ox_chat_read_line(const char *where, const char *line, size_t bytes,
+                                 const struct ox_chat_columns *columns, struct ox_chat *out) {
     json_t *row = NULL;
     ox_chat_free(out);
     enum ox_status status = ox_json_parse_line(where, line, bytes, &row);
     if (status == OX_OK) {
-        status = ox_chat_read(where, row, out);
+        status = ox_chat_read(where, row, columns, out);
         json_decref(row);
     }
     return status;

@@ -217,7 +217,7 @@ static enum ox_status use_tokenizer(const char *path, const struct ox_tokenizer 
         status = ox_chat_open(tokenizer, &options, &renderer);
     }
     if (status == OX_OK) {
-        status = ox_chat_read_line("row 1", row, sizeof row - 1, &chat);
+        status = ox_chat_read_line("row 1", row, sizeof row - 1, NULL, &chat);
     }
     if (status == OX_OK) {
         status = ox_chat_render(renderer, "row 1", &chat, ids, marks);

@@ -124,7 +124,7 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};
-    enum ox_status status = ox_chat_read_line(where, row->text, row->bytes, &chat);
+    enum ox_status status = ox_chat_read_line(where, row->text, row->bytes, NULL, &chat);
     fuzz_accepted = fuzz_accepted && status == OX_OK;
     if (status != OX_OK) {
         FUZZ_CHECK(chat.conversation == NULL && chat.text == NULL);

@@ -23,7 +23,7 @@ static void add_row(struct ox_chat_renderer *renderer, const char *line, size_t 
     struct ox_id_mask trained = {0};
     char where[64];
     snprintf(where, sizeof where, "row %llu", (unsigned long long)totals->rows);
-    REQUIRE_OK(ox_chat_read_line(where, line, bytes, &chat));
+    REQUIRE_OK(ox_chat_read_line(where, line, bytes, NULL, &chat));
     REQUIRE_OK(ox_chat_render(renderer, where, &chat, &ids, &trained));
     CHECK(ids.count == trained.count);
     for (size_t i = 0; i < ids.count; i++) {

@@ -225,7 +225,7 @@ static void render(const char *system, const char *question, const char *kwargs,
     snprintf(row, sizeof row,
              "{\"messages\":[%s{\"role\":\"user\",\"content\":\"%s\"}],\"chat_template_kwargs\":%s}", first, question,
              kwargs);
-    REQUIRE_OK(ox_chat_read_line("the test", row, strlen(row), &chat));
+    REQUIRE_OK(ox_chat_read_line("the test", row, strlen(row), NULL, &chat));
     REQUIRE_OK(ox_tokenizer_open(model, &tokenizer));
     REQUIRE_OK(ox_template_open(model, "", &chat_template));
     REQUIRE_OK(ox_chat_open(tokenizer,

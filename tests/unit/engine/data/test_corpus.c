@@ -479,7 +479,7 @@ static void test_refusals(void) {
     files_write_text("bad.jsonl", "{\"text\": \"a\"}\n{nothing\n");
     refuse_config(config, OX_E_CORRUPT, "bad.jsonl:2:");
     files_write_text("bad.jsonl", "[{\"other\": 1}, {\"text\": \"a\"}\n");
-    refuse_config(config, OX_E_CONFIG, "bad.jsonl:1: a row must be"); /* before the missing ] */
+    refuse_config(config, OX_E_CONFIG, "bad.jsonl:1: the row has no known form"); /* before the missing ] */
     files_write_text("bad.jsonl", "{\"text\": \"a\"}");
     config->chat_template = "nobody";
     refuse_config(config, OX_E_CONFIG, "nobody");

@@ -46,7 +46,7 @@ static void shown(struct subject *subject, const char *row, char *text, size_t b
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};
     size_t used = 0;
-    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), &chat));
+    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), NULL, &chat));
     REQUIRE_OK(ox_chat_render(subject->renderer, "row", &chat, &ids, &marks));
     CHECK(ids.count == marks.count);
     text[0] = '\0';
@@ -171,10 +171,11 @@ static void test_special_strings(void) {
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
 /* Writes a row for comparison: of a conversation the JSON, then a letter for each message, t where it is trained. */
-static void row_is(const char *row, enum ox_chat_kind kind, const char *expected) {
+static void row_with_is(const struct ox_chat_columns *columns, const char *row, enum ox_chat_kind kind,
+                        const char *expected) {
     struct ox_chat chat = {0};
     char text[1024] = "";
-    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), &chat));
+    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), columns, &chat));
     CHECK((chat.conversation != NULL) == (chat.kind == OX_CHAT_MESSAGES));
     CHECK((chat.trained != NULL) == (chat.text == NULL));
     if (chat.kind == OX_CHAT_MESSAGES) {
@@ -194,6 +195,10 @@ static void row_is(const char *row, enum ox_chat_kind kind, const char *expected
         test_failure_count++;
     }
     ox_chat_free(&chat);
+}
+
+static void row_is(const char *row, enum ox_chat_kind kind, const char *expected) {
+    row_with_is(NULL, row, kind, expected);
 }
 
 #define U(text)  "{'role':'user','content':'" text "'}"
@@ -228,7 +233,7 @@ static void test_rows(void) {
     row_is("{\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\",\"value\":\"a\"},"
            "{\"from\":\"gpt\",\"value\":\"b\"}],\"system\":\"unused\",\"tools\":\"\"}",
            OX_CHAT_MESSAGES, IS(S("s") "," U("a") "," A("b")) " --t");
-    row_is("{\"instruction\":\"a\",\"input\":\"\",\"output\":\"b\",\"text\":\"all\"}", OX_CHAT_MESSAGES,
+    row_is("{\"instruction\":\"a\",\"input\":\"\",\"output\":\"b\",\"text\":null}", OX_CHAT_MESSAGES,
            IS(U("a") "," A("b")) " -t");
     row_is("{\"instruction\":\"a\",\"input\":\"i\",\"output\":\"b\",\"system\":\"s\",\"history\":[[\"x\",\"y\"]]}",
            OX_CHAT_MESSAGES, IS(S("s") "," U("x") "," A("y") "," U("a\\ni") "," A("b")) " --t-t");
@@ -236,16 +241,77 @@ static void test_rows(void) {
            IS(U("i") "," A("b")) " -t");
 }
 
+/* Rows of other programs: the same conversation in every form. */
+static void test_forms(void) {
+    static const char talk[] = IS(U("hi") "," A("yo")) " -t";
+    /* TRL: conversations with role and content; a prompt and a completion of messages, the latter trained. */
+    row_is("{\"conversations\":[" ASK "," SAY "]}", OX_CHAT_MESSAGES, talk);
+    row_is("{\"prompt\":[" ASK "],\"completion\":[" SAY "]}", OX_CHAT_MESSAGES, talk);
+    row_is("{\"prompt\":[" ASK "," SAY "," ASK "],\"completion\":[" SAY "],\"system\":\"unused\"}", OX_CHAT_MESSAGES,
+           IS(U("hi") "," A("yo") "," U("hi") "," A("yo")) " ---t");
+    /* axolotl: any pair of keys, roles by either name. */
+    row_is("{\"messages\":[{\"from\":\"human\",\"value\":\"hi\"},{\"from\":\"gpt\",\"value\":\"yo\"}]}",
+           OX_CHAT_MESSAGES, talk);
+    row_is("{\"conversations\":[{\"from\":\"user\",\"value\":\"hi\"},{\"from\":\"assistant\",\"value\":\"yo\"}]}",
+           OX_CHAT_MESSAGES, talk);
+    row_is("{\"messages\":[{\"role\":\"human\",\"content\":\"hi\"},{\"role\":\"gpt\",\"value\":\"yo\"}]}",
+           OX_CHAT_MESSAGES, talk);
+    row_is("{\"messages\":[{\"role\":\"observation\",\"content\":\"hi\"}," SAY "],\"system\":\"s\"}",
+           OX_CHAT_MESSAGES, IS(S("s") ",{'role':'observation','content':'hi'}," A("yo")) " --t");
+    row_is("{\"conversations\":[{\"from\":\"gpt\",\"value\":\"yo\"},{\"from\":\"gpt\",\"value\":\"a\",\"weight\":0}]}",
+           OX_CHAT_MESSAGES, IS(A("yo") "," A("a")) " t-");
+    /* From a table: lists as JSON in a text. */
+    row_is("{\"messages\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":\\\"hi\\\"}]\"}", OX_CHAT_MESSAGES,
+           IS(U("hi")) " -");
+    row_is("{\"instruction\":\"hi\",\"context\":\"there\",\"response\":\"yo\",\"category\":\"x\"}", OX_CHAT_MESSAGES,
+           IS(U("hi\\nthere") "," A("yo")) " -t");
+    /* What is not whole is no form: ultrachat has a prompt beside its messages. */
+    row_is("{\"prompt\":\"hi\",\"prompt_id\":\"1\",\"messages\":[" ASK "," SAY "]}", OX_CHAT_MESSAGES, talk);
+}
+
+static void test_columns(void) {
+    const struct ox_chat_columns question = {
+        .names = {[OX_COLUMN_PROMPT] = "question", [OX_COLUMN_COMPLETION] = "answer"}};
+    row_with_is(&question, "{\"question\":\"hi\",\"answer\":\" yo\",\"text\":\"unused\"}", OX_CHAT_COMPLETION,
+                "hi| yo");
+    const struct ox_chat_columns dialog = {.names = {[OX_COLUMN_MESSAGES] = "dialog", [OX_COLUMN_ROLE] = "speaker",
+                                                     [OX_COLUMN_CONTENT] = "utterance", [OX_COLUMN_TOOLS] = "functions",
+                                                     [OX_COLUMN_SYSTEM] = "rules"}};
+    row_with_is(&dialog, "{\"dialog\":[{\"speaker\":\"human\",\"utterance\":\"hi\"},{\"speaker\":\"gpt\",\"utterance\":"
+                "\"yo\"},{\"speaker\":\"judge\",\"utterance\":\"x\"}],\"rules\":\"s\",\"functions\":[1]}",
+                OX_CHAT_MESSAGES,
+                "{'messages':[" S("s") "," U("hi") "," A("yo") ",{'role':'judge','content':'x'}],'tools':[1]} --t-");
+    const struct ox_chat_columns task = {.names = {[OX_COLUMN_INSTRUCTION] = "task", [OX_COLUMN_INPUT] = "given",
+                                                   [OX_COLUMN_OUTPUT] = "result"}};
+    row_with_is(&task, "{\"task\":\"hi\",\"given\":\"there\",\"result\":\"yo\"}", OX_CHAT_MESSAGES,
+                IS(U("hi\\nthere") "," A("yo")) " -t");
+    const struct ox_chat_columns half = {.names = {[OX_COLUMN_OUTPUT] = "result"}};
+    row_with_is(&half, "{\"instruction\":\"hi\",\"result\":\"yo\",\"output\":7}", OX_CHAT_MESSAGES,
+                IS(U("hi") "," A("yo")) " -t");
+    /* A name chooses one of two forms. */
+    const struct ox_chat_columns text = {.names = {[OX_COLUMN_TEXT] = "text"}};
+    row_with_is(&text, "{\"instruction\":\"a\",\"output\":\"b\",\"text\":\"c\"}", OX_CHAT_TEXT, "|c");
+}
+
 static void test_bad_rows(void) {
     static const struct {
         const char *row, *words;
     } bad[] = {
-        {"{}", "a row must be an object with"},
-        {"[1]", "a row must be an object with"},
-        {"{\"completion\":\"x\"}", "a row must be an object with"},
+        {"{}", "the row has no known form, which are \"messages\", \"conversations\", "},
+        {"[1]", "a row must be an object, but is [1]"},
+        {"{\"a\":1,\"b\":{}}", "its keys are \"a\", \"b\"; name them with --column-messages"},
+        {"{\"completion\":\"x\"}",
+         "a row with \"completion\" also needs \"prompt\"; this one has the keys \"completion\""},
+        {"{\"instruction\":\"a\",\"output\":\"b\",\"text\":\"c\"}",
+         "the row has two forms at once, alpaca and text; choose"},
+        {"{\"messages\":[],\"conversations\":[]}", "two forms at once, messages and sharegpt"},
         {"{\"text\":7}", "\"text\" must be a string, but is 7"},
-        {"{\"prompt\":\"x\"}", "\"completion\" is missing"},
-        {"{\"prompt\":[],\"completion\":\"x\"}", "\"prompt\" must be a string"},
+        {"{\"prompt\":\"x\"}", "a row with \"prompt\" also needs \"completion\""},
+        {"{\"prompt\":\"x\",\"completion\":null}", "a row with \"prompt\" also needs \"completion\""},
+        {"{\"prompt\":[],\"completion\":\"x\"}", "\"completion\" must be a list of messages, as the prompt is, but is"},
+        {"{\"prompt\":\"x\",\"completion\":[" SAY "]}", "\"prompt\" must be a list of messages, as the completion is"},
+        {"{\"prompt\":[],\"completion\":[" SAY "]}", "\"prompt\" must be a list of at least one message, but is []"},
+        {"{\"prompt\":{},\"completion\":\"x\"}", "\"prompt\" must be a string"},
         {"{\"text\":\"a\",\"text\":\"b\"}", "duplicate"},
         {"{\"text\":\"a\"", "not valid JSON"},
         {"{\"text\":\"\xff\"}", "not valid JSON"},
@@ -266,25 +332,20 @@ static void test_bad_rows(void) {
         {"{\"messages\":[" ASK "],\"tools\":{}}", "row: \"tools\" must be a list of tools, but is {}"},
         {"{\"messages\":[" ASK "],\"tools\":\"[\"}", "not valid JSON"},
         {"{\"messages\":[" ASK "],\"chat_template_kwargs\":[1]}", "\"chat_template_kwargs\" must be an object"},
-        {"{\"conversations\":[]}", "0 turns"},
-        {"{\"conversations\":7}", "0 turns"},
-        {"{\"conversations\":[{\"from\":\"system\",\"value\":\"a\"}]}", "0 turns"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"}]}", "1 turns"},
-        {"{\"conversations\":[{\"from\":\"gpt\",\"value\":\"a\"}]}", "conversations[0]: \"from\" must be human or obs"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"human\",\"value\":\"a\"}]}",
-         "conversations[1]: \"from\" must be gpt or function_call here"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"system\",\"value\":\"a\"}]}",
-         "conversations[1]: \"from\" must be human, gpt"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":7}]}", "conversations[0]: \"value\" must be a string"},
+        {"{\"conversations\":[]}", "\"conversations\" must be a list of at least one message, but is []"},
+        {"{\"conversations\":7}", "\"conversations\" must be a list of at least one message, but is 7"},
+        {"{\"conversations\":[{\"from\":\"robot\",\"value\":\"a\"}]}",
+         "conversations[0]: \"from\" must be human, user,"},
+        {"{\"conversations\":[{\"from\":\"human\",\"value\":7}]}", "conversations[0]: \"value\" must be a text"},
         {"{\"conversations\":[{\"from\":\"human\"}]}", "conversations[0]: the key \"value\" is missing"},
-        {"{\"instruction\":\"x\"}", "\"output\" is missing"},
+        {"{\"instruction\":\"x\"}", "a row with \"instruction\" also needs \"output\""},
         {"{\"instruction\":\"x\",\"output\":\"y\",\"history\":[[\"a\"]]}", "\"history\" must be a list of [user"},
         {"{\"instruction\":\"x\",\"output\":\"y\",\"history\":\"a\"}", "\"history\" must be a list of [user"},
         {"{\"instruction\":\"x\",\"output\":\"y\",\"input\":{}}", "\"input\" must be a string"},
     };
     struct ox_chat chat = {0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const enum ox_status status = ox_chat_read_line("row", bad[i].row, strlen(bad[i].row), &chat);
+        const enum ox_status status = ox_chat_read_line("row", bad[i].row, strlen(bad[i].row), NULL, &chat);
         CHECK(chat.conversation == NULL && chat.text == NULL);
         if (status == OX_OK || strstr(ox_error_text(), bad[i].words) == NULL ||
             strncmp(ox_error_text(), "row:", 4) != 0) {
@@ -324,7 +385,7 @@ static void refused(struct subject *subject, const char *row, const char *words)
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};
     struct ox_chat chat = {0};
-    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), &chat));
+    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), NULL, &chat));
     CHECK(ox_chat_render(subject->renderer, "f:7", &chat, &ids, &marks) == OX_E_CONFIG);
     if (strstr(ox_error_text(), words) == NULL || strncmp(ox_error_text(), "f:7: ", 5) != 0) {
         printf("%s: expected a refusal with '%s', got %s\n", row, words, ox_error_text());
@@ -481,7 +542,7 @@ static void compare_row(struct subject *subject, const char *family, const json_
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};
-    REQUIRE_OK(ox_chat_read(family, json_object_get(line, "row"), &chat));
+    REQUIRE_OK(ox_chat_read(family, json_object_get(line, "row"), NULL, &chat));
     REQUIRE_OK(ox_chat_render(subject->renderer, family, &chat, &ids, &marks));
     const bool same_ids = same_list(json_object_get(line, "ids"), &ids, NULL);
     const bool same_marks = same_list(json_object_get(line, "mask"), NULL, &marks);
@@ -529,6 +590,8 @@ int main(void) {
     test_mistral();
     test_special_strings();
     test_rows();
+    test_forms();
+    test_columns();
     test_bad_rows();
     test_bad_turns();
     test_plain_rows();
