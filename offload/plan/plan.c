@@ -240,8 +240,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     /* The most tasks, which is also the most buffers. Each micro-batch has six per unit (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
-     * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and its companions.
-     */
+     * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and what goes with
+     * it. */
     const uint64_t visits = micro_batches * 2 * units;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =

@@ -97,8 +97,7 @@ static void draw_works(struct fuzz_case *c, double tokens) {
     }
 }
 
-/* Every fifth model is a part of one: it has no embedding, no head, or neither; and every fourth of these is one unit.
- */
+/* Every fifth model is a part of one, without embedding, without head or without both; every fourth is one unit. */
 static uint32_t choose_part(const struct fuzz_case *c, struct plan_model_sizes *sizes, uint32_t unit_count) {
     if (c->seed % 5 != 0) {
         return unit_count;
