@@ -30,7 +30,8 @@ struct ox_jinja_limits {
     uint64_t memory_bytes_max; /* values and text, the output included */
     uint32_t depth_max;        /* nested evaluations; each takes less than 1 KiB of the thread's stack */
 };
-/* Enough for a conversation of some million characters. */
+/* Enough for a conversation of some million characters, and for ten thousand messages where a template looks at all of
+ * them for each: that takes some seconds, and so does a template without end until it is refused. */
 struct ox_jinja_limits ox_jinja_default_limits(void);
 
 /* A compiled template. It is immutable: any number of threads may render it. */

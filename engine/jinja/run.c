@@ -160,7 +160,7 @@ static enum ox_status failure(const struct run *run, const char *error) {
 
 struct ox_jinja_limits ox_jinja_default_limits(void) {
     return (struct ox_jinja_limits){
-        .steps_max = 50 * 1000 * 1000, .memory_bytes_max = (uint64_t)512 << 20, .depth_max = 800};
+        .steps_max = 1000 * 1000 * 1000, .memory_bytes_max = (uint64_t)512 << 20, .depth_max = 800};
 }
 
 /* Line ends become "\n", and one at the end of the template goes. */

@@ -111,6 +111,9 @@ static void test_limits(void) {
                  &limits, "memory than their limit");
     fails_within("{{ 'abc' * 9999999 }}", &limits, "memory than its limit");
     fails_within("{{ [0] * 9999999 }}", &limits, "memory than their limit");
+    /* Some thousand messages in a template that looks at all of them for each. */
+    gives("{% set n = namespace(c=0) %}{% for x in range(8000) %}{% for y in range(8000) %}{% endfor %}"
+          "{% set n.c = n.c + 1 %}{% endfor %}{{ n.c }}", "8000");
     /* A text that grows piece by piece is not copied at each step. */
     gives("{% set n = namespace(s='') %}{% for i in range(20000) %}{% set n.s = n.s + 'abcdefghijklmnop' %}{% endfor %}"
           "{{ n.s | length }}", "320000");
