@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { SAMPLES = 400, EVERY = 10, BITS = 16 };
+enum { SAMPLES = 320, EVERY = 10, BITS = 16 };
 
 struct tally {
     uint64_t plans, overlapped, made, found, harmless;
