@@ -182,6 +182,39 @@ static struct slice without_reasoning(struct slice prompt) {
     return prompt;
 }
 
+/* How many bytes at the begin of a text are `part`, but for white space that differs inside of it; 0 where they are not
+ * that. */
+static size_t match_loosely(struct slice slice, struct slice part) {
+    const size_t inside = (size_t)(trim(part).text - part.text) + trim(part).bytes;
+    const struct slice tail = from_slice(part, inside);
+    size_t at = 0;
+    for (size_t i = 0; i < inside; i++) {
+        if (is_space(part.text[i])) {
+            continue;
+        }
+        while (i > 0 && at < slice.bytes && is_space(slice.text[at])) {
+            at++;
+        }
+        if (at == slice.bytes || slice.text[at++] != part.text[i]) {
+            return 0;
+        }
+    }
+    return begins_with(from_slice(slice, at), tail) ? at + tail.bytes : 0;
+}
+
+/* Where the first or the last occurrence of `part` ends; 0 without one. White space may differ if that is the only way,
+ * because some templates write it before a prompt alone. */
+static size_t end_of_part(struct slice slice, struct slice part, bool takes_last) {
+    const char *const exact = takes_last ? find_last(slice, part)
+                                         : memmem(slice.text, slice.bytes, part.text, part.bytes);
+    size_t end = exact != NULL ? (size_t)(exact - slice.text) + part.bytes : 0;
+    for (size_t i = 0; exact == NULL && i < slice.bytes && (end == 0 || takes_last); i++) {
+        const size_t bytes = slice.text[i] == part.text[0] ? match_loosely(from_slice(slice, i), part) : 0;
+        end = bytes > 0 ? i + bytes : end;
+    }
+    return end;
+}
+
 /* Finds the end of the prompt in a text that has other words before: what the prompt has from the message before on,
  * the first time behind the turn before. */
 static bool find_prompt(const struct search *search, struct slice prompt, size_t index, struct place *place) {
@@ -191,15 +224,11 @@ static bool find_prompt(const struct search *search, struct slice prompt, size_t
     }
     const struct slice part = {content, (size_t)(prompt.text + prompt.bytes - content)};
     const bool follows_turn = is_assistant(json_array_get(search->messages, index - 1));
-    const struct slice rest = from(&search->whole, follows_turn ? search->earlier_begin : search->earlier_end);
-    const char *const last = find_last(from(&place->up_to, 0), part);
-    const char *const first = memmem(rest.text, rest.bytes, part.text, part.bytes);
-    if (last == NULL || first == NULL) {
-        return false;
-    }
-    place->begin = (size_t)(first - search->whole.text) + part.bytes;
-    place->begin_up_to = (size_t)(last - place->up_to.text) + part.bytes;
-    return true;
+    const size_t behind = follows_turn ? search->earlier_begin : search->earlier_end;
+    const size_t end = end_of_part(from(&search->whole, behind), part, false);
+    place->begin = behind + end;
+    place->begin_up_to = end_of_part(from(&place->up_to, 0), part, true);
+    return end > 0 && place->begin_up_to > 0;
 }
 
 /* Moves the begin behind what the text has of the reasoning that the prompt opens. */

@@ -273,6 +273,8 @@ static void test_turn_begins(void) {
     turns_are(last_system,
               "{'messages': [" SAYS("system", "S") ", " SAYS("user", "a") ", " SAYS("assistant", "b") ", "
               SAYS("user", "a") ", " SAYS("assistant", "b") "]}", "[a][[b</s>]][a][[b</s>]]");
+    turns_are("{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '\n' if not loop.last }}" PROMPT, TWO_TURNS,
+              "<user>a\n<assistant>[[ b ]]\n<user>c\n<assistant>[[d]]");
     /* A prompt opens a reasoning that the conversation has not, or the template drops. */
     turns_are(MESSAGES PROMPT "{{ '<think>\n' if add_generation_prompt }}", TWO_TURNS,
               "<user>a<assistant>[[ b ]]<user>c<assistant>[[d]]");
