@@ -592,9 +592,7 @@ def chat():
             "kwargs": {"chat_template_kwargs": 3, "messages": turns},
             "weight": {"messages": [message("assistant", "x", weight=0.5)]},
             "weight-user": {"messages": [message("user", "x", weight=1)]},
-            "turns": {"conversations": [{"from": "human", "value": "h"}]},
             "turns-none": {"conversations": []},
-            "turns-order": {"conversations": [{"from": "gpt", "value": "g"}]},
             "turns-from": {"conversations": [{"from": "me", "value": "g"}]},
             "turns-value": {"conversations": [{"from": "human"}]},
             "turns-system": {"conversations": [{"from": "system"}]},
@@ -605,6 +603,8 @@ def chat():
             "history-pair": {"instruction": "a", "output": "b", "history": [["x"]]},
             "completion": {"prompt": "a"}, "prompt": {"prompt": 3}, "text": {"text": 3}}.items():
         rows("bad-" + name, "chatml", row)
+    rows("good-turns", "chatml", {"conversations": [{"from": "human", "value": "h"}]},
+         {"conversations": [{"from": "gpt", "value": "g"}]})
     put("chat", "bad-line", b'chatml\n{"text": "a"')
     put("chat", "bad-utf8", b'chatml\n{"text": "a\xff"}')
     rows("bad-place", "chatml plain", {"messages": [turns[1]]})
