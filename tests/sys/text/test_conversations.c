@@ -1,0 +1,176 @@
+/* Conversations as users train on them: the line that names the template, what is trained, variables of the template,
+ * and the date that a run keeps. */
+#include "base/file.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *chats_path, *cache_path;
+
+static const char chats[] =
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yo\"},"
+    "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"ok then\"}]}\n"
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"
+    "[{\"name\":\"f\"}]}],\"tools\":[{\"name\":\"f\"}],\"chat_template_kwargs\":{\"end\":\"!\"}}\n";
+static const char one_chat[] =
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yo\"}]}\n";
+#define TURNS                                                                                                      \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.tool_calls }}{{ end }}<|im_end|>\n{% endfor %}"
+static const char template_text[] = TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+static const char dated[] = "{{ strftime_now('%d') }}" TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n"
+                            "{% endif %}";
+enum { FIRST_DAY = 1795000000, DAY = 86400 };
+
+static void begin(const char *command, const char *words) {
+    sys_args_begin(&args, command);
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", chats_path);
+    sys_args_add(&args, words);
+}
+
+static bool says(const char *words) {
+    return strstr(process.outcome.err, words) != NULL;
+}
+
+static void write_template(const char *text) {
+    files_write_text("speaker/chat_template.jinja", text);
+}
+
+static void set_date(int64_t seconds) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)seconds);
+    CHECK(setenv("SOURCE_DATE_EPOCH", text, 1) == 0);
+}
+
+/* ---- the template and what is trained ------------------------------------------------------------------------ */
+
+static void test_notice(void) {
+    write_template(template_text);
+    begin("train", "--from-scratch --seq-len 64 --max-steps 1 --eval-fraction 0");
+    sys_args_word(&args, "--output=%s", test_path("noted"));
+    sys_run_well(&args, &process);
+    CHECK(says("chat template: chat_template.jinja of "));
+    CHECK(says("; assistant turns found by rendering prefixes; all of them are trained\n"));
+    begin("plan", "--from-scratch --seq-len 64 --max-steps 1 --eval-fraction 0 --train-on last");
+    sys_args_word(&args, "--data-cache=%s", cache_path);
+    sys_run_well(&args, &process);
+    begin("tokenize", "--seq-len 64 --train-on last");
+    sys_args_word(&args, "--data-cache=%s", cache_path);
+    sys_run_well(&args, &process);
+    CHECK(says("; the last one is trained\n"));
+    begin("plan", "--from-scratch --seq-len 64 --max-steps 1 --eval-fraction 0 --train-on last");
+    sys_args_word(&args, "--data-cache=%s", cache_path);
+    sys_run_well(&args, &process);
+    CHECK(says("; the last one is trained\n"));
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", test_path("noted/checkpoint-1"));
+    sys_args_word(&args, "--data=%s", files_write_text("one.jsonl", one_chat));
+    sys_args_add(&args, "--chat-template chatml --seq-len 64 --chat-template-kwargs={}");
+    sys_run_well(&args, &process);
+    CHECK(says("chat template: built in: chatml; assistant turns by {% generation %}; all of them are trained\n"));
+}
+
+static void expect_counts(const char *words, const char *counts) {
+    begin("tokenize", "--show --seq-len 64");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    if (strstr(process.outcome.out, counts) == NULL) {
+        printf("%s: must have '%s', has\n%s\n", words, counts, process.outcome.out);
+        test_failure_count++;
+    }
+}
+
+static void test_trained(void) {
+    expect_counts("", "2 documents | 91 tokens | 25 may be trained");
+    expect_counts("--train-on last", "2 documents | 91 tokens | 22 may be trained");
+    expect_counts("--train-on prompts", "2 documents | 91 tokens | 91 may be trained");
+    /* Each end of a turn is a byte longer, but for the row that says otherwise. */
+    expect_counts("--chat-template-kwargs={\"end\":\"--\"}", "2 documents | 99 tokens | 29 may be trained");
+    begin("tokenize", "--show --chat-template-kwargs=[1]");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && says("--chat-template-kwargs is [1], but must be a JSON object"));
+    begin("tokenize", "--show --chat-template-kwargs={");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && says("--chat-template-kwargs"));
+}
+
+/* ---- the date ------------------------------------------------------------------------------------------------- */
+
+static void train(const char *words) {
+    begin("train", "--seq-len 64 --eval-fraction 0 --save-steps 1");
+    sys_args_word(&args, "--eval-data=%s", chats_path);
+    sys_args_word(&args, "--output=%s", test_path("run"));
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+static unsigned count_of(const char *words) {
+    unsigned count = 0;
+    for (const char *at = process.outcome.err; (at = strstr(at, words)) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* A run that is resumed on a later day goes on with the tokens that it began with; another one does not take them. */
+static void test_date(void) {
+    write_template(dated);
+    set_date(FIRST_DAY);
+    train("--max-steps 1 --from-scratch");
+    CHECK(says("tokenized in"));
+    set_date(FIRST_DAY + 3 * DAY);
+    train("--max-steps 2 --resume-from-checkpoint latest");
+    CHECK(!says("tokenized in") && count_of("from the cache") == 2 && !says("the data has changed"));
+    train("--max-steps 3 --resume-from-checkpoint latest");
+    CHECK(!says("tokenized in") && !says("the data has changed"));
+
+    begin("train", "--seq-len 64 --eval-fraction 0 --max-steps 3");
+    sys_args_word(&args, "--data-cache=%s", test_path("run/cache"));
+    sys_args_word(&args, "--output=%s", test_path("other"));
+    sys_args_word(&args, "--resume-from-checkpoint=%s", test_path("run/checkpoint-2"));
+    sys_run_well(&args, &process);
+    CHECK(!says("tokenized in") && !says("the data has changed"));
+    begin("train", "--from-scratch --seq-len 64 --eval-fraction 0 --max-steps 1");
+    sys_args_word(&args, "--data-cache=%s", test_path("run/cache"));
+    sys_args_word(&args, "--output=%s", test_path("fresh"));
+    sys_run_well(&args, &process);
+    CHECK(says("tokenized in"));
+
+    /* A run of an earlier version has no date: it gets one at its next resume. */
+    const char *const path = test_path("run/run.json");
+    char *const text = files_read(path, NULL);
+    char *const key = strstr(text, "\"clock_s\"");
+    CHECK(key != NULL);
+    memcpy(key, "\"cl0ck_s\"", 9);
+    files_write_text("run/run.json", text);
+    free(text);
+    train("--max-steps 4 --resume-from-checkpoint latest");
+    CHECK(says("the data has changed"));
+    char *const again = files_read(path, NULL);
+    CHECK(strstr(again, "\"clock_s\": 1795259200") != NULL);
+    free(again);
+    set_date(FIRST_DAY + 9 * DAY);
+    train("--max-steps 5 --resume-from-checkpoint latest");
+    CHECK(!says("the data has changed"));
+
+    CHECK(setenv("SOURCE_DATE_EPOCH", "soon", 1) == 0);
+    begin("tokenize", "--show");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && says("SOURCE_DATE_EPOCH is \"soon\""));
+    CHECK(unsetenv("SOURCE_DATE_EPOCH") == 0);
+}
+
+int main(void) {
+    model_path = sys_write_speaker();
+    chats_path = files_write_text("chats.jsonl", chats);
+    cache_path = test_path("cache");
+    test_notice();
+    test_trained();
+    test_date();
+    return test_end();
+}
