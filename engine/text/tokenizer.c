@@ -218,24 +218,6 @@ static void numbered_token(const struct ox_tokenizer *tokenizer, const json_t *c
     }
 }
 
-static enum ox_status copy_template(const char *where, const json_t *config, char **out) {
-    const json_t *value = json_object_get(config, "chat_template");
-    if (json_is_array(value)) { /* objects {name, template}: take the one named default, else the first */
-        const json_t *chosen = json_array_get(value, 0);
-        for (size_t i = 0; i < json_array_size(value); i++) {
-            const json_t *const entry = json_array_get(value, i);
-            const char *const name = json_string_value(json_object_get(entry, "name"));
-            chosen = name != NULL && strcmp(name, "default") == 0 ? entry : chosen;
-        }
-        value = json_object_get(chosen, "template");
-    }
-    if (json_is_string(value)) {
-        *out = strdup(json_string_value(value));
-        return *out == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory for the chat template", where) : OX_OK;
-    }
-    return OX_OK;
-}
-
 static enum ox_status set_ids(struct ox_ids *ids, bool one, int64_t id) {
     ids->count = 0;
     return one && id >= 0 ? ox_ids_add(ids, id) : OX_OK;
@@ -264,7 +246,6 @@ static enum ox_status load_tokenizer_config(const char *path, struct ox_tokenize
     status = named_token(path, tokenizer, config, "bos_token", &tokenizer->bos);
     OX_TRY(status, named_token(path, tokenizer, config, "eos_token", &tokenizer->eos));
     OX_TRY(status, load_flags(path, config, tokenizer));
-    OX_TRY(status, copy_template(path, config, &tokenizer->chat_template));
     json_decref(config);
     return status;
 }
@@ -282,13 +263,6 @@ static enum ox_status load_beside(const char *folder, struct ox_tokenizer *token
         numbered_token(tokenizer, config, "bos_token_id", &tokenizer->bos);
         numbered_token(tokenizer, config, "eos_token_id", &tokenizer->eos);
         json_decref(config);
-    }
-    OX_TRY(status, ox_path_join(folder, "chat_template.jinja", path));
-    if (status == OX_OK && ox_path_exists(path)) {
-        size_t bytes = 0;
-        free(tokenizer->chat_template);
-        tokenizer->chat_template = NULL;
-        status = ox_file_read(path, CONFIG_BYTES_MAX, &tokenizer->chat_template, &bytes);
     }
     return status;
 }
@@ -382,7 +356,6 @@ void ox_tokenizer_close(struct ox_tokenizer **tokenizer) {
     free(t->added_slots);
     ox_trie_free(&t->raw);
     ox_trie_free(&t->normalized);
-    free(t->chat_template);
     free(t);
     *tokenizer = NULL;
 }
@@ -422,10 +395,6 @@ const char *ox_tokenizer_token(const struct ox_tokenizer *tokenizer, uint32_t id
 bool ox_tokenizer_is_special(const struct ox_tokenizer *tokenizer, uint32_t id) {
     return id < tokenizer->vocab_count && tokenizer->added_by_id[id] != 0 &&
            tokenizer->added[tokenizer->added_by_id[id] - 1].special;
-}
-
-const char *ox_tokenizer_chat_template(const struct ox_tokenizer *tokenizer) {
-    return tokenizer->chat_template;
 }
 
 uint64_t ox_tokenizer_fingerprint(const struct ox_tokenizer *tokenizer) {

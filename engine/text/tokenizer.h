@@ -19,10 +19,9 @@ struct ox_tokenizer; /* immutable after open: any number of threads may use it, 
 
 /* Opens `path`, a tokenizer.json of at most 256 MiB or a folder that contains one. Files beside it are read if they
  * exist:
- * - tokenizer_config.json gives BOS, EOS and the chat template. Its add_bos_token and add_eos_token replace what the
+ * - tokenizer_config.json gives BOS and EOS. Its add_bos_token and add_eos_token replace what the
  *   post-processor adds, as in transformers.
- * - config.json gives the ids of BOS and EOS that tokenizer_config.json leaves out.
- * - chat_template.jinja takes precedence over the chat template of tokenizer_config.json. */
+ * - config.json gives the ids of BOS and EOS that tokenizer_config.json leaves out. */
 OX_MUST enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out);
 void ox_tokenizer_close(struct ox_tokenizer **tokenizer);
 
@@ -35,8 +34,6 @@ int64_t ox_tokenizer_find(const struct ox_tokenizer *tokenizer, const char *text
 /* The token's text as the vocabulary spells it, not decoded; NULL if no token has the id. */
 const char *ox_tokenizer_token(const struct ox_tokenizer *tokenizer, uint32_t id);
 bool ox_tokenizer_is_special(const struct ox_tokenizer *tokenizer, uint32_t id);
-/* The Jinja chat template as text, or NULL. */
-const char *ox_tokenizer_chat_template(const struct ox_tokenizer *tokenizer);
 /* A hash of everything that decides ids; token caches use it as a key. */
 uint64_t ox_tokenizer_fingerprint(const struct ox_tokenizer *tokenizer);
 

@@ -277,7 +277,6 @@ struct ox_tokenizer {
     uint32_t vocab_count;
     int64_t bos, eos;
     bool adds_bos;
-    char *chat_template;
     uint64_t fingerprint;
 };
 struct ox_normal_scratch {

@@ -1,8 +1,10 @@
 /* A tokenizer's files and a text: tokenizer.json, tokenizer_config.json, config.json, chat_template.jinja, the text.
- * What opens gives ids below its vocabulary, the same ones again and in parts, and decodes any ids to UTF-8. */
+ * The chat template opens or is refused. A tokenizer that opens gives ids below its vocabulary, the same ones again and
+ * in parts, and decodes any ids to UTF-8. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
+#include "engine/text/template.h"
 #include "engine/text/tokenizer_internal.h"
 #include "tests/kit/test.h"
 
@@ -180,6 +182,16 @@ static void check_tokenizer(const struct ox_tokenizer *tokenizer, const struct f
     ox_encoder_close(&encoder);
 }
 
+static void check_template(void) {
+    struct ox_template *chat_template = NULL;
+    const enum ox_status status = ox_template_open(folder, "", &chat_template);
+    FUZZ_CHECK((status == OX_OK) == (chat_template != NULL));
+    if (status != OX_OK) {
+        fuzz_check_failure(status, "");
+    }
+    ox_template_close(&chat_template);
+}
+
 int fuzz_tokenizer(const uint8_t *data, size_t bytes) {
     struct fuzz_part parts[PART_COUNT];
     struct ox_tokenizer *tokenizer = NULL;
@@ -209,5 +221,6 @@ int fuzz_tokenizer(const uint8_t *data, size_t bytes) {
         fuzz_check_failure(status, folder);
     }
     ox_tokenizer_close(&tokenizer);
+    check_template();
     return 0;
 }

@@ -347,7 +347,7 @@ static void test_answers(void) {
     CHECK(ox_tokenizer_find(tokenizer, "zz", 2) == -1 && ox_tokenizer_find(tokenizer, "", 0) == -1);
     CHECK(strcmp(ox_tokenizer_token(tokenizer, 3), "aa") == 0 && ox_tokenizer_token(tokenizer, 5) == NULL);
     CHECK(ox_tokenizer_is_special(tokenizer, 4) && !ox_tokenizer_is_special(tokenizer, 0));
-    CHECK(!ox_tokenizer_is_special(tokenizer, UINT32_MAX) && ox_tokenizer_chat_template(tokenizer) == NULL);
+    CHECK(!ox_tokenizer_is_special(tokenizer, UINT32_MAX));
     REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
     REQUIRE_OK(ox_encode(encoder, "ab", 2, true, true, &ids));
     CHECK(ids.count == 1 && ids.ids[0] == 2);
@@ -368,11 +368,9 @@ static void test_answers(void) {
     files_write_text(
         "tokenizer_config.json",
         "{\"bos_token\":{\"content\":\"<x>\"},\"eos_token\":\"ab\",\"add_bos_token\":true,\"add_eos_token\":true,"
-        "\"model_max_length\":1000000000000000019884624838656,"
-        "\"chat_template\":[{\"name\":\"tool\",\"template\":\"T\"},{\"name\":\"default\",\"template\":\"D\"}]}");
+        "\"model_max_length\":1000000000000000019884624838656}");
     REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
     CHECK(ox_tokenizer_bos(tokenizer) == 4 && ox_tokenizer_eos(tokenizer) == 2 && ox_tokenizer_adds_bos(tokenizer));
-    CHECK(strcmp(ox_tokenizer_chat_template(tokenizer), "D") == 0);
     CHECK(ox_tokenizer_fingerprint(tokenizer) != plain);
     REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
     REQUIRE_OK(ox_encode(encoder, "a", 1, true, true, &ids));
@@ -389,16 +387,13 @@ static void test_beside(void) {
     files_write_text("tokenizer_config.json", "{\"eos_token\":\"nowhere\"}");
     CHECK(ox_tokenizer_open(test_folder(), &tokenizer) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "\"nowhere\"") != NULL);
-    files_write_text("tokenizer_config.json", "{\"bos_token\":null,\"chat_template\":\"old\"}");
+    files_write_text("tokenizer_config.json", "{\"bos_token\":null}");
     files_write_text("config.json", "{\"bos_token_id\":77,\"eos_token_id\":[3,2]}");
-    files_write_text("chat_template.jinja", "new");
     REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
     CHECK(ox_tokenizer_bos(tokenizer) == -1 && ox_tokenizer_eos(tokenizer) == 3);
-    CHECK(strcmp(ox_tokenizer_chat_template(tokenizer), "new") == 0);
     ox_tokenizer_close(&tokenizer);
     remove(test_path("tokenizer_config.json"));
     remove(test_path("config.json"));
-    remove(test_path("chat_template.jinja"));
 }
 
 /* An unk_token that the vocabulary lacks is an error when it is needed, and not before. */
