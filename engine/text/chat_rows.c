@@ -516,13 +516,13 @@ static enum ox_status read_rest(struct reader *reader) {
     json_t *tools = NULL;
     enum ox_status status = read_list(reader, given != NULL ? given : "tools", "a list of tools", &tools);
     bool stored = true;
-    if (status == OX_OK && !is_empty(tools)) {
+    if (status == OX_OK && tools != NULL) {
         stored = json_object_set(conversation, "tools", tools) == 0;
     }
-    if (status == OX_OK && !is_empty(documents)) {
+    if (status == OX_OK && documents != NULL && !json_is_null(documents)) {
         stored = stored && json_object_set(conversation, "documents", documents) == 0;
     }
-    if (status == OX_OK && !is_empty(kwargs)) {
+    if (status == OX_OK && kwargs != NULL && !json_is_null(kwargs)) {
         status = json_is_object(kwargs) ? OX_OK
                                         : fail_value(reader->where, "chat_template_kwargs", "an object", kwargs);
         stored = stored && json_object_set(conversation, "chat_template_kwargs", kwargs) == 0;

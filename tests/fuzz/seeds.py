@@ -607,7 +607,7 @@ def chat():
          {"conversations": [{"from": "gpt", "value": "g"}]})
     put("chat", "bad-line", b'chatml\n{"text": "a"')
     put("chat", "bad-utf8", b'chatml\n{"text": "a\xff"}')
-    rows("bad-place", "chatml plain", {"messages": [turns[1]]})
+    rows("bad-undefined", "chatml", {"messages": [turns[0], message("assistant", None, tool_calls=[{}])]})
 
 
 # ---- token files, YAML, checkpoints ------------------------------------------------------------------------------

@@ -2,21 +2,19 @@
 """Reference ids and masks of chat templates, made by transformers with `{% generation %}` in the templates.
 
     pip install transformers tokenizers jinja2
-    python3 tests/golden/make/golden_chat.py                                  # writes tests/golden/chat/ again, the same bytes
-    python3 tests/golden/make/golden_chat.py --real QWEN3_FOLDER ROWS.jsonl   # and qwen3_real.json, of a real model's tokenizer
+    python3 tests/golden/make/golden_chat.py       # writes tests/golden/chat/ again, the same bytes
 
 Each folder tests/golden/chat/FAMILY/ holds a small tokenizer (one of tests/golden/tokenizers/ and the family's special
 tokens), its template in tokenizer_config.json, and chats.jsonl: `row` as a user gives it, `ids`, `mask` (1 = trained),
 and `parse_special` where special-token strings in the texts count. The templates are written here after the published
-ones, with one rule of our own: the system text of mistral v1 and v3 stands before the first user text.
+ones, with one difference: the system text of mistral v1 and v3 stands before the first user text. golden_masks.py takes
+published templates and real tokenizers.
 """
-import argparse
 import json
 import os
-import re
 
 from tokenizers import AddedToken, Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 HERE = os.path.join(TESTS, "chat")
@@ -227,50 +225,9 @@ def write_family(name):
             file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def with_generation(template):
-    """Qwen3's own template, with the assistant's part marked; what it writes stays the same."""
-    head, rest = template.split('{%- elif message.role == "assistant" %}')
-    body, tail = rest.split("""{%- elif message.role == "tool" %}""")
-    body = body.replace("'<|im_start|>' + message.role + '\\n' + content", "content")
-    body = body.replace("'<|im_start|>' + message.role + '\\n<think>", "'<think>")
-    body, count = re.subn(r"\{\{- '<\|im_end\|>\\n' \}\}", r"{{- '<|im_end|>' }}{%- endgeneration %}{{- '\\n' }}", body)
-    assert count == 1 and "im_start" not in body
-    body = "{{- '<|im_start|>assistant\\n' }}{%- generation %}" + body
-    return head + '{%- elif message.role == "assistant" %}' + body + '{%- elif message.role == "tool" %}' + tail
-
-
-def hash_bytes(state, data):
-    for byte in data:  # FNV-1a
-        state = ((state ^ byte) * 0x100000001b3) & 0xffffffffffffffff
-    return state
-
-
-def write_real(folder, path):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    template = with_generation(tokenizer.chat_template)
-    total, trained, rows, state = 0, 0, 0, 0xcbf29ce484222325
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            messages = [{"role": m["role"], "content": "".join(part["value"] for part in m["content"])}
-                        for m in json.loads(line)["messages"]]
-            ids, mask = render(tokenizer, messages, template)
-            assert ids == list(tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"])
-            for identity, mark in zip(ids, mask):
-                state = hash_bytes(state, identity.to_bytes(4, "little") + bytes([mark]))
-            rows, total, trained = rows + 1, total + len(ids), trained + sum(mask)
-    with open(os.path.join(HERE, "qwen3_real.json"), "w", encoding="utf-8") as file:
-        json.dump({"rows": rows, "ids": total, "trained": trained, "fnv1a": f"{state:016x}"}, file)
-        file.write("\n")
-
-
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--real", nargs=2)
-    args = parser.parse_args()
     for name in FAMILIES:
         write_family(name)
-    if args.real:
-        write_real(*args.real)
 
 
 main()

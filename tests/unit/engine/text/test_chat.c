@@ -5,6 +5,7 @@
 #include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { FILE_BYTES_MAX = 8 << 20 };
@@ -212,10 +213,12 @@ static void test_rows(void) {
     row_is(ROW(SET "," ASK "," SAY), OX_CHAT_MESSAGES, IS(S("He") "," U("hi") "," A("yo")) " --t");
     row_is("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
            "\"value\":\"b\"}],\"loss_weight\":0.0},{\"role\":\"assistant\",\"content\":[],\"loss_weight\":1.0},"
-           "{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0}],\"tools\":[]}",
+           "{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0}]}",
            OX_CHAT_MESSAGES,
            IS("{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]},"
               "{'role':'assistant','content':[]}," A("x")) " -t-");
+    row_is("{\"messages\":[" ASK "],\"tools\":[],\"documents\":null}", OX_CHAT_MESSAGES,
+           "{'messages':[" U("hi") "],'tools':[]} -"); /* templates tell an empty list from none */
     /* What the template may know stays; roles are the template's to judge. */
     row_is("{\"messages\":[{\"role\":\"developer\",\"content\":\"a\",\"name\":\"n\"},{\"role\":\"assistant\","
            "\"reasoning_content\":\"r\",\"content\":null,\"tool_calls\":[{\"id\":\"1\"}]}],\"tools\":[{\"f\":1}],"
@@ -555,13 +558,37 @@ static void compare_row(struct subject *subject, const char *family, const json_
     ox_id_mask_free(&marks);
 }
 
+/* Removes every occurrence of `words`. */
+static void strip(char *text, const char *words) {
+    const size_t bytes = strlen(words);
+    for (char *at = text; (at = strstr(at, words)) != NULL;) {
+        memmove(at, at + bytes, strlen(at + bytes) + 1);
+    }
+}
+
+/* A family whose template has lost {% generation %}: the same turns are found by rendering prefixes. */
+static struct subject open_stripped(const char *family) {
+    json_t *config = NULL;
+    REQUIRE_OK(ox_json_load(plain_pathf("%s/%s/tokenizer_config.json", golden, family), FILE_BYTES_MAX, &config));
+    char *const source = strdup(json_string_value(json_object_get(config, "chat_template")));
+    strip(source, "{%- generation %}");
+    strip(source, "{%- endgeneration %}");
+    struct subject out = open_with(family, source, (struct ox_chat_options){.parse_special = true});
+    CHECK(!ox_template_marks_generation(out.chat_template, NULL));
+    free(source);
+    json_decref(config);
+    return out;
+}
+
 static void test_golden(const char *family) {
     struct subject plain = open_family(family, (struct ox_chat_options){0});
     struct subject special = open_family(family, (struct ox_chat_options){.parse_special = true});
-    char path[OX_PATH_BYTES];
+    struct subject stripped = open_stripped(family);
+    /* The others have no generation prompt, so that prefixes alone do not say where their turns begin. */
+    const bool has_prompt = strcmp(family, "chatml") == 0 || strncmp(family, "qwen", 4) == 0;
+    const char *const path = plain_pathf("%s/%s/chats.jsonl", golden, family);
     char *text = NULL;
     size_t bytes = 0, number = 0;
-    snprintf(path, sizeof path, "%s/%s/chats.jsonl", golden, family);
     REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
     for (const char *line = text; line < text + bytes; number++) {
         const char *const end = memchr(line, '\n', (size_t)(text + bytes - line));
@@ -571,12 +598,17 @@ static void test_golden(const char *family) {
             compare_row(&plain, family, row, number);
         }
         compare_row(&special, family, row, number); /* the same ids where no text holds such a string */
+        const json_t *const first = json_array_get(json_object_get(json_object_get(row, "row"), "messages"), 0);
+        if (has_prompt && strcmp(json_string_value(json_object_get(first, "role")), "assistant") != 0) {
+            compare_row(&stripped, family, row, number);
+        }
         json_decref(row);
         line = end + 1;
     }
     CHECK(number >= 14);
     free(text);
     close_subject(&special);
+    close_subject(&stripped);
     close_subject(&plain);
 }
 
