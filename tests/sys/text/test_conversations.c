@@ -19,8 +19,9 @@ static const char chats[] =
     "[{\"name\":\"f\"}]}],\"tools\":[{\"name\":\"f\"}],\"chat_template_kwargs\":{\"end\":\"!\"}}\n";
 static const char one_chat[] =
     "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yo\"}]}\n";
-#define TURNS                                                                                                      \
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.tool_calls }}{{ end }}<|im_end|>\n{% endfor %}"
+#define TURNS                                                                                          \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.tool_calls }}{{ end }}<|im_end|>\n"  \
+    "{% endfor %}"
 static const char template_text[] = TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 static const char dated[] = "{{ strftime_now('%d') }}" TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n"
                             "{% endif %}";
