@@ -10,10 +10,10 @@
 #include <math.h>
 
 /* A linear layer's two passes are three GEMMs. */
-enum { LAYERS = 5, ITEMS = LAYERS + 1, ROUNDS_MAX = 15, DIM_MIN = 128, PASS_GEMMS = 3, TRIAL_DIM = 384, TRIALS = 6 };
+enum { LAYERS = 5, ITEMS = LAYERS + 1, ROUNDS_MAX = 80, DIM_MIN = 128, PASS_GEMMS = 3, TRIAL_DIM = 384, TRIALS = 6 };
 /* One round may take this share of the time, so that there are three at least; and memory at most so much. */
 static const double ROUND_SHARE = 0.25;
-static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, BYTES_MOST = UINT64_C(1) << 30;
+static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, APART_BYTES = UINT64_C(96) << 20, BYTES_MOST = UINT64_C(1) << 30;
 
 struct layer {
     double params;          /* of all layers of the kind in the model */
@@ -26,6 +26,7 @@ struct work {
     struct ox_attention_shape attention;
     double seconds[ITEMS][ROUNDS_MAX]; /* of forward and backward; layers, then attention */
     uint32_t counts[ITEMS];
+    uint64_t at; /* where in memory the next item lies: behind the last, so that caches do not hold it yet */
 };
 
 static double elems_of(const struct layer *layer) {
@@ -58,13 +59,19 @@ static uint64_t attention_bytes(const struct ox_attention_shape *shape, const st
     return 4 * rows * (2 * wide + 2 * narrow + shape->heads) + ox_ops_attention_scratch_bytes(compute, shape) + 4096;
 }
 
-static uint64_t work_bytes(const struct work *work, uint32_t threads) {
+static uint64_t item_bytes(const struct work *work, uint32_t item, uint32_t threads) {
     const struct ox_compute compute = {.device = OX_DEVICE_CPU, .real = OX_REAL_F32, .threads = threads};
-    uint64_t most = attention_bytes(&work->attention, &compute);
-    for (unsigned i = 0; i < LAYERS; i++) {
-        most = ox_max_u64(most, layer_bytes(&work->layers[i]));
+    return item < LAYERS ? layer_bytes(&work->layers[item]) : attention_bytes(&work->attention, &compute);
+}
+
+/* Bytes of the largest item; or of all, one behind the other, if these are not many. */
+static uint64_t work_bytes(const struct work *work, uint32_t threads, bool all) {
+    uint64_t most = 0, sum = 0;
+    for (uint32_t item = 0; item < ITEMS; item++) {
+        most = ox_max_u64(most, item_bytes(work, item, threads));
+        sum += item_bytes(work, item, threads);
     }
-    return most;
+    return all ? ox_max_u64(most, ox_min_u64(sum, APART_BYTES)) : most;
 }
 
 /* ---- what is measured ------------------------------------------------------------------------------- */
@@ -128,8 +135,9 @@ static void shrink(struct work *work, const struct ox_measure_rig *rig, double f
 
 /* ---- running ---------------------------------------------------------------------------------------- */
 
-static enum ox_status run_layer(struct ox_measure_rig *rig, const struct layer *layer, double *seconds) {
-    struct ox_bump room = {.base = rig->arena.base};
+static enum ox_status run_layer(struct ox_measure_rig *rig, const struct layer *layer, uint64_t offset,
+                                double *seconds) {
+    struct ox_bump room = {.base = rig->arena.base + offset};
     const uint64_t in = (uint64_t)layer->rows * layer->in * 4, out = (uint64_t)layer->rows * layer->out * 4;
     const uint64_t weight = (uint64_t)layer->in * layer->out * 4;
     void *const w = ox_bump_alloc(&room, weight), *const dw = ox_bump_alloc(&room, weight);
@@ -146,8 +154,8 @@ static enum ox_status run_layer(struct ox_measure_rig *rig, const struct layer *
 }
 
 static enum ox_status run_attention(struct ox_measure_rig *rig, const struct ox_attention_shape *shape,
-                                    double *seconds) {
-    struct ox_bump room = {.base = rig->arena.base};
+                                    uint64_t offset, double *seconds) {
+    struct ox_bump room = {.base = rig->arena.base + offset};
     const uint64_t rows = (uint64_t)shape->batch * shape->seq;
     const uint64_t wide = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim * 4;
     const uint64_t narrow = rows * shape->heads * shape->head_dim * 4;
@@ -165,9 +173,12 @@ static enum ox_status run_attention(struct ox_measure_rig *rig, const struct ox_
 }
 
 static enum ox_status run_item(struct ox_measure_rig *rig, struct work *work, uint32_t item, double *seconds) {
+    const uint64_t bytes = ox_align_up(item_bytes(work, item, rig->compute.threads), 64);
+    const uint64_t offset = work->at + bytes <= rig->arena.bytes ? work->at : 0;
+    work->at = offset + bytes;
     *seconds = 0;
-    return item < LAYERS ? run_layer(rig, &work->layers[item], seconds)
-                         : run_attention(rig, &work->attention, seconds);
+    return item < LAYERS ? run_layer(rig, &work->layers[item], offset, seconds)
+                         : run_attention(rig, &work->attention, offset, seconds);
 }
 
 /* Runs all items in turn until the time is over. The first round touches the memory, and counts only for items that the
@@ -211,7 +222,7 @@ static enum ox_status guess(struct ox_measure_rig *rig, double *flops) {
     enum ox_status status = OX_OK;
     for (int i = 0; i < TRIALS && status == OX_OK; i++) {
         double seconds = 0;
-        status = run_layer(rig, &trial, &seconds);
+        status = run_layer(rig, &trial, 0, &seconds);
         least = fmin(least, fmax(seconds, 1e-9));
     }
     *flops = flops_of(&trial) / least;
@@ -222,12 +233,12 @@ static enum ox_status guess(struct ox_measure_rig *rig, double *flops) {
 static enum ox_status open_for(const struct ox_measure_input *input, uint64_t end_ns, double flops, struct work *work,
                                struct ox_measure_rig *rig) {
     const uint64_t now_ns = ox_clock_ns(), left_ns = end_ns > now_ns ? end_ns - now_ns : 1;
-    const struct ox_probe_room room = {.bytes = work_bytes(work, input->compute_threads), .least = BYTES_LEAST,
+    const struct ox_probe_room room = {.bytes = work_bytes(work, input->compute_threads, true), .least = BYTES_LEAST,
                                        .end_ns = now_ns + left_ns / 2};
     const enum ox_status status = ox_measure_rig_open(input->compute_threads, &room, rig);
     if (status == OX_OK) {
         shrink(work, rig, flops, INFINITY, rig->arena.bytes);
-        if (work_bytes(work, input->compute_threads) > rig->arena.bytes) {
+        if (work_bytes(work, input->compute_threads, false) > rig->arena.bytes) {
             ox_measure_rig_close(rig);
             return ox_fail(OX_E_NOMEM, "the machine gives memory too slowly");
         }
