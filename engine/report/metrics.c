@@ -103,14 +103,14 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
     metrics->last.step = report->step;
     write_line(metrics, json_pack(
-        "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",
+        "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "type", "step", "step",
         (json_int_t)report->step, "loss", ox_json_number(result->loss), "grad_norm", ox_json_number(result->grad_norm),
         "grad_scale", ox_json_number(result->grad_scale), "learning_rate", ox_json_number(report->learning_rate),
         "skipped", !result->finite, "tokens", (json_int_t)report->tokens, "tokens_seen",
         (json_int_t)report->tokens_seen, "seconds", ox_json_number(report->wall_seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "tokens_per_second", ox_json_number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
-        traffic_json(result->traffic)));
+        traffic_json(result->traffic), "speculated", result->speculated));
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {

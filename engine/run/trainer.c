@@ -283,7 +283,7 @@ static bool begins_with_weights(const struct ox_trainer *trainer) {
 
 /* Chooses the rate and the warmup that are not given: steps that fresh weights need make trained ones forget. A
  * schedule without a warmup keeps none. The values are recorded with the run. */
-static void choose_rate(struct ox_trainer *trainer) {
+static enum ox_status choose_rate(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const bool given = begins_with_weights(trainer);
     const bool own_rate = config->learning_rate == 0;
@@ -293,14 +293,18 @@ static void choose_rate(struct ox_trainer *trainer) {
     config->warmup_ratio = own_warmup ? 0.03 : config->warmup_ratio;
     config->warmup_steps = config->warmup_steps < 0 ? 0 : config->warmup_steps;
     trainer->rate_chosen_for = !own_rate && !own_warmup ? NULL : given ? "given" : "fresh";
+    if (config->min_lr > config->learning_rate) { /* the configuration checks a rate that is given */
+        return ox_fail(OX_E_CONFIG, "--min-lr %g is above the learning rate %g, which is chosen because weights are "
+                       "%s; give a smaller one, or --learning-rate", config->min_lr, config->learning_rate,
+                       given ? "given" : "fresh");
+    }
+    return OX_OK;
 }
 
 enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     enum ox_status status = ox_trainer_open_model(trainer, weights);
     OX_TRY(status, ox_trainer_check_data(trainer));
-    if (status == OX_OK) {
-        choose_rate(trainer);
-    }
+    OX_TRY(status, choose_rate(trainer));
     return status == OX_OK ? set_engine_config(trainer) : status;
 }
 

@@ -104,6 +104,8 @@ struct ox_trainer {
     uint64_t retried_step, retry_count; /* the last step that was repeated after a drive failed; how many were */
     struct ox_trainer_persist persist;
     struct ox_trainer_saving saving;
+    uint64_t repeated_in_row;    /* steps in a row whose updates in backward did not count */
+    bool told_of_repeats;
     bool stepped;        /* this process has taken a step */
     bool is_torn;        /* a step or its commit failed: the engine's planes must not be saved as this state */
     double step_seconds; /* time of the last step, by which a stop may wait for the next one */

@@ -111,6 +111,20 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
                                                 .result = {.loss = NAN, .grad_norm = NAN, .grad_scale = NAN}});
 }
 
+/* Says once that the plan's updates in backward do not count, because the norm is clipped step after step. */
+static void note_speculation(struct ox_trainer *trainer, const struct ox_step_result *result) {
+    enum { REPEATS = 8 };
+    const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
+    trainer->repeated_in_row = units == 0 || result->speculated ? 0 : trainer->repeated_in_row + 1;
+    if (trainer->repeated_in_row == REPEATS && !trainer->told_of_repeats) {
+        trainer->told_of_repeats = true;
+        ox_log(OX_LOG_INFO, "the gradient norm was clipped in the last %d steps (--max-grad-norm %g), so the last %u "
+               "units were not updated in backward, as planned, but in the next step's forward, with their gradients "
+               "read again: steps take longer than predicted; --optimizer-overlap held plans without this, and a "
+               "larger --max-grad-norm clips less", REPEATS, trainer->config.max_grad_norm, units);
+    }
+}
+
 static enum ox_status take_step(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     const uint64_t windows = ox_trainer_step_rows(trainer, trainer->state.cursor);
@@ -146,6 +160,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
         next.nonfinite_in_row = trainer->state.nonfinite_in_row;
     }
     trainer->state = next;
+    note_speculation(trainer, &report.result);
     if (report.result.finite && !input.in_memory) {
         trainer->persist.last_step = next.step;
     }

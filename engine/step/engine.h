@@ -175,6 +175,7 @@ struct ox_step_result {
     double grad_scale;      /* 1 when not clipped */
     bool finite;            /* false: the step was skipped, nothing has changed */
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
+    bool speculated;        /* the last units were updated in backward, and the norm was not clipped, so that counted */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
     /* Bytes that crossed links, counted where they did, with those of an update finished alone since the

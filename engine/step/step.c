@@ -494,6 +494,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     out->grad_scale = engine->step.grad_scale;
     out->finite = engine->step.finite;
     out->committed = engine->step.committed;
+    out->speculated = (engine->step.facts & OX_FACT_SPECULATES) != 0 && out->finite && out->grad_scale == 1.0;
     return OX_OK;
 }
 

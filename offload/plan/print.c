@@ -90,7 +90,21 @@ static void print_homes(FILE *out, const struct ox_plan_input *in) {
     }
 }
 
+static uint64_t all_traffic(const struct ox_plan *plan) {
+    uint64_t sum = 0;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            sum += plan->traffic[link][kind];
+        }
+    }
+    return sum;
+}
+
 static void print_traffic(FILE *out, const struct ox_plan *plan) {
+    if (all_traffic(plan) == 0) {
+        fprintf(out, "\ntraffic per step: none, all of it stays where it is\n");
+        return;
+    }
     fprintf(out, "\ntraffic per step    ");
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         fprintf(out, "%12s", ox_link_name((enum ox_link)link));

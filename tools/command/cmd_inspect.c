@@ -407,6 +407,9 @@ static void print_value(const char *key, const json_t *value) {
 /* Prints one line per object, with the names in a column. */
 static void print_table(const char *title, const json_t *list) {
     size_t width = 0;
+    if (json_array_size(list) == 0) {
+        return;
+    }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *const name = json_string_value(json_object_get(json_array_get(list, i), "name"));
         width = name != NULL && strlen(name) > width ? strlen(name) : width;

@@ -82,7 +82,7 @@ static void install_handlers(void) {
 /* Sums over steps. */
 struct sums {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-    uint64_t steps, tokens, batch_tokens, skipped, empty;
+    uint64_t steps, tokens, batch_tokens, skipped, empty, speculated;
     double loss; /* sum over steps neither skipped nor empty */
     double seconds, busy_seconds;
 };
@@ -136,6 +136,7 @@ static void add_step(struct sums *sums, const struct ox_step_report *report) {
     sums->batch_tokens += report->batch_tokens;
     sums->skipped += report->tokens > 0 && !report->result.finite;
     sums->empty += report->tokens == 0;
+    sums->speculated += report->result.speculated;
     sums->loss += report->tokens > 0 && report->result.finite ? report->result.loss : 0;
     sums->seconds += report->wall_seconds;
     sums->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
@@ -210,6 +211,13 @@ static void on_saved(void *context, const char *path, double seconds) {
 /* ---- results -------------------------------------------------------------------------------------- */
 
 static void print_traffic(const struct sums *all) {
+    uint64_t total = 0;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        total += link_bytes(all->traffic, link);
+    }
+    if (total == 0) {
+        return;
+    }
     printf("traffic per step, measured (MiB)\n  %-12s", "");
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         printf("%12s", ox_link_name((enum ox_link)link));
@@ -240,7 +248,8 @@ static void print_result(const struct ox_trainer *trainer) {
     }
 }
 
-static void print_summary(const struct progress *progress) {
+static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
+    const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
     const struct sums *const all = &progress->all;
     if (all->steps > 0) {
         printf("%" PRIu64 " step%s, %" PRIu64 " tokens (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
@@ -258,6 +267,11 @@ static void print_summary(const struct progress *progress) {
         if (all->empty > 0) {
             printf("%" PRIu64 " step%s no token to be trained on\n", all->empty,
                    all->empty == 1 ? " had" : "s had");
+        }
+        if (units > 0 && all->speculated < all->steps) {
+            printf("%" PRIu64 " of %" PRIu64 " steps updated the last %" PRIu32 " units in backward, as planned; the "
+                   "norm of the others was clipped, so these units were updated in the next forward, from gradients "
+                   "read again\n", all->speculated, all->steps, units);
         }
         print_traffic(all);
     }
@@ -523,7 +537,7 @@ static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *
     status = ox_trainer_run(trainer, &events, &hooks, ended_by);
     end_line(&progress);
     if (status == OX_OK && !config->quiet) {
-        print_summary(&progress);
+        print_summary(trainer, &progress);
     }
     if (status == OX_OK) {
         print_result(trainer);

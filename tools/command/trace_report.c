@@ -171,14 +171,15 @@ static void text_chain(const struct ox_trace_report *report, FILE *out) {
 }
 
 static void text_bytes(const struct ox_trace_report *report, FILE *out) {
-    fprintf(out, "\nbytes of the step        measured     planned\n");
+    const char *heading = "\nbytes of the step        measured     planned\n"; /* before the first row */
     for (uint32_t link = 0; link < report->head->names[OX_TRACE_LINKS].count; link++) {
         uint64_t planned = 0;
         char a[OX_SIZE_TEXT_BYTES], b[OX_SIZE_TEXT_BYTES];
         const uint64_t bytes = ox_trace_report_bytes(report, link, &planned);
         if (bytes + planned > 0) {
-            fprintf(out, "  %-18s %12s%12s%s\n", report->head->names[OX_TRACE_LINKS].text[link],
+            fprintf(out, "%s  %-18s %12s%12s%s\n", heading, report->head->names[OX_TRACE_LINKS].text[link],
                     ox_size_text(bytes, a), ox_size_text(planned, b), bytes == planned ? "" : "  differs");
+            heading = "";
         }
     }
 }

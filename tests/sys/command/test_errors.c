@@ -622,6 +622,25 @@ static void test_quiet(void) {
     CHECK(strstr(process.outcome.err, "offload: ") == process.outcome.err);
 }
 
+/* ---- tables ------------------------------------------------------------------------------------------ */
+
+/* A table without a row is not printed: nothing moves in a run in memory, and a description has no tensors. */
+static void test_empty_tables(void) {
+    begin_train("--max-steps 1");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "\ntraffic per step: none, all of it stays where it is\n") != NULL);
+    CHECK(strstr(process.outcome.out, "traffic per step") == NULL);
+    files_remove_folder(output);
+    files_make_folder("description");
+    char *const text = files_read(config_path, NULL);
+    files_write_text("description/config.json", text);
+    free(text);
+    begin("inspect");
+    sys_args_word(&args, "--model=%s", test_path("description"));
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "model folder") != NULL && strstr(process.outcome.out, "tensors") == NULL);
+}
+
 int main(void) {
     config_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
@@ -641,6 +660,7 @@ int main(void) {
     test_output();
     test_resolved();
     test_quiet();
+    test_empty_tables();
     test_damaged_checkpoint();
     test_drives();
     test_memory_drive();
