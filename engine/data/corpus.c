@@ -178,6 +178,24 @@ static uint64_t hash_columns(const struct ox_chat_columns *columns) {
     return ox_hash_seed(words, OX_COLUMN_COUNT);
 }
 
+/* What of the date the ids depend on: the day, and what a conversation shows of it, which may be the time too. */
+static uint64_t date_key(const struct source *source) {
+    const struct ox_template *const chat_template = source->chat_template;
+    const struct tm now = ox_chat_date(source->config->clock_s);
+    if (chat_template == NULL || !ox_template_uses_date(chat_template)) {
+        return 0;
+    }
+    struct ox_jinja_output output = {0};
+    json_t *const row = json_pack("{s:[{s:s,s:s},{s:s,s:s}],s:O}", "messages", "role", "user", "content", "Yes?",
+                                  "role", "assistant", "content", "No.", "chat_template_kwargs", source->kwargs);
+    const bool shown = row != NULL && ox_template_render(chat_template, row, &now, &output) == OX_OK;
+    const uint64_t words[] = {(uint64_t)now.tm_year, (uint64_t)now.tm_yday,
+                              shown ? hash_text(output.text) : (uint64_t)source->config->clock_s};
+    ox_jinja_output_free(&output);
+    json_decref(row);
+    return ox_hash_seed(words, sizeof words / sizeof *words);
+}
+
 /* A hash of everything but the text that decides ids. */
 static uint64_t key_of(const struct source *source) {
     const struct ox_corpus_rules *const rules = &source->rules;
@@ -203,9 +221,7 @@ static uint64_t key_of(const struct source *source) {
         hash_text(source->config->chat_template_kwargs),
         hash_columns(rules->columns),
         source->chat_template != NULL ? ox_template_hash(source->chat_template) : 0,
-        source->chat_template != NULL && ox_template_uses_date(source->chat_template)
-            ? (uint64_t)source->config->clock_s
-            : 0,
+        date_key(source),
     };
     const uint64_t both[] = {ox_hash_seed(words, sizeof words / sizeof *words),
                              rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0};

@@ -141,6 +141,12 @@ static void test_date(void) {
     sys_args_word(&args, "--output=%s", test_path("fresh"));
     sys_run_well(&args, &process);
     CHECK(says("tokenized in"));
+    set_date(FIRST_DAY + 3 * DAY + 60); /* the template prints the day alone */
+    begin("tokenize", "--seq-len 64");
+    sys_args_word(&args, "--data-cache=%s", test_path("run/cache"));
+    sys_run_well(&args, &process);
+    CHECK(says("from the cache"));
+    set_date(FIRST_DAY + 3 * DAY);
 
     /* A run of an earlier version has no date: it gets one at its next resume. */
     const char *const path = test_path("run/run.json");
