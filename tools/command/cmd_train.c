@@ -425,8 +425,9 @@ static const char BUILTIN[] = "builtin";
 static bool user_path(const char *variable, const char *standard, const char *name, char path[OX_CONFIG_TEXT_BYTES]) {
     const char *const folder = getenv(variable), *const home = getenv("HOME");
     const bool given = folder != NULL && folder[0] == '/';
-    const int length = given || home != NULL ? snprintf(path, OX_CONFIG_TEXT_BYTES, "%s%s/%s", given ? folder : home,
-                                                        given ? "" : standard, name) : -1;
+    const bool any = given || (home != NULL && home[0] == '/');
+    const int length = any ? snprintf(path, OX_CONFIG_TEXT_BYTES, "%s%s/%s", given ? folder : home,
+                                      given ? "" : standard, name) : -1;
     if (length < 0 || length >= OX_CONFIG_TEXT_BYTES) {
         path[0] = '\0';
     }

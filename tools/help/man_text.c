@@ -84,6 +84,9 @@ static const struct ox_page pages[] = {
          "`offload train` and starts no run. When nothing fits, it prints the nearest plan, and the error names a "
          "budget that would do.",
      .usage = "wrong usage or configuration, or no plan fits the budget",
+     .files = "~/.config/offload/machine.json\tthe profile of this machine, if there is one; else\n"
+              "~/.cache/offload/machine-*.json\twhat runs and plans measured of it; XDG_CONFIG_HOME and XDG_CACHE_HOME "
+              "move them, and OFFLOAD_PROFILE names another profile, or builtin: none\n",
      .examples =
          "offload plan --model Qwen3-8B --host-mem 48GiB --nvme /mnt/nvme0:400GiB --dtype bf16\tCheck whether a model "
          "fits this machine:\n"

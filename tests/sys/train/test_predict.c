@@ -220,6 +220,26 @@ static void test_run(const char *fast) {
     json_decref(expected);
 }
 
+/* Trains to `steps` with state on a drive of its own; `resume` "": from the start. */
+static void train_to(const char *name, int steps, const char *profile, const char *resume) {
+    sys_args_train(&args, model_path, text_path, name);
+    sys_args_add(&args, "--seq-len 32 --batch-size 2 --gradient-accumulation-steps 2 --lr-scheduler-type constant");
+    sys_args_word(&args, "--max-steps=%d", steps);
+    sys_args_word(&args, "--profile=%s", profile);
+    sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
+    sys_args_add(&args, resume);
+    sys_run_well(&args, &process);
+}
+
+/* A run whose machine is another at the resume, by a measurement for example, goes on with the same bits. */
+static void test_other_speeds(const char *fast, const char *drive) {
+    train_to("straight", 4, fast, "");
+    train_to("turned", 2, fast, "");
+    train_to("turned", 4, drive, "--resume-from-checkpoint latest");
+    CHECK(strstr(process.outcome.err, "resumed at step 2") != NULL);
+    CHECK(sys_same_checkpoint(test_path("straight/checkpoint-4"), test_path("turned/checkpoint-4")));
+}
+
 int main(void) {
     model_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
@@ -234,6 +254,7 @@ int main(void) {
     test_choice();
     test_other_machine();
     test_run(fast);
+    test_other_speeds(fast, drive);
     test_standard_place(slow);
     test_measured();
     return test_end();
