@@ -83,6 +83,9 @@ static enum ox_status measure(struct drive *drive, struct ox_machine_drive *out)
         out->read_core_seconds = ox_probe_median(drive->cores[OX_PROBE_READ], drive->rounds);
         out->latency_seconds = latencies.read;
         out->flush_seconds = latencies.flush;
+        if (!(fmin(fmin(out->write_rate, out->read_rate), out->mix_rate) > 0)) {
+            return ox_fail(OX_E_BUSY, "the time was over before each of writes, reads and both had a turn");
+        }
     }
     return status;
 }

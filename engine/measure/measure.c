@@ -32,7 +32,7 @@ struct measuring {
     struct ox_measure_kept kept;
     char today[OX_MEASURE_DAY_BYTES];
     uint64_t begin_ns;
-    bool measured; /* something was measured now */
+    bool measured, took; /* something was measured now; something was taken from the file */
 };
 
 OX_PRINTF(2, 3) static void add_note(struct ox_measured *out, const char *fmt, ...) {
@@ -105,6 +105,7 @@ static bool take_kept(struct measuring *m, const char *key, struct ox_measure_va
     if (!ox_measure_kept_get(&m->kept, key, values, count, day)) {
         return false;
     }
+    m->took = true;
     if (m->out->day[0] == '\0' || strcmp(day, m->out->day) < 0) {
         snprintf(m->out->day, sizeof m->out->day, "%s", day);
     }
@@ -272,7 +273,7 @@ static void today(char *day) {
 static void measure_well(struct measuring *m) {
     const struct ox_machine nominal = *m->machine;
     measure_parts(m);
-    if (ox_machine_check("measurement", m->machine) != OX_OK) {
+    if (m->took && ox_machine_check("measurement", m->machine) != OX_OK) {
         add_note(m->out, "%s; it is measured anew", ox_error_text());
         *m->machine = nominal;
         json_object_clear(m->kept.parts);
