@@ -1,5 +1,6 @@
 #include "engine/run/preview.h"
 
+#include "base/log.h"
 #include "base/pool.h"
 #include "engine/data/token_cache.h"
 #include "engine/run/trainer_internal.h"
@@ -96,6 +97,10 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
     OX_TRY(status, open_tokenizer(&preview));
     OX_TRY(status, open_row(&preview));
     OX_TRY(status, ox_trainer_open_data(preview.trainer));
+    if (status == OX_E_CONFIG && row_max == 0 && preview.trainer->input.train != NULL) {
+        ox_log(OX_LOG_WARN, "training would refuse this: %s", ox_error_text()); /* what there is can be counted */
+        status = OX_OK;
+    }
     if (status == OX_OK) {
         count_data(preview.trainer, out);
     }

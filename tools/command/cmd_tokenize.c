@@ -1,5 +1,6 @@
-/* `offload tokenize`: turns texts into ids, as lines for another program, as a token file, or as a count with the
- * speed. It adds no special tokens. With --render it prints conversations as the model's chat template writes them. */
+/* `offload tokenize`: turns texts into ids, as lines for another program or as a token file, without special tokens;
+ * or counts what training would see of them. With --render it prints conversations as the model's chat template writes
+ * them. */
 #include "tools/command/cmd.h"
 #include "tools/command/show.h"
 
@@ -208,7 +209,8 @@ int ox_cmd_tokenize(const struct ox_config *config) {
     if (config->render) {
         return ox_cmd_exit(render_rows(config));
     }
-    if (config->show || config->data_cache[0] != '\0') {
+    const bool counts = !config->jsonl && config->output_dir[0] == '\0' && config->data_count > 0;
+    if (config->show || counts || config->data_cache[0] != '\0') {
         return ox_cmd_exit(ox_show(config));
     }
     const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;

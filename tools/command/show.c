@@ -4,6 +4,7 @@
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "engine/run/preview.h"
 
 #include <inttypes.h>
@@ -131,12 +132,32 @@ static enum ox_status print_row_json(void *context, const struct ox_tokenizer *t
     return ox_print_json(stdout, json, JSON_COMPACT, "the sequences");
 }
 
-enum ox_status ox_show(const struct ox_config *config) {
-    const bool json = strcmp(config->format, "json") == 0;
-    const uint64_t rows = !config->show ? 0 : config->max_windows > 0 ? config->max_windows : 1;
+static enum ox_status print_counts_json(const struct ox_preview *preview) {
+    const struct ox_windows_counts *const counts = &preview->counts;
+    return ox_print_json(stdout, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "documents",
+                                           (json_int_t)preview->documents, "tokens", (json_int_t)preview->tokens,
+                                           "trained_tokens", (json_int_t)preview->trained, "dropped_documents",
+                                           (json_int_t)counts->untrained_documents, "dropped_tokens",
+                                           (json_int_t)counts->dropped_tokens, "sequences", (json_int_t)counts->rows,
+                                           "sequence_tokens", (json_int_t)preview->seq, "fill", counts->fill),
+                         JSON_COMPACT | JSON_REAL_PRECISION(9), "the counts");
+}
+
+enum ox_status ox_show(const struct ox_config *given) {
+    static struct ox_config config; /* tens of kilobytes */
+    config = *given;
+    /* A tokenizer.json in place of a folder is enough to count. */
+    if (!config.show && config.tokenizer[0] == '\0' && ox_path_is_file(config.model)) {
+        memcpy(config.tokenizer, config.model, sizeof config.tokenizer);
+        config.model[0] = '\0';
+    }
+    const bool json = strcmp(config.format, "json") == 0;
+    const uint64_t rows = !config.show ? 0 : config.max_windows > 0 ? config.max_windows : 1;
     struct ox_preview preview;
-    const enum ox_status status = ox_preview_rows(config, rows, json ? print_row_json : print_row, NULL, &preview);
-    if (status == OX_OK && !json) {
+    enum ox_status status = ox_preview_rows(&config, rows, json ? print_row_json : print_row, NULL, &preview);
+    if (status == OX_OK && json && !config.show) {
+        status = print_counts_json(&preview);
+    } else if (status == OX_OK && !json) {
         printf("%" PRIu64 " document%s | %" PRIu64 " token%s | %" PRIu64 " may be trained | %" PRIu64 " sequence%s of %"
                PRIu32 ", %.1f %% of the positions used\n", preview.documents, ox_plural(preview.documents),
                preview.tokens, ox_plural(preview.tokens), preview.trained, preview.counts.rows,

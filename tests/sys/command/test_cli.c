@@ -177,8 +177,9 @@ static void test_tokenize(void) {
     refused("tokenize --model tests/golden/tokenizers/qwen.json", "--data is missing");
     refused("tokenize --model /nonexistent --data x", "/nonexistent");
     refused("tokenize --model tests/golden/tokenizers/qwen.json --jsonl --data /nonexistent", "/nonexistent");
-    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md", " tokens | ");
-    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md --format json",
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md --quiet",
+            " tokens | ");
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md --quiet --format json",
             "\"tokens\":");
     refused("tokenize --model tests/golden/tokenizers --data x --render", "no chat template");
     refused("tokenize --model tests/golden/chat/chatml --data /nonexistent --render", "/nonexistent");

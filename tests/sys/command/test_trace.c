@@ -325,9 +325,10 @@ static void test_top_far(void) {
     static char lines[1 << 20];
     char words[SYS_PATH_BYTES * 2];
     static const char *const losses[][2] = {{"2.5", "loss 2.5000, perplexity 12.000"},
-                                            {"null", "loss not finite, perplexity 12.000"}};
+                                            {"null", "loss not finite, perplexity 12.000"},
+                                            {"\"2.5\"", "loss not given, perplexity 12.000"}};
     files_make_folder("far");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         size_t used = (size_t)snprintf(lines, sizeof lines, "{\"type\":\"step\",\"step\":1,\"loss\":3}\n"
                                        "{\"type\":\"eval\",\"step\":1,\"eval_loss\":%s,\"perplexity\":12}\n",
                                        losses[i][0]);

@@ -226,6 +226,54 @@ static void test_refusals(void) {
     expect_refused("--tokenizer");
 }
 
+/* ---- counted ---------------------------------------------------------------------------------------- */
+
+static json_int_t counted(const json_t *counts, const char *key) {
+    return json_integer_value(json_object_get(counts, key));
+}
+
+/* What is counted equals what a run with the same options says, rows without a trained token included. */
+static void count_as_train(const char *data, const char *words, json_int_t dropped) {
+    char line[256];
+    begin("tokenize", data, "--format json");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    json_t *const counts = json_loads(process.outcome.out, 0, NULL);
+    begin("train", data, "--from-scratch --max-steps 1 --eval-fraction 0 --compute-threads 1 --host-mem 64MiB");
+    sys_args_word(&args, "--output=%s", test_path("counted"));
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    snprintf(line, sizeof line, ": %d documents, %d tokens, %d of them trained; ", (int)counted(counts, "documents"),
+             (int)counted(counts, "tokens"), (int)counted(counts, "trained_tokens"));
+    CHECK(strstr(process.outcome.err, line) != NULL);
+    snprintf(line, sizeof line, "training: %d of %d documents has no token to be trained on", (int)dropped,
+             (int)counted(counts, "documents"));
+    CHECK(counted(counts, "dropped_documents") == dropped);
+    CHECK((strstr(process.outcome.err, line) != NULL) == (dropped > 0));
+    if (counted(counts, "fill") > 0) {
+        snprintf(line, sizeof line, " in %d sequence", (int)counted(counts, "sequences"));
+        CHECK(strstr(process.outcome.err, line) != NULL);
+    }
+    json_decref(counts);
+    files_remove_folder("counted");
+}
+
+static void test_counts(void) {
+    static const char asked[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"nothing to train\"}]}\n";
+    char rows[sizeof chats + sizeof asked];
+    snprintf(rows, sizeof rows, "%s%s", chats, asked);
+    const char *const path = files_write_text("more.jsonl", rows);
+    count_as_train(path, "--seq-len 64", 1);
+    count_as_train(path, "--seq-len 64 --packing pad", 1);
+    count_as_train(chats_path, "--seq-len 32 --packing stream", 0);
+    count_as_train(chats_path, "--seq-len 64 --add-eos off --chat-template llama2 --parse-special", 0);
+    /* A text that is too short to train on can be counted. */
+    begin("tokenize", files_write_text("short.txt", "the cat"), "");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "1 document | 6 tokens | 6 may be trained | 0 sequences of ") != NULL);
+    CHECK(strstr(process.outcome.err, "warning: training would refuse this: ") != NULL);
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     chats_path = files_write_text("chats.jsonl", chats);
@@ -234,5 +282,6 @@ int main(void) {
     test_json();
     test_cache();
     test_refusals();
+    test_counts();
     return test_end();
 }
