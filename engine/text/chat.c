@@ -386,7 +386,8 @@ static enum ox_status render_plain(struct ox_chat_renderer *renderer, const stru
     const int64_t bos = ox_tokenizer_bos(renderer->tokenizer), eos = ox_tokenizer_eos(renderer->tokenizer);
     const size_t prompt_bytes = chat->prompt != NULL ? strlen(chat->prompt) : 0, text_bytes = strlen(chat->text);
     const bool control = renderer->options.parse_special;
-    const struct ox_text_part parts[] = {{.end = prompt_bytes, .control = control},
+    const bool trains_prompt = renderer->options.train_on == OX_TRAIN_ON_PROMPTS;
+    const struct ox_text_part parts[] = {{.end = prompt_bytes, .control = control, .marked = trains_prompt},
                                          {.end = prompt_bytes + text_bytes, .control = control, .marked = true}};
     const size_t first = prompt_bytes == 0, end = text_bytes == 0 ? 1 : 2; /* no part is empty */
     enum ox_status status = OX_OK;

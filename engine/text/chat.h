@@ -24,7 +24,7 @@ extern "C" {
 
 enum ox_chat_kind {
     OX_CHAT_TEXT,       /* `text` without a template; all of it is trained */
-    OX_CHAT_COMPLETION, /* `prompt`, then `text`, without a template; the text is trained */
+    OX_CHAT_COMPLETION, /* `prompt`, then `text`, without a template; OX_TRAIN_ON_PROMPTS trains the prompt too */
     OX_CHAT_MESSAGES,   /* `conversation`, rendered by the template */
 };
 

@@ -428,6 +428,9 @@ static void test_plain_rows(void) {
     expect("chatml", "{\"text\":\"\"}", "*<|im_end|>");
     expect("llama2", "{\"prompt\":\"hi\",\"completion\":\" more\"}", "|<s>|▁h|i*▁m*or*e*</s>");
     expect("llama2", "{\"text\":\"hi\"}", "|<s>*▁h*i*</s>");
+    const struct ox_chat_options prompts = {.train_on = OX_TRAIN_ON_PROMPTS}, last = {.train_on = OX_TRAIN_ON_LAST};
+    expect_with("chatml", prompts, "{\"prompt\":\"hi\",\"completion\":\"yo\"}", "*h*i*y*o*<|im_end|>");
+    expect_with("chatml", last, "{\"prompt\":\"hi\",\"completion\":\"yo\"}", "|h|i*y*o*<|im_end|>");
 }
 
 /* ---- special tokens and options ------------------------------------------------------------------------------ */
