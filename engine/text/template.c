@@ -274,7 +274,9 @@ static enum ox_status set_hash(struct ox_template *chat_template) {
     if (tokens == NULL) {
         return no_memory();
     }
-    chat_template->hash = ox_hash64(tokens, strlen(tokens), 0);
+    /* Without a choice only the template named default serves conversations: the key tells a chosen other one apart. */
+    const bool is_other = chat_template->chosen != NULL && strcmp(chat_template->chosen->name, "default") != 0;
+    chat_template->hash = ox_hash64(tokens, strlen(tokens), is_other);
     for (size_t i = 0; i < chat_template->count; i++) {
         const struct named *const named = &chat_template->named[i];
         if (chat_template->chosen == NULL || chat_template->chosen == named) {

@@ -155,6 +155,11 @@ static void test_hash(void) {
     files_make_folder("hash/additional_chat_templates");
     write_in("hash", "additional_chat_templates/rag.jinja", "c");
     CHECK(hash_of("hash", "chatml", false) == chosen && hash_of("hash", "rag", false) != chosen);
+    /* Without a choice a single template of another name serves no conversation, so what it made is not used again. */
+    write_in("other", "tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"a\"}]}");
+    CHECK(hash_of("other", "", false) != hash_of("other", "rag", false));
+    write_in("other", "tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}]}");
+    CHECK(hash_of("other", "", false) == hash_of("other", "default", false));
 }
 
 static void test_tokens(void) {
