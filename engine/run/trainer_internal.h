@@ -166,9 +166,10 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 /* Writes config.resolved.yaml: without options that delete or that say how this process started, its paths absolute. */
 OX_MUST enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer);
 enum { OX_OPTIONS_LINE_BYTES = 640 };
-/* Writes to `text` (OX_OPTIONS_LINE_BYTES) and returns the options that may change bits and differ from those recorded
- * beside the checkpoint `origin`, or in the run's folder where it names the store; "" if none is known to differ. */
-const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, char *text);
+/* Writes to `text` (OX_OPTIONS_LINE_BYTES) and returns the options that differ from those recorded beside the
+ * checkpoint `origin`, or in the run's folder where it names the store: with `data` those that decide the tokens, else
+ * those that numerics_hash covers. "" if none is known to differ. */
+const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, bool data, char *text);
 
 /* ---- trainer_persist.c ---- */
 

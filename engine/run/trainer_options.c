@@ -39,6 +39,9 @@ static void make_paths_absolute(struct ox_config *config) {
     for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++) {
         make_absolute(paths[i], folder);
     }
+    if (access(config->chat_template, F_OK) == 0) {
+        make_absolute(config->chat_template, folder); /* else it is the name of a template */
+    }
     for (uint32_t i = 0; i < config->data_count; i++) {
         make_absolute(config->data[i].path, folder);
     }
@@ -69,7 +72,7 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
 
 /* ---- comparing ------------------------------------------------------------------------------------------------ */
 
-/* The options that numerics_hash covers. */
+/* The options that numerics_hash covers; of --data it covers the weights, of --eval-data whether it is given. */
 static const char *const numerics[] = {
     "per-device-train-batch-size", "gradient-accumulation-steps", "max-seq-length", "max-steps", "num-train-epochs",
     "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr", "min-lr-ratio", "decay-steps",
@@ -78,6 +81,13 @@ static const char *const numerics[] = {
     "dtype", "grad-dtype", "device", "compute-threads", "packing", "document-mask", "overlong", "bos-per-window",
     "eval-fraction",
 };
+/* The options that decide which tokens are made of the data, beside --data itself. */
+static const char *const data_options[] = {
+    "data-format", "tokenizer", "document-separator", "add-bos", "add-eos", "chat-template", "chat-template-kwargs",
+    "train-on", "parse-special", "column-messages", "column-prompt", "column-completion", "column-instruction",
+    "column-input", "column-output", "column-system", "column-text", "column-tools", "column-role", "column-content",
+};
+enum { SHOWN_BYTES = 160, SHOWN_HEAD_BYTES = 40, SHOWN_TAIL_BYTES = 100 };
 
 /* Loads the record beside a checkpoint; for the store, whose `origin` is no path, that of the run's folder. */
 static enum ox_status load_record(const struct ox_trainer *trainer, const char *origin, struct ox_config *out) {
@@ -89,30 +99,85 @@ static enum ox_status load_record(const struct ox_trainer *trainer, const char *
     return status;
 }
 
-/* Appends "--seed 42, now 43" if the option differs. */
+/* Writes a value to `shown` (SHOWN_BYTES): without the middle of a long one, because a line of the log is short. */
+static const char *show(const char *value, char *shown) {
+    const size_t bytes = strlen(value);
+    if (bytes < SHOWN_HEAD_BYTES + SHOWN_TAIL_BYTES) {
+        snprintf(shown, SHOWN_BYTES, "%s", bytes > 0 ? value : "none");
+    } else {
+        snprintf(shown, SHOWN_BYTES, "%.*s...%s", SHOWN_HEAD_BYTES, value, value + bytes - SHOWN_TAIL_BYTES);
+    }
+    return shown;
+}
+
+/* Appends "--seed 42, now 43" if the values differ. */
+static void add_values(const char *name, const char *before, const char *now, char *text) {
+    char shown[2][SHOWN_BYTES];
+    const size_t used = strlen(text), room = OX_OPTIONS_LINE_BYTES - used;
+    if (strcmp(before, now) == 0) {
+        return;
+    }
+    const int bytes = snprintf(text + used, room, "%s--%s %s, now %s", used > 0 ? "; " : "", name,
+                               show(before, shown[0]), show(now, shown[1]));
+    if (bytes < 0 || (size_t)bytes >= room) {
+        text[used] = '\0'; /* whole entries only */
+    }
+}
+
+/* Appends one option if it differs. */
 static void add_difference(const struct ox_config *now, const struct ox_config *before, const char *name, char *text) {
     char values[2][OX_CONFIG_TEXT_BYTES];
     const struct ox_option *const option = ox_option_find(name);
-    const size_t used = strlen(text), room = OX_OPTIONS_LINE_BYTES - used;
+    if (option->type == OX_OPT_PROSE) {
+        add_values(name, (const char *)before + option->offset, (const char *)now + option->offset, text);
+        return;
+    }
     ox_config_text(before, option, values[0]);
     ox_config_text(now, option, values[1]);
-    if (strcmp(values[0], values[1]) != 0) {
-        const int bytes = snprintf(text + used, room, "%s--%s %s, now %s", used > 0 ? "; " : "", name, values[0],
-                                   values[1]);
-        if (bytes < 0 || (size_t)bytes >= room) {
-            text[used] = '\0'; /* whole entries only */
+    add_values(name, values[0], values[1], text);
+}
+
+/* Appends the sources whose paths differ, or with `weights` those that have another weight. */
+static void add_sources(const struct ox_config *now, const struct ox_config *before, bool weights, char *text) {
+    for (uint32_t i = 0; i < now->data_count || i < before->data_count; i++) {
+        const char *const old_path = i < before->data_count ? before->data[i].path : "";
+        const char *const new_path = i < now->data_count ? now->data[i].path : "";
+        if (!weights) {
+            add_values("data", old_path, new_path, text);
+        } else if (strcmp(old_path, new_path) == 0 && before->data[i].weight != now->data[i].weight) {
+            char values[2][OX_CONFIG_TEXT_BYTES + 32];
+            snprintf(values[0], sizeof values[0], "%s:%g", old_path, before->data[i].weight);
+            snprintf(values[1], sizeof values[1], "%s:%g", new_path, now->data[i].weight);
+            add_values("data", values[0], values[1], text);
         }
     }
 }
 
-const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, char *text) {
-    struct ox_config *const before = malloc(sizeof *before);
-    text[0] = '\0';
-    if (before != NULL && load_record(trainer, origin, before) == OX_OK) {
-        for (unsigned i = 0; i < sizeof numerics / sizeof *numerics; i++) {
-            add_difference(&trainer->config, before, numerics[i], text);
+static void compare(const struct ox_config *now, const struct ox_config *before, bool data, char *text) {
+    if (data) {
+        add_sources(now, before, false, text);
+        for (unsigned i = 0; i < sizeof data_options / sizeof *data_options; i++) {
+            add_difference(now, before, data_options[i], text);
         }
+        return;
     }
-    free(before);
+    if ((now->eval_data[0] == '\0') != (before->eval_data[0] == '\0')) {
+        add_values("eval-data", before->eval_data, now->eval_data, text); /* else a part of --data is held out */
+    }
+    add_sources(now, before, true, text);
+    for (unsigned i = 0; i < sizeof numerics / sizeof *numerics; i++) {
+        add_difference(now, before, numerics[i], text);
+    }
+}
+
+const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, bool data, char *text) {
+    struct ox_config *const configs = malloc(2 * sizeof *configs);
+    text[0] = '\0';
+    if (configs != NULL && load_record(trainer, origin, &configs[0]) == OX_OK) {
+        configs[1] = trainer->config;
+        make_paths_absolute(&configs[1]); /* as in the record */
+        compare(&configs[1], &configs[0], data, text);
+    }
+    free(configs);
     return text;
 }

@@ -273,9 +273,9 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
                "config.resolved.yaml keeps its other defaults, which have changed too", origin);
         ox_trainer_set_steps(trainer);
     }
+    char differences[OX_OPTIONS_LINE_BYTES];
     if (found->numerics_hash != expected.numerics_hash) {
-        char differences[OX_OPTIONS_LINE_BYTES];
-        ox_trainer_options_text(trainer, origin, differences);
+        ox_trainer_options_text(trainer, origin, false, differences);
         ox_log(OX_LOG_WARN, "%s: was made with other training options%s%s%s; from here on the run differs from one "
                "that was never interrupted", origin, differences[0] != '\0' ? ": " : "", differences,
                differences[0] != '\0' ? "" : ", which are not recorded beside it, or on another device, with other "
@@ -283,8 +283,9 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
         trainer->state.numerics_hash = expected.numerics_hash;
     }
     if (found->data_fingerprint != expected.data_fingerprint) {
-        ox_log(OX_LOG_WARN, "%s: the data has changed since; the run goes on at window %" PRIu64 " of the new data",
-               origin, found->cursor);
+        ox_trainer_options_text(trainer, origin, true, differences);
+        ox_log(OX_LOG_WARN, "%s: the data has changed since%s%s; the run goes on at window %" PRIu64 " of the new data",
+               origin, differences[0] != '\0' ? ": " : "", differences, found->cursor);
         trainer->state.data_fingerprint = expected.data_fingerprint;
     }
     return OX_OK;

@@ -175,23 +175,31 @@ static void test_kills(void) {
 /* An option that changes later rows is reported. */
 static void test_changes(void) {
     static const struct {
-        const char *words, *sign;
+        const char *words, *sign, *named;
     } changes[] = {
-        {"", NULL},
-        {"--tiles 2 --optimizer-threads 2", NULL},
-        {"--packing stream", other_options},
-        {"--overlong split", other_options},
-        {"--seed 8", other_options},
-        {"--eval-fraction 0.1", other_options},
-        {"--add-eos off", other_data},
-        {"--add-bos on", other_data},
+        {"", NULL, ""},
+        {"--tiles 2 --optimizer-threads 2", NULL, ""},
+        {"--packing stream", other_options, ": --packing auto, now stream; from here on"},
+        {"--overlong split", other_options, ": --overlong auto, now split; from here on"},
+        {"--seed 8", other_options, ": --seed 42, now 8; from here on"},
+        {"--eval-fraction 0.1", other_options, ": --eval-fraction 0.2, now 0.1; from here on"},
+        {"--eval-data ", other_options, ": --eval-data none, now "},
+        {"--add-eos off", other_data, ": --add-eos auto, now off; the run goes on at window"},
+        {"--add-bos on", other_data, ": --add-bos auto, now on; the run goes on at window"},
+        {"--train-on last", other_data, ": --train-on all, now last; the run goes on at window"},
+        {"--chat-template-kwargs {\"a\":1} --parse-special", other_data,
+         ": --chat-template-kwargs none, now {\"a\":1}; --parse-special false, now true; the run goes on at window"},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        begin("changed", changes[i].words, 0);
+        const bool eval = strcmp(changes[i].words, "--eval-data ") == 0;
+        begin("changed", eval ? "" : changes[i].words, 0);
         sys_args_word(&args, "--resume=%s", expected_checkpoint);
+        if (eval) {
+            sys_args_word(&args, "--eval-data=%s", text_path);
+        }
         sys_run_well(&args, &process);
         const bool options = changes[i].sign == other_options, data = changes[i].sign == other_data;
-        if (said(other_options) != options || said(other_data) != data) {
+        if (said(other_options) != options || said(other_data) != data || !said(changes[i].named)) {
             printf("resumed with \"%s\":\n%s\n", changes[i].words, process.outcome.err);
             test_failure_count++;
         }
