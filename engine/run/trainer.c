@@ -281,18 +281,18 @@ static bool begins_with_weights(const struct ox_trainer *trainer) {
     return ox_hf_has_weights(trainer->folder);
 }
 
-/* Chooses the rate and the warmup that are not given: steps that fresh weights need make trained ones forget. A
- * schedule without a warmup keeps none. The values are recorded with the run. */
+/* Chooses the rate that is not given, and whether to choose the warmup: steps that fresh weights need make trained ones
+ * forget. A schedule without a warmup keeps none. The values are recorded with the run. */
 static enum ox_status choose_rate(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const bool given = begins_with_weights(trainer);
     const bool own_rate = config->learning_rate == 0;
-    const bool own_warmup = config->warmup_steps < 0 && config->warmup_ratio == 0 && given &&
-                            config->lr_scheduler_type != OX_LR_CONSTANT;
     config->learning_rate = !own_rate ? config->learning_rate : given ? 2e-5 : 1e-4;
-    config->warmup_ratio = own_warmup ? 0.03 : config->warmup_ratio;
+    trainer->chose_rate = own_rate;
+    trainer->chose_warmup = config->warmup_steps < 0 && config->warmup_ratio == 0 && given &&
+                            config->lr_scheduler_type != OX_LR_CONSTANT;
+    trainer->chosen_for = given ? "given" : "fresh";
     config->warmup_steps = config->warmup_steps < 0 ? 0 : config->warmup_steps;
-    trainer->rate_chosen_for = !own_rate && !own_warmup ? NULL : given ? "given" : "fresh";
     if (config->min_lr > config->learning_rate) { /* the configuration checks a rate that is given */
         return ox_fail(OX_E_CONFIG, "--min-lr %g is above the learning rate %g, which is chosen because weights are "
                        "%s; give a smaller one, or --learning-rate", config->min_lr, config->learning_rate,
@@ -325,6 +325,10 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
         const double wanted = old ? floor(config->num_train_epochs * (double)counts.rows / (double)per_step)
                                   : ceil(config->num_train_epochs * (double)steps);
         trainer->max_steps = wanted > 1 ? (uint64_t)wanted : 1;
+    }
+    if (trainer->chose_warmup) { /* rounded down, because the first step of a warmup has the rate 0 */
+        const uint64_t room = trainer->max_steps - ox_min_u64(config->decay_steps, trainer->max_steps);
+        trainer->config.warmup_steps = (int64_t)ox_min_u64(trainer->max_steps * 3 / 100, room);
     }
     trainer->schedule = ox_schedule_of(config, trainer->max_steps);
     trainer->schedule.from_one = old;

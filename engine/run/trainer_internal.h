@@ -83,7 +83,8 @@ struct ox_trainer {
     struct ox_hf_folder *folder;
     struct ox_trainer_input input;
     struct ox_schedule schedule;
-    const char *rate_chosen_for; /* "given" or "fresh" weights; NULL: rate and warmup are options */
+    bool chose_rate, chose_warmup; /* they are no options of the user */
+    const char *chosen_for;        /* "given" or "fresh" weights */
     uint64_t max_steps;
     struct ox_engine_config engine_config;
     struct ox_cuda_device_info gpu;  /* zero if none is used, or none was looked for */

@@ -533,6 +533,23 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* Says which of learning rate and warmup the run chose itself. */
+static void announce_choices(const struct ox_trainer *trainer) {
+    char rate[48] = "", warmup[64] = "";
+    const uint64_t steps = trainer->schedule.warmup;
+    if (trainer->chose_rate) {
+        snprintf(rate, sizeof rate, "learning rate %g", trainer->schedule.peak);
+    }
+    if (trainer->chose_warmup) {
+        snprintf(warmup, sizeof warmup, "warmup over %" PRIu64 " step%s", steps, ox_plural(steps));
+    }
+    if (trainer->chose_rate || trainer->chose_warmup) {
+        const char *const comma = trainer->chose_rate && trainer->chose_warmup ? ", " : "";
+        ox_log(OX_LOG_INFO, "%s%s%s: chosen because weights are %s (%s%s%s)", rate, comma, warmup, trainer->chosen_for,
+               trainer->chose_rate ? "--learning-rate" : "", comma, trainer->chose_warmup ? "--warmup-steps" : "");
+    }
+}
+
 enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     char origin[OX_PATH_BYTES];
     snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
@@ -563,10 +580,8 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     if (status == OX_OK && trainer->state.step > 0) {
         restore_line(trainer);
     }
-    if (status == OX_OK && trainer->rate_chosen_for != NULL) {
-        ox_log(OX_LOG_INFO, "learning rate %g, warmup over %" PRIu64 " step%s: chosen because weights are %s "
-               "(--learning-rate, --warmup-steps)", trainer->schedule.peak, trainer->schedule.warmup,
-               ox_plural(trainer->schedule.warmup), trainer->rate_chosen_for);
+    if (status == OX_OK) {
+        announce_choices(trainer);
     }
     if (status == OX_OK && trainer->hooks->start != NULL) {
         trainer->hooks->start(trainer->hooks->context, &trainer->state, trainer->max_steps, origin);
