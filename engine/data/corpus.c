@@ -22,7 +22,7 @@
 #include <time.h>
 
 enum {
-    RULES_VERSION = 4, /* part of the key; raise it when this code changes the ids of documents or rows */
+    RULES_VERSION = 5, /* part of the key; raise it when this code changes the ids of documents or rows */
     STAMP_BYTES_MAX = 64 << 10,
 };
 /* The coarsest resolution of a file system's times of change. */
@@ -402,12 +402,13 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
         status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",
                          source->config->path);
     }
-    if (status == OX_OK && ox_cache_token_count(writer) == 0) {
+    if (status == OX_OK && ox_cache_token_count(writer) == 0 && work.untrained_count == 0) {
         status = ox_fail(OX_E_CONFIG, "%s: the tokenizer finds no tokens in it; give a text that is not blank",
                          source->config->path);
     }
     if (status == OX_OK) {
-        *header = (struct ox_cache_header){.key = {source->key, ox_documents_hash_read(source->documents)},
+        *header = (struct ox_cache_header){.untrained_count = work.untrained_count,
+                                           .key = {source->key, ox_documents_hash_read(source->documents)},
                                            .source_bytes = ox_documents_bytes(source->documents),
                                            .vocab = ox_cache_id_limit(writer),
                                            .is_chat = work.is_chat};
@@ -501,7 +502,7 @@ enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_d
     if (status != OX_OK) {
         return status;
     }
-    report->documents = ox_data_document_count(data);
+    report->documents = ox_data_document_count(data) + ox_data_untrained_count(data);
     report->tokens = ox_data_token_count(data);
     report->seconds = (double)(ox_clock_ns() - begin_ns) / 1e9;
     *out = data;

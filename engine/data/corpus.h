@@ -45,7 +45,7 @@ struct ox_corpus_config {
 /* What ox_corpus_open did, for the log. */
 struct ox_corpus_report {
     bool tokenized, reused; /* both false: token files were opened */
-    uint64_t documents, tokens;
+    uint64_t documents, tokens; /* documents: with the rows that were left out */
     uint64_t trained, bytes; /* trained tokens, and bytes of text; 0 for token files */
     double seconds;
     /* Where there are conversations: their template's origin, and whether {% generation %} marks the assistant's
@@ -54,10 +54,10 @@ struct ox_corpus_report {
     bool marks_generation;
 };
 
-/* Opens the tokens into *out, which the caller closes with ox_data_close. Nothing is skipped: a row or text that cannot
- * be used (not JSON, no known form, invalid UTF-8, roles that the template refuses) is an error that names the file and
- * the line or byte. A damaged cache is made again, with a warning. A text that changes while it is read is
- * OX_E_CONFIG. */
+/* Opens the tokens into *out, which the caller closes with ox_data_close. A row without a token to be trained on is
+ * left out and counted, so the data may be empty. Nothing else is skipped: a row or text that cannot be used (not JSON,
+ * no known form, invalid UTF-8, roles that the template refuses) is an error that names the file and the line or byte.
+ * A damaged cache is made again, with a warning. A text that changes while it is read is OX_E_CONFIG. */
 OX_MUST enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_data **out,
                                       struct ox_corpus_report *report);
 /* Sets *ready to whether ox_corpus_open can open the tokens without tokenizing. */

@@ -31,10 +31,11 @@ struct ox_corpus_work {
     struct ox_cache_writer *writer;
     uint32_t threads;
     const volatile sig_atomic_t *stop;
-    uint32_t is_chat; /* out: as in struct ox_cache_header */
+    uint32_t is_chat, untrained_count; /* out: as in struct ox_cache_header */
 };
 
-/* Writes the ids of all documents to the writer, in order. The ids do not depend on the number of threads. */
+/* Writes the ids of all documents to the writer, in order, and counts rows without a trained token instead. The ids do
+ * not depend on the number of threads. */
 OX_MUST enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work);
 
 #ifdef __cplusplus

@@ -173,14 +173,24 @@ static void empty_job(struct job *job) {
     job->is_chat = 0;
 }
 
+/* Writes the ids of a piece, unless it is a row without a token to be trained on. */
+static enum ox_status write_piece(struct ox_corpus_work *work, const struct piece *piece, const int32_t *ids,
+                                  const uint8_t *trained, size_t count) {
+    if (work->rules.rows && count > 0 && memchr(trained, 1, count) == NULL) {
+        work->untrained_count += work->untrained_count < UINT32_MAX;
+        return OX_OK;
+    }
+    return ox_cache_add(work->writer, piece->begins, ids, trained, count);
+}
+
 static enum ox_status write_batch(struct run *run, unsigned which) {
     for (uint32_t i = 0; i < run->job_count[which]; i++) {
         const struct job *const job = &run->batches[which][i];
         size_t from = 0;
         for (size_t k = 0; k < job->count; k++) {
             const struct piece *const piece = &job->pieces[k];
-            const enum ox_status status = ox_cache_add(run->work->writer, piece->begins, job->ids.ids + from,
-                                                       job->trained.marks + from, piece->id_end - from);
+            const enum ox_status status = write_piece(run->work, piece, job->ids.ids + from,
+                                                      job->trained.marks + from, piece->id_end - from);
             if (status != OX_OK) {
                 return status;
             }

@@ -220,7 +220,8 @@ static enum ox_status open_cache(struct ox_data *data) {
     const uint64_t words[] = {(uint64_t)data->kind, header->key[0],         header->key[1],
                               header->token_count,  header->document_count, header->trained_count};
     data->fingerprint = ox_hash_seed(words, sizeof words / sizeof *words);
-    return data->token_count > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds no tokens", cache->where);
+    return data->token_count > 0 || header->untrained_count > 0
+               ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds no tokens", cache->where);
 }
 
 static enum ox_status open_cache_file(struct ox_data *data, const char *path) {
@@ -508,6 +509,10 @@ enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uin
         }
     }
     return OX_OK;
+}
+
+uint64_t ox_data_untrained_count(const struct ox_data *data) {
+    return data->kind == OX_DATA_CACHE ? data->cache.header.untrained_count : 0;
 }
 
 bool ox_data_is_chat(const struct ox_data *data) {

@@ -50,6 +50,8 @@ OX_MUST enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, 
  * token of document first + i to begins[i]. */
 uint64_t ox_data_document_count(const struct ox_data *data);
 OX_MUST enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uint64_t count, uint64_t *begins);
+/* Rows that a cache leaves out, because none of their tokens may be a target. */
+uint64_t ox_data_untrained_count(const struct ox_data *data);
 /* Whether the documents are conversations, or prompts with completions; false if it is not a cache. */
 bool ox_data_is_chat(const struct ox_data *data);
 /* Whether every token may be a target, as far as is known without reading them. */

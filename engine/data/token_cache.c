@@ -36,11 +36,10 @@ union block {
 struct start {
     uint64_t checksum;
     char magic[8];
-    uint32_t version, zero;
     struct ox_cache_header header;
     uint64_t salt;
 };
-_Static_assert(sizeof(struct ox_cache_header) == 64 && sizeof(struct start) == 96, "the file has no padding");
+_Static_assert(sizeof(struct ox_cache_header) == 72 && sizeof(struct start) == 96, "the file has no padding");
 _Static_assert(offsetof(struct start, magic) == OX_CACHE_MAGIC_OFFSET, "data.c looks for the magic there");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integers are read and written as they lie in memory");
 
@@ -218,7 +217,8 @@ static enum ox_status append_documents(struct ox_cache_writer *writer) {
 
 static enum ox_status write_header(struct ox_cache_writer *writer) {
     union block *const block = &writer->documents;
-    struct start start = {.version = OX_CACHE_VERSION, .header = writer->header, .salt = writer->salt};
+    struct start start = {.header = writer->header, .salt = writer->salt};
+    start.header.version = OX_CACHE_VERSION;
     memcpy(start.magic, magic, sizeof magic);
     memset(block, 0, sizeof *block);
     memcpy(block, &start, sizeof start);
@@ -358,6 +358,7 @@ enum ox_status ox_cache_commit(struct ox_cache_writer **writer_in, const struct 
     OX_ASSERT((fd != NULL) == (writer->path == NULL));
     OX_ASSERT(header->vocab <= vocab_max && (own->token_count == 0 || writer->id_max < header->vocab));
     own->longest = ox_max_u64(own->longest, own->token_count - writer->document_first);
+    own->untrained_count = header->untrained_count;
     memcpy(own->key, header->key, sizeof own->key);
     own->source_bytes = header->source_bytes;
     own->vocab = header->vocab;
@@ -407,11 +408,11 @@ enum ox_status ox_cache_read_header(int fd, const char *where, struct ox_cache_h
     if (memcmp(start.magic, magic, sizeof magic) != 0) {
         return ox_fail(OX_E_CORRUPT, "%s: is not a token cache; delete it to have it made again", where);
     }
-    if (start.version != OX_CACHE_VERSION) {
+    if (start.header.version != OX_CACHE_VERSION) {
         return ox_fail(OX_E_CORRUPT,
                        "%s: is a token cache of version %" PRIu32 ", but this program reads version %d; delete "
                        "it to have it made again",
-                       where, start.version, OX_CACHE_VERSION);
+                       where, start.header.version, OX_CACHE_VERSION);
     }
     status = check(&file, 0, &block);
     if (status != OX_OK) {

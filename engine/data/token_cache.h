@@ -3,7 +3,7 @@
  * model never trains on bytes that the disk has changed.
  *
  *     blocks of OX_CACHE_BLOCK_BYTES:  u64 XXH3 of the rest, seeded by (file's salt, block index); then the payload
- *     block 0            magic "OXTOKENS", u32 version, u32 0, struct ox_cache_header's fields, u64 salt; zeros
+ *     block 0            magic "OXTOKENS", struct ox_cache_header's fields, u64 salt; zeros
  *     token blocks       u32 per token: id | trained << 31 | begins << 30
  *     document blocks    u64 per document: its first token
  *
@@ -34,6 +34,8 @@ enum {
 #define OX_CACHE_MAGIC "OXTOKENS" /* 8 bytes, without the NUL */
 
 struct ox_cache_header {
+    uint32_t version;
+    uint32_t untrained_count; /* rows that were left out, because none of their tokens may be a target   */
     uint64_t token_count, document_count, trained_count;
     uint64_t key[2];      /* hashes of how it was made and from which contents; the opener compares them */
     uint64_t source_bytes;
@@ -57,9 +59,10 @@ OX_MUST enum ox_status ox_cache_add(struct ox_cache_writer *writer, bool begins,
 uint64_t ox_cache_token_count(const struct ox_cache_writer *writer);
 /* The largest id added so far + 1; 0 without tokens. */
 uint32_t ox_cache_id_limit(const struct ox_cache_writer *writer);
-/* Writes the header, syncs the file and renames it. The counts come from the writer; key, source_bytes, vocab and
- * is_chat from `header`. `fd` is NULL, except for an unnamed file: its descriptor goes to *fd, for the caller to close.
- * The writer is freed, even on failure. After a failed ox_cache_add, call ox_cache_discard instead. */
+/* Writes the header, syncs the file and renames it. untrained_count, key, source_bytes, vocab and is_chat come from
+ * `header`, the other counts from the writer. `fd` is NULL, except for an unnamed file: its descriptor goes to *fd, for
+ * the caller to close. The writer is freed, even on failure. After a failed ox_cache_add, call ox_cache_discard
+ * instead. */
 OX_MUST enum ox_status ox_cache_commit(struct ox_cache_writer **writer, const struct ox_cache_header *header, int *fd);
 void ox_cache_discard(struct ox_cache_writer **writer);
 

@@ -42,7 +42,7 @@ static uint64_t stream_targets(const struct ox_windows *windows, const struct so
     return source->token_count > lead ? source->token_count - lead : 0;
 }
 
-static void count_stream(const struct ox_windows *windows, struct source *source) {
+static enum ox_status open_stream(struct ox_windows *windows, struct source *source) {
     const uint64_t seq = windows->config.seq, stride = windows->config.stride;
     const uint64_t targets = stream_targets(windows, source);
     const uint64_t full = targets >= seq ? (targets - seq) / stride + 1 : 0;
@@ -50,6 +50,11 @@ static void count_stream(const struct ox_windows *windows, struct source *source
     const bool rest = reached < targets && full * stride < targets && (windows->config.tail || stride < seq);
     source->rows = full + rest;
     source->places = full * seq + (rest ? targets - full * stride : 0);
+    uint64_t first = 0, count = 0;
+    const enum ox_status status =
+        ox_pack_documents_in(source->data, source->token_first, source->token_count, &first, &count);
+    windows->counts.documents += count;
+    return status;
 }
 
 static enum ox_status open_pack(struct ox_windows *windows, struct source *source) {
@@ -89,13 +94,12 @@ static enum ox_status open_source(struct ox_windows *windows, const struct ox_wi
     if (from->weight == 0) {
         return OX_OK;
     }
-    if (windows->config.packing == OX_PACK_STREAM) {
-        count_stream(windows, source);
-    } else {
-        const enum ox_status status = open_pack(windows, source);
-        if (status != OX_OK) {
-            return status;
-        }
+    windows->counts.documents += ox_data_untrained_count(from->data);
+    windows->counts.untrained_documents += ox_data_untrained_count(from->data);
+    const enum ox_status status =
+        windows->config.packing == OX_PACK_STREAM ? open_stream(windows, source) : open_pack(windows, source);
+    if (status != OX_OK) {
+        return status;
     }
     if (source->rows == 0) {
         return OX_OK;

@@ -73,9 +73,10 @@ struct ox_windows_counts {
     uint64_t rows;            /* in an epoch; 0: the data is too short for a row */
     uint64_t overlong;        /* documents longer than a row */
     uint64_t dropped_tokens;  /* tokens of overlong documents that are never used (TRUNCATE, DROP) */
-    uint64_t documents;       /* with BINS and PAD */
-    uint64_t short_documents; /* documents of one token, which have nothing to predict */
-    uint64_t untrained_documents; /* documents that drop_untrained leaves out, short ones too */
+    uint64_t documents;       /* with the untrained ones */
+    uint64_t short_documents; /* BINS and PAD: documents of one token, which have nothing to predict */
+    uint64_t untrained_documents; /* rows that the cache leaves out, for the whole source, and documents that
+                                     drop_untrained does, short ones too */
     double fill;              /* the share of places that have a token */
 };
 void ox_windows_counts(const struct ox_windows *windows, struct ox_windows_counts *out);

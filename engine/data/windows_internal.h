@@ -38,6 +38,9 @@ const struct ox_pack_counts *ox_pack_counts(const struct ox_pack *pack);
 OX_MUST enum ox_status ox_pack_row(struct ox_pack *pack, uint64_t row, const struct ox_pack_part **parts,
                                    uint32_t *part_count);
 
+/* Finds the documents that overlap the tokens [token_first, token_first + token_count). */
+OX_MUST enum ox_status ox_pack_documents_in(const struct ox_data *data, uint64_t token_first, uint64_t token_count,
+                                            uint64_t *first, uint64_t *count);
 /* Finds the last document that begins at or before `token`. */
 OX_MUST enum ox_status ox_pack_document_at(const struct ox_data *data, uint64_t token, uint64_t *document,
                                            uint64_t *begin);

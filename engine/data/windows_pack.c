@@ -85,16 +85,16 @@ enum ox_status ox_pack_document_at(const struct ox_data *data, uint64_t token, u
     return OX_OK;
 }
 
-/* Finds the documents that overlap the part of the data. */
-static enum ox_status find_documents(struct ox_pack *pack) {
-    const struct ox_pack_config *const config = &pack->config;
+enum ox_status ox_pack_documents_in(const struct ox_data *data, uint64_t token_first, uint64_t token_count,
+                                    uint64_t *first, uint64_t *count) {
     uint64_t begin = 0, last = 0;
-    if (config->token_count == 0) {
+    *first = *count = 0;
+    if (token_count == 0) {
         return OX_OK;
     }
-    enum ox_status status = ox_pack_document_at(config->data, config->token_first, &pack->document_first, &begin);
-    OX_TRY(status, ox_pack_document_at(config->data, config->token_first + config->token_count - 1, &last, &begin));
-    pack->document_count = last + 1 - pack->document_first;
+    enum ox_status status = ox_pack_document_at(data, token_first, first, &begin);
+    OX_TRY(status, ox_pack_document_at(data, token_first + token_count - 1, &last, &begin));
+    *count = last + 1 - *first;
     return status;
 }
 
@@ -324,7 +324,8 @@ enum ox_status ox_pack_open(const struct ox_pack_config *config, struct ox_pack 
         goto no_memory;
     }
     pack->config = *config;
-    status = find_documents(pack);
+    status = ox_pack_documents_in(config->data, config->token_first, config->token_count, &pack->document_first,
+                                  &pack->document_count);
     if (status != OX_OK) {
         goto fail;
     }

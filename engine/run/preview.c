@@ -54,7 +54,8 @@ static enum ox_status open_row(struct preview *preview) {
 
 static void count_data(const struct ox_trainer *trainer, struct ox_preview *out) {
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
-        out->documents += ox_data_document_count(trainer->input.data[i]);
+        out->documents += ox_data_document_count(trainer->input.data[i]) +
+                          ox_data_untrained_count(trainer->input.data[i]);
         out->tokens += ox_data_token_count(trainer->input.data[i]);
         if (ox_data_kind_of(trainer->input.data[i]) == OX_DATA_CACHE) {
             struct ox_cache_header header;

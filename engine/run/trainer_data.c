@@ -432,7 +432,7 @@ static enum ox_status check_rows(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         tokens += ox_data_token_count(trainer->input.data[i]);
     }
-    if (counts.untrained_documents > counts.short_documents) {
+    if (counts.untrained_documents > counts.short_documents && counts.untrained_documents == counts.documents) {
         return fail_untrained(trainer);
     }
     return ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64 " + 1; use "

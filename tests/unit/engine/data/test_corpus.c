@@ -105,7 +105,8 @@ static void expect_config(const struct ox_corpus_config *config, const char *exp
     const enum ox_status status = ox_corpus_open(config, &data, &report);
     if (status == OX_OK) {
         show(data, text, sizeof text);
-        CHECK(report.tokens == ox_data_token_count(data) && report.documents == ox_data_document_count(data));
+        CHECK(report.tokens == ox_data_token_count(data));
+        CHECK(report.documents == ox_data_document_count(data) + ox_data_untrained_count(data));
         CHECK(report.tokenized && !report.reused);
     }
     if (status != OX_OK || strcmp(text, expected) != 0) {
@@ -186,6 +187,21 @@ static void test_rows(void) {
     CHECK(ox_data_is_chat(data) && header.source_bytes == sizeof rows - 1 && header.vocab == 261);
     CHECK(report.trained == header.trained_count && report.trained > 0 && report.trained < report.tokens);
     CHECK(report.documents == 3 && report.bytes == sizeof rows - 1);
+    ox_data_close(&data);
+
+    /* Rows without a token to be trained on are left out and counted, also from the cache; if all are, none is left. */
+#define ASKED "{\"messages\": [{\"role\": \"user\", \"content\": \"U\"}]}\n"
+    struct ox_corpus_config *const silent = &set_up("silent.jsonl", "both", "silent_cache")->config;
+    files_write_text("silent.jsonl", ASKED "{\"text\": \"a\"}\n" ASKED);
+    expect_config(silent, "/<257>a<258>");
+    REQUIRE_OK(ox_corpus_open(silent, &data, &report));
+    CHECK(report.reused && report.documents == 3 && report.tokens == 3 && ox_data_document_count(data) == 1);
+    CHECK(ox_data_untrained_count(data) == 2 && ox_data_is_chat(data));
+    ox_data_close(&data);
+    files_write_text("silent.jsonl", ASKED);
+    expect_config(silent, "");
+    REQUIRE_OK(ox_corpus_open(silent, &data, &report));
+    CHECK(report.reused && report.documents == 1 && report.tokens == 0 && !ox_data_may_train(data));
     ox_data_close(&data);
 
     /* An array, of texts alone. */

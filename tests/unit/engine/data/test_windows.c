@@ -309,11 +309,13 @@ static void check_counts(const struct ox_windows *windows, const struct text *te
     for (uint32_t i = 0; i < rows->row_count; i++) {
         used += rows->used[i];
     }
-    for (uint64_t i = 0; i < text->document_count && config->packing != OX_PACK_STREAM; i++) {
+    for (uint64_t i = 0; i < text->document_count; i++) {
         const uint64_t from = text->begins[i] > first ? text->begins[i] : first;
         const uint64_t to = text->begins[i + 1] < end ? text->begins[i + 1] : end;
         if (from < to) {
             documents++;
+        }
+        if (from < to && config->packing != OX_PACK_STREAM) {
             shorts += to - from == 1;
             overlong += to - from > config->seq + 1;
             tokens += to - from > 1 ? to - from : 0;
