@@ -25,6 +25,7 @@ struct ox_chat_renderer {
     struct span *spans;
     size_t *borders, *places; /* places: behind characters that keep a special-token string ordinary text */
     size_t part_count, span_count, border_count, place_count;
+    bool trains_rest; /* what is in no span is trained */
     size_t part_room, span_room, border_room;
 };
 
@@ -175,8 +176,16 @@ static size_t last_assistant(const struct ox_chat *chat) {
 }
 
 static bool wants(const struct ox_chat_renderer *renderer, const struct ox_chat *chat, size_t message_idx) {
-    return chat->trained[message_idx] &&
-           (renderer->options.train_on != OX_TRAIN_ON_LAST || message_idx == last_assistant(chat));
+    const enum ox_chat_part part = chat->message_parts[message_idx];
+    switch (renderer->options.train_on) {
+    case OX_TRAIN_ON_ALL:
+        return part == OX_PART_ANSWER;
+    case OX_TRAIN_ON_LAST:
+        return part == OX_PART_ANSWER && message_idx == last_assistant(chat);
+    case OX_TRAIN_ON_PROMPTS:
+        break;
+    }
+    return part != OX_PART_EXCLUDED;
 }
 
 /* Whether every assistant turn is trained. */
@@ -187,6 +196,23 @@ static bool wants_all(const struct ox_chat_renderer *renderer, const struct ox_c
         all = all && (!is_assistant(json_array_get(messages, i)) || wants(renderer, chat, i));
     }
     return all;
+}
+
+/* How many messages of others than the assistant there are, and how many of them are never trained. */
+struct prompts {
+    size_t count, excluded_count;
+};
+
+static struct prompts prompts_of(const struct ox_chat *chat) {
+    const json_t *const messages = json_object_get(chat->conversation, "messages");
+    struct prompts out = {0};
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        if (!is_assistant(json_array_get(messages, i))) {
+            out.count++;
+            out.excluded_count += chat->message_parts[i] == OX_PART_EXCLUDED;
+        }
+    }
+    return out;
 }
 
 /* The message that a turn is of: {% generation %} numbers its blocks, which are the assistant messages in order if
@@ -225,6 +251,41 @@ static enum ox_status take_spans(struct ox_chat_renderer *renderer, const struct
                           .end = turn->end_byte,
                           .trained = all || (status == OX_OK && wants(renderer, chat, message_idx))};
     }
+    return status;
+}
+
+static int by_begin(const void *a, const void *b) {
+    const size_t first = ((const struct span *)a)->begin, second = ((const struct span *)b)->begin;
+    return (first > second) - (first < second);
+}
+
+/* Adds a span that is not trained for the content of each message of others than the assistant whose weight is 0. */
+static enum ox_status exclude_prompts(struct ox_chat_renderer *renderer, const struct ox_chat *chat, const json_t *row,
+                                      const struct ox_template_turns *turns) {
+    const json_t *const messages = json_object_get(chat->conversation, "messages");
+    const size_t room = renderer->span_count + json_array_size(messages);
+    enum ox_status status =
+        ox_tok_reserve((void **)&renderer->spans, &renderer->span_room, room, sizeof *renderer->spans);
+    for (size_t i = 0; status == OX_OK && i < json_array_size(messages); i++) {
+        struct ox_template_turn place;
+        if (chat->message_parts[i] != OX_PART_EXCLUDED || is_assistant(json_array_get(messages, i))) {
+            continue;
+        }
+        status = ox_template_find_content(renderer->options.chat_template, row, &renderer->options.now,
+                                          &turns->output, i, &place);
+        bool alone = true;
+        for (size_t k = 0; k < renderer->span_count; k++) {
+            alone &= place.end_byte <= renderer->spans[k].begin || place.begin_byte >= renderer->spans[k].end;
+        }
+        if (status == OX_OK && !alone) {
+            status = ox_fail(OX_E_CONFIG,
+                             "message %zu: its weight is 0, but the chat template does not write it in one place of "
+                             "its own, so that --train-on prompts cannot leave it out; give every message that is not "
+                             "the assistant's weight 0, or choose --train-on all", i + 1);
+        }
+        renderer->spans[renderer->span_count++] = (struct span){.begin = place.begin_byte, .end = place.end_byte};
+    }
+    qsort(renderer->spans, renderer->span_count, sizeof *renderer->spans, by_begin);
     return status;
 }
 
@@ -321,7 +382,7 @@ static enum ox_status cut_parts(struct ox_chat_renderer *renderer, const char *t
         renderer->parts[renderer->part_count++] = (struct ox_text_part){
             .end = end,
             .control = !in_place,
-            .marked = in_span ? renderer->spans[span].trained : renderer->options.train_on == OX_TRAIN_ON_PROMPTS};
+            .marked = in_span ? renderer->spans[span].trained : renderer->trains_rest};
         begin = end;
     }
     return OX_OK;
@@ -339,14 +400,20 @@ static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int
 static enum ox_status render_text(struct ox_chat_renderer *renderer, const struct ox_chat *chat, const json_t *row,
                                   struct ox_template_turns *turns) {
     const struct ox_chat_options *const options = &renderer->options;
+    const struct prompts prompts = prompts_of(chat);
+    const bool with_prompts = options->train_on == OX_TRAIN_ON_PROMPTS;
     const bool needs_turns = !options->generation_prompt &&
-                             (options->train_on != OX_TRAIN_ON_PROMPTS || !wants_all(renderer, chat));
+                             (!with_prompts || prompts.excluded_count > 0 || !wants_all(renderer, chat));
+    const bool excludes_all = prompts.excluded_count > 0 && prompts.excluded_count == prompts.count;
+    renderer->trains_rest = with_prompts && !excludes_all;
     if (!needs_turns) {
         return ox_template_render(options->chat_template, row, &options->now, &turns->output);
     }
     enum ox_status status = ox_template_render_turns(options->chat_template, row, &options->now, turns);
     OX_TRY(status, take_spans(renderer, chat, turns, ox_template_marks_generation(options->chat_template, row)));
-    return status;
+    return status == OX_OK && renderer->trains_rest && prompts.excluded_count > 0
+               ? exclude_prompts(renderer, chat, row, turns)
+               : status;
 }
 
 static enum ox_status render_conversation(struct ox_chat_renderer *renderer, const struct ox_chat *chat,

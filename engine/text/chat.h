@@ -28,11 +28,18 @@ enum ox_chat_kind {
     OX_CHAT_MESSAGES,   /* `conversation`, rendered by the template */
 };
 
+/* When a message is trained. */
+enum ox_chat_part {
+    OX_PART_PROMPT,   /* with OX_TRAIN_ON_PROMPTS alone */
+    OX_PART_ANSWER,   /* it is the assistant's */
+    OX_PART_EXCLUDED, /* never: its weight is 0 */
+};
+
 /* One row. */
 struct ox_chat {
     enum ox_chat_kind kind;
     json_t *conversation; /* {"messages", "tools", "documents", "chat_template_kwargs"}, for ox_template_render */
-    bool *trained;        /* per message: it is the assistant's, and its weight is not 0 */
+    enum ox_chat_part *message_parts;
     char *prompt, *text;  /* NUL-terminated; NULL where the kind has none */
 };
 size_t ox_chat_message_count(const struct ox_chat *chat);
@@ -79,7 +86,7 @@ struct tm ox_chat_date(int64_t clock_s);
 enum ox_train_on {
     OX_TRAIN_ON_ALL,     /* all assistant turns */
     OX_TRAIN_ON_LAST,    /* the last assistant turn */
-    OX_TRAIN_ON_PROMPTS, /* everything but turns whose weight is 0 */
+    OX_TRAIN_ON_PROMPTS, /* everything but messages whose weight is 0 */
 };
 
 struct ox_chat_options {

@@ -89,25 +89,26 @@ static json_t *messages_of(const struct reader *reader) {
 }
 
 /* Adds one message; takes over the reference, which may be NULL for no memory. */
-static enum ox_status add_object(struct reader *reader, json_t *message, bool trained) {
+static enum ox_status add_object(struct reader *reader, json_t *message, enum ox_chat_part part) {
     struct ox_chat *const chat = reader->chat;
     const size_t count = ox_chat_message_count(chat);
     if (count == reader->trained_room) {
         const size_t room = 2 * count + 4;
-        bool *const longer = realloc(chat->trained, room * sizeof *longer);
+        enum ox_chat_part *const longer = realloc(chat->message_parts, room * sizeof *longer);
         if (longer == NULL) {
             json_decref(message);
             return no_memory(reader);
         }
-        chat->trained = longer;
+        chat->message_parts = longer;
         reader->trained_room = room;
     }
-    chat->trained[count] = trained;
+    chat->message_parts[count] = part;
     return message != NULL && json_array_append_new(messages_of(reader), message) == 0 ? OX_OK : no_memory(reader);
 }
 
 static enum ox_status add_message(struct reader *reader, const char *role, const char *text) {
-    return add_object(reader, json_pack("{s:s,s:s}", "role", role, "content", text), strcmp(role, "assistant") == 0);
+    return add_object(reader, json_pack("{s:s,s:s}", "role", role, "content", text),
+                      strcmp(role, "assistant") == 0 ? OX_PART_ANSWER : OX_PART_PROMPT);
 }
 
 /* Adds the system column, if the row has one and it is not empty. */
@@ -175,11 +176,11 @@ static enum ox_status read_content(struct reader *reader, const char *where, jso
                                   : fail_value(where, key, "a text or a list of texts", content);
 }
 
-/* Takes "weight" or "loss_weight" out of the message, which tell whether it is trained; *trained begins as whether it
- * can be. */
-static enum ox_status read_weight(const char *where, json_t *message, bool *trained) {
+/* Takes "weight" or "loss_weight" out of the message, which exclude it where they are 0; *part begins as what the
+ * message is without them. */
+static enum ox_status read_weight(const char *where, json_t *message, enum ox_chat_part *part) {
     static const char *const keys[] = {"weight", "loss_weight"};
-    const bool may_be = *trained;
+    const bool may_be = *part == OX_PART_ANSWER;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *const value = json_object_get(message, keys[i]);
         const double weight = json_number_value(value);
@@ -194,7 +195,7 @@ static enum ox_status read_weight(const char *where, json_t *message, bool *trai
                            "%s: \"%s\" is 1, but only messages of the assistant can be trained; set it to 0", where,
                            keys[i]);
         }
-        *trained = *trained && weight != 0.0;
+        *part = weight == 0.0 ? OX_PART_EXCLUDED : *part;
         json_object_del(message, keys[i]);
     }
     return OX_OK;
@@ -272,7 +273,7 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     const char *const role_key = key_in_message(reader, given, OX_COLUMN_ROLE, "role", "from");
     const char *const content_key = key_in_message(reader, given, OX_COLUMN_CONTENT, "content", "value");
     json_t *const message = json_copy((json_t *)given);
-    enum ox_status status = add_object(reader, message, false);
+    enum ox_status status = add_object(reader, message, OX_PART_PROMPT);
     OX_TRY(status, rename_key(reader, message, role_key, "role"));
     OX_TRY(status, rename_key(reader, message, content_key, "content"));
     OX_TRY(status, read_role(reader, where, message, role_key));
@@ -280,10 +281,10 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     if (status != OX_OK) {
         return status;
     }
-    bool *const trained = &reader->chat->trained[ox_chat_message_count(reader->chat) - 1];
-    *trained = is_assistant(message);
-    status = read_weight(where, message, trained);
-    *trained = *trained && may_train;
+    enum ox_chat_part *const part = &reader->chat->message_parts[ox_chat_message_count(reader->chat) - 1];
+    *part = is_assistant(message) ? OX_PART_ANSWER : OX_PART_PROMPT;
+    status = read_weight(where, message, part);
+    *part = *part == OX_PART_ANSWER && !may_train ? OX_PART_PROMPT : *part;
     return status;
 }
 
@@ -547,7 +548,7 @@ static enum ox_status read_form(struct reader *reader) {
 
 void ox_chat_free(struct ox_chat *chat) {
     json_decref(chat->conversation);
-    free(chat->trained);
+    free(chat->message_parts);
     free(chat->prompt);
     free(chat->text);
     memset(chat, 0, sizeof *chat);

@@ -75,6 +75,11 @@ struct ox_template_turns {
  * not be initialized; free it with ox_template_turns_free, after failures too. */
 OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
                                                 const struct tm *now, struct ox_template_turns *out);
+/* Finds what of `whole`, the text of a conversation, its message `message_idx` decides by its content: from the first
+ * to the last byte that another content changes. OX_E_CONFIG: the template refuses another content. */
+OX_MUST enum ox_status ox_template_find_content(const struct ox_template *chat_template, const json_t *conversation,
+                                                const struct tm *now, const struct ox_jinja_output *whole,
+                                                size_t message_idx, struct ox_template_turn *out);
 void ox_template_turns_free(struct ox_template_turns *turns);
 
 /* The variables of a rendering: special tokens (an object, may be NULL), then what the conversation gives, as above.

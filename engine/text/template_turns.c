@@ -481,6 +481,53 @@ enum ox_status ox_template_render_turns(const struct ox_template *chat_template,
     return status;
 }
 
+/* A copy of a message with another content, which no text holds: private-use characters. NULL without memory. */
+static json_t *with_other_content(const json_t *message) {
+    static const char text[] = "\xf4\x8f\xbf\xbb\xf4\x8f\xbf\xba";
+    json_t *const out = json_copy((json_t *)message);
+    json_t *const content = json_is_array(json_object_get(message, "content"))
+                                ? json_pack("[{s:s,s:s}]", "type", "text", "text", text)
+                                : json_string(text);
+    if (json_object_set_new(out, "content", content) != 0) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
+}
+
+enum ox_status ox_template_find_content(const struct ox_template *chat_template, const json_t *conversation,
+                                        const struct tm *now, const struct ox_jinja_output *whole,
+                                        size_t message_idx, struct ox_template_turn *out) {
+    json_t *const messages = json_copy(json_object_get(conversation, "messages"));
+    json_t *const row = json_copy((json_t *)conversation);
+    json_t *const other = with_other_content(json_array_get(messages, message_idx));
+    const struct search search = {.chat_template = chat_template,
+                                  .conversation = row,
+                                  .messages = messages,
+                                  .now = now};
+    struct ox_jinja_output output = {0};
+    *out = (struct ox_template_turn){.message_idx = message_idx};
+    enum ox_status status = row != NULL && json_array_set_new(messages, message_idx, other) == 0 ? OX_OK : no_memory();
+    OX_TRY(status, render_first(&search, json_array_size(messages), NULL, false, &output));
+    if (status == OX_OK) {
+        const size_t shorter = output.text_bytes < whole->text_bytes ? output.text_bytes : whole->text_bytes;
+        size_t behind = 0;
+        out->begin_byte = common_bytes(from(whole, 0), from(&output, 0));
+        while (behind < shorter - out->begin_byte &&
+               whole->text[whole->text_bytes - behind - 1] == output.text[output.text_bytes - behind - 1]) {
+            behind++;
+        }
+        out->end_byte = whole->text_bytes - behind;
+    } else if (status == OX_E_CONFIG) {
+        status = ox_fail_in(status, "message %zu: its weight is 0, and the chat template refuses another text in its "
+                                    "place, by which it is found", message_idx + 1);
+    }
+    ox_jinja_output_free(&output);
+    json_decref(messages);
+    json_decref(row);
+    return status;
+}
+
 void ox_template_turns_free(struct ox_template_turns *turns) {
     ox_jinja_output_free(&turns->output);
     free(turns->turns);

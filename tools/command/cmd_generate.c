@@ -192,7 +192,7 @@ static enum ox_status encode_chat(struct generating *g, const char *where, const
     const struct ox_config *const config = g->config;
     struct ox_chat chat = {.kind = OX_CHAT_MESSAGES};
     struct ox_id_mask marks = {0};
-    bool trained[2] = {false, false};
+    enum ox_chat_part parts[2] = {OX_PART_PROMPT, OX_PART_PROMPT};
     if (memchr(text, '\0', bytes) != NULL) {
         return ox_fail(OX_E_CONFIG, "%s: the message contains a NUL character; remove it", where);
     }
@@ -201,7 +201,7 @@ static enum ox_status encode_chat(struct generating *g, const char *where, const
         return ox_fail(OX_E_CORRUPT, "%s: the text is not UTF-8 at byte %zu (0x%02x)", where, valid,
                        (unsigned char)text[valid]);
     }
-    chat.trained = trained;
+    chat.message_parts = parts;
     chat.conversation =
         config->system_prompt[0] != '\0'
             ? json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "system", "content", config->system_prompt,

@@ -77,6 +77,7 @@ static void expect(const char *family, const char *row, const char *expected) {
 
 #define ASK           "{\"role\":\"user\",\"content\":\"hi\"}"
 #define SAY           "{\"role\":\"assistant\",\"content\":\"yo\"}"
+#define ASK0          "{\"role\":\"user\",\"content\":\"hi\",\"weight\":0}"
 #define SET           "{\"role\":\"system\",\"content\":\"He\"}"
 #define ROW(messages) "{\"messages\":[" messages "]}"
 
@@ -171,19 +172,20 @@ static void test_special_strings(void) {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-/* Writes a row for comparison: of a conversation the JSON, then a letter for each message, t where it is trained. */
+/* Writes a row for comparison: of a conversation the JSON, then a letter for each message: t where it is trained, 0
+ * where its weight is. */
 static void row_with_is(const struct ox_chat_columns *columns, const char *row, enum ox_chat_kind kind,
                         const char *expected) {
     struct ox_chat chat = {0};
     char text[1024] = "";
     REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), columns, &chat));
     CHECK((chat.conversation != NULL) == (chat.kind == OX_CHAT_MESSAGES));
-    CHECK((chat.trained != NULL) == (chat.text == NULL));
+    CHECK((chat.message_parts != NULL) == (chat.text == NULL));
     if (chat.kind == OX_CHAT_MESSAGES) {
         size_t used = json_dumpb(chat.conversation, text, sizeof text - 1, JSON_COMPACT);
         text[used++] = ' ';
         for (size_t i = 0; i < ox_chat_message_count(&chat); i++) {
-            text[used++] = chat.trained[i] ? 't' : '-';
+            text[used++] = "-t0"[chat.message_parts[i]];
         }
     } else {
         snprintf(text, sizeof text, "%s|%s", chat.prompt != NULL ? chat.prompt : "", chat.text);
@@ -216,7 +218,7 @@ static void test_rows(void) {
            "{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0}]}",
            OX_CHAT_MESSAGES,
            IS("{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]},"
-              "{'role':'assistant','content':[]}," A("x")) " -t-");
+              "{'role':'assistant','content':[]}," A("x")) " 0t0");
     row_is("{\"messages\":[" ASK "],\"tools\":[],\"documents\":null}", OX_CHAT_MESSAGES,
            "{'messages':[" U("hi") "],'tools':[]} -"); /* templates tell an empty list from none */
     /* What the template may know stays; roles are the template's to judge. */
@@ -262,7 +264,7 @@ static void test_forms(void) {
     row_is("{\"messages\":[{\"role\":\"observation\",\"content\":\"hi\"}," SAY "],\"system\":\"s\"}",
            OX_CHAT_MESSAGES, IS(S("s") ",{'role':'observation','content':'hi'}," A("yo")) " --t");
     row_is("{\"conversations\":[{\"from\":\"gpt\",\"value\":\"yo\"},{\"from\":\"gpt\",\"value\":\"a\",\"weight\":0}]}",
-           OX_CHAT_MESSAGES, IS(A("yo") "," A("a")) " t-");
+           OX_CHAT_MESSAGES, IS(A("yo") "," A("a")) " t0");
     /* From a table: lists as JSON in a text. */
     row_is("{\"messages\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":\\\"hi\\\"}]\"}", OX_CHAT_MESSAGES,
            IS(U("hi")) " -");
@@ -471,6 +473,18 @@ static void test_train_on(void) {
     expect_from(IM, all, ROW(ASK), "*<|im_start|>*u*s*er*Ċ*h*i*<|im_end|>*Ċ");
     expect_from(IM, all, ROW(ASK ",{\"role\":\"assistant\",\"content\":\"yo\",\"weight\":0}"),
                 "*<|im_start|>*u*s*er*Ċ*h*i*<|im_end|>*Ċ*<|im_start|>*as*s*i*s*t*an*t*Ċ|y|o|<|im_end|>*Ċ");
+    /* A message of weight 0 is never trained: its content where other prompts are trained, else all of it. */
+    expect_from(IM, all, ROW(SET "," ASK0 "," SAY),
+                "*<|im_start|>*s*y*s*t*em*Ċ*H*e*<|im_end|>*Ċ*<|im_start|>*u*s*er*Ċ|h|i*<|im_end|>*Ċ"
+                "*<|im_start|>*as*s*i*s*t*an*t*Ċ*y*o*<|im_end|>*Ċ");
+    expect_from(IM, all, ROW(ASK0 "," SAY "," ASK0 "," SAY), IM_USER IM_ANSWER IM_USER IM_ANSWER);
+    expect_with("chatml", all, ROW(ASK0 "," SAY "," ASK0 "," SAY), IM_USER IM_ANSWER IM_USER IM_ANSWER);
+    expect_from(IM, all, "{\"prompt\":[" ASK0 "," SAY "," ASK0 "],\"completion\":[" SAY "]}",
+                IM_USER IM_ANSWER IM_USER IM_ANSWER);
+    static const char twice_told[] = "{% for m in messages %}{{ messages[0].content }}{{ m.content }}{% endfor %}";
+    struct subject told = open_with("chatml", twice_told, all);
+    refused(&told, ROW(ASK0 "," SAY "," ASK), "message 1: its weight is 0, but the chat template does not write it in");
+    close_subject(&told);
     /* A template that marks one turn twice cannot leave a single turn out. */
     static const char twice[] = "{% for m in messages %}{% generation %}y{% endgeneration %}o{% endfor %}";
     expect_from(twice, (struct ox_chat_options){0}, ROW(ASK "," SAY), "*y|o*y|o");
