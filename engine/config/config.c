@@ -236,8 +236,12 @@ static void size_text(uint64_t bytes, char *text) {
     snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64, bytes);
 }
 
-/* Writes the shortest text that reads back as the same bits. */
+/* Writes the shortest text that reads back as the same bits, and a whole number as one: 60, not 6e+01. */
 static void double_text(double value, char *text) {
+    if (fabs(value) < 1e15 && value == floor(value)) {
+        snprintf(text, OX_CONFIG_TEXT_BYTES, "%.0f", value);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, OX_CONFIG_TEXT_BYTES, "%.*g", digits, value);
         if (strtod(text, NULL) == value) {

@@ -153,6 +153,7 @@ struct ox_config {
     /* Not options: whether a run without a profile measures this machine, and where that is kept ("": nowhere). */
     bool measure;
     char measure_folder[OX_CONFIG_TEXT_BYTES];
+    char given_profile[OX_CONFIG_TEXT_BYTES]; /* not an option: --profile as it was given, for the record of the run */
     bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
     bool quiet;      /* warnings, errors and the result alone */
     char format[12]; /* text | json; trace export: chrome | perfetto */

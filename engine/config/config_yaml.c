@@ -12,7 +12,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 160, WHERE_BYTES = OX_PATH_BYTES + 128 };
+enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 160, WHERE_BYTES = OX_PATH_BYTES + 128, WEIGHT_BYTES = 32 };
 
 struct reader {
     yaml_parser_t parser;
@@ -243,17 +243,28 @@ static void write_quoted(FILE *file, const char *text) {
     fputc('"', file);
 }
 
+/* Writes the shortest text without an exponent that reads back as the same weight. With 23 digits the smallest one
+ * has 17 significant ones. */
+static void write_weight(double value, char text[WEIGHT_BYTES]) {
+    for (int digits = 0; digits <= 23; digits++) {
+        snprintf(text, WEIGHT_BYTES, "%.*f", digits, value);
+        if (strtod(text, NULL) == value) {
+            return;
+        }
+    }
+}
+
 static void write_list(FILE *file, const struct ox_config *config, const struct ox_option *option, const char *name) {
     const bool drives = option->type == OX_OPT_NVME;
     const uint32_t count = drives ? config->nvme_count : config->data_count;
     fprintf(file, "%s:%s\n", name, count == 0 ? " []" : "");
     for (uint32_t i = 0; i < count; i++) {
-        char item[OX_CONFIG_TEXT_BYTES + 32];
+        char item[OX_CONFIG_TEXT_BYTES + 32], weight[WEIGHT_BYTES];
         if (drives && config->nvme[i].bytes > 0) {
             snprintf(item, sizeof item, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
         } else if (!drives && config->data[i].weight != 1) {
-            /* %.23f gives 17 significant digits of the smallest weight, and no exponent. */
-            snprintf(item, sizeof item, "%s:%.23f", config->data[i].path, config->data[i].weight);
+            write_weight(config->data[i].weight, weight);
+            snprintf(item, sizeof item, "%s:%s", config->data[i].path, weight);
         } else {
             snprintf(item, sizeof item, "%s", drives ? config->nvme[i].path : config->data[i].path);
         }

@@ -31,6 +31,7 @@ static void make_absolute(char *path, const char *folder) {
 }
 
 static void make_paths_absolute(struct ox_config *config) {
+    char *const named[] = {config->chat_template, config->profile}; /* files or names; a name is no file */
     char *const paths[] = {config->model, config->eval_data, config->tokenizer, config->output_dir, config->data_cache};
     char folder[OX_PATH_BYTES];
     if (getcwd(folder, sizeof folder) == NULL) {
@@ -39,8 +40,10 @@ static void make_paths_absolute(struct ox_config *config) {
     for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++) {
         make_absolute(paths[i], folder);
     }
-    if (access(config->chat_template, F_OK) == 0) {
-        make_absolute(config->chat_template, folder); /* else it is the name of a template */
+    for (unsigned i = 0; i < sizeof named / sizeof *named; i++) {
+        if (access(named[i], F_OK) == 0) {
+            make_absolute(named[i], folder);
+        }
     }
     for (uint32_t i = 0; i < config->data_count; i++) {
         make_absolute(config->data[i].path, folder);
@@ -58,7 +61,9 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
     }
     *config = trainer->config;
     config->overwrite_output_dir = config->from_scratch = config->dry_run = config->quiet = false;
-    config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
+    config->resume_from_checkpoint[0] = '\0';
+    /* A profile that was found is the machine's, not the run's. */
+    memcpy(config->profile, config->given_profile, sizeof config->profile);
     config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
     config->device_mem_bytes = trainer->given_device_bytes;
     make_paths_absolute(config);

@@ -440,6 +440,7 @@ static const struct ox_config *with_profile(const struct ox_config *config) {
     static struct ox_config own; /* tens of kilobytes */
     const char *const variable = getenv("OFFLOAD_PROFILE");
     own = *config;
+    memcpy(own.given_profile, config->profile, sizeof own.given_profile);
     if (own.profile[0] == '\0' && variable != NULL) {
         snprintf(own.profile, sizeof own.profile, "%s", variable);
     }

@@ -336,6 +336,7 @@ static void test_other_folder(void) {
     sys_args_word(&args, "--model=%s", strrchr(model_path, '/') + 1);
     sys_args_word(&args, "--data=./%s:0.5", strrchr(text_path, '/') + 1);
     sys_args_word(&args, "--eval-data=%s", strrchr(text_path, '/') + 1);
+    sys_args_word(&args, "--chat-template=%s", strrchr(text_path, '/') + 1);
     sys_args_add(&args, "--output away --nvme away-drive:32MiB --device-mem 4MiB --host-mem 4MiB --data-cache tokens"
                         " --max-seq-length 24 --compute-threads 1 --max-steps 2");
     sys_run_well(&args, &process);
@@ -347,6 +348,10 @@ static void test_other_folder(void) {
     CHECK(said("resumed at step 2 of 3 from the store's last commit"));
     CHECK(said("warning: the store: was made with other training options: --max-steps 2, now 3; from here on"));
     CHECK(files_exist("away/checkpoint-3"));
+    char *const record = files_read("away/config.resolved.yaml", NULL), line[LINE];
+    snprintf(line, sizeof line, "\nchat_template: \"%s\"\n", text_path);
+    CHECK(strstr(record, line) != NULL);
+    free(record);
     CHECK(chdir(folder) == 0);
     free(folder);
     free(program);

@@ -294,6 +294,7 @@ static void test_odd_values(void) {
     REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_TRAIN, &text));
     ox_config_init(&second);
     REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
+    CHECK(strstr(text, "\"/a:0.00001\"\n") != NULL && strstr(text, "\"/b:0.1\"\n") != NULL);
     CHECK(second.data_count == 2 && strcmp(second.data[0].path, "/a") == 0 && second.data[0].weight == 0.00001);
     CHECK(strcmp(second.data[1].path, "/b") == 0 && second.data[1].weight == 0.1);
     free(text);
@@ -341,6 +342,7 @@ static void test_round_trip(void) {
     CHECK(memcmp(&first, &second, sizeof first) == 0);
     CHECK(strstr(text, "weight_decay: 0.30000000000000004\n") != NULL);
     CHECK(strstr(text, "learning_rate: 0.1\n") != NULL);
+    CHECK(strstr(text, "save_wait_seconds: 60\n") != NULL && strstr(text, "max_grad_norm: 1e+22\n") != NULL);
     CHECK(strstr(text, "host_mem: 48GiB\n") != NULL);
     free(text);
     free(again);
