@@ -308,7 +308,7 @@ enum ox_status ox_windows_fill(struct ox_windows *windows, uint64_t cursor, stru
     return OX_OK;
 }
 
-enum ox_status ox_windows_split(const struct ox_data *data, double share, uint64_t *token) {
+enum ox_status ox_windows_split(const struct ox_data *data, double share, bool whole, uint64_t *token) {
     OX_ASSERT(share >= 0 && share <= 1);
     const uint64_t count = ox_data_token_count(data);
     const uint64_t border = count - ox_min_u64(count, (uint64_t)((double)count * share));
@@ -320,6 +320,8 @@ enum ox_status ox_windows_split(const struct ox_data *data, double share, uint64
     enum ox_status status = ox_pack_document_at(data, border, &document, &begin);
     if (status == OX_OK && begin < border && document + 1 < ox_data_document_count(data)) {
         status = ox_data_documents(data, document + 1, 1, token);
+    } else if (status == OX_OK && begin < border && whole) {
+        *token = begin > 0 ? begin : count;
     }
     return status;
 }

@@ -94,9 +94,9 @@ OX_MUST enum ox_status ox_windows_fill(struct ox_windows *windows, uint64_t curs
                                        uint64_t *target_count);
 
 /* Finds the token at which to split off the last `share` (0..1) of the data: where the first document in that part
- * begins. If none begins there, it is the start of the part, within the last document. An empty share gives the number
- * of tokens. */
-OX_MUST enum ox_status ox_windows_split(const struct ox_data *data, double share, uint64_t *token);
+ * begins. If none begins there, it is the start of the part, within the last document; with `whole` the last document
+ * is split off, or nothing if it is the only one. An empty share gives the number of tokens. */
+OX_MUST enum ox_status ox_windows_split(const struct ox_data *data, double share, bool whole, uint64_t *token);
 
 #ifdef __cplusplus
 }

@@ -97,8 +97,9 @@ static enum ox_status check_input(const char *flag, const char *path) {
     return OX_OK;
 }
 
-/* Finds the date that chat templates print: the one that a resumed run began with, else now. */
-static enum ox_status find_clock(struct ox_trainer *trainer) {
+/* Finds what a resumed run began with, so that its data stays the same: the date that chat templates print (else now),
+ * and whether what it holds out may begin within a document, as in runs of earlier versions. */
+static enum ox_status find_origin(struct ox_trainer *trainer) {
     const char *const resume = trainer->config.resume_from_checkpoint;
     struct ox_run_identity *const identity = malloc(sizeof *identity); /* too large for the stack */
     char folder[OX_PATH_BYTES];
@@ -107,9 +108,10 @@ static enum ox_status find_clock(struct ox_trainer *trainer) {
     }
     const bool latest = strcmp(resume, "latest") == 0;
     snprintf(folder, sizeof folder, "%s%s", latest ? trainer->config.output_dir : resume, latest ? "" : "/..");
-    const bool known = resume[0] != '\0' && ox_run_exists(folder) && ox_run_read_identity(folder, identity) == OX_OK &&
-                       identity->has_clock;
-    trainer->input.clock_s = known ? identity->clock_s : trainer->config.clock_s;
+    const bool known =
+        resume[0] != '\0' && ox_run_exists(folder) && ox_run_read_identity(folder, identity) == OX_OK;
+    trainer->input.clock_s = known && identity->has_clock ? identity->clock_s : trainer->config.clock_s;
+    trainer->input.holds_whole = !known || identity->holds_whole;
     free(identity);
     return OX_OK;
 }
@@ -137,7 +139,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
                                "tokenizer.json", config->tokenizer);
     }
     OX_TRY(status, find_tokenizer(config, trainer->input.tokenizer_path));
-    return status == OX_OK ? find_clock(trainer) : status;
+    return status == OX_OK ? find_origin(trainer) : status;
 }
 
 enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
@@ -299,7 +301,7 @@ static uint64_t rows_of(const struct ox_windows *windows) {
 void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq) {
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
-    if (counts.documents > 0) {
+    if (counts.rows > 0) {
         ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s in %" PRIu64 " sequence%s of %" PRIu32 " tokens, %.1f %% of "
                "the places used", what, counts.documents, ox_plural(counts.documents), counts.rows,
                ox_plural(counts.rows), seq, 100 * counts.fill);
@@ -342,21 +344,51 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
     return ox_windows_open(&config, out);
 }
 
+/* Finds where the part of each source begins that is held out. Rows of whole documents hold out whole ones. */
+static enum ox_status find_borders(const struct ox_trainer *trainer, double share, uint64_t *borders) {
+    struct ox_windows_config config;
+    enum ox_status status = ox_trainer_windows_config(trainer, has_chat(trainer), &config);
+    const bool whole = trainer->input.holds_whole && status == OX_OK && config.packing != OX_PACK_STREAM;
+    for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
+        borders[i] = ox_data_token_count(trainer->input.data[i]);
+        status = share > 0 ? ox_windows_split(trainer->input.data[i], share, whole, &borders[i]) : OX_OK;
+    }
+    return status;
+}
+
+/* Says how much is held out. Targets are counted by reading them, as every evaluation does. */
+static enum ox_status log_held_out(struct ox_windows *windows, uint32_t seq) {
+    struct ox_windows_counts counts;
+    uint64_t target_count = 0;
+    ox_windows_counts(windows, &counts);
+    int32_t *const words = calloc(3 * (size_t)seq, sizeof *words);
+    if (words == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for a sequence of %" PRIu32 " tokens", seq);
+    }
+    const struct ox_window_row row = {.ids = words, .positions = words + seq, .targets = words + 2 * (size_t)seq};
+    enum ox_status status = OX_OK;
+    for (uint64_t i = 0; i < counts.rows && status == OX_OK; i++) {
+        status = ox_windows_fill(windows, i, row, &target_count);
+    }
+    free(words);
+    if (status == OX_OK) {
+        const uint64_t documents = counts.documents - counts.untrained_documents;
+        ox_log(OX_LOG_INFO, "held out: %" PRIu64 " document%s with %" PRIu64 " target%s", documents,
+               ox_plural(documents), target_count, ox_plural(target_count));
+    }
+    return status;
+}
+
 /* Holds out a part of --data for evaluation; nothing if it is less than a row. */
 static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *borders) {
     const double share = trainer->config.eval_data[0] != '\0' ? 0 : trainer->config.eval_fraction;
-    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
-        borders[i] = ox_data_token_count(trainer->input.data[i]);
-        const enum ox_status status = share > 0 ? ox_windows_split(trainer->input.data[i], share, &borders[i]) : OX_OK;
-        if (status != OX_OK) {
-            return status;
-        }
+    enum ox_status status = find_borders(trainer, share, borders);
+    if (share == 0 || status != OX_OK) {
+        return status;
     }
-    if (share == 0) {
-        return OX_OK;
-    }
-    const enum ox_status status = open_part(trainer, borders, true, &trainer->input.eval);
+    status = open_part(trainer, borders, true, &trainer->input.eval);
     if (status != OX_OK || rows_of(trainer->input.eval) > 0) {
+        OX_TRY(status, log_held_out(trainer->input.eval, (uint32_t)trainer->config.max_seq_length));
         return status;
     }
     ox_windows_close(&trainer->input.eval);
@@ -364,8 +396,8 @@ static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *border
         borders[i] = ox_data_token_count(trainer->input.data[i]);
     }
     ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of --max-seq-length "
-           "%" PRIu64 " + 1 tokens; all of it is trained on", share, trainer->config.data[0].path,
-           trainer->config.max_seq_length);
+           "%" PRIu64 " + 1 tokens, or no whole document with a target; all of it is trained on", share,
+           trainer->config.data[0].path, trainer->config.max_seq_length);
     return OX_OK;
 }
 

@@ -100,6 +100,7 @@ enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identi
         status = get_drives(path, json, identity);
         identity->has_clock = json_is_integer(json_object_get(json, "clock_s"));
         identity->clock_s = json_integer_value(json_object_get(json, "clock_s"));
+        identity->holds_whole = json_is_true(json_object_get(json, "holds_whole_documents"));
     }
     json_decref(json);
     return status;
@@ -112,10 +113,11 @@ enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         failed |= json_array_append_new(drives, json_string(identity->nvme[i]));
     }
-    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I}", "version", 3, "run_id",
+    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I, s:b}", "version", 4, "run_id",
                                    ox_json_hex(identity->run_id, 2), "branch", ox_json_hex(&identity->branch, 1),
                                    "parent", ox_json_hex(identity->parent, 2), "from", identity->from, "nvme", drives,
-                                   "clock_s", (json_int_t)identity->clock_s);
+                                   "clock_s", (json_int_t)identity->clock_s, "holds_whole_documents",
+                                   (int)identity->holds_whole);
     char *const text = json != NULL && failed == 0 ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     if (text == NULL) {

@@ -32,6 +32,7 @@ struct ox_run_identity {
     uint32_t nvme_count;
     int64_t clock_s; /* when the run began, as in struct ox_config */
     bool has_clock;  /* runs that began before version 3 have none */
+    bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
 };
 
 /* Data for training and for evaluation. */
@@ -41,6 +42,7 @@ struct ox_trainer_input {
     uint32_t data_count;                                          /* 0: not opened yet */
     uint32_t vocab;                                               /* ids are below it */
     int64_t clock_s;                                              /* when the run began, as in struct ox_config */
+    bool holds_whole;                                             /* as in struct ox_run_identity */
     bool said_template;                                           /* the log names the chat template */
     struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
     bool eval_alone;                                              /* `offload eval`: texts are used as they are */

@@ -221,6 +221,7 @@ static bool record_clock(struct ox_trainer *trainer) {
 static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
     record_clock(trainer);
+    trainer->identity.holds_whole = trainer->input.holds_whole;
     return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
 }
 

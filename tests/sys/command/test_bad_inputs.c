@@ -53,7 +53,7 @@ struct row {
     int exit_status;
     const char *says[4]; /* texts that the line of error must all have */
     const char *warns;   /* text of the only warning; NULL: there is none */
-    bool late;           /* the fault shows only after the plan, which stderr has too */
+    bool late;           /* the fault shows only after lines about the data or the plan, which stderr has too */
     bool not_root;       /* skipped for root, who may do what this row is refused */
     bool leaves_run;     /* the fault shows after the run has begun, so that `out` stays */
 };

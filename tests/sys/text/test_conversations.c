@@ -172,6 +172,47 @@ static void test_date(void) {
     CHECK(unsetenv("SOURCE_DATE_EPOCH") == 0);
 }
 
+/* ---- what is held out ---------------------------------------------------------------------------------------- */
+
+/* Writes `count` conversations, whose last answer is longer than the share that is held out. */
+static const char *write_rows(const char *name, unsigned count) {
+    char text[4096] = "";
+    for (unsigned i = 0; i < count; i++) {
+        const size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},"
+                 "{\"role\":\"assistant\",\"content\":\"%s\"}]}\n",
+                 i + 1 == count ? "yo yo yo yo" : "yo");
+    }
+    return files_write_text(name, text);
+}
+
+static void train_rows(const char *data, const char *output, const char *words) {
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", data);
+    sys_args_word(&args, "--output=%s", test_path(output));
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+/* Whole conversations are held out, the last one at least; a run of an earlier version keeps its own split. */
+static void test_held_out(void) {
+    write_template(template_text);
+    const char *const data = write_rows("rows.jsonl", 8);
+    train_rows(data, "held", "--from-scratch --max-steps 1 --max-seq-length 64");
+    CHECK(says("held out: 1 document with 12 targets\n") && says("training: 7 documents in "));
+    files_replace_text("held/run.json", "\"holds_whole_documents\": true", "\"holds_wh0le_documents\": true");
+    train_rows(data, "held", "--max-steps 2 --resume-from-checkpoint latest --max-seq-length 64");
+    CHECK(says("held out: 1 document with 2 targets\n") && says("training: 8 documents in "));
+    train_rows(data, "held", "--max-steps 3 --resume-from-checkpoint latest --max-seq-length 64");
+    CHECK(says("training: 8 documents in "));
+    train_rows(data, "stream", "--from-scratch --max-steps 1 --packing stream --max-seq-length 4 --eval-fraction 0.05");
+    CHECK(says("held out: 1 document with 8 targets\n"));
+    train_rows(write_rows("single.jsonl", 1), "single", "--from-scratch --max-steps 1 --max-seq-length 64");
+    CHECK(says("nothing is evaluated") && says("training: 1 document in "));
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     chats_path = files_write_text("chats.jsonl", chats);
@@ -179,5 +220,6 @@ int main(void) {
     test_notice();
     test_trained();
     test_date();
+    test_held_out();
     return test_end();
 }

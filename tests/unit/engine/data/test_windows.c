@@ -631,7 +631,7 @@ static void test_groups(void) {
 }
 
 static void test_split(void) {
-    uint64_t token = 0;
+    uint64_t token = 0, whole_count = 0;
     for (int i = 0; i < SMALL_COUNT; i++) {
         const struct text *const text = &small[i];
         for (uint64_t k = 0; k <= 100; k++) {
@@ -641,14 +641,25 @@ static void test_split(void) {
             while (text->begins[document] < border) {
                 document++;
             }
-            REQUIRE_OK(ox_windows_split(text->data, share, &token));
+            REQUIRE_OK(ox_windows_split(text->data, share, false, &token));
             CHECK(token == (document < text->document_count ? text->begins[document] : border));
+            if (document == text->document_count && border < text->token_count) { /* none begins in that part */
+                const uint64_t last = text->begins[text->document_count - 1];
+                REQUIRE_OK(ox_windows_split(text->data, share, true, &token));
+                CHECK(token == (last > 0 ? last : text->token_count));
+                whole_count++;
+            } else {
+                const uint64_t cut = token;
+                REQUIRE_OK(ox_windows_split(text->data, share, true, &token));
+                CHECK(token == cut);
+            }
         }
     }
+    CHECK(whole_count > 0);
     /* One document is cut where its share begins. */
     const struct text *const one = &small[4];
     CHECK(one->document_count == 1);
-    REQUIRE_OK(ox_windows_split(one->data, 0.1, &token));
+    REQUIRE_OK(ox_windows_split(one->data, 0.1, false, &token));
     CHECK(token == one->token_count - (uint64_t)((double)one->token_count * 0.1) && token < one->token_count);
 }
 
