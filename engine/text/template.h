@@ -70,7 +70,10 @@ struct ox_template_turns {
  * - It ends where the messages up to it end, without white space after an end token. What a template drops from earlier
  *   turns, such as their reasoning, is no part of them; nor is what it writes behind every conversation. An end token
  *   that it writes only where something follows is a part.
- * It takes two renderings for a turn, a third for such an end token, and at most two more for the conversation.
+ * A content that the template writes too, such as ">", is no sign of a place: the search is in the text with stand-ins
+ * for such contents, unless the template writes another text then.
+ * It takes two renderings for a turn, a third for such an end token, and at most two more for the conversation, three
+ * with stand-ins.
  * OX_E_CONFIG, besides what ox_template_render fails for: the template makes the place of a turn ambiguous. *out need
  * not be initialized; free it with ox_template_turns_free, after failures too. */
 OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,

@@ -237,9 +237,10 @@ static void skip_reasoning(const struct search *search, struct slice reasoning, 
     const struct slice up_to = from(&place->up_to, place->begin_up_to);
     const size_t common = without_open_tag((struct slice){whole.text, common_bytes(whole, reasoning)});
     const size_t bytes = begins_with(whole, reasoning) ? reasoning.bytes : common;
-    if (begins_with(up_to, (struct slice){whole.text, bytes})) {
+    const size_t shared = common_bytes(up_to, (struct slice){whole.text, bytes});
+    if (shared == bytes || begins_with(whole, reasoning)) { /* a last message may have its own */
         place->begin += bytes;
-        place->begin_up_to += bytes;
+        place->begin_up_to += shared == bytes ? bytes : without_open_tag((struct slice){whole.text, shared});
     }
 }
 
@@ -448,30 +449,26 @@ static enum ox_status take_spans(struct ox_template_turns *out) {
     return OX_OK;
 }
 
-enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
-                                        const struct tm *now, struct ox_template_turns *out) {
-    struct search search = {.chat_template = chat_template,
-                            .conversation = conversation,
-                            .messages = json_object_get(conversation, "messages"),
-                            .now = now};
-    search.message_count = json_array_size(search.messages);
+/* Renders the conversation and makes room for its turns. */
+static enum ox_status begin_search(struct search *search, struct ox_template_turns *out) {
+    search->messages = json_object_get(search->conversation, "messages");
+    search->message_count = json_array_size(search->messages);
     *out = (struct ox_template_turns){0};
-    enum ox_status status = render_first(&search, search.message_count, NULL, false, &out->output);
+    enum ox_status status = render_first(search, search->message_count, NULL, false, &out->output);
     if (status != OX_OK) {
         return status;
     }
-    search.whole = out->output;
-    out->turns = calloc(search.message_count + out->output.span_count, sizeof *out->turns);
-    if (out->turns == NULL) {
-        return no_memory();
-    }
-    if (ox_template_marks_generation(chat_template, conversation)) {
-        return take_spans(out);
-    }
-    for (size_t i = 0; status == OX_OK && i < search.message_count; i++) {
-        if (is_assistant(json_array_get(search.messages, i))) {
-            const size_t earlier = search.earlier_end;
-            status = find_turn(&search, i, &out->turns[out->count]);
+    search->whole = out->output;
+    out->turns = calloc(search->message_count + out->output.span_count, sizeof *out->turns);
+    return out->turns != NULL ? OX_OK : no_memory();
+}
+
+static enum ox_status search_turns(struct search *search, struct ox_template_turns *out) {
+    enum ox_status status = OX_OK;
+    for (size_t i = 0; status == OX_OK && i < search->message_count; i++) {
+        if (is_assistant(json_array_get(search->messages, i))) {
+            const size_t earlier = search->earlier_end;
+            status = find_turn(search, i, &out->turns[out->count]);
             if (status == OX_OK && out->turns[out->count].begin_byte < earlier) {
                 status = ox_fail(OX_E_CONFIG, "message %zu: the assistant's turn begins inside the one before", i + 1);
             }
@@ -479,6 +476,163 @@ enum ox_status ox_template_render_turns(const struct ox_template *chat_template,
         }
     }
     return status;
+}
+
+/* ---- contents that the template writes too --------------------------------------------------------------------- */
+
+/* A content such as ">" or "INST" is also a part of tags, so that looking for it does not tell a place. The turns are
+ * then found in the text of a conversation with a stand-in for each such content: three private-use characters, of
+ * which the middle one has the message's number. */
+enum { STAND_IN_BYTES = 12, STOOD_FOR_BYTES_MAX = 64, STAND_IN_MESSAGES_MAX = 0x8000, COUNTED_MESSAGES_MAX = 64 };
+static const char mark[] = "\xf4\x8f\xbf\xbb"; /* U+10FFFB */
+
+static struct slice said_in(const json_t *message) {
+    return is_assistant(message) ? answer_of(message) : content_of(message);
+}
+
+static size_t count_in(struct slice slice, struct slice part) {
+    const char *const end = slice.text + slice.bytes;
+    size_t count = 0;
+    for (const char *at = slice.text; (at = memmem(at, (size_t)(end - at), part.text, part.bytes)) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* Whether the text has what a message says more often than the messages have. Among many messages they are not counted,
+ * because one more rendering of them takes less time. */
+static bool is_written(const struct search *search, struct slice said) {
+    size_t count = 0;
+    if (said.bytes == 0 || said.bytes > STOOD_FOR_BYTES_MAX) {
+        return false;
+    }
+    for (size_t i = 0; search->message_count <= COUNTED_MESSAGES_MAX && i < search->message_count; i++) {
+        count += count_in(content_of(json_array_get(search->messages, i)), said);
+    }
+    return search->message_count > COUNTED_MESSAGES_MAX || count_in(from(&search->whole, 0), said) > count;
+}
+
+/* A copy of the message that says message `idx`'s stand-in in place of `said`. NULL without memory. */
+static json_t *with_stand_in(const json_t *message, struct slice said, size_t idx) {
+    json_t *const out = json_deep_copy(message);
+    json_t *const content = json_object_get(out, "content");
+    json_t *const part = json_array_get(content, json_array_size(content) - 1);
+    const json_t *const given = json_object_get(message, "content");
+    const json_t *const given_part = json_array_get(given, json_array_size(given) - 1);
+    const json_t *const text = json_is_array(given) ? json_object_get(given_part, "text") : given;
+    const size_t lead = (size_t)(said.text - json_string_value(text));
+    char *const joined = out != NULL ? malloc(json_string_length(text) + STAND_IN_BYTES) : NULL;
+    if (joined == NULL) {
+        json_decref(out);
+        return NULL;
+    }
+    const char number[] = {(char)0xf4, (char)(0x80 | idx >> 12), (char)(0x80 | (idx >> 6 & 0x3f)),
+                           (char)(0x80 | (idx & 0x3f))};
+    const size_t behind = json_string_length(text) - lead - said.bytes;
+    memcpy(joined, json_string_value(text), lead);
+    memcpy(joined + lead, mark, sizeof number);
+    memcpy(joined + lead + sizeof number, number, sizeof number);
+    memcpy(joined + lead + 2 * sizeof number, mark, sizeof number);
+    memcpy(joined + lead + STAND_IN_BYTES, said.text + said.bytes, behind);
+    json_t *const value = json_stringn(joined, lead + STAND_IN_BYTES + behind);
+    free(joined);
+    if (json_object_set_new(json_is_array(given) ? part : out, json_is_array(given) ? "text" : "content", value) != 0) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
+}
+
+/* Makes the conversation with stand-ins; *out is NULL where none is needed, else the caller's. */
+static enum ox_status put_stand_ins(const struct search *search, json_t **out) {
+    const bool is_free = memmem(search->whole.text, search->whole.text_bytes, mark, sizeof mark - 1) == NULL;
+    const bool may = is_free && search->message_count <= STAND_IN_MESSAGES_MAX;
+    json_t *messages = NULL;
+    *out = NULL;
+    for (size_t i = 0; may && i < search->message_count; i++) {
+        const json_t *const message = json_array_get(search->messages, i);
+        const struct slice said = said_in(message);
+        if (!is_written(search, said)) {
+            continue;
+        }
+        messages = messages != NULL ? messages : json_copy((json_t *)search->messages);
+        if (json_array_set_new(messages, i, with_stand_in(message, said, i)) != 0) {
+            json_decref(messages);
+            return no_memory();
+        }
+    }
+    if (messages != NULL) {
+        *out = json_copy((json_t *)search->conversation);
+        if (json_object_set_new(*out, "messages", messages) != 0) {
+            json_decref(*out);
+            *out = NULL;
+            return no_memory();
+        }
+    }
+    return OX_OK;
+}
+
+static size_t *border(struct ox_template_turns *turns, size_t number) {
+    struct ox_template_turn *const turn = &turns->turns[number / 2];
+    return number % 2 == 0 ? &turn->begin_byte : &turn->end_byte;
+}
+
+/* Takes over the turns of a text with stand-ins; false where the text is another than that of the conversation, because
+ * the template looks at what is said. */
+static bool take_turns(const struct search *search, struct ox_template_turns *other, struct ox_template_turns *out) {
+    const struct slice text = from(&other->output, 0);
+    size_t at = 0, number = 0;
+    memcpy(out->turns, other->turns, other->count * sizeof *out->turns);
+    for (size_t i = 0, step = 1; i <= text.bytes; i += step) {
+        while (number < 2 * other->count && *border(other, number) == i) {
+            *border(out, number++) = at;
+        }
+        struct slice next = {text.text + i, i < text.bytes};
+        step = 1;
+        if (i + STAND_IN_BYTES <= text.bytes && memcmp(text.text + i, mark, sizeof mark - 1) == 0) {
+            const unsigned char *const code = (const unsigned char *)text.text + i + sizeof mark - 1;
+            const size_t idx = (code[1] & 0x3fU) << 12 | (code[2] & 0x3fU) << 6 | (code[3] & 0x3fU);
+            next = said_in(json_array_get(search->messages, idx));
+            step = STAND_IN_BYTES;
+        }
+        if (!begins_with(from(&search->whole, at), next)) {
+            return false;
+        }
+        at += next.bytes;
+    }
+    out->count = other->count;
+    return at == search->whole.text_bytes && number == 2 * other->count;
+}
+
+/* Searches in a text with stand-ins; *done where that gave the turns of the conversation. */
+static enum ox_status search_stood_in(const struct search *search, struct ox_template_turns *out, bool *done) {
+    struct ox_template_turns other = {0};
+    struct search inner = {.chat_template = search->chat_template, .now = search->now};
+    json_t *row = NULL;
+    *done = false;
+    enum ox_status status = put_stand_ins(search, &row);
+    if (status != OX_OK || row == NULL) {
+        return status;
+    }
+    inner.conversation = row;
+    status = begin_search(&inner, &other);
+    OX_TRY(status, search_turns(&inner, &other));
+    *done = status == OX_OK && take_turns(search, &other, out);
+    ox_template_turns_free(&other);
+    json_decref(row);
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
+                                        const struct tm *now, struct ox_template_turns *out) {
+    struct search search = {.chat_template = chat_template, .conversation = conversation, .now = now};
+    bool done = false;
+    enum ox_status status = begin_search(&search, out);
+    if (status == OX_OK && ox_template_marks_generation(chat_template, conversation)) {
+        return take_spans(out);
+    }
+    OX_TRY(status, search_stood_in(&search, out, &done));
+    return status != OX_OK || done ? status : search_turns(&search, out);
 }
 
 /* A copy of a message with another content, which no text holds: private-use characters. NULL without memory. */

@@ -306,6 +306,38 @@ static void test_turn_begins(void) {
               "! message 2: the chat template refuses the messages up to it alone: no");
 }
 
+/* A content that is also a part of what the template writes: of a tag's end, of a tag, of the words around it. */
+static void test_contents_of_tags(void) {
+    static const char chatml[] = "{% for m in messages %}<|s|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                                 "{% if add_generation_prompt %}<|s|>assistant\n{% else %}<|endoftext|>{% endif %}";
+    static const char *const contents[] = {"b", ">", "|>", "end|>", "im", "s", "assistant", "<|im_end|>", ">\\n"};
+    for (size_t i = 0; i < sizeof contents / sizeof *contents; i++) {
+        const char *const said = contents[i], *const shown = i + 1 < sizeof contents / sizeof *contents ? said : ">\n";
+        char row[1024], expected[1024];
+        snprintf(row, sizeof row, "{'messages': [" SAYS("user", "%s") ", " SAYS("assistant", "%s") ", "
+                 SAYS("user", "%s") ", " SAYS("assistant", "%s") "]}", said, said, said, said);
+        snprintf(expected, sizeof expected,
+                 "<|s|>user\n%s<|im_end|>\n<|s|>assistant\n[[%s<|im_end|>]]\n<|s|>user\n%s<|im_end|>\n"
+                 "<|s|>assistant\n[[%s<|im_end|>]]\n<|endoftext|>", shown, shown, shown, shown);
+        turns_are(chatml, row, expected);
+    }
+    turns_are("{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content | trim }}[/INST]{% else %}"
+              " {{ m.content | trim }}</s>{% endif %}{% endfor %}",
+              "{'messages': [" SAYS("user", "INST") ", " SAYS("assistant", " INS ") ", " SAYS("user", "T]") ", "
+              SAYS("assistant", "/s") "]}",
+              "[INST] INST[/INST][[ INS</s>]][INST] T][/INST][[ /s</s>]]");
+    /* A template that looks at what is said. */
+    turns_are(MESSAGES "{{ '!' if m.content == 'user' }}</s>" PROMPT,
+              "{'messages': [" SAYS("user", "user") ", " SAYS("assistant", "yes") "]}",
+              "<user>user!</s><assistant>[[yes</s>]]");
+    /* Lists of texts, and a reasoning before the content. */
+    turns_are("{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content.split('</think>')[-1] }}"
+              "{% else %}{{ m.content[0].text }}{% endif %}</end>\n" PROMPT,
+              "{'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'end'}]}, "
+              SAYS("assistant", "<think>x</think>d>") ", " SAYS("user", "c") ", " SAYS("assistant", ">") "]}",
+              "<user>end</end>\n<assistant>[[d></end>]]\n<user>c</end>\n<assistant>[[></end>]]\n");
+}
+
 int main(void) {
     test_found();
     test_choices();
@@ -315,5 +347,6 @@ int main(void) {
     test_turns();
     test_turn_ends();
     test_turn_begins();
+    test_contents_of_tags();
     return test_end();
 }
