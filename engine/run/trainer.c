@@ -154,8 +154,8 @@ static int32_t kept_units(const struct ox_config *config) {
 static enum ox_status check_counts(const struct ox_config *config, const struct ox_model *model) {
     const uint32_t block_count = model->block_count;
     if (kept_units(config) > 0 && (uint32_t)kept_units(config) > block_count) {
-        return ox_fail(OX_E_CONFIG, "--kept-blocks %s: the model has %u blocks; give 0 to %u, or auto",
-                       config->kept_blocks, block_count, block_count);
+        return ox_fail(OX_E_CONFIG, "--kept-blocks %s: the model has %u block%s; give 0 to %u, or auto",
+                       config->kept_blocks, block_count, ox_plural(block_count), block_count);
     }
     if (config->device_state_units > model->unit_count) {
         return ox_fail(OX_E_CONFIG, "--device-state-units %" PRIu64 ": the model has %u units, which are the "

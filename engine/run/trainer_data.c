@@ -185,8 +185,8 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     if (report.tokenized) {
         snprintf(how, sizeof how, "tokenized in %.1f s, %.0f MB/s", report.seconds, rate);
     }
-    ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " tokens, %" PRIu64 " of them trained; %s", path,
-           report.documents, report.documents == 1 ? "" : "s", report.tokens, report.trained, how);
+    ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " token%s, %" PRIu64 " of them trained; %s", path,
+           report.documents, ox_plural(report.documents), report.tokens, ox_plural(report.tokens), report.trained, how);
     say_template(trainer, &report);
     /* Checked here, because otherwise a step would fail at the first such token. */
     ox_data_cache_header(*out, &header);
@@ -314,8 +314,9 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     }
     if (counts.dropped_tokens > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu64 " document%s longer than --max-seq-length %" PRIu32 "; %" PRIu64
-               " tokens of them are not trained on (--overlong split would)", what, counts.overlong,
-               counts.overlong == 1 ? " is" : "s are", seq, counts.dropped_tokens);
+               " token%s of them %s not trained on (--overlong split would)", what, counts.overlong,
+               counts.overlong == 1 ? " is" : "s are", seq, counts.dropped_tokens, ox_plural(counts.dropped_tokens),
+               counts.dropped_tokens == 1 ? "is" : "are");
     }
 }
 
@@ -415,9 +416,9 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
     windows.order = OX_WINDOWS_SEQUENTIAL;
     status = ox_windows_open(&windows, &trainer->input.eval);
     if (status == OX_OK && rows_of(trainer->input.eval) == 0) {
-        return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
+        return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " token%s not one window of --max-seq-length %" PRIu64
                        " + 1; give more text, or leave the option out", config->eval_data, source.token_count,
-                       config->max_seq_length);
+                       source.token_count == 1 ? " is" : "s are", config->max_seq_length);
     }
     return status;
 }
@@ -467,9 +468,9 @@ static enum ox_status check_rows(const struct ox_trainer *trainer) {
     if (counts.untrained_documents > counts.short_documents && counts.untrained_documents == counts.documents) {
         return fail_untrained(trainer);
     }
-    return ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64 " + 1; use "
+    return ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " token%s not one window of --max-seq-length %" PRIu64 " + 1; use "
                    "a shorter length or more text", config->data[0].path, other_sources(trainer), tokens,
-                   config->max_seq_length);
+                   tokens == 1 ? " is" : "s are", config->max_seq_length);
 }
 
 enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {

@@ -1,6 +1,7 @@
 /* The loop of a run: data, step, metrics, evaluation, saving, signals. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -82,9 +83,10 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
         if (!saved) {
             ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
         }
-        return ox_fail(OX_E_CORRUPT, "%" PRIu64 " steps in a row had a loss or gradient that is not finite "
+        return ox_fail(OX_E_CORRUPT, "%" PRIu64 " step%s in a row had a loss or gradient that is not finite "
                        "(--max-nonfinite-steps); what was before them is in %s; lower --learning-rate or check the "
-                       "data", state->nonfinite_in_row, saved ? trainer->result : "the last checkpoint and the store");
+                       "data", state->nonfinite_in_row, ox_plural(state->nonfinite_in_row),
+                       saved ? trainer->result : "the last checkpoint and the store");
     }
     return OX_OK;
 }

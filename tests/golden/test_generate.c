@@ -245,7 +245,7 @@ static void check_stream(const char *model, const json_t *prompt) {
     sys_run_well(&args, &process);
     CHECK(strncmp(process.outcome.out, expected, strlen(expected)) == 0);
     CHECK(strcmp(process.outcome.out + strlen(expected), "\n") == 0);
-    CHECK(strstr(process.outcome.err, "1 tokens read, 200 new") != NULL);
+    CHECK(strstr(process.outcome.err, "1 token read, 200 new") != NULL);
 }
 
 static void check_real(void) {

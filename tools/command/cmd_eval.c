@@ -1,6 +1,7 @@
 /* `offload eval`: measures the perplexity of a model folder on texts. */
 #include "tools/command/cmd.h"
 
+#include "base/bytes.h"
 #include "base/json.h"
 #include "engine/run/trainer.h"
 
@@ -23,9 +24,9 @@ static json_t *source_json(const struct ox_eval_source *source) {
 
 static void print_source(const struct ox_eval_source *source, bool named) {
     const struct ox_eval_report *const report = &source->report;
-    printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " tokens | %" PRIu64 " windows | %.1f s\n",
+    printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " token%s | %" PRIu64 " window%s | %.1f s\n",
            named ? source->path : "", named ? ": " : "", report->loss, report->perplexity, report->tokens,
-           source->windows, report->seconds);
+           ox_plural(report->tokens), source->windows, ox_plural(source->windows), report->seconds);
 }
 
 static void on_source(void *context, const struct ox_eval_source *source) {

@@ -1,6 +1,7 @@
 /* `offload generate`: continues a prompt with a model, or answers it. */
 #include "tools/command/cmd.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -482,8 +483,9 @@ static void log_summary(const struct generating *g) {
     for (int i = 0; i < 3; i++) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
-    ox_log(OX_LOG_INFO, "%zu tokens read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
-           g->prompt_count, g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words);
+    ox_log(OX_LOG_INFO, "%zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
+           g->prompt_count, ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds,
+           steps_per_second(g), words);
 }
 
 static enum ox_status report(struct generating *g) {

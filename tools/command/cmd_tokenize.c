@@ -4,6 +4,7 @@
 #include "tools/command/cmd.h"
 #include "tools/command/show.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "engine/text/chat.h"
@@ -146,7 +147,8 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
         printf("{\"tokens\":%zu,\"bytes\":%zu,\"seconds\":%.6f,\"vocab\":%" PRIu32 "}\n", t->ids.count, bytes, seconds,
                ox_tokenizer_vocab_count(t->tokenizer));
     } else {
-        printf("%zu tokens | %zu bytes | %.2f bytes per token | %.1f MB/s\n", t->ids.count, bytes,
+        printf("%zu token%s | %zu byte%s | %.2f bytes per token | %.1f MB/s\n", t->ids.count,
+               ox_plural(t->ids.count), bytes, ox_plural(bytes),
                t->ids.count > 0 ? (double)bytes / (double)t->ids.count : 0, rate);
     }
     return OX_OK;

@@ -121,7 +121,7 @@ static void on_start(void *context, const struct ox_run_state *state, uint64_t m
     if (state->step > 0) {
         fprintf(stderr, "resumed at step %" PRIu64 " of %" PRIu64 " from %s\n", state->step, max_steps, origin);
     } else {
-        fprintf(stderr, "starting from %s: %" PRIu64 " steps\n", origin, max_steps);
+        fprintf(stderr, "starting from %s: %" PRIu64 " step%s\n", origin, max_steps, ox_plural(max_steps));
     }
 }
 
@@ -195,8 +195,8 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
         }
     }
     if (!progress->quiet) {
-        fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
-                report->loss, report->perplexity, report->tokens);
+        fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " token%s\n", report->step,
+                report->loss, report->perplexity, report->tokens, ox_plural(report->tokens));
     }
 }
 
@@ -252,13 +252,13 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
     const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
     const struct sums *const all = &progress->all;
     if (all->steps > 0) {
-        printf("%" PRIu64 " step%s, %" PRIu64 " tokens (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
-               "%.0f%% of the time\n", all->steps, all->steps == 1 ? "" : "s", all->batch_tokens,
-               all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
+        printf("%" PRIu64 " step%s, %" PRIu64 " token%s (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
+               "%.0f%% of the time\n", all->steps, ox_plural(all->steps), all->batch_tokens,
+               ox_plural(all->batch_tokens), all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
                100 * all->busy_seconds / all->seconds);
         if (progress->eval_updates > 0) {
-            printf("%" PRIu64 " updates ran within evaluations: these seconds leave out their time, the table "
-                   "counts their bytes\n", progress->eval_updates);
+            printf("%" PRIu64 " update%s ran within evaluations: these seconds leave out their time, the table "
+                   "counts their bytes\n", progress->eval_updates, ox_plural(progress->eval_updates));
         }
         if (all->skipped > 0) {
             printf("%" PRIu64 " step%s not finite and had no effect\n", all->skipped,

@@ -62,7 +62,7 @@ static enum ox_status print_document(const struct ox_tokenizer *tokenizer, const
     for (size_t i = 0; i < span->count; i++) {
         trained += span->trained[i];
     }
-    printf("  document %zu: %zu tokens, %zu trained\n", number, span->count, trained);
+    printf("  document %zu: %zu token%s, %zu trained\n", number, span->count, ox_plural(span->count), trained);
     for (size_t begin = 0, end; begin < span->count && status == OX_OK; begin = end) {
         for (end = begin + 1; end < span->count && span->trained[end] == span->trained[begin];) {
             end++;
@@ -103,7 +103,8 @@ static enum ox_status print_row(void *context, const struct ox_tokenizer *tokeni
     enum ox_status status = span.ids != NULL && span.trained != NULL
                                 ? OX_OK
                                 : ox_fail(OX_E_NOMEM, "no memory to show a sequence");
-    printf("sequence %" PRIu64 ": %" PRIu32 " positions, %" PRIu64 " targets\n", row->idx, row->seq, row->target_count);
+    printf("sequence %" PRIu64 ": %" PRIu32 " position%s, %" PRIu64 " target%s\n", row->idx, row->seq,
+           ox_plural(row->seq), row->target_count, ox_plural(row->target_count));
     size_t number = 0;
     for (size_t first = 0; first < row->seq && status == OX_OK;) {
         first = take_document(row, first, &span);

@@ -201,11 +201,12 @@ static void text_spans(const struct ox_trace_report *report, FILE *out) {
 enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
     char time[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_TEXT_BYTES];
+    const uint64_t dropped = report->steps->steps[report->steps->count - 1].dropped;
     uint32_t step_count = 0;
     span_seconds(report, OX_TRACE_SPAN_STEP, &step_count);
-    fprintf(out, "%s\n%u whole steps of %u recorded; %" PRIu64 " records dropped, %" PRIu64 " torn\n",
-            report->head->title, report->shown_count, step_count,
-            report->steps->steps[report->steps->count - 1].dropped, report->trace->torn);
+    fprintf(out, "%s\n%u whole step%s of %u recorded; %" PRIu64 " record%s dropped, %" PRIu64 " torn\n",
+            report->head->title, report->shown_count, ox_plural(report->shown_count), step_count, dropped,
+            ox_plural(dropped), report->trace->torn);
     fprintf(out, "step %" PRIu64 ", the one of median length: %s", typical_step(report)->step,
             ox_seconds_text((double)a->wall_ns * 1e-9, time));
     if (a->predicted_seconds > 0) {

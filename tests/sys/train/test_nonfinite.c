@@ -189,7 +189,7 @@ static void test_first_step(void) {
     write_windows("always.txt", 0, WINDOWS);
     begin("always.txt", "first", NULL, "--max-steps 5 --max-nonfinite-steps 1 --learning-rate 100");
     sys_run(&args, &process);
-    CHECK(process.outcome.exit_status == 1 && strstr(process.outcome.err, "1 steps in a row") != NULL);
+    CHECK(process.outcome.exit_status == 1 && strstr(process.outcome.err, "1 step in a row") != NULL);
     CHECK(files_same("made/checkpoint-1/model.safetensors",
                         test_path("first/checkpoint-1/model.safetensors")));
 }
