@@ -22,7 +22,7 @@
 #include <time.h>
 
 enum {
-    RULES_VERSION = 5, /* part of the key; raise it when this code changes the ids of documents or rows */
+    RULES_VERSION = 6, /* part of the key; raise it when this code changes the ids of documents or rows */
     STAMP_BYTES_MAX = 64 << 10,
 };
 /* The coarsest resolution of a file system's times of change. */

@@ -137,6 +137,13 @@ static void test_date(void) {
     sys_args_word(&args, "--resume-from-checkpoint=%s", test_path("run/checkpoint-2"));
     sys_run_well(&args, &process);
     CHECK(!says("tokenized in") && !says("the data has changed"));
+    /* Without the cache the same tokens are made again. */
+    begin("train", "--seq-len 64 --eval-fraction 0 --max-steps 3");
+    sys_args_word(&args, "--data-cache=%s", test_path("empty"));
+    sys_args_word(&args, "--output=%s", test_path("again"));
+    sys_args_word(&args, "--resume-from-checkpoint=%s", test_path("run/checkpoint-2"));
+    sys_run_well(&args, &process);
+    CHECK(says("tokenized in") && !says("the data has changed"));
     begin("train", "--from-scratch --seq-len 64 --eval-fraction 0 --max-steps 1");
     sys_args_word(&args, "--data-cache=%s", test_path("run/cache"));
     sys_args_word(&args, "--output=%s", test_path("fresh"));
