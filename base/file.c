@@ -601,17 +601,20 @@ static bool cut_name(char *path) {
     return path[0] != '\0';
 }
 
-enum ox_status ox_folder_make_undoable(const char *path, size_t *existing) {
-    char part[OX_PATH_BYTES];
-    *existing = 0;
+size_t ox_path_existing(const char *path) {
+    char part[OX_PATH_BYTES] = "";
     if (strlen(path) < sizeof part) { /* else ox_folder_make refuses the path */
         memcpy(part, path, strlen(path) + 1);
         bool more = part[0] != '\0';
         while (more && !ox_path_exists(part)) {
             more = cut_name(part);
         }
-        *existing = strlen(part);
     }
+    return strlen(part);
+}
+
+enum ox_status ox_folder_make_undoable(const char *path, size_t *existing) {
+    *existing = ox_path_existing(path);
     return ox_folder_make(path);
 }
 

@@ -83,8 +83,10 @@ OX_MUST enum ox_status ox_file_read_direct(int fd, const char *path, void *data,
 
 /* Creates a folder and its missing parents; succeeds when it exists. */
 OX_MUST enum ox_status ox_folder_make(const char *path);
-/* As ox_folder_make, but it can be undone: *existing becomes how many leading bytes of `path` named a folder before.
- * ox_folder_unmake removes the folders beyond them, as far as they are empty. */
+/* How many leading bytes of `path` name something that exists. */
+size_t ox_path_existing(const char *path);
+/* As ox_folder_make, but it can be undone: *existing becomes what ox_path_existing was before. ox_folder_unmake removes
+ * the folders beyond it, as far as they are empty. */
 OX_MUST enum ox_status ox_folder_make_undoable(const char *path, size_t *existing);
 void ox_folder_unmake(const char *path, size_t existing);
 /* Removes temporary files that killed processes left directly in a folder. Requires that no other process writes

@@ -27,6 +27,7 @@ struct ox_trainer_events {
  * is complete, which may be steps later than its step, with the seconds for which training has waited. */
 struct ox_trainer_hooks {
     void *context;
+    void (*planned)(void *context, const char *text); /* the text of the plan, once the data is known to train */
     void (*start)(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin);
     void (*step)(void *context, const struct ox_step_report *report);
     void (*eval)(void *context, const struct ox_eval_report *report);

@@ -473,17 +473,44 @@ static enum ox_status check_rows(const struct ox_trainer *trainer) {
                    tokens == 1 ? " is" : "s are", config->max_seq_length);
 }
 
-enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
+static enum ox_status open_rows(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     uint64_t borders[OX_CONFIG_DATA_MAX];
-    enum ox_status status = ox_trainer_open_sources(trainer);
-    OX_TRY(status, check_trained(trainer));
+    enum ox_status status = check_trained(trainer);
     OX_TRY(status, trainer->input.eval_data != NULL ? open_eval_data(trainer) : OX_OK);
     OX_TRY(status, open_held_out(trainer, borders));
     OX_TRY(status, open_part(trainer, borders, false, &trainer->input.train));
     OX_TRY(status, check_rows(trainer));
     if (status == OX_OK) {
         ox_trainer_log_rows(trainer->input.train, "training", (uint32_t)config->max_seq_length);
+    }
+    return status;
+}
+
+/* Removes the tokens of refused data from an output folder that had none before: `existing` bytes of its path did.
+ * Keeps the text of the refusal. */
+static enum ox_status undo_cache(const struct ox_trainer *trainer, size_t existing, enum ox_status refusal) {
+    const char *const cache = trainer->input.cache_dir;
+    char text[OX_ERROR_TEXT_BYTES];
+    if (refusal != OX_E_CONFIG || trainer->config.data_cache[0] != '\0' || existing == strlen(cache) ||
+        !ox_path_is_folder(cache)) {
+        return refusal;
+    }
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    if (ox_folder_remove(cache) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+    ox_folder_unmake(trainer->config.output_dir, existing);
+    return ox_fail(refusal, "%s", text);
+}
+
+enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
+    enum ox_status status = set_cache_dir(trainer);
+    const size_t existing = ox_path_existing(trainer->input.cache_dir);
+    OX_TRY(status, ox_trainer_open_sources(trainer));
+    if (status == OX_OK) {
+        status = open_rows(trainer);
+        return status == OX_OK ? OX_OK : undo_cache(trainer, existing, status);
     }
     return status;
 }

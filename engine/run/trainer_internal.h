@@ -149,7 +149,8 @@ void ox_run_clear_triggers(const char *output_dir);
 OX_MUST enum ox_status ox_trainer_check_data(struct ox_trainer *trainer);
 /* Sets *ready to false if text must be tokenized first. */
 OX_MUST enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready);
-/* Opens all sources as tokens; ox_trainer_open_data also opens trainer->input.train and trainer->input.eval. */
+/* Opens all sources as tokens; ox_trainer_open_data also opens trainer->input.train and trainer->input.eval. Data that
+ * it refuses leaves no cache behind in a new output folder. */
 OX_MUST enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_open_data(struct ox_trainer *trainer);
 void ox_trainer_close_data(struct ox_trainer *trainer);

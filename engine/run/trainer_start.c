@@ -508,7 +508,20 @@ static void restore_line(struct ox_trainer *trainer) {
     }
 }
 
-/* Tokenizes texts, before memory is reserved and after everything that can be refused without them. */
+/* Hands out the plan's text. */
+static enum ox_status tell_plan(const struct ox_trainer *trainer) {
+    char *text = NULL;
+    const bool told = trainer->hooks->planned != NULL;
+    const enum ox_status status = told ? ox_trainer_plan_text(trainer, false, &text) : OX_OK;
+    if (told && status == OX_OK) {
+        trainer->hooks->planned(trainer->hooks->context, text);
+    }
+    free(text);
+    return status;
+}
+
+/* Tokenizes texts, before memory is reserved and after everything that can be refused without them. The plan is told
+ * then, because texts that train nothing are refused without it. */
 static enum ox_status prepare_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
@@ -521,6 +534,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
             return status;
         }
         ox_trainer_set_steps(trainer);
+        status = tell_plan(trainer);
     }
     trainer->state = (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,
@@ -531,7 +545,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         .numerics_hash = numerics_hash(trainer),
         .best_eval_loss = INFINITY,
     };
-    return OX_OK;
+    return status;
 }
 
 /* Says which of learning rate and warmup the run chose itself. */
@@ -555,7 +569,8 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     char origin[OX_PATH_BYTES];
     snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
     const char *const resume = trainer->config.resume_from_checkpoint;
-    enum ox_status status = check_drives(trainer);
+    enum ox_status status = trainer->input.data_count > 0 ? tell_plan(trainer) : OX_OK;
+    OX_TRY(status, check_drives(trainer));
     OX_TRY(status, check_output(trainer));
     if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
         status = ox_trainer_check_room(trainer); /* before texts are tokenized */

@@ -111,6 +111,13 @@ static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND
     return bytes;
 }
 
+static void on_planned(void *context, const char *text) {
+    const struct progress *const progress = context;
+    if (!progress->quiet) {
+        fprintf(stderr, "%s\n", text);
+    }
+}
+
 static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
     struct progress *const progress = context;
     progress->begin_ns = ox_clock_ns();
@@ -523,20 +530,14 @@ static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_
     return print_plan(trainer, config, true, NULL);
 }
 
-/* Prints the plan to stderr, trains, and prints the summary. *ended_by: the signal that ended the run, or 0. */
+/* Trains, with the plan on stderr, and prints the summary. *ended_by: the signal that ended the run, or 0. */
 static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *config, int *ended_by) {
     struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps,
                                 .quiet = config->quiet};
     const struct ox_trainer_hooks hooks = {
-        .context = &progress, .start = on_start, .step = on_step, .eval = on_eval, .saved = on_saved};
-    char *text = NULL;
-    enum ox_status status = config->quiet ? OX_OK : ox_trainer_plan_text(trainer, false, &text);
-    if (status != OX_OK) {
-        return status;
-    }
-    fprintf(stderr, "%s%s", text != NULL ? text : "", text != NULL ? "\n" : "");
-    free(text);
-    status = ox_trainer_run(trainer, &events, &hooks, ended_by);
+        .context = &progress, .planned = on_planned, .start = on_start, .step = on_step, .eval = on_eval,
+        .saved = on_saved};
+    enum ox_status status = ox_trainer_run(trainer, &events, &hooks, ended_by);
     end_line(&progress);
     if (status == OX_OK && !config->quiet) {
         print_summary(trainer, &progress);

@@ -256,6 +256,24 @@ static void test_overlong(void) {
     CHECK(sys_number_after(process.outcome.err, warning, -1) == 21 + 18 - 33);
 }
 
+static unsigned files_below(const char *folder) {
+    struct ox_files files;
+    REQUIRE_OK(ox_files_list(folder, true, &files));
+    const unsigned count = files.count;
+    ox_files_free(&files);
+    return count;
+}
+
+/* Data that would train nothing is refused before the plan is printed, and leaves nothing behind. */
+static void refuse_untrained(const char *words, const char *says) {
+    begin("train", test_path("silent.jsonl"), words);
+    sys_args_word(&args, "--output=%s", test_path("untrained"));
+    sys_args_word(&args, "--nvme=%s:64MiB", test_path("store"));
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && said(says));
+    CHECK(!said("model: ") && files_below(test_path("store")) == 0);
+}
+
 /* Rows that train nothing are left out and counted; data of such rows alone is refused. */
 static void test_untrained(void) {
     files_write_text("mixed.jsonl", "{\"messages\":[" ASK("hi") "]}\n{\"messages\":[" ASK("a") "," SAY("x") "]}\n"
@@ -268,16 +286,25 @@ static void test_untrained(void) {
     CHECK(said("step 2/2 | loss ") && !said("is skipped"));
     remove_run("untrained");
     files_write_text("silent.jsonl", "{\"messages\":[" ASK("hi") "]}\n{\"messages\":[" ASK("a") "]}\n");
-    static const char *const words[] = {"--from-scratch --max-seq-length 32",
-                                        "--from-scratch --max-seq-length 8 --packing stream"};
-    for (unsigned i = 0; i < 2; i++) {
-        begin("train", test_path("silent.jsonl"), words[i]);
-        sys_args_word(&args, "--output=%s", test_path("untrained"));
-        sys_run(&args, &process);
-        CHECK(process.outcome.exit_status == 2 && said("silent.jsonl: no document has a token to be trained on"));
-        CHECK(!files_exist("untrained/run.json"));
-        remove_run("untrained");
-    }
+    static const char none[] = "silent.jsonl: no document has a token to be trained on";
+    static const char stream[] = "--from-scratch --max-seq-length 8 --packing stream";
+    REQUIRE_OK(ox_folder_make(test_path("store")));
+    refuse_untrained("--from-scratch --max-seq-length 32", none);
+    CHECK(!files_exist("untrained"));
+    refuse_untrained(stream, none);
+    CHECK(!files_exist("untrained"));
+    files_write_text("silent.jsonl", "{\"messages\":[" ASK("0123456789012345678901234567890123456789") "," SAY("y")
+                                     "]}\n");
+    refuse_untrained("--from-scratch --max-seq-length 32", none);
+    CHECK(!files_exist("untrained"));
+    files_write_text("silent.jsonl", "{\"text\":\"short\"}\n");
+    refuse_untrained(stream, "tokens are not one window of --max-seq-length 8 + 1");
+    CHECK(!files_exist("untrained"));
+    /* What the user made stays. */
+    REQUIRE_OK(ox_folder_make(test_path("untrained")));
+    refuse_untrained(stream, "not one window");
+    CHECK(files_exist("untrained") && files_below(test_path("untrained")) == 0);
+    remove_run("untrained");
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------------- */
@@ -401,14 +428,6 @@ static void test_eval(void) {
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------ */
-
-static unsigned files_below(const char *folder) {
-    struct ox_files files;
-    REQUIRE_OK(ox_files_list(folder, true, &files));
-    const unsigned count = files.count;
-    ox_files_free(&files);
-    return count;
-}
 
 static bool told(const char *words) {
     return strstr(process.outcome.out, words) != NULL || said(words);
