@@ -301,8 +301,26 @@ static enum ox_status choose_rate(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* Refuses a resume from nothing, before texts are tokenized into a new folder. */
+static enum ox_status check_resume(const struct ox_config *config) {
+    const char *const path = config->resume_from_checkpoint;
+    if (path[0] == '\0' || config->plan_only) {
+        return OX_OK;
+    }
+    if (strcmp(path, "latest") != 0) {
+        return ox_path_is_folder(path) ? OX_OK
+                                       : ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; "
+                                                 "give latest, or a checkpoint-N folder", path);
+    }
+    return ox_run_exists(config->output_dir)
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave out --resume-from-checkpoint to start "
+                         "one, or name the run's folder with --output if it was moved", config->output_dir);
+}
+
 enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
-    enum ox_status status = ox_trainer_open_model(trainer, weights);
+    enum ox_status status = check_resume(&trainer->config);
+    OX_TRY(status, ox_trainer_open_model(trainer, weights));
     OX_TRY(status, ox_trainer_check_data(trainer));
     OX_TRY(status, choose_rate(trainer));
     return status == OX_OK ? set_engine_config(trainer) : status;

@@ -382,10 +382,6 @@ static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
 static enum ox_status open_run(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
     bool made = false;
-    if (!ox_run_exists(folder)) {
-        return ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave out --resume-from-checkpoint to start one",
-                       folder);
-    }
     const enum ox_status status = claim_folder(trainer, &made);
     return status == OX_OK ? ox_run_read_identity(folder, &trainer->identity) : status;
 }
@@ -464,10 +460,6 @@ static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
     const char *const path = trainer->config.resume_from_checkpoint;
     bool made = false;
     snprintf(origin, OX_PATH_BYTES, "%s", path);
-    if (!ox_path_is_folder(path)) {
-        return ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; give latest, or a "
-                       "checkpoint-N folder", path);
-    }
     enum ox_status status = claim_folder(trainer, &made);
     if (status != OX_OK) {
         return status;

@@ -101,6 +101,15 @@ static void test_trained(void) {
     CHECK(process.outcome.exit_status == 2 && says("--chat-template-kwargs"));
 }
 
+/* A resume from nothing leaves no folder with tokens behind. */
+static void test_no_run(void) {
+    begin("train", "--seq-len 64 --resume latest");
+    sys_args_word(&args, "--output=%s", test_path("moved"));
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && says("moved: holds no run to go on with"));
+    CHECK(!files_exist("moved") && !says("tokenized in"));
+}
+
 /* ---- the date ------------------------------------------------------------------------------------------------- */
 
 static void train(const char *words) {
@@ -227,6 +236,7 @@ int main(void) {
     cache_path = test_path("cache");
     test_notice();
     test_trained();
+    test_no_run();
     test_date();
     test_held_out();
     return test_end();
