@@ -388,7 +388,8 @@ static enum ox_status open_cache(struct source *source, struct ox_data **out) {
 
 /* ---- making a cache ------------------------------------------------------------------------------------------ */
 
-static enum ox_status tokenize(struct source *source, struct ox_cache_writer *writer, struct ox_cache_header *header) {
+static enum ox_status tokenize(struct source *source, struct ox_cache_writer *writer, struct ox_cache_header *header,
+                               struct ox_corpus_report *report) {
     struct ox_corpus_work work = {.rules = source->rules,
                                   .path = source->config->path,
                                   .documents = source->documents,
@@ -397,6 +398,8 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
                                   .stop = source->config->stop};
     bool changed = false;
     enum ox_status status = ox_corpus_tokenize(&work);
+    report->notes = work.notes;
+    memcpy(report->untrained_first, work.untrained_first, sizeof work.untrained_first);
     OX_TRY(status, has_changed(source, &changed));
     if (status == OX_OK && changed) {
         status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",
@@ -433,7 +436,7 @@ static enum ox_status open_made(const struct source *source, const struct ox_cac
     return OX_OK;
 }
 
-static enum ox_status make_cache(struct source *source, struct ox_data **out) {
+static enum ox_status make_cache(struct source *source, struct ox_data **out, struct ox_corpus_report *report) {
     struct ox_cache_writer *writer = NULL;
     struct ox_cache_header header;
     int fd = -1;
@@ -441,7 +444,7 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
     const char *const folder = source->config->cache_dir;
     enum ox_status status = source->is_named ? ox_folder_make_undoable(folder, &existing) : OX_OK;
     OX_TRY(status, ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer));
-    OX_TRY(status, tokenize(source, writer, &header));
+    OX_TRY(status, tokenize(source, writer, &header, report));
     OX_TRY(status, ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd));
     ox_cache_discard(&writer);
     if (status != OX_OK && source->is_named) {
@@ -452,6 +455,17 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
     }
     write_stamp(source, header.key[1]);
     return open_made(source, &header, out);
+}
+
+/* Reports what the template is and does. */
+static enum ox_status report_template(const struct source *source, struct ox_corpus_report *report) {
+    struct ox_chat_renderer *renderer = NULL;
+    snprintf(report->chat_template, sizeof report->chat_template, "%s", ox_template_origin(source->chat_template));
+    report->marks_generation = ox_template_marks_generation(source->chat_template, NULL);
+    enum ox_status status = ox_chat_open(source->tokenizer, &source->rules.chat, &renderer);
+    OX_TRY(status, ox_chat_lettered_end(renderer, report->lettered_end));
+    ox_chat_close(&renderer);
+    return status;
 }
 
 static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum ox_corpus_format format,
@@ -468,7 +482,7 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum
     status = open_cache(source, out);
     report->reused = status == OX_OK && *out != NULL;
     if (status == OX_OK && *out == NULL) {
-        status = make_cache(source, out);
+        status = make_cache(source, out, report);
         report->tokenized = status == OX_OK;
     }
     if (status == OX_OK) {
@@ -477,9 +491,7 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum
         report->trained = header.trained_count;
         report->bytes = header.source_bytes;
         if (header.is_chat == 2) {
-            snprintf(report->chat_template, sizeof report->chat_template, "%s",
-                     ox_template_origin(source->chat_template));
-            report->marks_generation = ox_template_marks_generation(source->chat_template, NULL);
+            status = report_template(source, report);
         }
     }
     close_source(source);

@@ -52,6 +52,10 @@ struct ox_corpus_report {
      * turns. Else "". */
     char chat_template[OX_PATH_BYTES + 64];
     bool marks_generation;
+    char lettered_end[OX_CHAT_TAG_BYTES]; /* as ox_chat_lettered_end has it */
+    /* Found while rows are tokenized, not in a cache that is used again. */
+    struct ox_chat_notes notes;
+    char untrained_first[OX_PATH_BYTES + 32]; /* file and line of the first row without a trained token; "": none */
 };
 
 /* Opens the tokens into *out, which the caller closes with ox_data_close. A row without a token to be trained on is

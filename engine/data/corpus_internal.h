@@ -2,6 +2,7 @@
 #ifndef OX_ENGINE_CORPUS_INTERNAL_H
 #define OX_ENGINE_CORPUS_INTERNAL_H
 
+#include "base/file.h"
 #include "engine/data/documents.h"
 #include "engine/data/token_cache.h"
 #include "engine/text/chat.h"
@@ -32,6 +33,8 @@ struct ox_corpus_work {
     uint32_t threads;
     const volatile sig_atomic_t *stop;
     uint32_t is_chat, untrained_count; /* out: as in struct ox_cache_header */
+    struct ox_chat_notes notes;        /* out: what all renderers noticed   */
+    char untrained_first[OX_PATH_BYTES + 32]; /* out: file and line of the first row without a trained token */
 };
 
 /* Writes the ids of all documents to the writer, in order, and counts rows without a trained token instead. The ids do

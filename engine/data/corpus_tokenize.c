@@ -177,6 +177,9 @@ static void empty_job(struct job *job) {
 static enum ox_status write_piece(struct ox_corpus_work *work, const struct piece *piece, const int32_t *ids,
                                   const uint8_t *trained, size_t count) {
     if (work->rules.rows && count > 0 && memchr(trained, 1, count) == NULL) {
+        if (work->untrained_count == 0) {
+            snprintf(work->untrained_first, sizeof work->untrained_first, "%s:%" PRIu64, piece->path, piece->line);
+        }
         work->untrained_count += work->untrained_count < UINT32_MAX;
         return OX_OK;
     }
@@ -315,6 +318,9 @@ static enum ox_status run_all(struct run *run) {
 
 static void close_run(struct run *run) {
     for (uint32_t i = 0; run->workers != NULL && i < run->work->threads; i++) {
+        if (run->workers[i].renderer != NULL) {
+            ox_chat_add_notes(run->workers[i].renderer, &run->work->notes);
+        }
         ox_encoder_close(&run->workers[i].encoder);
         ox_chat_close(&run->workers[i].renderer);
         ox_chat_free(&run->workers[i].chat);

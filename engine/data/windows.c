@@ -96,6 +96,7 @@ static enum ox_status open_source(struct ox_windows *windows, const struct ox_wi
     }
     windows->counts.documents += ox_data_untrained_count(from->data);
     windows->counts.untrained_documents += ox_data_untrained_count(from->data);
+    windows->counts.untrained_rows += ox_data_untrained_count(from->data);
     const enum ox_status status =
         windows->config.packing == OX_PACK_STREAM ? open_stream(windows, source) : open_pack(windows, source);
     if (status != OX_OK) {

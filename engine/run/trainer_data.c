@@ -172,6 +172,34 @@ static void say_template(struct ox_trainer *trainer, const struct ox_corpus_repo
            trained[trainer->config.train_on]);
 }
 
+/* Warns of rows from which less is trained than they hold. */
+static void warn_of_rows(const struct ox_corpus_report *report, const char *path) {
+    static const char *const names[] = {[OX_NOTE_TOOLS] = "tools",
+                                        [OX_NOTE_TOOL_CALLS] = "tool_calls",
+                                        [OX_NOTE_REASONING] = "reasoning"};
+    for (int i = 0; i < OX_NOTE_EMPTY; i++) {
+        const uint64_t rows = report->notes.rows[i];
+        if (rows > 0 && !report->notes.read[i]) {
+            ox_log(OX_LOG_WARN, "%s: %" PRIu64 " row%s %s, which the chat template does not read, so nothing of it is "
+                   "trained; name a template that reads it with --chat-template", path, rows,
+                   rows == 1 ? " has" : "s have", names[i]);
+        }
+    }
+    const uint64_t empty = report->notes.rows[OX_NOTE_EMPTY];
+    if (empty > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " row%s an empty answer, of which only the end is trained; remove %s if "
+               "that is not meant", path, empty, empty == 1 ? " has" : "s have", empty == 1 ? "it" : "them");
+    }
+    if (report->untrained_first[0] != '\0') {
+        ox_log(OX_LOG_WARN, "%s: the first row without a token to be trained on; a conversation needs a message of the "
+               "role assistant that is not empty and whose weight is not 0", report->untrained_first);
+    }
+    if (report->lettered_end[0] != '\0') {
+        ox_log(OX_LOG_WARN, "the chat template ends a turn with %s, which is no token of this tokenizer, so its "
+               "letters are trained; name a template for this model with --chat-template", report->lettered_end);
+    }
+}
+
 static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, struct ox_data **out) {
     const struct ox_corpus_config config = corpus_config(trainer, path);
     struct ox_corpus_report report;
@@ -188,6 +216,7 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " token%s, %" PRIu64 " of them trained; %s", path,
            report.documents, ox_plural(report.documents), report.tokens, ox_plural(report.tokens), report.trained, how);
     say_template(trainer, &report);
+    warn_of_rows(&report, path);
     /* Checked here, because otherwise a step would fail at the first such token. */
     ox_data_cache_header(*out, &header);
     if (header.vocab > trainer->input.vocab) {
@@ -306,11 +335,18 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
                "the places used", what, counts.documents, ox_plural(counts.documents), counts.rows,
                ox_plural(counts.rows), seq, 100 * counts.fill);
     }
-    if (counts.untrained_documents > 0) {
+    const uint64_t cut = counts.untrained_documents - counts.untrained_rows;
+    if (counts.untrained_rows > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " of %" PRIu64 " documents %s no token to be trained on and %s left out: "
+               "%s no assistant turn, or none that is trained", what, counts.untrained_rows, counts.documents,
+               counts.untrained_rows == 1 ? "has" : "have", counts.untrained_rows == 1 ? "is" : "are",
+               counts.untrained_rows == 1 ? "it has" : "they have");
+    }
+    if (cut > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu64 " of %" PRIu64 " documents %s no token to be trained on within "
-               "--max-seq-length %" PRIu32 " and %s left out (`offload tokenize --show` prints rows and their masks)",
-               what, counts.untrained_documents, counts.documents, counts.untrained_documents == 1 ? "has" : "have",
-               seq, counts.untrained_documents == 1 ? "is" : "are");
+               "--max-seq-length %" PRIu32 " and %s left out: what is trained begins behind it (`offload tokenize "
+               "--show` prints rows and their masks)", what, cut, counts.documents, cut == 1 ? "has" : "have", seq,
+               cut == 1 ? "is" : "are");
     }
     if (counts.dropped_tokens > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu64 " document%s longer than --max-seq-length %" PRIu32 "; %" PRIu64

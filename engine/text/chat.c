@@ -18,6 +18,7 @@ struct ox_chat_renderer {
     struct ox_encoder *encoder;
     struct ox_special_strings special;
     json_t *kwargs; /* a copy that this thread alone uses; NULL for none */
+    struct ox_chat_notes notes;
     int reads_lists; /* whether the template reads a content that is a list: 1 yes, -1 no, 0 not looked at */
     /* the row being rendered */
     struct ox_text text;
@@ -388,6 +389,98 @@ static enum ox_status cut_parts(struct ox_chat_renderer *renderer, const char *t
     return OX_OK;
 }
 
+/* ---- what is noticed ----------------------------------------------------------------------------------------- */
+
+enum { NOTE_ROWS_MAX = 16 }; /* rows that are rendered without a key before the template counts as not reading it */
+
+static const char *const note_keys[OX_NOTE_COUNT][4] = {
+    [OX_NOTE_TOOLS] = {"tools"},
+    [OX_NOTE_TOOL_CALLS] = {"tool_calls"},
+    [OX_NOTE_REASONING] = {"reasoning_content", "thinking", "reasoning"},
+};
+
+/* Whether an object has one of the note's keys with something in it. */
+static bool has_noted_key(const json_t *object, enum ox_chat_note note) {
+    bool has = false;
+    for (size_t i = 0; note_keys[note][i] != NULL; i++) {
+        const json_t *const value = json_object_get(object, note_keys[note][i]);
+        has = has || json_array_size(value) > 0 || json_string_length(value) > 0;
+    }
+    return has;
+}
+
+static bool row_has_noted_key(const json_t *row, enum ox_chat_note note) {
+    const json_t *const messages = json_object_get(row, "messages");
+    bool has = note == OX_NOTE_TOOLS && has_noted_key(row, note);
+    for (size_t i = 0; note != OX_NOTE_TOOLS && i < json_array_size(messages); i++) {
+        has = has || has_noted_key(json_array_get(messages, i), note);
+    }
+    return has;
+}
+
+static void drop_noted_keys(json_t *object, enum ox_chat_note note) {
+    for (size_t i = 0; note_keys[note][i] != NULL; i++) {
+        json_object_del(object, note_keys[note][i]);
+    }
+}
+
+/* Whether the template makes another text of the row without the note's keys, or none. */
+static enum ox_status look_at_key(const struct ox_chat_renderer *renderer, const json_t *row,
+                                  const struct ox_jinja_output *with, enum ox_chat_note note, bool *read) {
+    struct ox_jinja_output output = {0};
+    json_t *const copy = json_deep_copy(row);
+    const json_t *const messages = json_object_get(copy, "messages");
+    if (copy == NULL) {
+        return no_memory();
+    }
+    drop_noted_keys(note == OX_NOTE_TOOLS ? copy : NULL, note);
+    for (size_t i = 0; note != OX_NOTE_TOOLS && i < json_array_size(messages); i++) {
+        drop_noted_keys(json_array_get(messages, i), note);
+    }
+    enum ox_status status =
+        ox_template_render(renderer->options.chat_template, copy, &renderer->options.now, &output);
+    *read = status != OX_OK || output.text_bytes != with->text_bytes ||
+            memcmp(output.text, with->text, with->text_bytes) != 0;
+    ox_jinja_output_free(&output);
+    json_decref(copy);
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+/* Whether a message of the assistant that is trained says nothing at all. */
+static bool has_empty_answer(const struct ox_chat_renderer *renderer, const struct ox_chat *chat) {
+    const json_t *const messages = json_object_get(chat->conversation, "messages");
+    bool empty = false;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *const message = json_array_get(messages, i);
+        const json_t *const content = json_object_get(message, "content");
+        empty = empty || (is_assistant(message) && wants(renderer, chat, i) && json_array_size(content) == 0 &&
+                          json_string_length(content) == 0 && !has_noted_key(message, OX_NOTE_TOOL_CALLS) &&
+                          !has_noted_key(message, OX_NOTE_REASONING));
+    }
+    return empty;
+}
+
+static enum ox_status take_notes(struct ox_chat_renderer *renderer, const struct ox_chat *chat, const json_t *row,
+                                 const struct ox_jinja_output *output) {
+    struct ox_chat_notes *const notes = &renderer->notes;
+    enum ox_status status = OX_OK;
+    for (int i = 0; i < OX_NOTE_EMPTY && status == OX_OK && !renderer->options.generation_prompt; i++) {
+        const enum ox_chat_note note = (enum ox_chat_note)i;
+        if (row_has_noted_key(row, note) && notes->rows[note]++ < NOTE_ROWS_MAX && !notes->read[note]) {
+            status = look_at_key(renderer, row, output, note, &notes->read[note]);
+        }
+    }
+    notes->rows[OX_NOTE_EMPTY] += has_empty_answer(renderer, chat);
+    return status;
+}
+
+void ox_chat_add_notes(const struct ox_chat_renderer *renderer, struct ox_chat_notes *sum) {
+    for (int i = 0; i < OX_NOTE_COUNT; i++) {
+        sum->rows[i] += renderer->notes.rows[i];
+        sum->read[i] |= renderer->notes.read[i];
+    }
+}
+
 /* ---- rendering ----------------------------------------------------------------------------------------------- */
 
 static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int64_t id, bool mark) {
@@ -437,6 +530,7 @@ static enum ox_status render_conversation(struct ox_chat_renderer *renderer, con
     if (status == OX_OK && !renderer->options.parse_special) {
         status = find_places(renderer, chat->conversation, &turns.output);
     }
+    OX_TRY(status, take_notes(renderer, chat, row, &turns.output));
     OX_TRY(status, cut_parts(renderer, turns.output.text, turns.output.text_bytes));
     if (status == OX_OK && renderer->part_count > 0) {
         status = ox_encode_parts(renderer->encoder, turns.output.text, renderer->parts, renderer->part_count, ids,
@@ -459,6 +553,7 @@ static enum ox_status render_plain(struct ox_chat_renderer *renderer, const stru
     const size_t first = prompt_bytes == 0, end = text_bytes == 0 ? 1 : 2; /* no part is empty */
     enum ox_status status = OX_OK;
     renderer->text.bytes = 0;
+    renderer->notes.rows[OX_NOTE_EMPTY] += chat->kind == OX_CHAT_COMPLETION && text_bytes == 0;
     if (bos >= 0 && ox_tokenizer_adds_bos(renderer->tokenizer)) {
         status = append(ids, trained, bos, false);
     }
@@ -487,28 +582,56 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
     return OX_OK;
 }
 
-enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id) {
+/* What the template writes behind an answer: *end, in *output, which the caller frees; NULL if it shows no answer. */
+static enum ox_status render_end(const struct ox_chat_renderer *renderer, struct ox_jinja_output *output,
+                                 const char **end) {
     static const char word[] = "Some words.";
-    struct ox_jinja_output output = {0};
-    struct ox_ids ids = {0};
     bool holds = false;
     json_t *const row = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content", "Yes?", "role",
                                   "assistant", "content", word);
+    const enum ox_status status = render_probe(renderer, row, word, output, &holds);
+    *end = status == OX_OK && holds ? output->text : NULL;
+    for (const char *next = *end; next != NULL && (next = strstr(next, word)) != NULL; *end = next) {
+        next += sizeof word - 1;
+    }
+    json_decref(row);
+    return status;
+}
+
+enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id) {
+    struct ox_jinja_output output = {0};
+    struct ox_ids ids = {0};
+    const char *end = NULL;
     *id = -1;
-    enum ox_status status = render_probe(renderer, row, word, &output, &holds);
-    if (status == OX_OK && holds) {
-        const char *rest = output.text;
-        for (const char *next = rest; (next = strstr(next, word)) != NULL; rest = next) {
-            next += sizeof word - 1;
-        }
-        status = ox_encode(renderer->encoder, rest, strlen(rest), true, false, &ids);
+    enum ox_status status = render_end(renderer, &output, &end);
+    if (status == OX_OK && end != NULL) {
+        status = ox_encode(renderer->encoder, end, strlen(end), true, false, &ids);
     }
     for (size_t i = 0; i < ids.count && *id < 0; i++) {
         *id = renderer->tokenizer->added_by_id[ids.ids[i]] > 0 ? ids.ids[i] : -1;
     }
     ox_ids_free(&ids);
     ox_jinja_output_free(&output);
-    json_decref(row);
+    return status;
+}
+
+enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[OX_CHAT_TAG_BYTES]) {
+    static const char *const openings[] = {"<|", "<\xef\xbd\x9c", "</s>", "<end_of_turn>", "<eos>"};
+    struct ox_jinja_output output = {0};
+    const char *end = NULL;
+    int64_t id = 0;
+    tag[0] = '\0';
+    enum ox_status status = ox_chat_end_of_turn(renderer, &id);
+    OX_TRY(status, render_end(renderer, &output, &end));
+    end = status == OX_OK && end != NULL ? end + strspn(end, " \n") : "";
+    const size_t bytes = strcspn(end, "> \n") + 1;
+    for (size_t i = 0; i < sizeof openings / sizeof *openings && id < 0; i++) {
+        if (strncmp(end, openings[i], strlen(openings[i])) == 0 && end[bytes - 1] == '>' && bytes < OX_CHAT_TAG_BYTES) {
+            memcpy(tag, end, bytes);
+            tag[bytes] = '\0';
+        }
+    }
+    ox_jinja_output_free(&output);
     return status;
 }
 

@@ -119,6 +119,20 @@ void ox_chat_close(struct ox_chat_renderer **renderer);
 OX_MUST enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
                                       struct ox_ids *ids, struct ox_id_mask *trained);
 
+/* What a renderer noticed in the rows that it rendered for training: keys that the template may not read, and empty
+ * answers. */
+enum ox_chat_note { OX_NOTE_TOOLS, OX_NOTE_TOOL_CALLS, OX_NOTE_REASONING, OX_NOTE_EMPTY, OX_NOTE_COUNT };
+struct ox_chat_notes {
+    uint64_t rows[OX_NOTE_COUNT]; /* rows that have the key, or an empty answer that is trained */
+    bool read[OX_NOTE_COUNT];     /* some row has another text without the key: the template reads it */
+};
+void ox_chat_add_notes(const struct ox_chat_renderer *renderer, struct ox_chat_notes *sum);
+
+/* The end of a turn that the template writes like a special token (<|...|>, </s>) and that is none of this tokenizer,
+ * so that its letters are trained; "" if there is no such thing. */
+enum { OX_CHAT_TAG_BYTES = 64 };
+OX_MUST enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[OX_CHAT_TAG_BYTES]);
+
 /* The added token that the template writes after an assistant's content, at which generation stops; -1 if it writes
  * none, or cannot render a question with its answer. */
 OX_MUST enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id);

@@ -230,6 +230,49 @@ static void test_held_out(void) {
     CHECK(says("nothing is evaluated") && says("training: 1 document in "));
 }
 
+/* ---- what is not trained though a row has it ------------------------------------------------------------------ */
+
+#define ASK "{\"role\":\"user\",\"content\":\"hi\"}"
+#define KEYS "{\"messages\":[" ASK ",{\"role\":\"assistant\",\"content\":\"yo\",\"reasoning_content\":\"a\"," \
+             "\"tool_calls\":[{\"name\":\"f\"}]}],\"tools\":[{\"name\":\"f\"}]}\n"
+
+static void show(const char *rows, const char *words) {
+    sys_args_begin(&args, "tokenize");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", files_write_text("keys.jsonl", rows));
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+static void test_unread(void) {
+    write_template(template_text); /* reads tool_calls alone */
+    show(KEYS KEYS, "--seq-len 64");
+    CHECK(says("keys.jsonl: 2 rows have tools, which the chat template does not read") && !says("tool_calls"));
+    CHECK(says("keys.jsonl: 2 rows have reasoning, which the chat template does not read"));
+    show(KEYS, "--seq-len 64 --chat-template chatml");
+    CHECK(says("keys.jsonl: 1 row has tool_calls, which the chat template does not read, so nothing of it is trained; "
+               "name a template that reads it with --chat-template\n"));
+    show(one_chat, "--seq-len 64");
+    CHECK(!says("warning"));
+    show("{\"instruction\":\"hi\",\"output\":\"\"}\n", "--seq-len 64");
+    CHECK(says("keys.jsonl: 1 row has an empty answer"));
+    show("{\"prompt\":\"hi\",\"completion\":\"\"}\n{\"prompt\":\"hi\",\"completion\":\"a\"}\n", "--seq-len 64");
+    CHECK(says("keys.jsonl: 1 row has an empty answer"));
+}
+
+/* A template of another family trains the letters of its end; one without tags is quiet. */
+static void test_letters(void) {
+    write_template("{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|eot_id|>{% endfor %}");
+    show(one_chat, "--seq-len 64");
+    CHECK(says("the chat template ends a turn with <|eot_id|>, which is no token of this tokenizer"));
+    write_template("{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}");
+    show(one_chat, "--seq-len 64");
+    CHECK(!says("which is no token"));
+    write_template(template_text);
+    show(one_chat, "--seq-len 64");
+    CHECK(!says("which is no token"));
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     chats_path = files_write_text("chats.jsonl", chats);
@@ -239,5 +282,7 @@ int main(void) {
     test_no_run();
     test_date();
     test_held_out();
+    test_unread();
+    test_letters();
     return test_end();
 }

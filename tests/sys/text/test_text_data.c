@@ -281,8 +281,10 @@ static void test_untrained(void) {
                                     "]}\n");
     begin("train", test_path("mixed.jsonl"), "--packing pad --max-seq-length 32 --num-train-epochs 2");
     free(train("untrained"));
-    CHECK(said("training: 2 of 3 documents have no token to be trained on within --max-seq-length 32 and are left "
-               "out"));
+    CHECK(said("mixed.jsonl:1: the first row without a token to be trained on; a conversation needs a message of the "
+               "role assistant"));
+    CHECK(said("training: 1 of 3 documents has no token to be trained on and is left out: it has no assistant turn"));
+    CHECK(said("training: 1 of 3 documents has no token to be trained on within --max-seq-length 32 and is left out"));
     CHECK(said("step 2/2 | loss ") && !said("is skipped"));
     remove_run("untrained");
     files_write_text("silent.jsonl", "{\"messages\":[" ASK("hi") "]}\n{\"messages\":[" ASK("a") "]}\n");
