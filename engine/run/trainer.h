@@ -18,7 +18,7 @@ extern "C" {
 
 /* Requests, set by signal handlers and read between steps; `stop` is read within steps too. */
 struct ox_trainer_events {
-    volatile sig_atomic_t stop;   /* signal number of the first INT or TERM: save, then end with 128 + n */
+    volatile sig_atomic_t stop;   /* signal number of the first INT, TERM or HUP: save, then end with 128 + n */
     volatile sig_atomic_t save;   /* USR1: save and go on                                              */
     volatile sig_atomic_t finish; /* USR2: save and end with 0                                         */
 };

@@ -27,15 +27,16 @@ static bool forwarded(int signal_number) {
     return true;
 }
 
-/* The first INT or TERM requests a stop; the second ends the process at once. Either way the last commit is intact. */
+/* The first INT, TERM or HUP requests a stop; a further INT or TERM ends the process at once. Either way the last commit
+ * is intact. HUP ends nothing at once, because a terminal that closes may send several. */
 static void on_stop(int signal_number) {
     if (forwarded(signal_number)) {
         return;
     }
-    if (events.stop != 0) {
+    if (events.stop != 0 && signal_number != SIGHUP) {
         _exit(128 + signal_number);
     }
-    events.stop = signal_number;
+    events.stop = events.stop != 0 ? events.stop : signal_number;
 }
 
 static void on_save(int signal_number) {
@@ -58,7 +59,7 @@ static void install(int signal_number, void (*handler)(int)) {
 
 /* The parent process may have blocked the signals; what it sent meanwhile arrives now. */
 static void unblock(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
     sigset_t set;
     sigemptyset(&set);
     for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -68,7 +69,11 @@ static void unblock(void) {
 }
 
 static void install_handlers(void) {
+    struct sigaction before;
     main_thread = pthread_self();
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) { /* nohup ignores it, and so do we */
+        install(SIGHUP, on_stop);
+    }
     install(SIGINT, on_stop);
     install(SIGTERM, on_stop);
     install(SIGUSR1, on_save);

@@ -23,7 +23,7 @@ static const char run_folder[] =
 static const char train_signals[] =
     "USR1\tsave a checkpoint at the end of the step; the run continues\n"
     "USR2\tsave a checkpoint at the end of the step; the run ends with status 0\n"
-    "INT, TERM\tcomplete the current step, unless the previous one took longer than --stop-grace-seconds, save a "
+    "INT, TERM, HUP\tcomplete the current step, unless the previous one took longer than --stop-grace-seconds, save a "
     "checkpoint, and end with status 128+n\n"
     "a second INT or TERM\tend at once, even within a step; the last commit is intact\n";
 
@@ -66,7 +66,7 @@ static const struct ox_page pages[] = {
      .done = "done, or ended by USR2 or offload.stop",
      .failed = "failure: I/O, damaged data, memory, or too many non-finite steps in a row",
      .usage = "wrong usage or configuration, or no plan fits the budget",
-     .ended = "ended by signal n; the first INT or TERM saves the state before",
+     .ended = "ended by signal n; the first INT, TERM or HUP saves the state before",
      .files = run_folder,
      .signals = train_signals,
      .examples =

@@ -316,11 +316,27 @@ static void test_second_signal(void) {
     end_asked();
 }
 
+/* A run that ignores HUP from its start, as under nohup, goes on. */
+static void test_ignored_signal(void) {
+    begin_short("");
+    signal(SIGHUP, SIG_IGN); /* the run inherits it */
+    sys_start(&args, &process);
+    signal(SIGHUP, SIG_DFL);
+    CHECK(sys_await(&process, "\nstep 3/"));
+    kill(process.pid, SIGHUP);
+    sys_wait(&process);
+    CHECK(process.outcome.exit_status == 0);
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
 static void test_asked(void) {
     begin("undisturbed", SHORT_STEPS, "--eval-steps 4 --save-steps 0");
     sys_run_well(&args, &process);
     test_signal(SIGTERM, 143, "");
     test_signal(SIGINT, 130, "");
+    test_signal(SIGHUP, 129, "");
+    test_ignored_signal();
     test_signal(SIGTERM, 143, "--stop-grace-seconds 0"); /* does not wait for the step to end */
     test_signal(SIGUSR2, 0, "");
     test_save_signal();
