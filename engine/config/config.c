@@ -281,15 +281,25 @@ static bool is_inside(const char *folder, const char *path) {
     return inside;
 }
 
+/* Fails for a missing option. A resumed run has recorded its own, so the error names that file. */
+static enum ox_status fail_missing(const struct ox_config *c, const char *name, const char *remedy) {
+    static const char record[] = "config.resolved.yaml";
+    char path[OX_CONFIG_TEXT_BYTES + sizeof record];
+    snprintf(path, sizeof path, "%s/%s", c->output_dir, record);
+    const bool recorded = c->resume_from_checkpoint[0] != '\0' && c->output_dir[0] != '\0' && access(path, R_OK) == 0;
+    return recorded ? ox_fail(OX_E_CONFIG, "--%s is missing; --config %s has the options of the run", name, path)
+                    : ox_fail(OX_E_CONFIG, "--%s is missing; %s", name, remedy);
+}
+
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
     const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
                                  OX_CMD_GENERATE;
     if (c->model[0] == '\0' && (command & needs_model) != 0) {
-        return ox_fail(OX_E_CONFIG, "--model is missing; give a folder of Hugging Face files");
+        return fail_missing(c, "model", "give a folder of Hugging Face files");
     }
     if (c->data_count == 0 && (command & (train | eval)) != 0) {
-        return ox_fail(OX_E_CONFIG, "--data is missing; give a text or token file, or a folder of them");
+        return fail_missing(c, "data", "give a text or token file, or a folder of them");
     }
     if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
         return ox_fail(OX_E_CONFIG, "--output is missing; name a folder for the results");

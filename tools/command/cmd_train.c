@@ -27,8 +27,8 @@ static bool forwarded(int signal_number) {
     return true;
 }
 
-/* The first INT, TERM or HUP requests a stop; a further INT or TERM ends the process at once. Either way the last commit
- * is intact. HUP ends nothing at once, because a terminal that closes may send several. */
+/* The first INT, TERM or HUP requests a stop; a further INT or TERM ends the process at once. Either way the last
+ * commit is intact. HUP ends nothing at once, because a terminal that closes may send several. */
 static void on_stop(int signal_number) {
     if (forwarded(signal_number)) {
         return;
@@ -94,6 +94,7 @@ struct sums {
 
 struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
+    uint64_t step, max_steps; /* where the run is; 0 of 0 before it starts */
     bool terminal, open_line, quiet;
     struct sums all;       /* this process, with the traffic of updates done by evaluations */
     struct sums since;     /* steps since the last line */
@@ -126,12 +127,17 @@ static void on_planned(void *context, const char *text) {
 static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
     struct progress *const progress = context;
     progress->begin_ns = ox_clock_ns();
-    progress->begin_step = state->step;
+    progress->begin_step = progress->step = state->step;
+    progress->max_steps = max_steps;
     if (progress->quiet) {
         return;
     }
-    if (state->step > 0) {
-        fprintf(stderr, "resumed at step %" PRIu64 " of %" PRIu64 " from %s\n", state->step, max_steps, origin);
+    if (state->step > max_steps) {
+        fprintf(stderr, "resumed at step %" PRIu64 " from %s: nothing left to do, the run ends at step %" PRIu64 "\n",
+                state->step, origin, max_steps);
+    } else if (state->step > 0) {
+        fprintf(stderr, "resumed at step %" PRIu64 " of %" PRIu64 " from %s%s\n", state->step, max_steps, origin,
+                state->step == max_steps ? ": nothing left to do" : "");
     } else {
         fprintf(stderr, "starting from %s: %" PRIu64 " step%s\n", origin, max_steps, ox_plural(max_steps));
     }
@@ -187,6 +193,7 @@ static void print_line(struct progress *progress, const struct ox_step_report *r
 /* Adds up each step, and prints a progress line every logging_steps. */
 static void on_step(void *context, const struct ox_step_report *report) {
     struct progress *const progress = context;
+    progress->step = report->step;
     add_step(&progress->all, report);
     add_step(&progress->since, report);
     const bool due = report->step % progress->logging_steps == 0 || report->step == report->max_steps;
@@ -535,6 +542,18 @@ static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_
     return print_plan(trainer, config, true, NULL);
 }
 
+/* Says after which step a run ended early, and how to go on; `signal_number` is 0 if a file or USR2 asked for it. */
+static void tell_stop(const struct ox_trainer *trainer, const struct progress *progress, int signal_number) {
+    const char *const by = signal_number == SIGINT    ? " by SIGINT"
+                           : signal_number == SIGTERM ? " by SIGTERM"
+                           : signal_number == SIGHUP  ? " by SIGHUP"
+                                                      : "";
+    if (progress->step < progress->max_steps && ox_trainer_result(trainer)[0] != '\0') {
+        ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "; --resume-from-checkpoint latest goes on",
+               by, progress->step, progress->max_steps);
+    }
+}
+
 /* Trains, with the plan on stderr, and prints the summary. *ended_by: the signal that ended the run, or 0. */
 static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *config, int *ended_by) {
     struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps,
@@ -549,6 +568,8 @@ static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *
     }
     if (status == OX_OK) {
         print_result(trainer);
+        fflush(stdout);
+        tell_stop(trainer, &progress, *ended_by);
     }
     return status;
 }

@@ -252,6 +252,10 @@ static void test_signal(int signal_number, int exit_status, const char *words) {
         printf("signal %d, checkpoint of step %ld: ", signal_number, step);
         complain("expected a saved stop");
     }
+    char ending[128]; /* USR2 is no accident, so it is not named */
+    snprintf(ending, sizeof ending, "stopped%s%s after step %ld of %d; --resume-from-checkpoint latest goes on\n",
+             exit_status != 0 ? " by SIG" : "", exit_status != 0 ? sigabbrev_np(signal_number) : "", step, SHORT_STEPS);
+    CHECK(said(ending));
     end_asked();
 }
 

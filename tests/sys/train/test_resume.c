@@ -274,8 +274,20 @@ static void test_total_limit(void) {
     /* A finished run that is resumed has nothing left to do and changes nothing. */
     begin("limit", 0, "--save-steps 1 --save-total-limit 3 --resume latest");
     sys_run_well(&args, &process);
-    CHECK(said("resumed at step 8 of 8"));
+    CHECK(said("resumed at step 8 of 8 from ") && said(": nothing left to do\n"));
     compare("limit", 1);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--config=%s", test_path("limit/config.resolved.yaml"));
+    sys_args_add(&args, "--resume latest --max-steps 4");
+    sys_run_well(&args, &process);
+    CHECK(said("resumed at step 8 from ") && said(": nothing left to do, the run ends at step 4\n"));
+    /* The options of a run are in its folder. */
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--output=%s", test_path("limit"));
+    sys_args_add(&args, "--resume latest");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && said("--model is missing; --config ") &&
+          said("/limit/config.resolved.yaml has the options of the run\n"));
     remove_run("limit");
 }
 
