@@ -2,7 +2,10 @@
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
@@ -12,6 +15,7 @@ struct output {
     bool json;
     bool several; /* sources: each has a line of its own, unless --quiet */
     bool quiet;
+    const char *model; /* the folder that is measured */
     json_t *files;
 };
 
@@ -22,11 +26,13 @@ static json_t *source_json(const struct ox_eval_source *source) {
                      (json_int_t)source->windows);
 }
 
-static void print_source(const struct ox_eval_source *source, bool named) {
+/* Prints a line; `model` is NULL but in the last one. */
+static void print_source(const struct ox_eval_source *source, bool named, const char *model) {
     const struct ox_eval_report *const report = &source->report;
-    printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " token%s | %" PRIu64 " window%s | %.1f s\n",
+    printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " token%s | %" PRIu64 " window%s | %.1f s%s%s\n",
            named ? source->path : "", named ? ": " : "", report->loss, report->perplexity, report->tokens,
-           ox_plural(report->tokens), source->windows, ox_plural(source->windows), report->seconds);
+           ox_plural(report->tokens), source->windows, ox_plural(source->windows), report->seconds,
+           model != NULL ? " | model " : "", model != NULL ? model : "");
 }
 
 static void on_source(void *context, const struct ox_eval_source *source) {
@@ -36,7 +42,7 @@ static void on_source(void *context, const struct ox_eval_source *source) {
     }
     if (!output->json) {
         if (!output->quiet) {
-            print_source(source, true);
+            print_source(source, true, NULL);
         }
         return;
     }
@@ -45,25 +51,47 @@ static void on_source(void *context, const struct ox_eval_source *source) {
     json_array_append_new(output->files, file);
 }
 
-static enum ox_status print_json(const struct ox_eval_source *total, json_t *files) {
+static enum ox_status print_json(const struct ox_eval_source *total, const struct output *output) {
     json_t *const json = source_json(total);
-    if (json_array_size(files) > 0) {
-        json_object_set(json, "files", files);
+    json_object_set_new(json, "model", ox_json_text(output->model));
+    if (json_array_size(output->files) > 0) {
+        json_object_set(json, "files", output->files);
     }
     return ox_print_json(stdout, json, JSON_COMPACT | JSON_REAL_PRECISION(17), "the result");
 }
 
-int ox_cmd_eval(const struct ox_config *config) {
+/* The options of a run name the model that it began with, not what it has trained: warns if that is measured. */
+static void warn_of_untrained(const struct ox_config *config) {
+    static struct ox_config record; /* tens of kilobytes */
+    char path[OX_PATH_BYTES], newest[OX_PATH_BYTES];
+    ox_config_init(&record);
+    if (config->output_dir[0] != '\0' && ox_path_join(config->output_dir, "config.resolved.yaml", path) == OX_OK &&
+        ox_path_is_file(path) && ox_config_load_yaml(&record, path, OX_CMD_EVAL) == OX_OK &&
+        strcmp(record.model, config->model) == 0 && ox_checkpoint_find_latest(config->output_dir, newest) == OX_OK) {
+        ox_log(OX_LOG_WARN, "%s is the model that the run began with; to measure what it has trained, add --model %s",
+               config->model, newest);
+    }
+}
+
+int ox_cmd_eval(const struct ox_config *given) {
+    static struct ox_config own; /* tens of kilobytes */
+    own = *given;
+    const struct ox_config *const config = &own;
     struct output output = {.json = strcmp(config->format, "json") == 0,
                             .several = config->data_count > 1,
                             .quiet = config->quiet,
+                            .model = config->model,
                             .files = json_array()};
     struct ox_eval_source total;
-    enum ox_status status = ox_evaluate(config, on_source, &output, &total);
+    enum ox_status status = ox_cmd_model(given->model, own.model);
+    if (status == OX_OK) {
+        warn_of_untrained(config);
+        status = ox_evaluate(config, on_source, &output, &total);
+    }
     if (status == OX_OK && output.json) {
-        status = print_json(&total, output.files);
+        status = print_json(&total, &output);
     } else if (status == OX_OK) {
-        print_source(&total, output.several);
+        print_source(&total, output.several, output.model);
     }
     json_decref(output.files);
     return ox_cmd_exit(status);

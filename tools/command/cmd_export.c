@@ -12,25 +12,6 @@
 /* The shard size of transformers. */
 static const uint64_t shard_bytes_max = UINT64_C(5000000000);
 
-/* Resolves a run folder to its newest checkpoint; any other folder is the source itself. */
-static enum ox_status find_source(const char *model, char *source) {
-    char path[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(model, "config.json", path);
-    if (status != OX_OK) {
-        return status;
-    }
-    if (!ox_path_is_file(path) && ox_path_is_folder(model) &&
-        ox_checkpoint_find_latest(model, source) == OX_OK) {
-        return OX_OK;
-    }
-    if (!ox_path_is_folder(model)) {
-        return ox_fail(OX_E_CONFIG, "--model: %s is not a folder; give a model folder or a checkpoint",
-                       model);
-    }
-    memcpy(source, model, strlen(model) + 1);
-    return OX_OK;
-}
-
 static enum ox_status report(const struct ox_config *config, const char *source, enum ox_dtype dtype) {
     struct ox_hf_folder *folder = NULL;
     const enum ox_status status = ox_hf_open(config->output_dir, true, &folder);
@@ -59,9 +40,12 @@ static enum ox_status report(const struct ox_config *config, const char *source,
 }
 
 int ox_cmd_export(const struct ox_config *config) {
-    char source[OX_PATH_BYTES];
+    char source[OX_CONFIG_TEXT_BYTES];
     const enum ox_dtype dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
-    enum ox_status status = find_source(config->model, source);
+    enum ox_status status = ox_cmd_model(config->model, source);
+    if (status == OX_OK && !ox_path_is_folder(source)) {
+        status = ox_fail(OX_E_CONFIG, "--model: %s is not a folder; give a model folder or a checkpoint", source);
+    }
     OX_TRY(status, ox_export_folder(source, config->output_dir, dtype, shard_bytes_max));
     OX_TRY(status, report(config, source, dtype));
     return ox_cmd_exit(status);

@@ -460,9 +460,10 @@ static enum ox_status print_json(const struct generating *g) {
         return status;
     }
     json_t *const json = json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "ids", ids_json(g), "text", json_stringn(text, bytes), "prompt_tokens",
-        (json_int_t)g->prompt_count, "new_tokens", (json_int_t)(g->ids.count - g->prompt_count), "finish", g->finish,
-        "seconds", g->seconds, "tokens_per_second", steps_per_second(g));
+        "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "model", ox_json_text(g->config->model), "ids", ids_json(g),
+        "text", json_stringn(text, bytes), "prompt_tokens", (json_int_t)g->prompt_count, "new_tokens",
+        (json_int_t)(g->ids.count - g->prompt_count), "finish", g->finish, "seconds", g->seconds,
+        "tokens_per_second", steps_per_second(g));
     free(text);
     if (json != NULL && g->config->top_logits > 0) {
         const size_t judged = g->prompt_count - 1;
@@ -483,8 +484,8 @@ static void log_summary(const struct generating *g) {
     for (int i = 0; i < 3; i++) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
-    ox_log(OX_LOG_INFO, "%zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
-           g->prompt_count, ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds,
+    ox_log(OX_LOG_INFO, "model %s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
+           g->config->model, g->prompt_count, ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds,
            steps_per_second(g), words);
 }
 
@@ -496,11 +497,13 @@ static enum ox_status report(struct generating *g) {
     return OX_OK;
 }
 
-int ox_cmd_generate(const struct ox_config *config) {
+int ox_cmd_generate(const struct ox_config *given) {
+    static struct ox_config config; /* tens of kilobytes */
     static enum ox_status (*const phases[])(struct generating *) = {
         check_options, open_model, read_prompt, find_stops, open_generator, generate, report};
-    struct generating g = {.config = config};
-    enum ox_status status = OX_OK;
+    struct generating g = {.config = &config};
+    config = *given;
+    enum ox_status status = ox_cmd_model(given->model, config.model);
     for (unsigned i = 0; status == OX_OK && i < sizeof phases / sizeof *phases; i++) {
         status = phases[i](&g);
     }

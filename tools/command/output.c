@@ -1,7 +1,28 @@
-/* Prints results the way all subcommands do. */
+/* What several subcommands share: the model that they read, and how they print results. */
 #include "tools/command/cmd.h"
 
+#include "base/file.h"
+#include "engine/checkpoint/checkpoint.h"
+
 #include <inttypes.h>
+#include <string.h>
+
+enum ox_status ox_cmd_model(const char *model, char *path) {
+    char config[OX_PATH_BYTES], run[OX_PATH_BYTES], newest[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(model, "config.json", config);
+    OX_TRY(status, ox_path_join(model, "run.json", run));
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool is_model = ox_path_is_file(config) || !ox_path_is_folder(model);
+    const bool found = !is_model && ox_checkpoint_find_latest(model, newest) == OX_OK;
+    if (!is_model && !found && ox_path_is_file(run)) {
+        return ox_fail(OX_E_CONFIG, "--model %s: is a run without a complete checkpoint; let it save one, or name a "
+                       "model folder", model);
+    }
+    const int bytes = snprintf(path, OX_CONFIG_TEXT_BYTES, "%s", found ? newest : model);
+    return bytes < OX_CONFIG_TEXT_BYTES ? OX_OK : ox_fail(OX_E_CONFIG, "--model %s: the path is too long", model);
+}
 
 enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what) {
     const int written = json == NULL ? -1 : json_dumpf(json, out, flags);

@@ -331,6 +331,20 @@ static void test_resolved(void) {
     sys_args_word(&args, "--model=%s", trained);
     sys_run_well(&args, &process);
     CHECK(strncmp(process.outcome.out, "loss ", 5) == 0 && strstr(process.outcome.err, "warning") == NULL);
+    CHECK(strstr(process.outcome.out, " | model ") != NULL && strstr(process.outcome.out, trained) != NULL);
+
+    begin("generate");
+    sys_args_word(&args, "--model=%s", test_path("first"));
+    sys_args_add(&args, "--prompt ab --max-new-tokens 2");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "/first/checkpoint-2: 2 tokens read, 2 new") != NULL);
+
+    /* A run folder means its newest checkpoint. The options of a run name the model before training. */
+    begin("eval");
+    sys_args_word(&args, "--config=%s", yaml);
+    sys_args_word(&args, "--model=%s", test_path("first"));
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "/first/checkpoint-2\n") != NULL && strstr(process.outcome.err, "warning") == NULL);
 
     begin("train");
     sys_args_word(&args, "--config=%s", yaml);
@@ -338,6 +352,20 @@ static void test_resolved(void) {
     sys_args_word(&args, "--output=%s", output);
     sys_run_well(&args, &process);
     CHECK(sys_same_checkpoint(test_path("first/checkpoint-2"), test_path("output/checkpoint-2")));
+    files_remove_folder(output);
+
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--config=%s", yaml);
+    sys_args_word(&args, "--model=%s", trained);
+    sys_args_word(&args, "--output=%s", output);
+    sys_run_well(&args, &process);
+    begin("eval");
+    sys_args_word(&args, "--config=%s", test_path("output/config.resolved.yaml"));
+    sys_args_add(&args, "--quiet");
+    sys_run_well(&args, &process);
+    CHECK(strncmp(process.outcome.err, "warning: ", 9) == 0);
+    CHECK(strstr(process.outcome.err, " is the model that the run began with; to measure what it has trained, add")
+          != NULL && strstr(process.outcome.err, "/output/checkpoint-2\n") != NULL);
     files_remove_folder(output);
 
     /* Unknown flags and names are still errors. */
