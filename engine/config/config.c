@@ -91,6 +91,10 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
 }
 
 static enum ox_status fail_range(const struct ox_option *option, const char *text, const char *where) {
+    if (option->type == OX_OPT_U64 && option->max >= 0x1p64) { /* any number of 64 bits */
+        return ox_fail(OX_E_CONFIG, "%s: %s is out of range; give %.15g to %" PRIu64, where, text, option->min,
+                       UINT64_MAX);
+    }
     return ox_fail(OX_E_CONFIG, "%s: %s is out of range; give %.15g to %.15g", where, text, option->min,
                    option->max);
 }

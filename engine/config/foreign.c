@@ -104,6 +104,11 @@ static const struct {
     {"sample-packing", NULL, "use --packing pack"},
     {"packing", "true", "use pack"},
     {"packing", "false", "use pad"},
+    {"completion-only-loss", NULL, "is the default: of a prompt and its completion, the completion is trained; "
+                                   "--train-on prompts trains both"},
+    {"assistant-only-loss", NULL, "is the default: of a conversation, the assistant's turns are trained; --train-on "
+                                  "prompts trains all of it"},
+    {"ignore-data-skip", NULL, "does not exist: a resumed run goes on at its place in the data; leave it out"},
     {"group-by-length", NULL, "does not exist: --packing pack leaves few places unused"},
     {"data-seed", NULL, "use --seed N"},
     {"cache-dir", NULL, "use --data-cache FOLDER"},
@@ -122,6 +127,7 @@ static const struct {
     {"per-device-batch-size", NULL, use_batch},
     {"per-device-eval-batch-size", NULL, "does not exist: evaluation uses --per-device-train-batch-size"},
     {"eval-batch-size", NULL, "does not exist: evaluation uses --per-device-train-batch-size"},
+    {"eval-accumulation-steps", NULL, "does not exist: an evaluation keeps sums alone; leave it out"},
     {"gradient-accumulation", NULL, "use --gradient-accumulation-steps N"},
     {"grad-accum-steps", NULL, "use --gradient-accumulation-steps N"},
     {"global-batch-size", NULL, "use --per-device-train-batch-size and --gradient-accumulation-steps; it is their "
@@ -155,6 +161,7 @@ static const struct {
     {"do-train", NULL, "use `offload train`"},
     {"do-eval", NULL, "use --eval-steps N while training, or `offload eval`"},
     {"do-predict", NULL, "use `offload generate`"},
+    {"do-sample", NULL, "use --temperature X; 0 takes the most likely token each time"},
     {"eval-strategy", NULL, "use --eval-steps N; 0: only at the end"},
     {"evaluation-strategy", NULL, "use --eval-steps N; 0: only at the end"},
     {"save-strategy", NULL, "use --save-steps N; 0: only at the end"},

@@ -208,10 +208,12 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     if (status != OX_OK || !(report.tokenized || report.reused)) {
         return status;
     }
-    const double rate = report.seconds > 0 ? (double)report.bytes * 1e-6 / report.seconds : 0;
     char how[64] = "from the cache";
-    if (report.tokenized) {
-        snprintf(how, sizeof how, "tokenized in %.1f s, %.0f MB/s", report.seconds, rate);
+    if (report.tokenized && report.seconds < 0.05) { /* too short for a speed */
+        snprintf(how, sizeof how, "tokenized in less than 0.1 s");
+    } else if (report.tokenized) {
+        snprintf(how, sizeof how, "tokenized in %.1f s, %.0f MB/s", report.seconds,
+                 (double)report.bytes * 1e-6 / report.seconds);
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " token%s, %" PRIu64 " of them trained; %s", path,
            report.documents, ox_plural(report.documents), report.tokens, ox_plural(report.tokens), report.trained, how);

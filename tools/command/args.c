@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FLAG_BYTES = 96, OPTIONS_MAX = 160 };
 
@@ -103,6 +104,12 @@ static const char *take_value(struct arguments *a, const struct flag *flag) {
     return NULL;
 }
 
+/* Returns the argument after a switch if it reads as the switch's value, which must follow '=' here; else NULL. */
+static const char *stray_value(const struct arguments *a) {
+    const char *const next = a->idx + 1 < a->argc ? a->argv[a->idx + 1] : "";
+    return strcasecmp(next, "true") == 0 || strcasecmp(next, "false") == 0 ? next : NULL;
+}
+
 static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     const char *const argument = a->argv[a->idx];
     const struct ox_option *option = NULL;
@@ -116,6 +123,12 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     if (option->type == OX_OPT_BOOL) {
         if (negated && value != NULL) {
             return ox_fail(OX_E_CONFIG, "'%s': --no-%s takes no value; remove it", argument, option->name);
+        }
+        const char *const stray = value == NULL ? stray_value(a) : NULL;
+        if (stray != NULL) {
+            const bool on = (strcasecmp(stray, "true") == 0) != negated;
+            return ox_fail(OX_E_CONFIG, "'%s %s': a switch has no value after it; write --%s%s", argument, stray,
+                           on ? "" : "no-", option->name);
         }
         value = negated ? "false" : value == NULL ? "true" : value;
     } else {

@@ -155,6 +155,13 @@ static void test_options(void) {
         {"--from-scratch --resume latest", "contradict each other; give one"},
         {"--overwrite-output-dir --resume latest", "add --no-overwrite-output-dir"},
         {"--isa neon --isa avx2", "--isa is given twice"},
+        {"--overwrite_output_dir true", "'--overwrite_output_dir true': a switch has no value after it; write "
+                                        "--overwrite-output-dir"},
+        {"--bos-per-window False", "write --no-bos-per-window"},
+        {"--completion_only_loss", "is the default: of a prompt and its completion"},
+        {"--assistant_only_loss", "is the default: of a conversation"},
+        {"--ignore_data_skip", "a resumed run goes on at its place in the data"},
+        {"--eval_accumulation_steps 4", "an evaluation keeps sums alone"},
         {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
         {"--resume latest", "holds no run to go on with; leave out --resume-from-checkpoint"},
         {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such folder"},

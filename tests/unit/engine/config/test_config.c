@@ -111,7 +111,7 @@ static void test_set(void) {
     set_refused("max-steps", "1.5", "not a whole number");
     set_refused("max-steps", " 1", "not a whole number");
     set_refused("max-steps", "", "no value");
-    set_refused("seed", "18446744073709551616", "out of range");
+    set_refused("seed", "18446744073709551616", "out of range; give 0 to 18446744073709551615");
     set_refused("per-device-train-batch-size", "0", "out of range");
     set_refused("eval-fraction", "0.6", "out of range");
     set_refused("learning-rate", "nan", "not a number");
@@ -370,6 +370,7 @@ static void test_foreign(void) {
     }
     CHECK(count > 100);
     CHECK(ox_foreign_answer("lora_target_modules", NULL) != NULL && ox_foreign_answer("BF16", NULL) != NULL);
+    CHECK(ox_foreign_answer("completion_only_loss", NULL) != NULL && ox_foreign_answer("do_sample", NULL) != NULL);
     CHECK(ox_foreign_answer("bf1", NULL) == NULL && ox_foreign_answer("learning-rate", NULL) == NULL);
     set_refused("optimizer", "adamw_torch", "; use adamw");
     set_refused("lr-scheduler-type", "reduce_lr_on_plateau", "; use cosine: the rate depends on the step alone");
