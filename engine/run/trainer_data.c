@@ -205,6 +205,10 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     struct ox_corpus_report report;
     struct ox_cache_header header;
     const enum ox_status status = ox_corpus_open(&config, out, &report);
+    if (status == OX_OK && ox_data_kind_of(*out) == OX_DATA_BYTES) {
+        ox_log(OX_LOG_INFO, "%s: %" PRIu64 " byte%s, one token each", path, report.tokens,
+               ox_plural(report.tokens));
+    }
     if (status != OX_OK || !(report.tokenized || report.reused)) {
         return status;
     }
@@ -231,11 +235,27 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     return OX_OK;
 }
 
+/* Warns of a tokenizer beside the config.json that --model names: a file is a model without a tokenizer. */
+static void warn_of_tokenizer(const struct ox_config *config) {
+    const char *const slash = strrchr(config->model, '/');
+    char file[OX_PATH_BYTES];
+    const int bytes = snprintf(file, sizeof file, "%.*stokenizer.json",
+                               slash != NULL ? (int)(slash + 1 - config->model) : 0, config->model);
+    if (config->model[0] != '\0' && ox_path_is_file(config->model) && bytes < OX_PATH_BYTES &&
+        access(file, F_OK) == 0) {
+        ox_log(OX_LOG_WARN, "bytes are trained, not the tokens of %s: --model %s names a file; name its folder, or "
+               "give --tokenizer", file, config->model);
+    }
+}
+
 static enum ox_status open_sources(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = open_corpus(trainer, config->data[i].path, &trainer->input.data[i]);
+        if (i == 0 && status == OX_OK && ox_data_kind_of(trainer->input.data[i]) == OX_DATA_BYTES) {
+            warn_of_tokenizer(config);
+        }
         trainer->input.data_count += status == OX_OK;
     }
     if (status == OX_OK && config->eval_data[0] != '\0') {
@@ -352,7 +372,7 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     }
     if (counts.dropped_tokens > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu64 " document%s longer than --max-seq-length %" PRIu32 "; %" PRIu64
-               " token%s of them %s not trained on (--overlong split would)", what, counts.overlong,
+               " token%s of them %s left out (--overlong split would use them)", what, counts.overlong,
                counts.overlong == 1 ? " is" : "s are", seq, counts.dropped_tokens, ox_plural(counts.dropped_tokens),
                counts.dropped_tokens == 1 ? "is" : "are");
     }

@@ -525,7 +525,7 @@ static enum ox_status render_conversation(struct ox_chat_renderer *renderer, con
     enum ox_status status = prepare(renderer, chat->conversation, &row);
     OX_TRY(status, render_text(renderer, chat, row, &turns));
     if (status == OX_E_CONFIG && turns.output.error != NULL) {
-        status = ox_fail_in(status, "the chat template");
+        status = ox_fail_in(status, "chat template %s", ox_template_origin(renderer->options.chat_template));
     }
     if (status == OX_OK && !renderer->options.parse_special) {
         status = find_places(renderer, chat->conversation, &turns.output);

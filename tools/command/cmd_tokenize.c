@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "engine/data/foreign_files.h"
 #include "engine/text/chat.h"
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
@@ -127,7 +128,8 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
     if (config->data_count == 0) {
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
     }
-    enum ox_status status = ox_file_read(config->data[0].path, DATA_BYTES_MAX, &text, &bytes);
+    enum ox_status status = ox_foreign_files_check(config->data[0].path, true);
+    OX_TRY(status, ox_file_read(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
     if (status != OX_OK) {
         return status;
     }
@@ -172,16 +174,34 @@ struct rendering {
     const char *path;
 };
 
+/* Renders a row with "messages" as it is, and one of another form as training reads it. */
+static enum ox_status render_row(const struct rendering *rendering, const char *where, const json_t *row,
+                                 struct ox_jinja_output *output) {
+    struct ox_chat chat = {0};
+    if (!json_is_object(row) || json_object_get(row, "messages") != NULL) {
+        return ox_template_render(rendering->template, row, &rendering->now, output);
+    }
+    enum ox_status status = ox_chat_read(where, row, NULL, &chat);
+    if (status == OX_OK && chat.kind != OX_CHAT_MESSAGES) {
+        status = ox_fail(OX_E_CONFIG, "%s: no template renders this form of a row: it is trained as it is", where);
+    }
+    OX_TRY(status, ox_template_render(rendering->template, chat.conversation, &rendering->now, output));
+    ox_chat_free(&chat);
+    return status;
+}
+
 /* A row that cannot be rendered is a line of the output too; a line that is no JSON ends the command. */
 static enum ox_status render_line(void *context, size_t number, const char *line, size_t bytes) {
     const struct rendering *const rendering = context;
     struct ox_jinja_output output = {0};
+    char where[OX_PATH_BYTES + 32];
     json_error_t error;
     json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (row == NULL) {
         return ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", rendering->path, number, error.text);
     }
-    enum ox_status status = ox_template_render(rendering->template, row, &rendering->now, &output);
+    snprintf(where, sizeof where, "%s:%zu", rendering->path, number);
+    enum ox_status status = render_row(rendering, where, row, &output);
     if (status == OX_OK) {
         status = print_rendered("rendered", output.text, output.text_bytes);
     } else if (status == OX_E_CONFIG) {

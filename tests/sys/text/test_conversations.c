@@ -273,6 +273,33 @@ static void test_letters(void) {
     CHECK(!says("which is no token"));
 }
 
+/* ---- other forms and bytes ----------------------------------------------------------------------------------- */
+
+static void test_rendered(void) {
+    char *text = NULL;
+    write_template(template_text);
+    show("{\"instruction\":\"hi\",\"output\":\"yo\"}\n{\"conversations\":[{\"from\":\"human\",\"value\":\"hi\"}]}\n"
+         "{\"text\":\"a\"}\n", "--render");
+    text = process.outcome.out;
+    CHECK(strncmp(text, "{\"rendered\":\"<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\nyo", 60) == 0);
+    CHECK(strstr(text, "\n{\"rendered\":\"<|im_start|>user\\nhi<|im_end|>") != NULL);
+    CHECK(strstr(text, "\n{\"error\":") != NULL && strstr(text, "keys.jsonl:3: no template renders") != NULL);
+}
+
+/* A config.json is a model of bytes, which a tokenizer beside it makes a surprise. */
+static void test_bytes(void) {
+    char model[OX_PATH_BYTES];
+    snprintf(model, sizeof model, "%s/config.json", model_path);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_word(&args, "--data=%s", files_write_text("bytes.txt", "some words and some more of them, again"));
+    sys_args_word(&args, "--output=%s", test_path("bytes"));
+    sys_args_add(&args, "--max-steps 1 --max-seq-length 8");
+    sys_run_well(&args, &process);
+    CHECK(says("bytes.txt: 39 bytes, one token each\n"));
+    CHECK(says("warning: bytes are trained, not the tokens of ") && says("config.json names a file; name its folder"));
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     chats_path = files_write_text("chats.jsonl", chats);
@@ -284,5 +311,7 @@ int main(void) {
     test_held_out();
     test_unread();
     test_letters();
+    test_rendered();
+    test_bytes();
     return test_end();
 }

@@ -406,7 +406,7 @@ static void refused(struct subject *subject, const char *row, const char *words)
 static void test_bad_turns(void) {
     struct subject subject = open_with("chatml", "{{ raise_exception('no ' ~ messages[0].role) }}",
                                        (struct ox_chat_options){0});
-    refused(&subject, ROW(ASK "," SAY), "f:7: the chat template: no user");
+    refused(&subject, ROW(ASK "," SAY), "f:7: chat template chat_template.jinja of ");
     close_subject(&subject);
     subject = open_with("chatml", "{% if %}", (struct ox_chat_options){0});
     refused(&subject, ROW(ASK "," SAY), "line 1, column");
