@@ -290,8 +290,8 @@ static void measure_well(struct measuring *m) {
 /* Keeps what was measured now, unless others slowed it. */
 static void keep(struct measuring *m, double others) {
     if (m->measured && others > m->input->others_most) {
-        add_note(m->out, "other programs used %.0f %% of the processors meanwhile, so this measurement is not kept",
-                 100 * others);
+        m->out->busy = true;
+        m->out->others = others;
         m->kept.path[0] = '\0';
     } else if (ox_measure_kept_save(&m->kept) != OX_OK) {
         add_note(m->out, "this measurement is not kept: %s", ox_error_text());

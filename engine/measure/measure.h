@@ -60,6 +60,8 @@ struct ox_measured {
     double seconds;                 /* that measuring took now; 0: all of it was kept */
     char day[OX_MEASURE_DAY_BYTES]; /* of the oldest part in use, as 2026-11-22 */
     char path[OX_PATH_BYTES];       /* the file that keeps it; "": it is not kept */
+    bool busy;     /* it is not kept, because other programs used `others` of the processors meanwhile */
+    double others;
     char notes[OX_MEASURE_NOTES_BYTES]; /* lines: what is nominal, what is not kept, and why; "": nothing to say */
 };
 

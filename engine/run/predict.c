@@ -224,6 +224,10 @@ static void source_line(const struct ox_prediction *prediction, char *text) {
         snprintf(text, SOURCE_BYTES, "by %s%s", prediction->profiled ? "the profile of " : "nominal rates, not this "
                  "machine's: measure it with `offload bench all --output FILE`, then give --profile FILE",
                  prediction->profiled ? prediction->machine->name : "");
+    } else if (measured->busy) {
+        snprintf(text, SOURCE_BYTES, "measured this machine for %s (not kept, and the prediction may be off: other "
+                 "programs used %.0f %% of the processors meanwhile)%s", ox_seconds_text(measured->seconds, time),
+                 100 * measured->others, gpu);
     } else if (measured->seconds > 0) {
         snprintf(text, SOURCE_BYTES, "measured this machine for %s (%s%s; `offload bench all --output FILE` makes a "
                  "full profile)%s", ox_seconds_text(measured->seconds, time), kept ? "kept in " : "",

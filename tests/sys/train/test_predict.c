@@ -179,6 +179,9 @@ static void test_measured(void) {
     begin("plan", "");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, kept ? "using the measurement of 20" : "measured this machine for") != NULL);
+    CHECK(kept || strstr(process.outcome.out, "the prediction may be off: other") != NULL ||
+          strstr(process.outcome.out, "(kept in ") != NULL);
+    CHECK(strstr(process.outcome.err, "is not kept") == NULL);
     json = plan("--profile builtin", NULL);
     check_text(json, "machine", "nominal");
     CHECK(json_is_false(json_object_get(json, "profiled")) && json_is_null(json_object_get(json, "measured")));
