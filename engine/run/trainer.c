@@ -434,6 +434,9 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
     enum ox_status status = ox_trainer_prepare(trainer, weights);
     bool ready = false;
+    if (status == OX_OK && !config->plan_only && !config->dry_run) {
+        status = ox_trainer_check_places(trainer);
+    }
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
     }

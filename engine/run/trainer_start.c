@@ -160,6 +160,14 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
+    enum ox_status status = check_drives(trainer);
+    OX_TRY(status, check_output(trainer));
+    return status == OX_OK && fresh ? refuse_existing(trainer) : status;
+}
+
 /* Deletes an earlier run, the store first: if another process uses that, nothing is deleted. */
 static enum ox_status clear_run(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
@@ -562,8 +570,6 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
     const char *const resume = trainer->config.resume_from_checkpoint;
     enum ox_status status = trainer->input.data_count > 0 ? tell_plan(trainer) : OX_OK;
-    OX_TRY(status, check_drives(trainer));
-    OX_TRY(status, check_output(trainer));
     if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
         status = ox_trainer_check_room(trainer); /* before texts are tokenized */
     }

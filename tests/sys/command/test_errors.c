@@ -357,6 +357,7 @@ static void test_resolved(void) {
     begin("train");
     sys_args_word(&args, "--config=%s", yaml);
     refused(2, "already holds a run");
+    CHECK(strncmp(process.outcome.err, "offload: ", 9) == 0); /* no plan comes before */
     sys_args_word(&args, "--output=%s", output);
     sys_run_well(&args, &process);
     CHECK(sys_same_checkpoint(test_path("first/checkpoint-2"), test_path("output/checkpoint-2")));
@@ -458,6 +459,7 @@ static void test_persist(const char *drive) {
 static void test_drives(void) {
     begin_on("/nonexistent", "");
     refused(2, "--nvme /nonexistent: is not a folder; create it, or mount the drive");
+    CHECK(strncmp(process.outcome.err, "offload: ", 9) == 0); /* no plan comes before */
     begin_on("/proc", "");
     const bool root = geteuid() == 0;
     refused(root ? 1 : 2, root ? "/proc/offload-store-0.ox: cannot open" : "--nvme /proc: this user may not write");
