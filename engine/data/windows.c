@@ -137,6 +137,7 @@ static void sum_up(struct ox_windows *windows) {
     for (uint32_t i = 0; i < windows->config.source_count; i++) {
         const struct source *const source = &windows->sources[i];
         if (source->epoch_rows > 0) {
+            windows->counts.all_rows += source->rows;
             filled += (double)source->epoch_rows * ((double)source->places / (double)source->rows);
             windows->plain |= source->epoch_rows == windows->rows && source->rows == windows->rows;
         }

@@ -353,9 +353,13 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
     if (counts.rows > 0) {
+        char weighted[64] = "";
+        if (counts.rows != counts.all_rows) {
+            snprintf(weighted, sizeof weighted, "; by weight an epoch has %" PRIu64, counts.rows);
+        }
         ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s in %" PRIu64 " sequence%s of %" PRIu32 " tokens, %.1f %% of "
-               "the places used", what, counts.documents, ox_plural(counts.documents), counts.rows,
-               ox_plural(counts.rows), seq, 100 * counts.fill);
+               "the places used%s", what, counts.documents, ox_plural(counts.documents), counts.all_rows,
+               ox_plural(counts.all_rows), seq, 100 * counts.fill, weighted);
     }
     const uint64_t cut = counts.untrained_documents - counts.untrained_rows;
     if (counts.untrained_rows > 0) {

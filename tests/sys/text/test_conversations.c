@@ -226,6 +226,10 @@ static void test_held_out(void) {
     CHECK(says("training: 8 documents in "));
     train_rows(data, "stream", "--from-scratch --max-steps 1 --packing stream --max-seq-length 4 --eval-fraction 0.05");
     CHECK(says("held out: 1 document with 8 targets\n"));
+    char weighted[OX_PATH_BYTES];
+    snprintf(weighted, sizeof weighted, "%s:0.25", data);
+    train_rows(weighted, "weighted", "--from-scratch --max-steps 1 --max-seq-length 64 --eval-fraction 0");
+    CHECK(says("training: 8 documents in 4 sequences of 64 tokens, ") && says("; by weight an epoch has 1\n"));
     train_rows(write_rows("single.jsonl", 1), "single", "--from-scratch --max-steps 1 --max-seq-length 64");
     CHECK(says("nothing is evaluated") && says("training: 1 document in "));
 }
