@@ -295,7 +295,7 @@ static void test_trigger(const char *name, bool ends) {
     remove_run("asked");
 }
 
-/* Of two signals that are pending together, the second ends the process at once, and nothing is saved. Two threads may
+/* If two signals are pending together, the second ends the process at once, and nothing is saved. Two threads may
  * each take one at the same instant, so the test makes a few attempts. */
 static void test_second_signal(void) {
     bool seen = false;
