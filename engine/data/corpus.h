@@ -28,7 +28,7 @@ struct ox_corpus_config {
     /* Conversations: the template as engine/text/template.h finds it ("": the tokenizer's own), a JSON object of its
      * variables ("": none), the date it prints, and what is trained. */
     const char *chat_template, *chat_template_kwargs;
-    int64_t clock_s; /* of ox_chat_date */
+    int64_t clock_s; /* for ox_chat_date */
     enum ox_train_on train_on;
     /* BOS and EOS around every text and prompt. AUTO adds the BOS if the tokenizer does, and the EOS if there is one;
      * with `plain`, AUTO adds neither to texts. The EOS is trained. So is the BOS of a text, which is a target when a

@@ -22,7 +22,7 @@ enum { MAGIC_BYTES = 8 };
 struct form {
     const char *magic; /* "": known by its name alone */
     size_t magic_bytes;
-    const char *ending; /* of names, in lower case; NULL: known by its first bytes alone */
+    const char *ending; /* how names end, in lower case; NULL: known by its first bytes alone */
     const char *what, *command;
 };
 

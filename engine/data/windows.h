@@ -77,8 +77,8 @@ struct ox_windows_counts {
     uint64_t short_documents; /* BINS and PAD: documents of one token, which have nothing to predict */
     uint64_t untrained_documents; /* rows that the cache leaves out, for the whole source, and documents that
                                      drop_untrained does, short ones too */
-    uint64_t all_rows;        /* of all sources with a weight, however many of them an epoch takes */
-    uint64_t untrained_rows;  /* those of them that the cache leaves out */
+    uint64_t all_rows;        /* counts all sources with a weight, however many of them an epoch takes */
+    uint64_t untrained_rows;  /* left out by the cache */
     double fill;              /* the share of places that have a token */
 };
 void ox_windows_counts(const struct ox_windows *windows, struct ox_windows_counts *out);

@@ -16,7 +16,7 @@ static const double ROUND_SHARE = 0.25;
 static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, APART_BYTES = UINT64_C(96) << 20, BYTES_MOST = UINT64_C(1) << 30;
 
 struct layer {
-    double params;          /* of all layers of the kind in the model */
+    double params;          /* in all layers of the kind in the model */
     uint32_t rows, in, out; /* as measured: the model's, or smaller */
     enum ox_weight_layout layout;
 };
@@ -24,7 +24,7 @@ struct layer {
 struct work {
     struct layer layers[LAYERS];
     struct ox_attention_shape attention;
-    double seconds[ITEMS][ROUNDS_MAX]; /* of forward and backward; layers, then attention */
+    double seconds[ITEMS][ROUNDS_MAX]; /* for forward and backward; layers, then attention */
     uint32_t counts[ITEMS];
     uint64_t at; /* where in memory the next item lies: behind the last, so that caches do not hold it yet */
 };

@@ -19,7 +19,7 @@ static const double BUFFERS_SHARE = 0.2, FILL_SHARE = 0.4, ROUNDS_SHARE = 0.85;
 
 struct drive {
     struct ox_probe_file file;
-    uint64_t bytes; /* of the file */
+    uint64_t bytes; /* how long the file is */
     uint64_t begin_ns, end_ns;
     double rates[OX_PROBE_WORK_COUNT][ROUNDS_MAX], cores[OX_PROBE_WORK_COUNT][ROUNDS_MAX];
     uint32_t rounds;

@@ -58,7 +58,7 @@ struct ox_measure_input {
 enum { OX_MEASURE_DAY_BYTES = 16, OX_MEASURE_NOTES_BYTES = 1024 };
 struct ox_measured {
     double seconds;                 /* that measuring took now; 0: all of it was kept */
-    char day[OX_MEASURE_DAY_BYTES]; /* of the oldest part in use, as 2026-11-22 */
+    char day[OX_MEASURE_DAY_BYTES]; /* when the oldest part in use was measured, as 2026-11-22 */
     char path[OX_PATH_BYTES];       /* the file that keeps it; "": it is not kept */
     bool busy;     /* it is not kept, because other programs used `others` of the processors meanwhile */
     double others;

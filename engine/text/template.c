@@ -15,7 +15,7 @@ struct named {
     char *name;
     struct ox_jinja *jinja; /* NULL: `error` says why it does not compile */
     char *error;
-    uint64_t hash; /* of name and text */
+    uint64_t hash; /* covers name and text */
     bool uses_date;
 };
 

@@ -48,7 +48,7 @@ struct ox_machine_host {
     double dram_rate;         /* reads and writes added; copies, optimizer and compute share it */
     double core_flops, flops; /* fp32 GEMMs of the CPU device: one core, all cores */
     double packed_bytes_per_flop; /* what these GEMMs packed; 0: those of `offload bench gemm` */
-    double attention_flops; /* of the CPU device with all cores; 0: not known */
+    double attention_flops; /* the CPU device with all cores; 0: not known */
     struct ox_machine_adam adam;
 };
 

@@ -14,7 +14,7 @@
 enum { START_BYTES = 4096 };
 
 struct named {
-    const char *ending; /* of the path */
+    const char *ending; /* how the path ends */
     const char *what, *command;
 };
 
