@@ -305,6 +305,17 @@ enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes
     return OX_OK;
 }
 
+enum ox_status ox_file_read_start(const char *path, void *start, size_t bytes, uint64_t *file_bytes) {
+    int fd = -1;
+    enum ox_status status = ox_file_open_input(path, &fd, file_bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(*file_bytes, bytes), 0);
+    close(fd);
+    return status;
+}
+
 void ox_path_warn_shared(const char *path) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct seen_file {

@@ -33,6 +33,9 @@ bool ox_path_exists(const char *path);
  * FIFO, device or socket is refused without being opened, and a dangling link is named as such; both are
  * OX_E_CONFIG. */
 OX_MUST enum ox_status ox_file_open_input(const char *path, int *fd, uint64_t *bytes);
+/* Reads the first `bytes` of an input file into `start`, by which its format may be known; of a shorter file all of it,
+ * and the rest of `start` stays. *file_bytes is the size of the file. */
+OX_MUST enum ox_status ox_file_read_start(const char *path, void *start, size_t bytes, uint64_t *file_bytes);
 
 /* Warns, once for each path, when any user of this machine can change an input named by the user: a file that is
  * world-writable or lies in a world-writable folder; a folder that is, or that directly holds a world-writable file. A

@@ -358,23 +358,20 @@ static enum ox_status find_fingerprint(struct ox_data *data) {
 static enum ox_status kind_of_file(const char *path, enum ox_data_kind *kind) {
     unsigned char start[OX_CACHE_MAGIC_OFFSET + 8] = {0};
     uint64_t bytes = 0;
-    int fd = -1;
-    enum ox_status status = ox_file_open_input(path, &fd, &bytes);
+    int32_t magic;
+    *kind = OX_DATA_BYTES;
+    enum ox_status status = ox_file_read_start(path, start, sizeof start, &bytes);
     if (status != OX_OK) {
         return status;
     }
-    status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(bytes, sizeof start), 0);
-    close(fd);
-    int32_t magic;
     memcpy(&magic, start, sizeof magic);
-    *kind = OX_DATA_BYTES;
     if (memcmp(start + OX_CACHE_MAGIC_OFFSET, OX_CACHE_MAGIC, 8) == 0) {
         *kind = OX_DATA_CACHE; /* tested first, because its first 8 bytes are a checksum, which may be any value */
     } else if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
         *kind = OX_DATA_LLMQ;
     } else if (bytes >= sizeof magic && (magic == llmc_gpt2_magic || magic == llmc_llama3_magic)) {
         *kind = OX_DATA_LLMC;
-    } else if (status == OX_OK && bytes >= sizeof magic && magic == llmc_eval_magic) {
+    } else if (bytes >= sizeof magic && magic == llmc_eval_magic) {
         status =
             ox_fail(OX_E_CONFIG,
                     "%s: is an evaluation file of llm.c, which has questions and no text; give a token file", path);

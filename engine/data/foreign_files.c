@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 enum { MAGIC_BYTES = 8 };
 
@@ -69,13 +68,7 @@ static const struct form *find_form(const char *path, const char start[MAGIC_BYT
 static enum ox_status check_file(const char *path, bool by_name) {
     char start[MAGIC_BYTES] = {0}, command[2 * OX_PATH_BYTES];
     uint64_t bytes = 0;
-    int fd = -1;
-    enum ox_status status = ox_file_open_input(path, &fd, &bytes);
-    if (status != OX_OK) {
-        return status;
-    }
-    status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(bytes, sizeof start), 0);
-    close(fd);
+    const enum ox_status status = ox_file_read_start(path, start, sizeof start, &bytes);
     const struct form *const form = status == OX_OK ? find_form(path, start, by_name) : NULL;
     if (form == NULL) {
         return status;

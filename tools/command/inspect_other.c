@@ -9,7 +9,6 @@
 
 #include <stdbool.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { START_BYTES = 4096 };
 
@@ -78,14 +77,8 @@ static enum ox_status refuse_tokens(const char *path) {
 enum ox_status ox_inspect_refuse_other(const char *path) {
     unsigned char start[START_BYTES] = {0};
     uint64_t file_bytes = 0;
-    int fd = -1;
-    enum ox_status status = ox_file_open_input(path, &fd, &file_bytes);
-    if (status != OX_OK) {
-        return status;
-    }
+    enum ox_status status = ox_file_read_start(path, start, sizeof start, &file_bytes);
     const size_t bytes = (size_t)ox_min_u64(file_bytes, sizeof start);
-    status = ox_file_read_at(fd, path, start, bytes, 0);
-    close(fd);
     if (status != OX_OK || is_safetensors(start, bytes) || ends_with(path, ".safetensors")) {
         return status;
     }
