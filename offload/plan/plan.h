@@ -265,6 +265,27 @@ struct ox_plan_budget {
 /* Generations of the state on drives, 1 or 2. */
 uint32_t ox_plan_generations(const struct ox_plan_budget *budget);
 
+/* What ranks divide among themselves, and what each has whole. No bit of a result depends on it. */
+enum ox_sharding {
+    OX_SHARDING_FULL,    /* weights, gradients and state in slices; weights are gathered for each pass (ZeRO-3) */
+    OX_SHARDING_STEP,    /* the same, but a gathered unit stays whole until its last use in the step (SHARD_GRAD_OP) */
+    OX_SHARDING_GRAD,    /* whole weights on every device; gradients and state in slices (ZeRO-2) */
+    OX_SHARDING_STATE,   /* whole weights and gradients on every device; state in slices (ZeRO-1) */
+    OX_SHARDING_NONE,    /* every rank has everything (DDP) */
+    OX_SHARDING_SHARED,  /* one copy in host memory, from which every device uploads whole units */
+    OX_SHARDING_COUNT
+};
+
+/* The ranks that do a step together, and which of them the plan is for. Zeros are one rank with one sum group. */
+struct ox_plan_ranks {
+    uint32_t count, idx;
+    /* The step's micro-batches are cut into as many groups, each of which is summed by itself; the sums are then joined
+     * in a tree. The result depends on this number and not on `count`, which is at most as large. */
+    uint32_t sum_groups;
+    uint32_t micro_batches; /* per step, of all ranks; ox_plan_model has those of this rank */
+    enum ox_sharding sharding;
+};
+
 /* How tasks and buffers are placed and ordered. No bit of a result depends on it. */
 struct ox_placement {
     uint32_t tiles;          /* k: groups of micro-batches that pass the units together */
@@ -291,8 +312,18 @@ struct ox_plan_input {
     struct ox_plan_model model;
     struct ox_plan_budget budget;
     struct ox_placement placement;
+    struct ox_plan_ranks ranks;
     const struct ox_shard_table *table; /* with the homes of every unit */
 };
+
+/* How many ranks there are. */
+static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
+    return input->ranks.count > 0 ? input->ranks.count : 1;
+}
+/* How many groups of micro-batches are summed by themselves. */
+static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
+    return input->ranks.sum_groups > 0 ? input->ranks.sum_groups : 1;
+}
 
 /* Whether the unit is updated in the backward of its own step, if steps overlap. */
 static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
