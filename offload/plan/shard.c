@@ -38,6 +38,33 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
     return OX_OK;
 }
 
+enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
+                                    struct ox_shard_table *out) {
+    OX_ASSERT(idx < count);
+    *out = (struct ox_shard_table){0};
+    struct ox_shard *const shards = calloc(whole->unit_count, sizeof *shards);
+    if (shards == NULL) {
+        return ox_fail(OX_E_NOMEM, "shard table: no memory for slices of %u units", whole->unit_count);
+    }
+    for (uint32_t i = 0; i < whole->unit_count; i++) {
+        const struct ox_shard *const unit = &whole->shards[i];
+        const uint64_t most = ox_div_up(unit->chunk_count, count);
+        const uint64_t first = ox_min_u64(idx * most, unit->chunk_count);
+        const uint64_t past = ox_min_u64(first + most, unit->chunk_count);
+        const uint64_t elem_first = ox_min_u64(first * whole->chunk_elems, unit->elem_count);
+        shards[i] = (struct ox_shard){
+            .elem_first = elem_first,
+            .elem_count = ox_min_u64(past * whole->chunk_elems, unit->elem_count) - elem_first,
+            .chunk_first = unit->chunk_first + (uint32_t)first,
+            .chunk_count = (uint32_t)(past - first),
+            .homes = unit->homes,
+        };
+    }
+    *out = *whole;
+    out->shards = shards;
+    return OX_OK;
+}
+
 void ox_shard_table_close(struct ox_shard_table *table) {
     free(table->shards);
     *table = (struct ox_shard_table){0};

@@ -1,6 +1,7 @@
 /* The shard table: what moves, how large it is, and where it lives between steps. It is built once from the units'
- * sizes and the placement, and never changes. Only this file knows how a unit is cut into chunks and which extents
- * of the store these use. Builder, search and engine call it; the proof reads the table and states sizes itself. */
+ * sizes and the placement, and never changes. Where several ranks divide the units, each has a table of its slices.
+ * Only this file knows how a unit is cut into chunks and which extents of the store these use. Builder, search and
+ * engine call it; the proof reads the table and states sizes itself. */
 #ifndef OX_OFFLOAD_SHARD_H
 #define OX_OFFLOAD_SHARD_H
 
@@ -30,7 +31,9 @@ struct ox_homes {
     enum ox_tier weights, state, grad;
 };
 
+/* A unit, or in the table of a rank the slice of a unit that the rank owns: whole chunks, possibly none. */
 struct ox_shard {
+    uint64_t elem_first; /* where the slice begins in its unit */
     uint64_t elem_count;
     uint32_t chunk_first, chunk_count; /* in the whole model's sequence of chunks */
     struct ox_homes homes;
@@ -39,7 +42,7 @@ struct ox_shard {
 struct ox_shard_table {
     struct ox_shard *shards; /* one per unit; owned */
     uint32_t unit_count;
-    uint32_t chunk_count;
+    uint32_t chunk_count; /* of the whole model, also in the table of a rank */
     uint64_t chunk_elems; /* elements of a full chunk, a multiple of OX_GROUP_ELEMS */
     struct ox_state_sizes sizes;
 };
@@ -48,15 +51,21 @@ OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t 
                                            struct ox_state_sizes sizes, struct ox_shard_table *out);
 void ox_shard_table_close(struct ox_shard_table *table);
 
+/* The table of rank `idx` of `count`: of each unit of n chunks it owns those from idx * ceil(n / count) on, as many as
+ * that or as there are. Chunks keep their number in the whole model, so a store does not depend on the number of ranks.
+ * Everywhere else in the table a slice is as a unit would be: its elements begin at 0. Homes are copied. */
+OX_MUST enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
+                                            struct ox_shard_table *out);
+
 /* Bytes of the state of `count` elements in one piece: all of it, and its front, which is lo with padding. */
 uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count);
 uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count);
-/* Bytes of a unit's state chunk by chunk, as in the store. */
+/* Bytes of the state of a unit or slice chunk by chunk, as in the store. */
 uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
 /* Bytes of hi and state per parameter, without padding. */
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table);
 
-/* Chunk `chunk_idx` of a unit: elements [first, first + count) of its flat vector and its two extents: `hi`
+/* Chunk `chunk_idx` of a unit or slice: elements [first, first + count) of its flat vector and its two extents: `hi`
  * alone, and the state with lo as the separately verified head. */
 struct ox_chunk {
     uint64_t first, count;
@@ -73,8 +82,10 @@ struct ox_chunk_layout {
 };
 struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_shard_table *table, uint64_t count, uint32_t number_bytes);
 
-/* The extents of all chunks in order, 2 * chunk_count of them, for ox_store_create. */
+/* The extents of all chunks in order, 2 * chunk_count of them, for ox_store_create. The table of a rank fills in those
+ * of its slices and leaves the others as they are. */
 void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec *out);
+/* Sums over the extents of all units or slices of the table; `extent_count` is that of the whole model. */
 struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table);
 
 #ifdef __cplusplus

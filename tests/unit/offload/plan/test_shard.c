@@ -54,8 +54,87 @@ static void test_layout(void) {
     ox_shard_table_close(&table);
 }
 
+static const struct {
+    uint32_t count, idx, unit_idx;
+    uint64_t elem_first, elem_count;
+    uint32_t chunk_first, chunk_count;
+    uint64_t stored_bytes;
+} slices[] = {
+    {1, 0, 0, 0, 5 * GROUP, 0, 3, 16384 + 16384 + 8192},
+    {1, 0, 1, 0, 2 * GROUP, 3, 1, 16384},
+    {2, 0, 0, 0, 4 * GROUP, 0, 2, 16384 + 16384},
+    {2, 1, 0, 4 * GROUP, GROUP, 2, 1, 8192},
+    {2, 0, 1, 0, 2 * GROUP, 3, 1, 16384},
+    {2, 1, 1, 2 * GROUP, 0, 4, 0, 0}, /* one chunk for two ranks */
+    {4, 1, 0, 2 * GROUP, 2 * GROUP, 1, 1, 16384},
+    {4, 2, 0, 4 * GROUP, GROUP, 2, 1, 8192},
+    {4, 3, 0, 5 * GROUP, 0, 3, 0, 0},
+    {4, 3, 1, 2 * GROUP, 0, 4, 0, 0},
+};
+
+static void test_slices(void) {
+    struct ox_shard_table whole, table;
+    open_table(&whole);
+    whole.shards[1].homes.state = OX_TIER_HOST;
+    for (unsigned i = 0; i < sizeof slices / sizeof *slices; i++) {
+        REQUIRE_OK(ox_shard_table_slice(&whole, slices[i].count, slices[i].idx, &table));
+        const struct ox_shard *const shard = &table.shards[slices[i].unit_idx];
+        CHECK(shard->elem_first == slices[i].elem_first && shard->elem_count == slices[i].elem_count);
+        CHECK(shard->chunk_first == slices[i].chunk_first && shard->chunk_count == slices[i].chunk_count);
+        CHECK(ox_shard_stored_bytes(&table, slices[i].unit_idx) == slices[i].stored_bytes);
+        CHECK(shard->homes.weights == OX_TIER_NVME);
+        CHECK(shard->homes.state == (slices[i].unit_idx == 1 ? OX_TIER_HOST : OX_TIER_NVME));
+        CHECK(table.unit_count == UNITS && table.chunk_count == CHUNKS && table.chunk_elems == 2 * GROUP);
+        ox_shard_table_close(&table);
+    }
+    ox_shard_table_close(&whole);
+}
+
+/* The second of two ranks has the third chunk of the first unit: element 0 of its slice lies in extents 4 and 5. */
+static void test_chunk_of_slice(void) {
+    struct ox_shard_table whole, table;
+    open_table(&whole);
+    REQUIRE_OK(ox_shard_table_slice(&whole, 2, 1, &table));
+    const struct ox_chunk chunk = ox_shard_chunk(&table, 0, 0);
+    CHECK(chunk.first == 0 && chunk.count == GROUP && chunk.hi_extent_idx == 4 && chunk.state_extent_idx == 5);
+    const struct ox_store_sums sums = ox_shard_extent_sums(&table);
+    CHECK(sums.extent_count == 2 * CHUNKS && sums.bytes == 4096 + 8192 && sums.extent_bytes_max == 8192);
+    ox_shard_table_close(&table);
+    ox_shard_table_close(&whole);
+}
+
+/* The slices of all ranks together have each extent of the whole model once, as the whole has it. */
+static void test_slices_are_the_whole(void) {
+    struct ox_shard_table whole, table;
+    struct ox_extent_spec expected_extents[2 * CHUNKS], extents[2 * CHUNKS];
+    open_table(&whole);
+    ox_shard_extents(&whole, expected_extents);
+    for (uint32_t count = 1; count <= 9; count++) {
+        uint64_t bytes = 0, chunks = 0, past[UNITS] = {0};
+        memset(extents, 0xff, sizeof extents);
+        for (uint32_t idx = 0; idx < count; idx++) {
+            REQUIRE_OK(ox_shard_table_slice(&whole, count, idx, &table));
+            ox_shard_extents(&table, extents);
+            bytes += ox_shard_extent_sums(&table).bytes;
+            for (uint32_t i = 0; i < UNITS; i++) {
+                CHECK(table.shards[i].elem_first == past[i]);
+                past[i] += table.shards[i].elem_count;
+                chunks += table.shards[i].chunk_count;
+            }
+            ox_shard_table_close(&table);
+        }
+        CHECK(past[0] == 5 * GROUP && past[1] == 2 * GROUP && chunks == CHUNKS);
+        CHECK(bytes == ox_shard_extent_sums(&whole).bytes);
+        CHECK(memcmp(extents, expected_extents, sizeof extents) == 0);
+    }
+    ox_shard_table_close(&whole);
+}
+
 int main(void) {
     test_extents();
+    test_slices();
+    test_chunk_of_slice();
+    test_slices_are_the_whole();
     test_layout();
     return test_end();
 }
