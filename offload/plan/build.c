@@ -19,43 +19,6 @@ struct visit {
 
 /* ---- homes ------------------------------------------------------------------------------------ */
 
-/* Whether this gradient is added to another on the host. Two uses of the same weights are summed in fp32, where their
- * optimizer runs, so that neither the number of tiles nor the order of units changes a bit; they leave the device
- * unrounded. */
-static bool sums_on_host(const struct ox_builder *b, uint32_t grad_idx) {
-    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    return (grad->addend != OX_NONE || grad->added_to != OX_NONE) && !ox_build_on_device(b, grad->unit_idx);
-}
-
-/* Whether the device rounds the finished gradient to bf16. One that is added to another is rounded with the sum. */
-static bool packs(const struct ox_builder *b, uint32_t grad_idx) {
-    return b->in->model.grad_bf16 && !sums_on_host(b, grad_idx) && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
-}
-
-static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
-    return ox_build_grad(b, grad_idx)->elem_count * sizeof(float);
-}
-
-/* Bytes of a gradient's home. With several tiles it also takes fp32 partial sums, unless these stay on the device. */
-static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t grad_idx) {
-    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    const bool wide = (b->in->placement.tiles > 1 && !ox_build_on_device(b, grad->unit_idx)) || !packs(b, grad_idx);
-    return grad->elem_count * (wide ? 4 : 2);
-}
-
-static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t grad_idx) {
-    return ox_build_homes(b, ox_build_grad(b, grad_idx)->unit_idx)->grad;
-}
-
-static bool grad_on_device(const struct ox_builder *b, uint32_t grad_idx) {
-    return ox_build_on_device(b, ox_build_grad(b, grad_idx)->unit_idx);
-}
-
-/* True when the kernels add right into the gradient's home. */
-static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
-    return b->scratch->grad_home[grad_idx] != OX_NONE && grad_tier(b, grad_idx) == b->compute && !packs(b, grad_idx);
-}
-
 static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_homes *const homes = ox_build_homes(b, unit_idx);
@@ -69,30 +32,6 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only) {
         s->state_home[unit_idx] = ox_build_resident(b, OX_BUF_STATE, homes->state,
                                                     ox_shard_state_bytes(b->in->table, elems), unit_idx);
-    }
-}
-
-static uint32_t new_grad_home(struct ox_builder *b, enum ox_tier tier, uint32_t grad_idx, bool resident) {
-    const uint32_t buf_idx = ox_build_grad_buf(b, tier, grad_home_bytes(b, grad_idx), grad_idx);
-    b->plan->bufs[buf_idx].resident = resident;
-    return buf_idx;
-}
-
-/* Gives a gradient its home. One that stays on the device has its accumulator as home, which is resident only if the
- * gradient waits there for the next step. */
-static void place_gradient(struct ox_builder *b, uint32_t grad_idx) {
-    struct ox_plan *const plan = b->plan;
-    struct ox_plan_scratch *const s = b->scratch;
-    if (grad_on_device(b, grad_idx)) {
-        if (b->in->placement.overlap && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
-            s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_DEVICE, grad_idx, true);
-        }
-    } else if (grad_tier(b, grad_idx) == OX_TIER_HOST) {
-        s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_HOST, grad_idx, true);
-    } else if (b->train || b->carries) {
-        plan->spool_bytes[ox_plan_spool_grad(plan, grad_idx)] =
-            ox_align_up(grad_home_bytes(b, grad_idx), OX_IO_ALIGN_BYTES);
-        s->grad_spool[grad_idx] = new_grad_home(b, OX_TIER_NVME, grad_idx, b->carries);
     }
 }
 
@@ -120,7 +59,7 @@ static void place_homes(struct ox_builder *b) {
     for (uint32_t i = 0; i < plan->grad_count; i++) {
         s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
         if (!model->eval_only) {
-            place_gradient(b, i);
+            ox_build_grad_home(b, i);
         }
     }
     ox_build_device_counts(b);
@@ -273,143 +212,6 @@ static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_id
     return target;
 }
 
-/* ---- gradients -------------------------------------------------------------------------------- */
-
-/* `last`: it is the finished sum. */
-static void move_grad(struct ox_builder *b, enum ox_lane_id route, uint32_t grad_idx, uint32_t source, uint32_t target,
-                      bool last) {
-    struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, route, source, target);
-    task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
-    task->grad_idx = grad_idx;
-    task->last = last;
-    ox_build_count_move(b, task);
-}
-
-/* Brings the partial sum of earlier tiles back to where kernels add to it. */
-static void load_partial(struct ox_builder *b, uint32_t grad_idx) {
-    struct ox_plan_scratch *const s = b->scratch;
-    if (grad_is_direct(b, grad_idx) || grad_on_device(b, grad_idx)) {
-        return;
-    }
-    const uint64_t bytes = sum_bytes(b, grad_idx);
-    uint32_t at = s->grad_home[grad_idx];
-    if (grad_tier(b, grad_idx) == OX_TIER_NVME) {
-        at = ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
-        move_grad(b, OX_LANE_NVME_READ, grad_idx, s->grad_spool[grad_idx], at, false);
-        if (ox_build_unified(b)) {
-            s->grad_live[grad_idx] = at;
-            return;
-        }
-    }
-    const uint32_t target = ox_build_grad_buf(b, b->compute, bytes, grad_idx);
-    move_grad(b, OX_LANE_H2D, grad_idx, at, target, false);
-    s->grad_live[grad_idx] = target;
-}
-
-/* Returns the accumulator of a gradient when its backward begins in a tile. */
-static uint32_t begin_grad(struct ox_builder *b, const struct visit *visit, uint32_t grad_idx) {
-    struct ox_plan_scratch *const s = b->scratch;
-    if (grad_is_direct(b, grad_idx)) {
-        s->grad_live[grad_idx] = s->grad_home[grad_idx];
-    } else if (visit->tile == 0) {
-        s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
-    }
-    if (visit->tile == 0) {
-        ox_build_writes(ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx), s->grad_live[grad_idx],
-                        OX_USE_GRAD);
-    }
-    return s->grad_live[grad_idx];
-}
-
-/* Emits the square sums of a finished gradient in host buffer `at`; the gradient of a second use is added first. */
-static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
-    struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    uint32_t second = OX_NONE;
-    if (grad->addend != OX_NONE) {
-        second = s->grad_home[grad->addend];
-        if (second == OX_NONE) {
-            second = ox_build_grad_buf(b, OX_TIER_HOST, sum_bytes(b, grad->addend), grad->addend);
-            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, false);
-        }
-    }
-    struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, grad->unit_idx, OX_NONE);
-    task->last = true;
-    ox_build_updates(task, at, OX_USE_GRAD); /* the sum of two uses is rounded in place */
-    ox_build_writes(task, b->plan->norm_buf, OX_USE_NORM);
-    if (second != OX_NONE) {
-        ox_build_reads(task, second, OX_USE_GRAD_HEAD);
-    }
-}
-
-static struct ox_task *pack(struct ox_builder *b, uint32_t grad_idx, uint32_t source, uint32_t target) {
-    struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_PACK, OX_LANE_COMPUTE, grad_idx);
-    task->last = true;
-    ox_build_reads(task, source, OX_USE_SOURCE);
-    ox_build_writes(task, target, OX_USE_TARGET);
-    return task;
-}
-
-/* Finishes a sum that stays on the device: adds both uses of tied weights, and brings it into the form that the
- * optimizer takes. */
-static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
-    struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    uint32_t at = s->grad_live[grad_idx];
-    if (grad->added_to != OX_NONE) {
-        return;
-    }
-    if (grad->addend != OX_NONE) {
-        struct ox_task *const add = ox_build_grad_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, grad_idx);
-        ox_build_updates(add, at, OX_USE_GRAD);
-        ox_build_reads(add, s->grad_live[grad->addend], OX_USE_GRAD_HEAD);
-    }
-    if (packs(b, grad_idx)) {
-        const uint32_t home = s->grad_home[grad_idx];
-        const uint32_t packed =
-            home != OX_NONE ? home : ox_build_grad_buf(b, OX_TIER_DEVICE, grad_home_bytes(b, grad_idx), grad_idx);
-        pack(b, grad_idx, at, packed);
-        at = packed;
-    }
-    s->grad_speculative[grad_idx] = at;
-    ox_build_device_reduce(b, grad->unit_idx, at);
-}
-
-/* Sends the accumulator home after a tile, finished or partial. */
-static void end_grad(struct ox_builder *b, const struct visit *visit, uint32_t grad_idx) {
-    struct ox_plan_scratch *const s = b->scratch;
-    const bool last = visit->tile + 1 == b->in->placement.tiles;
-    if (grad_on_device(b, grad_idx)) {
-        if (last) {
-            finish_on_device(b, grad_idx);
-        }
-        return;
-    }
-    const bool to_host = grad_tier(b, grad_idx) == OX_TIER_HOST;
-    uint64_t bytes = sum_bytes(b, grad_idx);
-    uint32_t at = s->grad_live[grad_idx];
-    if (last && packs(b, grad_idx)) {
-        bytes /= 2;
-        const uint32_t packed = ox_build_unified(b) && to_host ? s->grad_home[grad_idx]
-                                                               : ox_build_grad_buf(b, b->compute, bytes, grad_idx);
-        pack(b, grad_idx, at, packed);
-        at = packed;
-    }
-    if (!ox_build_unified(b) || (to_host && at != s->grad_home[grad_idx])) {
-        const uint32_t target = to_host ? s->grad_home[grad_idx]
-                                        : ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
-        move_grad(b, OX_LANE_D2H, grad_idx, at, target, last);
-        at = target;
-    }
-    if (last && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
-        reduce_grad(b, grad_idx, at);
-    }
-    if (!to_host) {
-        move_grad(b, OX_LANE_NVME_WRITE, grad_idx, at, s->grad_spool[grad_idx], last);
-    }
-    s->grad_speculative[grad_idx] = at;
-}
-
 /* ---- visits ----------------------------------------------------------------------------------- */
 
 /* Visits of backward: all units but a head, whose backward is part of its forward. */
@@ -452,9 +254,9 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
         s->table_at[visit->idx] = fetch_weights(b, unit->table_unit_idx, false);
     }
     if (b->train && visit->tile > 0 && visit->pass != PASS_FORWARD) {
-        load_partial(b, unit->grad_idx);
+        ox_build_grad_load(b, unit->grad_idx);
         if (tied) {
-            load_partial(b, unit->table_grad_idx);
+            ox_build_grad_load(b, unit->table_grad_idx);
         }
     }
 }
@@ -567,8 +369,8 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     const bool tied = unit->table_unit_idx != OX_NONE;
     const struct ox_plan_pass *const pass = b->train ? &unit->backward : &unit->forward;
     const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
-    const uint32_t grad = b->train ? begin_grad(b, visit, unit->grad_idx) : OX_NONE;
-    const uint32_t grad_table = b->train && tied ? begin_grad(b, visit, unit->table_grad_idx) : OX_NONE;
+    const uint32_t grad = b->train ? ox_build_grad_begin(b, visit->tile, unit->grad_idx) : OX_NONE;
+    const uint32_t grad_table = b->train && tied ? ox_build_grad_begin(b, visit->tile, unit->table_grad_idx) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
@@ -591,9 +393,9 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
         }
     }
     if (b->train) {
-        end_grad(b, visit, unit->grad_idx);
+        ox_build_grad_end(b, visit->tile, unit->grad_idx);
         if (tied) {
-            end_grad(b, visit, unit->table_grad_idx);
+            ox_build_grad_end(b, visit->tile, unit->table_grad_idx);
         }
     }
 }
@@ -606,7 +408,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
     if (is_block) {
         pass = begin_block(b, visit, keeps ? &unit->backward_kept : &unit->backward);
     }
-    const uint32_t grad = begin_grad(b, visit, unit->grad_idx);
+    const uint32_t grad = ox_build_grad_begin(b, visit->tile, unit->grad_idx);
     uint32_t next_x = is_block ? load_act(b, visit->unit_idx, visit->mb_first) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         const uint32_t x = next_x;
@@ -630,7 +432,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
             next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
     }
-    end_grad(b, visit, unit->grad_idx);
+    ox_build_grad_end(b, visit->tile, unit->grad_idx);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------ */

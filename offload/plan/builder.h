@@ -69,6 +69,18 @@ void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes);
 
+/* ---- gradients: offload/plan/build_grad.c --------------------------------------------------------- */
+
+/* Gives a gradient its home. One that stays on the device has its accumulator as home, which is resident only if the
+ * gradient waits there for the next step. */
+void ox_build_grad_home(struct ox_builder *b, uint32_t grad_idx);
+/* Brings the partial sum of earlier tiles back to where kernels add to it. */
+void ox_build_grad_load(struct ox_builder *b, uint32_t grad_idx);
+/* Returns the accumulator of a gradient when its backward begins in a tile. */
+uint32_t ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
+/* Sends the accumulator home after a tile, finished or partial. */
+void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
+
 /* ---- the optimizer: offload/plan/optim.c ------------------------------------------------------- */
 
 /* Adds the update of one unit. CARRIED: `target` is the buffer that forward reads the unit's planes from, or OX_NONE if
