@@ -91,6 +91,11 @@ static inline void ox_effects_reject(struct effects *e, const char *why) {
     e->wrong = e->wrong == NULL ? why : e->wrong;
 }
 
+/* The tier where kernels read and write. */
+static inline enum ox_tier ox_effects_compute_tier(const struct effects *e) {
+    return e->in->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE;
+}
+
 /* How many units are updated on the device. */
 static inline uint32_t ox_effects_device_units(const struct effects *e) {
     uint32_t count = 0;
@@ -106,6 +111,55 @@ bool ox_effects_exchanged(const struct effects *e);
 
 /* Returns why a step that is not finite may not end here, with its norm; NULL if it may (effects.c). */
 const char *ox_effects_unfinite(const struct effects *e);
+
+/* ---- demands of one use: offload/proof/effects_uses.c ---------------------------------------------- */
+
+/* Bytes of what a buffer holds. `at_home`: in the home of a unit's planes, which may have lo elsewhere. */
+uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home);
+/* A gradient summed over all micro-batches and both uses of the weights, before and after it is rounded. */
+struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx);
+struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx);
+
+/* The task's use with this role, or NULL. */
+const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role);
+/* The task's use with this role, which is counted as checked. Rejects the task and returns NULL if there is none, or if
+ * access or tier is another. */
+const struct ox_use *ox_effects_find(struct effects *e, enum ox_use_role role, enum ox_access access,
+                                     enum ox_tier tier);
+/* Demands that the use holds `content` and is only read. */
+void ox_effects_need(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
+/* Notes that the buffer has held something of this size, for which it must have room. */
+void ox_effects_need_bytes(struct effects *e, uint32_t buf_idx, uint64_t bytes);
+/* Sets what the buffer holds, and demands that it has room for it. */
+void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content content);
+/* Demands that the use is only written; it holds `content` then. */
+void ox_effects_fill(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
+/* Demands that the use is updated and holds from_to[0]; it holds from_to[1] then. */
+void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier tier,
+                       const struct ox_content from_to[2]);
+/* Demands that the use is updated, whatever it has held; it holds `content` then. */
+void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
+/* Demands that the use, if there is one, is the buffer that the executor knows by name. */
+void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx);
+/* Counts what the task moves over a link; within unified memory copies cross none. */
+void ox_effects_count(struct effects *e, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);
+
+/* ---- tasks ------------------------------------------------------------------------------------------ */
+
+/* Moves of any kind (effects_moves.c). */
+void ox_effects_move(struct effects *e, uint32_t unit_idx);
+
+/* Norm and optimizer (effects_optim.c). */
+void ox_effects_reduce(struct effects *e, uint32_t unit_idx);
+void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx);
+void ox_effects_norm_save(struct effects *e, uint32_t unit_idx);
+void ox_effects_norm(struct effects *e);
+void ox_effects_adam(struct effects *e, uint32_t unit_idx);
+void ox_effects_device_adam(struct effects *e, uint32_t unit_idx);
+void ox_effects_nonfinite(struct effects *e);
+void ox_effects_begin_transaction(struct effects *e);
+void ox_effects_written(struct effects *e);
+void ox_effects_commit(struct effects *e);
 
 /* Applies the current task to what buffers hold, in the current case (effects_tasks.c). */
 void ox_effects_follow(struct effects *e);

@@ -1,0 +1,176 @@
+/* What a move finds at its source and leaves in its target. */
+#include "offload/proof/effects.h"
+
+#include "base/bytes.h"
+
+struct route {
+    enum ox_tier from, to;
+    enum ox_link link;
+};
+
+/* Where the bytes of a lane come from and go to. */
+static struct route route_of(const struct effects *e) {
+    const enum ox_tier compute = ox_effects_compute_tier(e);
+    switch ((enum ox_lane_id)e->task->lane) {
+    case OX_LANE_NVME_READ:
+        return (struct route){OX_TIER_NVME, OX_TIER_HOST, OX_LINK_NVME_READ};
+    case OX_LANE_NVME_WRITE:
+        return (struct route){OX_TIER_HOST, OX_TIER_NVME, OX_LINK_NVME_WRITE};
+    case OX_LANE_H2D:
+        return (struct route){OX_TIER_HOST, compute, OX_LINK_H2D};
+    default:
+        return (struct route){compute, OX_TIER_HOST, OX_LINK_D2H};
+    }
+}
+
+static bool of_drives(struct route route) {
+    return route.from == OX_TIER_NVME || route.to == OX_TIER_NVME;
+}
+
+static void move(struct effects *e, struct route route, struct ox_content content) {
+    ox_effects_need(e, OX_USE_SOURCE, route.from, content);
+    ox_effects_fill(e, OX_USE_TARGET, route.to, content);
+}
+
+static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {
+    if (e->plan->spool_bytes[spool_idx] < bytes) {
+        ox_effects_reject(e, "moves more than its spool extent holds");
+    }
+}
+
+/* Weights move from the store, which is no buffer, to the host, and from the host to the device. */
+static void move_weights(struct effects *e, struct route route, uint32_t unit_idx) {
+    const struct ox_content planes = ox_content(PLANES, unit_idx, CURRENT);
+    ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+    if (!of_drives(route)) {
+        move(e, route, planes);
+        if (e->in->budget.unified) {
+            ox_effects_reject(e, "moves weights that compute can read where they are");
+        }
+        if (ox_proof_lo_in_state(e->in, unit_idx)) {
+            ox_effects_need(e, OX_USE_STATE, OX_TIER_HOST, ox_content(STATE, unit_idx, CURRENT));
+        }
+        return;
+    }
+    if (e->in->budget.nvme_bytes == 0 || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME) {
+        ox_effects_reject(e, "reads weights from drives that do not have them");
+    }
+    if (e->overlap) { /* else nothing has been written since the last commit */
+        ox_effects_need(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
+        ox_effects_need_buffer(e, OX_USE_WRITTEN, e->plan->written_buf);
+    }
+    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, planes);
+}
+
+/* Planes that live on the device move to the optimizer on the host; its new planes move back. */
+static void move_planes(struct effects *e, struct route route, uint32_t unit_idx) {
+    const uint32_t before = e->task->carried ? OLD : CURRENT;
+    if (e->in->budget.unified || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_DEVICE) {
+        ox_effects_reject(e, "moves planes that do not live on the device");
+    }
+    move(e, route, ox_content(PLANES, unit_idx, route.link == OX_LINK_D2H ? before : before + 1));
+    ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+}
+
+static void move_act(struct effects *e, struct route route, uint32_t unit_idx) {
+    uint64_t bytes = ox_effects_unit(e, unit_idx)->input_bytes;
+    if (of_drives(route)) { /* drives transfer whole pages */
+        bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+        need_extent(e, ox_proof_act_extent(e->plan, unit_idx, e->task->mb_idx), bytes);
+    }
+    move(e, route, ox_content(ACT, unit_idx, e->task->mb_idx));
+    ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, bytes);
+}
+
+/* Activations, or their gradient, arrive from another part of the model or leave for one, in ascending order of
+ * micro-batches, by which the two parts tell them apart. Activations arrive at the first stage and leave the last;
+ * gradients go the other way. */
+static void move_outside(struct effects *e, struct route route, uint32_t unit_idx) {
+    const bool leaves = route.link == OX_LINK_D2H, is_gradient = e->task->move == OX_MOVE_OUTSIDE_DX;
+    const bool at_output = leaves != is_gradient;
+    const uint32_t border_idx = at_output ? ox_proof_last_unit(e->in) : ox_proof_first_unit(e->in);
+    if (unit_idx != border_idx || !(at_output ? ox_proof_output_leaves : ox_proof_input_arrives)(e->in)) {
+        ox_effects_reject(e, "belongs to a unit that no other part of the model is next to");
+        return;
+    }
+    if (e->task->mb_idx != (leaves ? e->left_count : e->arrived_count)[is_gradient]++) {
+        ox_effects_reject(e, "exchanges micro-batches with another part of the model twice or out of order");
+    }
+    const struct ox_content content = ox_content(is_gradient ? ACT_GRAD : ACT, at_output ? OX_NONE : border_idx,
+                                                 e->task->mb_idx);
+    if (leaves) {
+        ox_effects_need(e, OX_USE_SOURCE, route.from, content);
+    } else {
+        ox_effects_fill(e, OX_USE_TARGET, route.to, content);
+    }
+    ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, ox_effects_bytes(e, content, false));
+}
+
+/* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */
+static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) {
+    const uint32_t grad_idx = e->task->grad_idx;
+    const struct ox_use *const use = ox_effects_use(e, OX_USE_SOURCE);
+    const struct ox_content source = use == NULL ? ox_content(NOTHING, OX_NONE, 0) : e->held[use->buf_idx];
+    const bool is_second_use = ox_effects_grad(e, grad_idx)->added_to != OX_NONE;
+    const bool leaves = route.link == OX_LINK_D2H || route.link == OX_LINK_NVME_WRITE;
+    const bool at_rest = route.link == OX_LINK_NVME_WRITE && !is_second_use;
+    const struct ox_content whole = at_rest ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
+    if (source.idx != (source.what == REDUCED ? unit_idx : grad_idx) ||
+        (leaves && (e->task->last ? !ox_content_same(source, whole)
+                                  : source.what != SUM || source.count >= e->plan->micro_batches)) ||
+        (!leaves && (source.what != SUM || e->task->last))) {
+        ox_effects_reject(e, "does not move the gradient that it names");
+        return;
+    }
+    if (of_drives(route)) {
+        need_extent(e, ox_proof_grad_extent(grad_idx), ox_effects_bytes(e, source, false));
+    }
+    move(e, route, source);
+    ox_effects_count(e, route.link, OX_TRAFFIC_GRADS, ox_effects_bytes(e, source, false));
+}
+
+static void move_batch(struct effects *e, struct route route) {
+    ox_effects_need(e, OX_USE_SOURCE, route.from, ox_content(BATCHES, OX_NONE, 0));
+    ox_effects_need_buffer(e, OX_USE_SOURCE, e->plan->batch_host_buf);
+    ox_effects_fill(e, OX_USE_TARGET, route.to, ox_content(BATCH, OX_NONE, e->task->mb_idx));
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, e->in->model.batch_bytes);
+}
+
+static void move_losses(struct effects *e, struct route route) {
+    move(e, route, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->micro_batches);
+}
+
+void ox_effects_move(struct effects *e, uint32_t unit_idx) {
+    const struct route route = route_of(e);
+    switch ((enum ox_move)e->task->move) {
+    case OX_MOVE_WEIGHTS:
+        move_weights(e, route, unit_idx);
+        break;
+    case OX_MOVE_PLANES:
+        move_planes(e, route, unit_idx);
+        break;
+    case OX_MOVE_ACT:
+        move_act(e, route, unit_idx);
+        break;
+    case OX_MOVE_GRAD:
+        move_grad(e, route, unit_idx);
+        break;
+    case OX_MOVE_BATCH:
+        move_batch(e, route);
+        break;
+    case OX_MOVE_LOSSES:
+        move_losses(e, route);
+        break;
+    case OX_MOVE_PARTIALS:
+        ox_effects_norm_save(e, unit_idx);
+        break;
+    case OX_MOVE_OUTSIDE_ACT:
+    case OX_MOVE_OUTSIDE_DX:
+        move_outside(e, route, unit_idx);
+        break;
+    default:
+        ox_effects_nonfinite(e);
+    }
+}

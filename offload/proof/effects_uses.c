@@ -1,0 +1,164 @@
+/* What buffers hold, how large it is, and the demands that a task may make of one use. */
+#include "offload/proof/effects.h"
+
+#include "base/bytes.h"
+
+/* ---- contents -------------------------------------------------------------------------------------- */
+
+static enum ox_buf_kind kind_of(enum ox_holding what) {
+    static const uint8_t kinds[] = {
+        [NOTHING] = OX_BUF_SMALL, [PLANES] = OX_BUF_WEIGHTS, [STATE] = OX_BUF_STATE,    [JOINED] = OX_BUF_JOINED,
+        [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [KEPT] = OX_BUF_KEPT,      [SUM] = OX_BUF_GRAD,
+        [TOTAL] = OX_BUF_GRAD,    [PACKED] = OX_BUF_GRAD,    [REDUCED] = OX_BUF_GRAD,   [BATCH] = OX_BUF_BATCH,
+        [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
+        [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
+        [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,
+    };
+    return (enum ox_buf_kind)kinds[what];
+}
+
+uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home) {
+    const struct ox_plan_model *const model = &e->in->model;
+    const uint64_t micro_batches = e->plan->micro_batches;
+    switch ((enum ox_holding)content.what) {
+    case PLANES:
+        return at_home ? ox_proof_weights_home_bytes(e->in, content.idx) : ox_proof_planes_bytes(e->in, content.idx);
+    case STATE:
+        return ox_proof_state_bytes(e->in, content.idx);
+    case JOINED:
+        return ox_proof_elems(e->in, content.idx) * sizeof(float);
+    case SUM:
+    case TOTAL:
+        return ox_proof_sum_bytes(e->in, content.idx);
+    case PACKED:
+        return ox_proof_packed_bytes(e->in, content.idx);
+    case REDUCED:
+        return ox_proof_reduced_bytes(e->in, content.idx);
+    case ACT:
+    case ACT_GRAD:
+        return content.idx == OX_NONE ? ox_effects_unit(e, ox_proof_last_unit(e->in))->output_bytes
+                                      : ox_effects_unit(e, content.idx)->input_bytes;
+    case KEPT:
+        return ox_effects_unit(e, content.idx)->kept_bytes;
+    case BATCH:
+        return model->batch_bytes;
+    case BATCHES:
+        return model->batch_bytes * micro_batches;
+    case LOSSES:
+        return 8 * micro_batches;
+    case PARTIALS:
+        return ox_proof_partials_bytes(e->in, content.idx);
+    case COUNTS:
+        return 8 * (uint64_t)e->plan->unit_count;
+    case CONSTANT:
+        return model->const_bytes;
+    case SLOTS:
+        return ox_proof_stream_bytes(e->in);
+    default:
+        return 0;
+    }
+}
+
+struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = ox_effects_grad(e, grad_idx);
+    const bool added = grad->addend != OX_NONE && ox_proof_on_device(e->in, grad->unit_idx);
+    return added ? ox_content(TOTAL, grad_idx, 0) : ox_content(SUM, grad_idx, e->plan->micro_batches);
+}
+
+struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx) {
+    return ox_proof_packs(e->in, grad_idx) ? ox_content(PACKED, grad_idx, 0) : ox_effects_whole_sum(e, grad_idx);
+}
+
+/* ---- one use --------------------------------------------------------------------------------------- */
+
+const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role) {
+    for (uint32_t i = 0; i < e->task->use_count; i++) {
+        if (e->task->uses[i].role == role) {
+            return &e->task->uses[i];
+        }
+    }
+    return NULL;
+}
+
+const struct ox_use *ox_effects_find(struct effects *e, enum ox_use_role role, enum ox_access access,
+                                     enum ox_tier tier) {
+    const struct ox_use *const use = ox_effects_use(e, role);
+    if (use == NULL) {
+        ox_effects_reject(e, "lacks a use that its work needs");
+        return NULL;
+    }
+    e->found_count++;
+    if (use->read != ((access & READS) != 0) || use->write != ((access & WRITES) != 0)) {
+        ox_effects_reject(e, "reads what it should write, or writes what it should read");
+        return NULL;
+    }
+    if (e->plan->bufs[use->buf_idx].tier != tier) {
+        ox_effects_reject(e, "works on a buffer of the wrong tier");
+        return NULL;
+    }
+    return use;
+}
+
+void ox_effects_need(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
+    const struct ox_use *const use = ox_effects_find(e, role, READS, tier);
+    if (use != NULL && !ox_content_same(e->held[use->buf_idx], content)) {
+        ox_effects_reject(e, "reads a buffer that does not hold what its work needs");
+    }
+}
+
+void ox_effects_need_bytes(struct effects *e, uint32_t buf_idx, uint64_t bytes) {
+    e->largest_bytes[buf_idx] = ox_max_u64(e->largest_bytes[buf_idx], bytes);
+    if (e->plan->bufs[buf_idx].bytes < bytes) {
+        ox_effects_reject(e, "writes to a buffer that is too small");
+    }
+}
+
+void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content content) {
+    const struct ox_buf *const buf = &e->plan->bufs[buf_idx];
+    if (buf->kind != kind_of((enum ox_holding)content.what)) {
+        ox_effects_reject(e, "writes to a buffer of another kind");
+    }
+    ox_effects_need_bytes(e, buf_idx, ox_effects_bytes(e, content, buf->resident));
+    e->held[buf_idx] = content;
+}
+
+void ox_effects_fill(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
+    const struct ox_use *const use = ox_effects_find(e, role, WRITES, tier);
+    if (use != NULL) {
+        ox_effects_hold(e, use->buf_idx, content);
+    }
+}
+
+void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier tier,
+                       const struct ox_content from_to[2]) {
+    const struct ox_use *const use = ox_effects_find(e, role, UPDATES, tier);
+    if (use == NULL) {
+        return;
+    }
+    if (!ox_content_same(e->held[use->buf_idx], from_to[0])) {
+        ox_effects_reject(e, "updates a buffer that does not hold what its work needs");
+    }
+    ox_effects_hold(e, use->buf_idx, from_to[1]);
+}
+
+void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
+    const struct ox_use *const use = ox_effects_find(e, role, UPDATES, tier);
+    if (use != NULL) {
+        ox_effects_hold(e, use->buf_idx, content);
+    }
+}
+
+void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx) {
+    const struct ox_use *const use = ox_effects_use(e, role);
+    if (use != NULL && use->buf_idx != buf_idx) {
+        ox_effects_reject(e, "does not use the buffer that the executor knows by that name");
+    }
+}
+
+void ox_effects_count(struct effects *e, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes) {
+    const bool between_memories = link == OX_LINK_H2D || link == OX_LINK_D2H;
+    if (!between_memories || !e->in->budget.unified) {
+        e->moved_bytes += bytes;
+        e->traffic[link][kind] += bytes;
+    }
+}
