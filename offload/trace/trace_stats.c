@@ -100,16 +100,41 @@ static uint64_t wall(const struct ox_trace_step *step) {
 }
 
 struct length {
-    uint64_t ns;
+    const struct ox_trace_step *step;
     uint32_t idx;
 };
 
-static int by_length(const void *a, const void *b) {
+/* Steps that should have moved the same bytes stand together, the shortest first. */
+static int by_work_and_length(const void *a, const void *b) {
     const struct length *const left = a, *const right = b;
-    if (left->ns != right->ns) {
-        return left->ns < right->ns ? -1 : 1;
+    const int work = memcmp(left->step->planned, right->step->planned, sizeof left->step->planned);
+    if (work != 0) {
+        return work;
+    }
+    if (wall(left->step) != wall(right->step)) {
+        return wall(left->step) < wall(right->step) ? -1 : 1;
     }
     return left->idx < right->idx ? -1 : left->idx > right->idx;
+}
+
+/* Returns the step of median length among those that did what most did. A run's first step carries no update, nor does
+ * one behind a save: either says little about the others, however long it took. */
+static uint32_t typical_of(struct length *lengths, uint32_t count) {
+    uint32_t typical_idx = UINT32_MAX, most = 0, newest_idx = 0;
+    qsort(lengths, count, sizeof *lengths, by_work_and_length);
+    for (uint32_t first = 0, end = 0; first < count; first = end) {
+        uint32_t newest_here = 0;
+        for (; end < count && memcmp(lengths[end].step->planned, lengths[first].step->planned,
+                                     sizeof lengths->step->planned) == 0; end++) {
+            newest_here = lengths[end].idx > newest_here ? lengths[end].idx : newest_here;
+        }
+        if (end - first > most || (end - first == most && newest_here > newest_idx)) {
+            typical_idx = lengths[first + (end - first - 1) / 2].idx;
+            most = end - first;
+            newest_idx = newest_here;
+        }
+    }
+    return typical_idx;
 }
 
 static enum ox_status find_typical(const struct ox_trace *trace, struct ox_trace_steps *steps) {
@@ -122,11 +147,10 @@ static enum ox_status find_typical(const struct ox_trace *trace, struct ox_trace
         const uint32_t task_count = task_count_of(trace, step);
         step->whole = !step->failed && task_count > 0 && step->task_count == task_count;
         if (step->whole && step->span == OX_TRACE_SPAN_STEP) {
-            lengths[steps->whole_count++] = (struct length){.ns = wall(step), .idx = i};
+            lengths[steps->whole_count++] = (struct length){.step = step, .idx = i};
         }
     }
-    qsort(lengths, steps->whole_count, sizeof *lengths, by_length);
-    steps->typical_idx = steps->whole_count > 0 ? lengths[(steps->whole_count - 1) / 2].idx : UINT32_MAX;
+    steps->typical_idx = typical_of(lengths, steps->whole_count);
     free(lengths);
     return OX_OK;
 }

@@ -42,7 +42,8 @@ struct ox_trace_steps {
     /* In the order in which they ended; they point into the trace, which must outlive them. */
     struct ox_trace_step *steps;
     uint32_t count;
-    /* Number of whole training steps, and the index of the one of median length; UINT32_MAX: none. */
+    /* Number of whole training steps, and the index of the one of median length among those that should have moved the
+     * same bytes as most; UINT32_MAX: none. */
     uint32_t whole_count;
     uint32_t typical_idx;
 };

@@ -24,7 +24,7 @@ static const struct {
 static struct ox_trace_header head;
 static struct ox_trace_task tasks[TASKS];
 static struct ox_trace_buf bufs[3];
-static struct ox_trace_record records[TASKS * 3 + 8];
+static struct ox_trace_record records[TASKS * 5 + 16];
 static struct ox_trace trace = {.head = &head, .records = records};
 
 static void add_name(enum ox_trace_table table, const char *name) {
@@ -160,6 +160,29 @@ static void check_steps(const struct ox_trace_steps *steps) {
     CHECK(steps->steps[2].tasks[5] != NULL && steps->steps[2].tasks[5]->started_ns == BEGIN + 260);
 }
 
+/* The step of median length is another one when steps count that moved less, as a run's first does. */
+static void check_typical(void) {
+    struct ox_trace_steps *steps = NULL;
+    trace.count = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        static const uint64_t longer[] = {1, 3, 2, 0}; /* the first is of median length among four */
+        if (i == 0) {
+            put((struct ox_trace_record){.type = OX_TRACE_PLANNED, .step = 1, .bytes = 1});
+        }
+        put_step(i + 1, i * 100, TASKS, longer[i]);
+    }
+    REQUIRE_OK(ox_trace_steps_open(&trace, &steps));
+    CHECK(steps->whole_count == 4 && steps->typical_idx == 2);
+    ox_trace_steps_close(&steps);
+    trace.count = 0;
+    put_step(1, 0, TASKS, 9);
+    put((struct ox_trace_record){.type = OX_TRACE_PLANNED, .step = 2, .bytes = 1});
+    put_step(2, 200, TASKS, 0);
+    REQUIRE_OK(ox_trace_steps_open(&trace, &steps));
+    CHECK(steps->typical_idx == 1); /* the newest, as neither is usual */
+    ox_trace_steps_close(&steps);
+}
+
 /* ---- viewers ---------------------------------------------------------------------------------------- */
 
 static char *exported(enum ox_status (*write)(const struct ox_trace *, const struct ox_trace_steps *, FILE *),
@@ -293,5 +316,6 @@ int main(void) {
     check_chrome(steps);
     check_perfetto(steps);
     ox_trace_steps_close(&steps);
+    check_typical();
     return test_end();
 }
