@@ -85,7 +85,11 @@ static json_t *traffic_json(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIN
                                     json_integer((json_int_t)traffic[link][kind]));
             }
         }
-        json_object_set_new(links, ox_link_name((enum ox_link)link), kinds);
+        if (link < OX_LINK_OF_ONE_COUNT || json_object_size(kinds) > 0) {
+            json_object_set_new(links, ox_link_name((enum ox_link)link), kinds);
+        } else {
+            json_decref(kinds);
+        }
     }
     return links;
 }
@@ -93,7 +97,9 @@ static json_t *traffic_json(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIN
 static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
     json_t *const lanes = json_object();
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i), ox_json_number(seconds[i]));
+        if (i < OX_LANE_OF_ONE_COUNT || seconds[i] > 0) {
+            json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i), ox_json_number(seconds[i]));
+        }
     }
     return lanes;
 }

@@ -49,8 +49,10 @@ static void counter(FILE *out, const char *name, uint64_t value, const char *hel
 static void by_lane(FILE *out, const char *name, const double seconds[OX_LANE_COUNT], const char *help) {
     heading(out, name, "counter", help);
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        fprintf(out, "offload_%s{lane=\"%s\"} ", name, ox_lane_name((enum ox_lane_id)i));
-        print_number(out, seconds[i]);
+        if (i < OX_LANE_OF_ONE_COUNT || seconds[i] > 0) {
+            fprintf(out, "offload_%s{lane=\"%s\"} ", name, ox_lane_name((enum ox_lane_id)i));
+            print_number(out, seconds[i]);
+        }
     }
 }
 
@@ -72,9 +74,11 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     heading(out, "link_bytes_total", "counter", "Bytes that crossed a link, in this process.");
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            fprintf(out, "offload_link_bytes_total{link=\"%s\",kind=\"%s\"} %" PRIu64 "\n",
-                    ox_link_name((enum ox_link)link), ox_traffic_name((enum ox_traffic_kind)kind),
-                    p->bytes[link][kind]);
+            if (link < OX_LINK_OF_ONE_COUNT || p->bytes[link][kind] > 0) {
+                fprintf(out, "offload_link_bytes_total{link=\"%s\",kind=\"%s\"} %" PRIu64 "\n",
+                        ox_link_name((enum ox_link)link), ox_traffic_name((enum ox_traffic_kind)kind),
+                        p->bytes[link][kind]);
+            }
         }
     }
     if (p->eval.tokens > 0) {

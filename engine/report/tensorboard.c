@@ -137,7 +137,9 @@ void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_repo
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
         char tag[64];
         snprintf(tag, sizeof tag, "busy_seconds/%s", ox_lane_name((enum ox_lane_id)lane));
-        scalar(board, tag, result->lane_busy_seconds[lane]);
+        if (lane < OX_LANE_OF_ONE_COUNT || result->lane_busy_seconds[lane] > 0) {
+            scalar(board, tag, result->lane_busy_seconds[lane]);
+        }
     }
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         const uint64_t bytes = link_bytes(result, link);

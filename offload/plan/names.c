@@ -5,7 +5,7 @@
 
 const char *ox_lane_name(enum ox_lane_id lane) {
     static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
-                                                     "nvme.write", "reduce", "adam"};
+                                                     "nvme.write", "reduce", "adam", "link"};
     OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
     return names[lane];
 }
@@ -17,13 +17,15 @@ enum word {
     WORD_GRAD_SAVE, WORD_GRAD_WRITE, WORD_GRAD_READ, WORD_GRAD_LOAD, WORD_REDUCE, WORD_DEVICE_REDUCE, WORD_NORM_SAVE,
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
+    WORD_GATHER,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
 
 static uint32_t word_of_move(const struct ox_task *task) {
     static const uint8_t words[OX_MOVE_COUNT][OX_LANE_COUNT] = {
-        [OX_MOVE_WEIGHTS] = {[OX_LANE_NVME_READ] = WORD_READ, [OX_LANE_H2D] = WORD_UPLOAD},
+        [OX_MOVE_WEIGHTS] = {[OX_LANE_NVME_READ] = WORD_READ, [OX_LANE_H2D] = WORD_UPLOAD,
+                             [OX_LANE_LINK] = WORD_GATHER},
         [OX_MOVE_PLANES] = {[OX_LANE_D2H] = WORD_DOWNLOAD, [OX_LANE_H2D] = WORD_REFRESH},
         [OX_MOVE_ACT] = {[OX_LANE_D2H] = WORD_ACT_SAVE, [OX_LANE_NVME_WRITE] = WORD_ACT_WRITE,
                          [OX_LANE_NVME_READ] = WORD_ACT_READ, [OX_LANE_H2D] = WORD_ACT_LOAD},
@@ -68,7 +70,7 @@ const char *ox_task_word_name(uint32_t word) {
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
-        "act-arrive", "act-leave", "dx-arrive", "dx-leave"};
+        "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }
@@ -87,7 +89,7 @@ const char *ox_buf_name(enum ox_buf_kind kind) {
 }
 
 const char *ox_link_name(enum ox_link link) {
-    static const char *const names[OX_LINK_COUNT] = {"nvme_read", "nvme_write", "h2d", "d2h"};
+    static const char *const names[OX_LINK_COUNT] = {"nvme_read", "nvme_write", "h2d", "d2h", "peer_in", "peer_out"};
     OX_ASSERT((unsigned)link < OX_LINK_COUNT);
     return names[link];
 }

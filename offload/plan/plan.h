@@ -26,12 +26,15 @@ enum ox_lane_id {
     OX_LANE_NVME_WRITE, /* spooled gradients and activations leave            */
     OX_LANE_REDUCE,     /* norms of finished gradients, on the host           */
     OX_LANE_ADAM,       /* the optimizer, with its own reads and writes       */
-    OX_LANE_COUNT
+    OX_LANE_LINK,       /* what ranks send to each other, on the host         */
+    OX_LANE_COUNT,
+    OX_LANE_OF_ONE_COUNT = OX_LANE_LINK /* lanes of a step without other ranks */
 };
 const char *ox_lane_name(enum ox_lane_id lane);
 
 enum ox_task_kind {
-    OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: copies what enum ox_move says from one tier to another */
+    OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: copies what enum ox_move says from one tier to another;
+                          link: brings it together from the parts that the ranks have                      */
     OX_TASK_JOIN,      /* compute: makes fp32 weights of planes, for fp32 compute          */
     OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
@@ -54,7 +57,8 @@ enum ox_task_kind {
 /* What a MOVE carries. Its lane is the route, its uses are source and target. What comes from the store or from another
  * part of the model has no source, because neither is a buffer; what leaves for another part has no target. */
 enum ox_move {
-    OX_MOVE_WEIGHTS,   /* planes of a unit, to where compute reads them                              */
+    OX_MOVE_WEIGHTS,   /* planes of a unit, or of the rank's slice of it, to where compute reads them; link: those
+                          of the whole unit, from the slices of all ranks                            */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
     OX_MOVE_ACT,       /* activation checkpoint: the input of a unit                                 */
     OX_MOVE_GRAD,      /* partial or finished sum                                                    */
@@ -149,7 +153,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 35 };
+enum { OX_TASK_WORD_COUNT = 36 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -163,14 +167,19 @@ static inline uint32_t ox_buf_unit_or_grad(const struct ox_buf *buf) {
     return buf->grad_idx == OX_NONE ? buf->unit_idx : buf->grad_idx;
 }
 
-enum ox_link { OX_LINK_NVME_READ, OX_LINK_NVME_WRITE, OX_LINK_H2D, OX_LINK_D2H, OX_LINK_COUNT };
+enum ox_link {
+    OX_LINK_NVME_READ, OX_LINK_NVME_WRITE, OX_LINK_H2D, OX_LINK_D2H,
+    OX_LINK_PEER_IN, OX_LINK_PEER_OUT, /* from and to other ranks; what a rank has itself does not count */
+    OX_LINK_COUNT,
+    OX_LINK_OF_ONE_COUNT = OX_LINK_PEER_IN /* links of a step without other ranks */
+};
 enum ox_traffic_kind {
     OX_TRAFFIC_WEIGHTS, OX_TRAFFIC_STATE, OX_TRAFFIC_GRADS, OX_TRAFFIC_ACTIVATIONS, OX_TRAFFIC_OTHER,
     OX_TRAFFIC_KIND_COUNT
 };
 const char *ox_link_name(enum ox_link link);
 const char *ox_traffic_name(enum ox_traffic_kind kind);
-/* The link that the moves of a lane cross; OX_LINK_COUNT for lanes that do not move bytes. */
+/* The link that the moves of a lane cross; OX_LINK_COUNT for lanes that move nothing, or move over several links. */
 enum ox_link ox_lane_link(enum ox_lane_id lane);
 /* The kind of traffic under which the bytes of a task are counted. */
 enum ox_traffic_kind ox_task_traffic(const struct ox_task *task);
@@ -319,6 +328,13 @@ struct ox_plan_input {
 /* How many ranks there are. */
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;
+}
+/* How many links and lanes a step has: those between ranks come last. */
+static inline int ox_plan_link_count(const struct ox_plan_input *input) {
+    return ox_plan_rank_count(input) > 1 ? OX_LINK_COUNT : OX_LINK_OF_ONE_COUNT;
+}
+static inline int ox_plan_lane_count(const struct ox_plan_input *input) {
+    return ox_plan_rank_count(input) > 1 ? OX_LANE_COUNT : OX_LANE_OF_ONE_COUNT;
 }
 /* How many groups of micro-batches are summed by themselves. */
 static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {

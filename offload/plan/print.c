@@ -100,20 +100,21 @@ static uint64_t all_traffic(const struct ox_plan *plan) {
     return sum;
 }
 
-static void print_traffic(FILE *out, const struct ox_plan *plan) {
+static void print_traffic(FILE *out, const struct ox_plan *plan, const struct ox_plan_input *in) {
+    const int link_count = ox_plan_link_count(in);
     if (all_traffic(plan) == 0) {
         fprintf(out, "\ntraffic per step: none, all of it stays where it is\n");
         return;
     }
     fprintf(out, "\ntraffic per step    ");
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
+    for (int link = 0; link < link_count; link++) {
         fprintf(out, "%12s", ox_link_name((enum ox_link)link));
     }
     fprintf(out, "\n");
     uint64_t totals[OX_LINK_COUNT] = {0};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         uint64_t sum = 0;
-        for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int link = 0; link < link_count; link++) {
             sum += plan->traffic[link][kind];
             totals[link] += plan->traffic[link][kind];
         }
@@ -121,13 +122,13 @@ static void print_traffic(FILE *out, const struct ox_plan *plan) {
             continue;
         }
         fprintf(out, "  %-18s", ox_traffic_name((enum ox_traffic_kind)kind));
-        for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int link = 0; link < link_count; link++) {
             print_size(out, plan->traffic[link][kind]);
         }
         fprintf(out, "\n");
     }
     fprintf(out, "  %-18s", "total");
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
+    for (int link = 0; link < link_count; link++) {
         print_size(out, totals[link]);
     }
     fprintf(out, "\n");
@@ -230,7 +231,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);
-    print_traffic(out, plan);
+    print_traffic(out, plan, input);
     print_lanes(out, plan);
     if (tasks) {
         print_tasks(out, plan);

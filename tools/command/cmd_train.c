@@ -229,30 +229,30 @@ static void on_saved(void *context, const char *path, double seconds) {
 
 /* ---- results -------------------------------------------------------------------------------------- */
 
-static void print_traffic(const struct sums *all) {
+static void print_traffic(const struct sums *all, int link_count) {
     uint64_t total = 0;
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
+    for (int link = 0; link < link_count; link++) {
         total += link_bytes(all->traffic, link);
     }
     if (total == 0) {
         return;
     }
     printf("traffic per step, measured (MiB)\n  %-12s", "");
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
+    for (int link = 0; link < link_count; link++) {
         printf("%12s", ox_link_name((enum ox_link)link));
     }
     printf("\n");
     const double steps = all->steps > 0 ? (double)all->steps : 1;
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         uint64_t sum = 0;
-        for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int link = 0; link < link_count; link++) {
             sum += all->traffic[link][kind];
         }
         if (sum == 0) {
             continue;
         }
         printf("  %-12s", ox_traffic_name((enum ox_traffic_kind)kind));
-        for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int link = 0; link < link_count; link++) {
             printf("%12.2f", (double)all->traffic[link][kind] / steps / (double)OX_MIB);
         }
         printf("\n");
@@ -292,7 +292,7 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
                    "norm of the others was clipped, so these units were updated in the next forward, from gradients "
                    "read again\n", all->speculated, all->steps, units);
         }
-        print_traffic(all);
+        print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
     }
     if (progress->last_eval.tokens > 0) {
         printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
@@ -311,6 +311,9 @@ static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
     json_t *const lanes = json_object();
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         const struct ox_sim_lane *const lane = &step->lanes[i];
+        if (i >= OX_LANE_OF_ONE_COUNT && !(lane->busy > 0)) {
+            continue;
+        }
         json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i),
                             json_real(busy ? lane->busy : ox_sim_stalled(lane)));
     }
@@ -390,7 +393,7 @@ static void add_room(json_t *json, const struct ox_trainer *trainer) {
 static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     json_t *const traffic = json_object();
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
+    for (int link = 0; link < ox_plan_link_count(&plan->input); link++) {
         json_t *const kinds = json_object();
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
             json_object_set_new(kinds, ox_traffic_name((enum ox_traffic_kind)kind),
