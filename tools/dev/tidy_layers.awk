@@ -14,7 +14,8 @@ BEGIN {
     room("kernels", "base kernels/cpu/cpu.h")
     room("kernels/cpu", "base kernels")
     room("kernels/cuda", "base kernels")
-    # offload moves bytes and computes nothing: of kernels it needs the device alone.
+    # Communication and offload move bytes and compute nothing: of kernels they need the device alone.
+    room("kernels/comm", "base base/hash kernels/device.h")
     room("offload/plan", "base nvme kernels/device.h")
     # The proof reads a plan as data and shares no code with the builder.
     room("offload/proof", "base offload/plan/plan.h")

@@ -1,0 +1,197 @@
+/* Communication between ranks: it moves bytes and never adds, but for ox_comm_reduce_scatter, where a user asks for the
+ * library's own sums. Ranks are threads of one process, of several, or both; every rank has one endpoint, a struct
+ * ox_comm.
+ *
+ * Calls block until they are done or aborted. When a call returns, also after a failure, no peer reads its source and
+ * nothing writes its target any more. A rank makes its link calls (gather, exchange, send, recv, reduce_scatter) one
+ * at a time, in an order that matches its peers'; `meet` has channels, each with an order of its own, and may run
+ * beside a link call and beside a meeting on another channel.
+ *
+ * The first failure of any rank ends all calls of all ranks, now and later, until ox_comm_revive: every one returns
+ * that status, with a text that begins with "rank K: ". Ranks that disagree about a call (its kind, order, sizes or
+ * `what`) fail in this way too. A call that waits long warns with rank, `what` and the ranks that are missing, and
+ * fails with the same names at its time limit. */
+#ifndef OX_KERNELS_COMM_COMM_H
+#define OX_KERNELS_COMM_COMM_H
+
+#include "base/status.h"
+#include "kernels/device.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    OX_COMM_RANKS_MAX = 64,
+    OX_COMM_CHANNELS = 8,          /* for `meet`; users number them from 0 */
+    OX_COMM_MEET_BYTES = 64 << 10, /* the largest payload of a rank */
+    OX_COMM_WHAT_BYTES = 80        /* longer names are cut in messages and comparisons */
+};
+
+struct ox_comm;
+
+/* Every rank gives its piece and receives all of them. In place where source == target + cuts[rank] - cuts[0]; the two
+ * must not overlap otherwise. */
+struct ox_comm_gather {
+    const void *source;   /* this rank's piece */
+    void *target;         /* all pieces: cuts[count] - cuts[0] bytes */
+    const uint64_t *cuts; /* count + 1 ascending offsets in bytes, equal on all ranks: rank r has [cuts[r], cuts[r+1]),
+                             which may be empty */
+    bool on_host;         /* all memory of this call is host memory; otherwise the device's. Equal on all ranks */
+    const char *what;     /* for messages, equal on all ranks: "weights of unit 3" */
+};
+
+/* Every giver divides a whole vector among all ranks; every rank receives its slice of each giver's vector. */
+struct ox_comm_exchange {
+    const void *source;   /* a giver's whole vector by `cuts`, whose piece s goes to rank s; otherwise not read */
+    void *target;         /* this rank's piece from each giver, one behind another in order of ranks */
+    const uint64_t *cuts; /* as in a gather */
+    const bool *gives;    /* count entries, equal on all ranks: whether a rank is a giver */
+    bool on_host;
+    const char *what;
+};
+
+/* Adds the fp32 vectors of all ranks in whatever order the library likes, so the result is not reproducible. */
+struct ox_comm_reduce_scatter {
+    const float *source;  /* a whole vector by `cuts` */
+    float *target;        /* this rank's slice of the sum; in place where it lies in `source` */
+    const uint64_t *cuts; /* as in a gather; multiples of 4 */
+    bool on_host;
+    const char *what;
+};
+
+/* One side of a transfer between two ranks. It returns when the other side has called too and the bytes have moved. */
+struct ox_comm_send {
+    uint32_t peer; /* another rank */
+    const void *source;
+    uint64_t bytes;
+    bool on_host;
+    const char *what;
+};
+struct ox_comm_recv {
+    uint32_t peer;
+    void *target;
+    uint64_t bytes;
+    bool on_host;
+    const char *what;
+};
+
+/* A rendezvous of all ranks on the host, which carries a payload of each to all. */
+struct ox_comm_meet {
+    uint32_t channel;    /* below OX_COMM_CHANNELS */
+    const void *mine;    /* this rank's payload */
+    uint32_t mine_bytes; /* at most slot_bytes; ranks may differ */
+    uint32_t slot_bytes; /* at most OX_COMM_MEET_BYTES, equal on all ranks */
+    void *all;           /* receives rank r's payload at all + r * slot_bytes; NULL where slot_bytes is 0 */
+    uint32_t *all_bytes; /* count entries: the payload bytes of each rank; or NULL */
+    const char *what;
+};
+
+enum ox_comm_call {
+    OX_COMM_GATHER,
+    OX_COMM_EXCHANGE,
+    OX_COMM_REDUCE_SCATTER,
+    OX_COMM_SEND,
+    OX_COMM_RECV,
+    OX_COMM_MEET,
+    OX_COMM_CALL_COUNT
+};
+
+/* Sums since the endpoint was opened, over the calls that ended well. Bytes that a rank keeps for itself do not count:
+ * a gather brings in the pieces of the others and takes the rank's piece out to each of them. */
+struct ox_comm_stats {
+    uint64_t calls, in_bytes, out_bytes;
+    uint64_t call_ns; /* within the call */
+    uint64_t wait_ns; /* of these, until all peers had come */
+};
+
+/* No entry may be NULL. Called through the wrappers below, which check arguments, count, and abort after a failure. */
+struct ox_comm_ops {
+    const char *name; /* "local", "mpi", "nccl", "decorator" */
+    enum ox_status (*gather)(struct ox_comm *, const struct ox_comm_gather *);
+    enum ox_status (*exchange)(struct ox_comm *, const struct ox_comm_exchange *);
+    enum ox_status (*reduce_scatter)(struct ox_comm *, const struct ox_comm_reduce_scatter *);
+    enum ox_status (*send)(struct ox_comm *, const struct ox_comm_send *);
+    enum ox_status (*recv)(struct ox_comm *, const struct ox_comm_recv *);
+    enum ox_status (*meet)(struct ox_comm *, const struct ox_comm_meet *);
+    void (*abort)(struct ox_comm *, enum ox_status, const char *text);
+    enum ox_status (*cause)(struct ox_comm *);
+    enum ox_status (*revive)(struct ox_comm *);
+    void (*close)(struct ox_comm *);
+};
+
+struct ox_comm {
+    const struct ox_comm_ops *ops;
+    uint32_t rank, count;
+    struct ox_comm *inner; /* of a decorator; otherwise NULL */
+    pthread_mutex_t lock;  /* guards what follows */
+    struct ox_comm_stats stats[OX_COMM_CALL_COUNT];
+};
+
+OX_MUST enum ox_status ox_comm_gather(struct ox_comm *comm, const struct ox_comm_gather *call);
+OX_MUST enum ox_status ox_comm_exchange(struct ox_comm *comm, const struct ox_comm_exchange *call);
+/* OX_E_CONFIG where the backend has no sums of its own (local). */
+OX_MUST enum ox_status ox_comm_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call);
+OX_MUST enum ox_status ox_comm_send(struct ox_comm *comm, const struct ox_comm_send *call);
+OX_MUST enum ox_status ox_comm_recv(struct ox_comm *comm, const struct ox_comm_recv *call);
+OX_MUST enum ox_status ox_comm_meet(struct ox_comm *comm, const struct ox_comm_meet *call);
+
+/* Ends all calls of all ranks, from any thread, with this failure; the first one counts. It does not wait. */
+void ox_comm_abort(struct ox_comm *comm, enum ox_status status, const char *text);
+
+/* Returns the failure that ended the calls, with its text; OX_OK while there is none. */
+OX_MUST enum ox_status ox_comm_cause(struct ox_comm *comm);
+
+/* Makes the endpoints usable again after a failure. All ranks call it, each when its own calls have returned; an abort
+ * in the meantime ends it. Without a failure it is a rendezvous. */
+OX_MUST enum ox_status ox_comm_revive(struct ox_comm *comm);
+
+void ox_comm_stats(struct ox_comm *comm, enum ox_comm_call call, struct ox_comm_stats *out);
+
+/* "gather", "meet" */
+const char *ox_comm_call_name(enum ox_comm_call call);
+
+/* Closes one endpoint, in which no call runs, and sets *comm to NULL; accepts NULL. A peer that waits for this rank
+ * then fails with its name. */
+void ox_comm_close(struct ox_comm **comm);
+
+/* When a waiting call warns, and when it fails; 0 stands for 10 s and 10 minutes. */
+struct ox_comm_limits {
+    uint32_t warn_ms, fail_ms;
+};
+
+/* ---- local: threads of one process ------------------------------------------------------------------ */
+
+struct ox_comm_local_config {
+    uint32_t count;                   /* 1 to OX_COMM_RANKS_MAX */
+    struct ox_device *const *devices; /* one per rank: its memory is copied by a lane of that device; NULL as an entry
+                                         or altogether: by the calling thread. They are closed after the endpoints */
+    struct ox_comm_limits limits;
+};
+
+/* Opens the endpoints of all ranks, each to be used and closed by its own rank. */
+OX_MUST enum ox_status ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out);
+
+/* ---- decorators, for tests: each takes an endpoint over, unless it fails, and closes it -------------------------- */
+
+/* Sleeps at random before and after every call, by seed, rank and turn. */
+OX_MUST enum ox_status ox_comm_chaos_open(struct ox_comm *inner, uint64_t seed, uint64_t ns_max, struct ox_comm **out);
+
+/* Fails the call number `call_idx` of this rank, counted over all kinds of calls, before it reaches the backend or
+ * after it has succeeded there. */
+struct ox_comm_fault {
+    uint64_t call_idx;
+    bool after;
+    enum ox_status status;
+};
+OX_MUST enum ox_status ox_comm_fault_open(struct ox_comm *inner, const struct ox_comm_fault *fault,
+                                          struct ox_comm **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
