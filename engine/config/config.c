@@ -435,6 +435,39 @@ static enum ox_status check_rate(const struct ox_config *c) {
     return OX_OK;
 }
 
+/* Sets the micro-batches of a step, which --global-batch-size may say as a number of sequences. Runs record the
+ * micro-batches alone, so that both ways to say it are equal at a resume. */
+static enum ox_status set_micro_batches(struct ox_config *c) {
+    const uint64_t global = c->global_batch_size, batch = c->per_device_train_batch_size, count = global / batch;
+    if (global == 0) {
+        c->gradient_accumulation_steps = ox_max_u64(c->gradient_accumulation_steps, 1);
+        return OX_OK;
+    }
+    if (global % batch != 0) {
+        char below[48] = "";
+        if (count > 0) {
+            snprintf(below, sizeof below, "%" PRIu64 " or ", count * batch);
+        }
+        return ox_fail(OX_E_CONFIG, "--global-batch-size: %" PRIu64 " is not a multiple of "
+                       "--per-device-train-batch-size %" PRIu64 "; give %s%" PRIu64, global, batch, below,
+                       (count + 1) * batch);
+    }
+    if (count > OX_MICRO_BATCHES_MAX) {
+        return ox_fail(OX_E_CONFIG, "--global-batch-size: %" PRIu64 " is more than %d micro-batches of "
+                       "--per-device-train-batch-size %" PRIu64 "; give at most %" PRIu64, global,
+                       OX_MICRO_BATCHES_MAX, batch, OX_MICRO_BATCHES_MAX * batch);
+    }
+    if (c->gradient_accumulation_steps > 0 && c->gradient_accumulation_steps != count) {
+        return ox_fail(OX_E_CONFIG, "--global-batch-size %" PRIu64 " is %" PRIu64 " micro-batch%s of "
+                       "--per-device-train-batch-size %" PRIu64 ", but --gradient-accumulation-steps asks for %" PRIu64
+                       "; leave one of them out", global, count, count == 1 ? "" : "es", batch,
+                       c->gradient_accumulation_steps);
+    }
+    c->gradient_accumulation_steps = count;
+    c->global_batch_size = 0;
+    return OX_OK;
+}
+
 static enum ox_status check_schedule(const struct ox_config *c) {
     const uint64_t warmup = c->warmup_steps > 0 ? (uint64_t)c->warmup_steps : 0;
     if (c->max_steps == 0 && c->num_train_epochs == 0.0) {
@@ -568,8 +601,9 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     return OX_E_CONFIG;
 }
 
-enum ox_status ox_config_validate(const struct ox_config *config, unsigned command) {
+enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
     enum ox_status status = check_paths(config, command);
+    OX_TRY(status, set_micro_batches(config));
     OX_TRY(status, check_memory(config, command));
     OX_TRY(status, check_optimizer(config, command));
     OX_TRY(status, check_schedule(config));

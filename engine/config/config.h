@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+enum { OX_MICRO_BATCHES_MAX = 1048576 }; /* in a step */
 enum { OX_CONFIG_TEXT_BYTES = 1024, OX_CONFIG_PROSE_BYTES = 16384, OX_CONFIG_NVME_MAX = 16, OX_CONFIG_DATA_MAX = 16 };
 
 struct ox_nvme_budget {
@@ -87,7 +88,8 @@ struct ox_config {
     uint64_t max_steps;
     double num_train_epochs; /* used when max_steps is 0 */
     uint64_t per_device_train_batch_size; /* sequences per micro-batch */
-    uint64_t gradient_accumulation_steps; /* micro-batches per step */
+    uint64_t gradient_accumulation_steps; /* micro-batches per step, of all ranks; 0: not validated yet */
+    uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
     uint64_t max_seq_length;
     double learning_rate; /* 0: by whether weights are given */
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
@@ -232,9 +234,9 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
  * with `where`, the source of the text ("--learning-rate", "run.yaml:12: learning_rate"). */
 OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option,
                                      const char *text, const char *where);
-/* Checks the options against each other. Options of the command that are missing or contradict each other are
- * OX_E_CONFIG, with the remedy. */
-OX_MUST enum ox_status ox_config_validate(const struct ox_config *config, unsigned command);
+/* Checks the options against each other, and sets gradient_accumulation_steps where another option says it. Options of
+ * the command that are missing or contradict each other are OX_E_CONFIG, with the remedy. */
+OX_MUST enum ox_status ox_config_validate(struct ox_config *config, unsigned command);
 /* Sets options from a YAML file, a flat mapping of option names. An unknown key is OX_E_CONFIG with its line and a
  * suggestion. TRAIN, PLAN and EVAL also accept each other's keys, so that config.resolved.yaml serves all three. */
 OX_MUST enum ox_status ox_config_load_yaml(struct ox_config *config, const char *path, unsigned command);

@@ -16,6 +16,7 @@ static const char use_model[] = "use --model FOLDER";
 static const char use_data[] = "use --data PATH; data sets are files here, and are not downloaded";
 static const char use_length[] = "use --max-seq-length N";
 static const char use_batch[] = "use --per-device-train-batch-size N";
+static const char use_global[] = "use --global-batch-size N";
 static const char use_kept[] = "is always on; --kept-blocks N keeps the activations of N blocks instead";
 static const char files_only[] = "does not exist: nothing is sent anywhere; --report-to tensorboard writes files that "
                                  "other programs read";
@@ -121,17 +122,17 @@ static const struct {
     {"num-epochs", NULL, "use --num-train-epochs N"},
     {"n-epochs", NULL, "use --num-train-epochs N"},
     {"max-epochs", NULL, "use --num-train-epochs N"},
-    {"train-batch-size", NULL, use_batch},
+    {"train-micro-batch-size-per-gpu", NULL, use_batch},
     {"micro-batch-size", NULL, use_batch},
     {"per-gpu-train-batch-size", NULL, use_batch},
     {"per-device-batch-size", NULL, use_batch},
     {"per-device-eval-batch-size", NULL, "does not exist: evaluation uses --per-device-train-batch-size"},
     {"eval-batch-size", NULL, "does not exist: evaluation uses --per-device-train-batch-size"},
     {"eval-accumulation-steps", NULL, "does not exist: an evaluation keeps sums alone; leave it out"},
+    {"total-batch-size", NULL, use_global},
+    {"effective-batch-size", NULL, use_global},
     {"gradient-accumulation", NULL, "use --gradient-accumulation-steps N"},
     {"grad-accum-steps", NULL, "use --gradient-accumulation-steps N"},
-    {"global-batch-size", NULL, "use --per-device-train-batch-size and --gradient-accumulation-steps; it is their "
-                                "product"},
     {"lr-scheduler", NULL, "use --lr-scheduler-type NAME"},
     {"scheduler", NULL, "use --lr-scheduler-type NAME"},
     {"lr-scheduler-kwargs", NULL, "use --lr-num-cycles, --lr-power, --lr-timescale, --min-lr, --decay-steps and "

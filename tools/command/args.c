@@ -192,6 +192,21 @@ bool ox_args_want_help(int argc, char **argv) {
     return false;
 }
 
+static bool is_seen(const struct arguments *a, const char *name) {
+    uint32_t count = 0;
+    return a->seen[ox_option_find(name) - ox_options(&count)];
+}
+
+/* A flag replaces what the file says, also where the file says it by the other of two names for one thing. */
+static void drop_replaced(const struct arguments *a) {
+    const bool global = is_seen(a, "global-batch-size"), micro = is_seen(a, "gradient-accumulation-steps");
+    if (global && !micro) {
+        a->config->gradient_accumulation_steps = 0;
+    } else if (micro && !global) {
+        a->config->global_batch_size = 0;
+    }
+}
+
 enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **argv,
                              struct ox_config *config) {
     struct arguments a = {.command = command, .argc = argc, .argv = argv, .config = config};
@@ -207,5 +222,6 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
             status = take_flag(&a, &flag);
         }
     }
+    drop_replaced(&a);
     return status;
 }

@@ -162,6 +162,10 @@ static void test_options(void) {
         {"--assistant_only_loss", "is the default: of a conversation"},
         {"--ignore_data_skip", "a resumed run goes on at its place in the data"},
         {"--eval_accumulation_steps 4", "an evaluation keeps sums alone"},
+        {"--global-batch-size 6 --batch-size 4", "is not a multiple of --per-device-train-batch-size 4; give 4 or 8"},
+        {"--global-batch-size 6 --gradient-accumulation-steps 5", "is 6 micro-batches of --per-device-train-batch-size "
+                                                                  "1, but --gradient-accumulation-steps asks for 5"},
+        {"--train-micro-batch-size-per-gpu 2", "use --per-device-train-batch-size N"},
         {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
         {"--resume latest", "holds no run to go on with; leave out --resume-from-checkpoint"},
         {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such folder"},

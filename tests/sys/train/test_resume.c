@@ -350,15 +350,16 @@ static void test_other_folder(void) {
     sys_args_word(&args, "--eval-data=%s", strrchr(text_path, '/') + 1);
     sys_args_word(&args, "--chat-template=%s", strrchr(text_path, '/') + 1);
     sys_args_add(&args, "--output away --nvme away-drive:32MiB --device-mem 4MiB --host-mem 4MiB --data-cache tokens"
-                        " --max-seq-length 24 --compute-threads 1 --max-steps 2");
+                        " --max-seq-length 24 --compute-threads 1 --max-steps 2 --global-batch-size 2");
     sys_run_well(&args, &process);
     CHECK(chdir("/") == 0);
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--config=%s", test_path("away/config.resolved.yaml"));
-    sys_args_add(&args, "--max-steps 3 --resume-from-checkpoint latest");
+    sys_args_add(&args, "--max-steps 3 --resume-from-checkpoint latest --global-batch-size 4");
     sys_run_well(&args, &process);
     CHECK(said("resumed at step 2 of 3 from the store's last commit"));
-    CHECK(said("warning: the store: was made with other training options: --max-steps 2, now 3; from here on"));
+    CHECK(said("warning: the store: was made with other training options: --gradient-accumulation-steps 2, now 4; "
+               "--max-steps 2, now 3; from here on"));
     CHECK(files_exist("away/checkpoint-3"));
     char *const record = files_read("away/config.resolved.yaml", NULL), line[LINE];
     snprintf(line, sizeof line, "\nchat_template: \"%s\"\n", text_path);

@@ -79,7 +79,7 @@ static void test_defaults(void) {
     CHECK(c.learning_rate == 0 && c.warmup_steps == -1);
     CHECK(c.adam_beta1 == 0.9 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-8);
     CHECK(c.weight_decay == 0.1 && c.max_grad_norm == 1.0 && c.decay_embeddings);
-    CHECK(c.per_device_train_batch_size == 1 && c.gradient_accumulation_steps == 1 &&
+    CHECK(c.per_device_train_batch_size == 1 && c.gradient_accumulation_steps == 0 &&
           c.max_seq_length == 1024);
     CHECK(c.chunk_elems == 262144 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
     CHECK(c.lr_scheduler_type == OX_LR_LINEAR && c.dtype == OX_COMPUTE_FP32 && c.prefetch_depth == -1);
@@ -229,6 +229,40 @@ static void test_validate(void) {
     REQUIRE_OK(set(&c, "model", "m"));
     REQUIRE_OK(set(&c, "num-train-epochs", "0"));
     CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "both 0") != NULL);
+}
+
+/* The micro-batches that a batch size, their number and the sequences of a step give; 0: refused with `words`. */
+static void check_micro_batches(const char *batch, const char *micro, const char *global, uint64_t count,
+                                const char *words) {
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "per-device-train-batch-size", batch));
+    REQUIRE_OK(set(&c, "gradient-accumulation-steps", micro));
+    REQUIRE_OK(set(&c, "train_batch_size", global)); /* DeepSpeed's name */
+    const enum ox_status status = ox_config_validate(&c, OX_CMD_PLAN);
+    if (count == 0) {
+        CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), words) != NULL);
+        return;
+    }
+    REQUIRE_OK(status);
+    CHECK(c.gradient_accumulation_steps == count && c.global_batch_size == 0);
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
+    CHECK(c.gradient_accumulation_steps == count);
+}
+
+static void test_global_batch(void) {
+    check_micro_batches("2", "0", "0", 1, "");
+    check_micro_batches("2", "3", "0", 3, "");
+    check_micro_batches("2", "0", "64", 32, "");
+    check_micro_batches("2", "32", "64", 32, "");
+    check_micro_batches("64", "0", "64", 1, "");
+    check_micro_batches("65536", "0", "68719476736", OX_MICRO_BATCHES_MAX, "");
+    check_micro_batches("4", "0", "10", 0, "10 is not a multiple of --per-device-train-batch-size 4; give 8 or 12");
+    check_micro_batches("4", "0", "3", 0, "--per-device-train-batch-size 4; give 4");
+    check_micro_batches("1", "0", "1048577", 0, "give at most 1048576");
+    check_micro_batches("2", "4", "64", 0, "64 is 32 micro-batches of --per-device-train-batch-size 2, but "
+                                           "--gradient-accumulation-steps asks for 4; leave one of them out");
 }
 
 static void test_yaml(void) {
@@ -386,6 +420,7 @@ int main(void) {
     test_defaults();
     test_set();
     test_validate();
+    test_global_batch();
     test_yaml();
     test_odd_values();
     test_round_trip();
