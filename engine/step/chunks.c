@@ -1,5 +1,5 @@
 /* Reads and writes the planes of a unit between steps, wherever the plan has them. */
-#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -8,24 +8,24 @@
 
 #include <string.h>
 
-static unsigned char *resident_ptr(const struct ox_engine *engine, uint32_t buf_idx) {
-    return buf_idx == OX_NONE ? NULL : ox_tiers_resident(&engine->tiers, engine->plan->train, buf_idx).ptr;
+static unsigned char *resident_ptr(const struct ox_rank *rank, uint32_t buf_idx) {
+    return buf_idx == OX_NONE ? NULL : ox_tiers_resident(&rank->tiers, rank->plan->train, buf_idx).ptr;
 }
 
-struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t unit_idx) {
-    const struct ox_plan *const plan = engine->plan->train;
-    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_idx) {
+    const struct ox_plan *const plan = rank->plan->train;
+    const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
     const uint64_t elems = shard->elem_count;
     struct ox_resident out = {0};
     if (shard->homes.weights == OX_TIER_HOST) {
-        unsigned char *const base = resident_ptr(engine, ox_plan_home_weights(plan, unit_idx));
+        unsigned char *const base = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         out.hi = (uint16_t *)base;
-        if (engine->config.fp32 && !ox_plan_lo_in_state(&engine->plan->input, unit_idx)) {
+        if (rank->config.fp32 && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
             out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
         }
     }
     if (shard->homes.state == OX_TIER_HOST && ox_plan_home_state(plan, unit_idx) != OX_NONE) {
-        unsigned char *const base = resident_ptr(engine, ox_plan_home_state(plan, unit_idx));
+        unsigned char *const base = resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
         out.state = base;
     }
     return out;
@@ -38,11 +38,11 @@ struct state_piece {
     uint64_t bytes;
 };
 
-static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk,
+static void state_pieces(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk,
                          void *const states[2], struct state_piece out[STATE_PIECES]) {
-    const struct ox_state_format format = engine->config.state;
+    const struct ox_state_format format = rank->config.state;
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
-    const uint64_t elems = engine->plan->table.shards[unit_idx].elem_count;
+    const uint64_t elems = rank->plan->table.shards[unit_idx].elem_count;
     const struct ox_state_planes unit = ox_state_planes_at(format, states[0], elems, chunk->first);
     const struct ox_state_planes alone = ox_state_planes_at(format, states[1], chunk->count, 0);
     const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
@@ -54,19 +54,19 @@ static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, cons
 }
 
 /* Clears the padding, which goes to the drive, so that a store's bytes do not depend on what memory held before. */
-static void clear_padding(const struct ox_engine *engine, const struct ox_chunk *chunk, void *chunk_state) {
-    const struct ox_state_format format = engine->config.state;
+static void clear_padding(const struct ox_rank *rank, const struct ox_chunk *chunk, void *chunk_state) {
+    const struct ox_state_format format = rank->config.state;
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
     const uint64_t lo_bytes = chunk->count * ox_lo_bytes(format.moments);
     memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
     memset((unsigned char *)chunk_state + layout.end, 0, layout.bytes - layout.end);
 }
 
-void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
                    enum ox_state_direction way) {
     struct state_piece pieces[STATE_PIECES];
-    void *const states[2] = {ox_engine_resident(engine, unit_idx).state, chunk_state};
-    state_pieces(engine, unit_idx, chunk, states, pieces);
+    void *const states[2] = {ox_rank_resident(rank, unit_idx).state, chunk_state};
+    state_pieces(rank, unit_idx, chunk, states, pieces);
     for (int i = 0; i < STATE_PIECES; i++) {
         if (pieces[i].alone != NULL) {
             const bool to_unit = way == OX_STATE_TO_UNIT;
@@ -75,52 +75,47 @@ void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const stru
         }
     }
     if (way == OX_STATE_TO_CHUNK) {
-        clear_padding(engine, chunk, chunk_state);
+        clear_padding(rank, chunk, chunk_state);
     }
-}
-
-uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {
-    OX_ASSERT(unit_idx < engine->plan->table.unit_count);
-    return engine->plan->table.shards[unit_idx].chunk_count;
 }
 
 /* ---- slots: chunks on their way to and from the drives ------------------------------------------- */
 
-static uint32_t slot_count(const struct ox_engine *engine) {
-    const uint64_t bytes = ox_tiers_scratch(&engine->tiers, engine->plan->train).bytes;
-    return (uint32_t)ox_min_u64(OX_CHUNK_SLOTS_MAX, bytes / ox_plan_scratch_bytes(&engine->plan->input));
+static uint32_t slot_count(const struct ox_rank *rank) {
+    const uint64_t bytes = ox_tiers_scratch(&rank->tiers, rank->plan->train).bytes;
+    return (uint32_t)ox_min_u64(OX_CHUNK_SLOTS_MAX, bytes / ox_plan_scratch_bytes(&rank->plan->input));
 }
 
-static bool is_written(const struct ox_engine *engine) {
-    return engine->loading && engine->store != NULL;
+static bool is_written(const struct ox_rank *rank) {
+    return rank->loading && rank->store != NULL;
 }
 
-static void view_in_slot(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx,
+static void view_in_slot(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx,
                          struct ox_chunk_view *out) {
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
-    const struct ox_view scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
-    const uint64_t slot_bytes = ox_plan_scratch_bytes(&engine->plan->input);
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
+    const struct ox_view scratch = ox_tiers_scratch(&rank->tiers, rank->plan->train);
+    const uint64_t slot_bytes = ox_plan_scratch_bytes(&rank->plan->input);
     const struct ox_chunk_layout layout =
-        ox_shard_chunk_layout(&engine->plan->table, chunk.count, sizeof *out->values);
+        ox_shard_chunk_layout(&rank->plan->table, chunk.count, sizeof *out->values);
     OX_ASSERT(slot_bytes >= layout.bytes && scratch.bytes >= (slot + 1) * slot_bytes);
     unsigned char *const base = (unsigned char *)scratch.ptr + slot * slot_bytes;
     *out = (struct ox_chunk_view){
         .first = chunk.first,
         .count = chunk.count,
-        .format = engine->config.state,
+        .format = rank->config.state,
         .hi = (uint16_t *)base,
-        .state = ox_state_planes_at(engine->config.state, base + layout.state_offset, chunk.count, 0),
+        .state = ox_state_planes_at(rank->config.state, base + layout.state_offset, chunk.count, 0),
         .state_bytes = layout.state_bytes,
         .values = (float *)(base + layout.numbers_offset),
     };
 }
 
-void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
-                          struct ox_chunk_view *out) {
-    struct ox_chunk_slots *const slots = &engine->chunk_slots;
-    slots->at = is_written(engine) ? (slots->at + 1) % slot_count(engine) : 0;
+void ox_rank_chunk_view(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                        struct ox_chunk_view *out) {
+    struct ox_chunk_slots *const slots = &rank->chunk_slots;
+    slots->at = is_written(rank) ? (slots->at + 1) % slot_count(rank) : 0;
     ox_transfers_wait(&slots->transfers, slots->at); /* the next call that has a status returns a failure */
-    view_in_slot(engine, slots->at, unit_idx, chunk_idx, out);
+    view_in_slot(rank, slots->at, unit_idx, chunk_idx, out);
 }
 
 bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane) {
@@ -152,50 +147,50 @@ uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane pla
 }
 
 /* Makes one copy between device and host. Its lane is idle between steps. */
-static enum ox_status copy_piece(struct ox_engine *engine, const struct state_piece *piece, bool to_device) {
-    struct ox_lane *const lane = engine->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
+static enum ox_status copy_piece(struct ox_rank *rank, const struct state_piece *piece, bool to_device) {
+    struct ox_lane *const lane = rank->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
     const struct ox_copy copy = {.target = to_device ? piece->unit : piece->alone,
                                  .source = to_device ? piece->alone : piece->unit,
                                  .bytes = piece->bytes};
     struct ox_mark done;
-    const enum ox_status status = ox_device_lane_copy(engine->device, lane, &copy, &done);
+    const enum ox_status status = ox_device_lane_copy(rank->device, lane, &copy, &done);
     return status == OX_OK ? ox_mark_join(done) : status;
 }
 
 /* Copies what a chunk has on the device: hi, for fp32 the lo behind it, or the state. */
-static enum ox_status copy_device(struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk_view *view,
+static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk_view *view,
                                   bool to_device) {
-    const struct ox_plan *const plan = engine->plan->train;
-    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+    const struct ox_plan *const plan = rank->plan->train;
+    const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
     struct state_piece pieces[STATE_PIECES + 1] = {{0}};
     if (shard->homes.weights == OX_TIER_DEVICE) {
-        unsigned char *const unit = resident_ptr(engine, ox_plan_home_weights(plan, unit_idx));
+        unsigned char *const unit = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         unsigned char *const hi = unit + view->first * OX_HI_BYTES;
         pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
-        if (engine->config.fp32 && !ox_plan_lo_in_state(&engine->plan->input, unit_idx)) {
+        if (rank->config.fp32 && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
             pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
                                              view->count * OX_LO_BYTES};
         }
     }
-    if (ox_plan_state_on_device(&engine->plan->input, unit_idx)) {
+    if (ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
         const struct ox_chunk chunk = {.first = view->first, .count = view->count};
-        void *const states[2] = {resident_ptr(engine, ox_plan_home_state(plan, unit_idx)), view->state.lo};
-        state_pieces(engine, unit_idx, &chunk, states, pieces + 1);
+        void *const states[2] = {resident_ptr(rank, ox_plan_home_state(plan, unit_idx)), view->state.lo};
+        state_pieces(rank, unit_idx, &chunk, states, pieces + 1);
         if (!to_device) {
-            clear_padding(engine, &chunk, view->state.lo);
+            clear_padding(rank, &chunk, view->state.lo);
         }
     }
     enum ox_status status = OX_OK;
     for (int i = 0; i <= STATE_PIECES && status == OX_OK; i++) {
-        status = pieces[i].alone == NULL ? OX_OK : copy_piece(engine, &pieces[i], to_device);
+        status = pieces[i].alone == NULL ? OX_OK : copy_piece(rank, &pieces[i], to_device);
     }
     return status;
 }
 
-static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+static enum ox_status get_from_store(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                      const struct ox_chunk_view *view) {
-    const struct ox_homes *const homes = &engine->plan->table.shards[unit_idx].homes;
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+    const struct ox_homes *const homes = &rank->plan->table.shards[unit_idx].homes;
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
     struct ox_store_op ops[2];
     uint32_t op_count = 0;
     if (homes->weights == OX_TIER_NVME) {
@@ -209,34 +204,34 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
     if (op_count == 0) {
         return OX_OK;
     }
-    struct ox_chunk_slots *const slots = &engine->chunk_slots;
+    struct ox_chunk_slots *const slots = &rank->chunk_slots;
     if (ox_transfers_submit(&slots->transfers, slots->at, ops, op_count) == OX_OK) {
         ox_transfers_wait(&slots->transfers, slots->at);
     }
     return slots->transfers.first.status == OX_OK ? OX_OK : ox_transfers_drain(&slots->transfers);
 }
 
-enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
-                                   struct ox_chunk_view *out) {
-    OX_ASSERT(!engine->pending.exists && !engine->planes.must_restore);
-    ox_engine_chunk_view(engine, unit_idx, chunk_idx, out);
-    enum ox_status status = get_from_store(engine, unit_idx, chunk_idx, out);
-    OX_TRY(status, copy_device(engine, unit_idx, out, false));
-    const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
+enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                 struct ox_chunk_view *out) {
+    OX_ASSERT(!rank->pending.exists && !rank->planes.must_restore);
+    ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
+    enum ox_status status = get_from_store(rank, unit_idx, chunk_idx, out);
+    OX_TRY(status, copy_device(rank, unit_idx, out, false));
+    const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
     if (resident.hi != NULL) {
         memcpy(out->hi, resident.hi + out->first, out->count * OX_HI_BYTES);
     }
     if (resident.state != NULL) {
-        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
-        ox_state_copy(engine, unit_idx, &chunk, out->state.lo, OX_STATE_TO_CHUNK);
+        const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
+        ox_state_copy(rank, unit_idx, &chunk, out->state.lo, OX_STATE_TO_CHUNK);
     }
     return status;
 }
 
-enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
-                                   const struct ox_chunk_view *view) {
-    const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                 const struct ox_chunk_view *view) {
+    const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
     if (resident.hi != NULL) {
         memcpy(resident.hi + view->first, view->hi, view->count * OX_HI_BYTES);
     }
@@ -244,13 +239,13 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
         memcpy(resident.weights_lo + view->first, view->state.lo, view->count * OX_LO_BYTES);
     }
     if (resident.state != NULL) {
-        ox_state_copy(engine, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
+        ox_state_copy(rank, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
     }
-    const enum ox_status status = copy_device(engine, unit_idx, view, true);
-    if (status != OX_OK || !is_written(engine)) {
+    const enum ox_status status = copy_device(rank, unit_idx, view, true);
+    if (status != OX_OK || !is_written(rank)) {
         return status;
     }
-    struct ox_chunk_slots *const slots = &engine->chunk_slots;
+    struct ox_chunk_slots *const slots = &rank->chunk_slots;
     const struct ox_store_op ops[] = {
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
@@ -259,132 +254,96 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
                                                                               : ox_transfers_drain(&slots->transfers);
 }
 
-enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
-    OX_ASSERT(!engine->loading && !engine->pending.exists);
-    engine->loading = true;
-    engine->planes.must_restore = false;
-    engine->planes.lost_step = 0;
-    engine->planes.step = step;
-    return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
+void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
+    OX_ASSERT(!rank->loading && !rank->pending.exists);
+    rank->loading = true;
+    rank->planes.must_restore = false;
+    rank->planes.lost_step = 0;
+    rank->planes.step = step;
 }
 
-enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
-    OX_ASSERT(engine->loading);
-    engine->loading = false;
-    if (engine->store == NULL) {
-        return OX_OK;
-    }
-    const enum ox_status status = ox_transfers_drain(&engine->chunk_slots.transfers);
-    if (status != OX_OK) {
-        ox_store_abort(engine->store);
-        return status;
-    }
-    return ox_store_commit(engine->store, meta, meta_bytes);
+enum ox_status ox_rank_load_end(struct ox_rank *rank) {
+    OX_ASSERT(rank->loading);
+    rank->loading = false;
+    return rank->store == NULL ? OX_OK : ox_transfers_drain(&rank->chunk_slots.transfers);
 }
 
 /* Starts to read the unit's chunk into the slot; does not wait. */
-static enum ox_status fetch_chunk(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx) {
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+static enum ox_status fetch_chunk(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx) {
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
     struct ox_chunk_view view;
-    view_in_slot(engine, slot, unit_idx, chunk_idx, &view);
+    view_in_slot(rank, slot, unit_idx, chunk_idx, &view);
     const struct ox_store_op ops[] = {
         {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
         {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
     };
-    return ox_transfers_submit(&engine->chunk_slots.transfers, slot, ops, 2);
+    return ox_transfers_submit(&rank->chunk_slots.transfers, slot, ops, 2);
 }
 
-enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
-    const uint32_t chunk_count = ox_engine_chunk_count(engine, unit_idx), ahead = slot_count(engine);
+enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
+    const uint32_t chunk_count = rank->plan->table.shards[unit_idx].chunk_count, ahead = slot_count(rank);
     enum ox_status status = OX_OK;
-    OX_ASSERT(!engine->loading);
+    OX_ASSERT(!rank->loading);
     for (uint32_t i = 0; i < ahead && i < chunk_count && status == OX_OK; i++) {
-        status = fetch_chunk(engine, i, unit_idx, i);
+        status = fetch_chunk(rank, i, unit_idx, i);
     }
     for (uint32_t i = 0; i < chunk_count && status == OX_OK; i++) {
         struct ox_chunk_view view;
         const uint32_t slot = i % ahead;
-        ox_transfers_wait(&engine->chunk_slots.transfers, slot);
-        status = ox_transfers_status(&engine->chunk_slots.transfers);
+        ox_transfers_wait(&rank->chunk_slots.transfers, slot);
+        status = ox_transfers_status(&rank->chunk_slots.transfers);
         if (status == OX_OK && stop != NULL && *stop != 0) {
             status = ox_fail(OX_E_ABORTED, "stopped while the store was read");
         }
         if (status == OX_OK) {
-            view_in_slot(engine, slot, unit_idx, i, &view);
-            status = ox_engine_chunk_put(engine, unit_idx, i, &view);
+            view_in_slot(rank, slot, unit_idx, i, &view);
+            status = ox_rank_chunk_put(rank, unit_idx, i, &view);
         }
         if (status == OX_OK && i + ahead < chunk_count) {
-            status = fetch_chunk(engine, slot, unit_idx, i + ahead);
+            status = fetch_chunk(rank, slot, unit_idx, i + ahead);
         }
     }
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, status);
-    ox_first_failure_note(&first, ox_transfers_drain(&engine->chunk_slots.transfers));
+    ox_first_failure_note(&first, ox_transfers_drain(&rank->chunk_slots.transfers));
     return ox_first_failure_result(&first);
 }
 
-/* Writes every chunk from memory to the store. */
-static enum ox_status put_all(struct ox_engine *engine) {
+enum ox_status ox_rank_put_all(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
-    for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {
-        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx) && status == OX_OK; i++) {
+    for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && status == OX_OK; unit_idx++) {
+        for (uint32_t i = 0; i < rank->plan->table.shards[unit_idx].chunk_count && status == OX_OK; i++) {
             struct ox_chunk_view view;
-            status = ox_engine_chunk_get(engine, unit_idx, i, &view);
-            status = status == OX_OK ? ox_engine_chunk_put(engine, unit_idx, i, &view) : status;
+            status = ox_rank_chunk_get(rank, unit_idx, i, &view);
+            status = status == OX_OK ? ox_rank_chunk_put(rank, unit_idx, i, &view) : status;
         }
     }
     return status;
 }
 
-enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
-    enum ox_status status = ox_engine_finish_update(engine);
-    if (status != OX_OK || engine->store == NULL) {
-        return status;
-    }
-    struct ox_store_info info;
-    ox_store_info(engine->store, &info);
-    if (info.step == engine->planes.step) {
-        return OX_OK;
-    }
-    const uint64_t begin_ns = ox_clock_ns();
-    status = ox_engine_load_begin(engine, engine->planes.step);
-    status = status == OX_OK ? put_all(engine) : status;
-    if (status == OX_OK) {
-        status = ox_engine_load_commit(engine, meta, meta_bytes);
-        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, engine->planes.step, begin_ns);
-        return status;
-    }
-    struct ox_first_failure first = {0};
-    ox_first_failure_note(&first, status);
-    ox_first_failure_note(&first, ox_transfers_drain(&engine->chunk_slots.transfers));
-    engine->loading = false;
-    ox_store_abort(engine->store);
-    return ox_first_failure_result(&first);
-}
-
 /* ---- gradients ---------------------------------------------------------------------------------- */
 
-uint64_t ox_unit_elems(const struct ox_engine *engine, uint32_t unit_idx) {
-    return engine->plan->input.model.units[unit_idx].elem_count;
+uint64_t ox_unit_elems(const struct ox_rank *rank, uint32_t unit_idx) {
+    return rank->plan->input.model.units[unit_idx].elem_count;
 }
 
-uint32_t ox_unit_grad_idx(const struct ox_engine *engine, uint32_t unit_idx) {
-    return engine->plan->input.model.units[unit_idx].grad_idx;
+uint32_t ox_unit_grad_idx(const struct ox_rank *rank, uint32_t unit_idx) {
+    return rank->plan->input.model.units[unit_idx].grad_idx;
 }
 
-uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t grad_idx) {
-    return engine->plan->input.model.grads[grad_idx].elem_count;
+uint64_t ox_grad_elems(const struct ox_rank *rank, uint32_t grad_idx) {
+    return rank->plan->input.model.grads[grad_idx].elem_count;
 }
 
-void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
-                         float *out) {
-    const uint32_t grad_idx = ox_unit_grad_idx(engine, unit_idx);
+void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t first, uint64_t count,
+                       float *out) {
+    const uint32_t grad_idx = ox_unit_grad_idx(rank, unit_idx);
     const unsigned char *const base =
-        resident_ptr(engine, ox_plan_home_grad(engine->plan->train, grad_idx));
-    OX_ASSERT(engine->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
-    OX_ASSERT(first + count <= ox_grad_elems(engine, grad_idx));
+        resident_ptr(rank, ox_plan_home_grad(rank->plan->train, grad_idx));
+    OX_ASSERT(rank->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
+    OX_ASSERT(first + count <= ox_grad_elems(rank, grad_idx));
     for (uint64_t i = 0; i < count; i++) {
-        out[i] = engine->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
+        out[i] = rank->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
                                           : ((const float *)base)[first + i];
     }
 }

@@ -1,354 +1,134 @@
-/* Opens and closes the engine, and reserves everything that a step needs. */
-#include "engine/step/engine_internal.h"
+/* The engine: the ranks of a process as one. It gives each rank its micro-batches and its chunks, lets all do a step at
+ * once, and returns the first failure of any. The store is the engine's; the rank that leads begins and commits. */
+#include "engine/step/rank_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/hash/hash.h"
 #include "base/pool.h"
-#include "engine/step/ops_optim.h"
-#include "offload/sim/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the plan ------------------------------------------------------------------------------------ */
+struct seat {
+    struct ox_rank *rank;
+    struct ox_step_input input;
+    struct ox_first_failure failure; /* of the last call */
+};
 
-static bool on_cpu(const struct ox_engine_config *config) {
-    return config->device == OX_DEVICE_CPU;
+struct ox_engine {
+    struct ox_engine_config config;
+    struct ox_engine_plan *plan;
+    struct ox_store *store;  /* NULL: none */
+    struct ox_pool *threads; /* one for each rank; NULL with one rank */
+    uint32_t rank_count;
+    struct seat seats[];
+};
+
+/* ---- all ranks ------------------------------------------------------------------------------------- */
+
+static struct ox_rank *first_rank(const struct ox_engine *engine) {
+    return engine->seats[0].rank;
 }
 
-/* The shape and type of compute. The CPU always computes with float32; a GPU with bfloat16, unless fp32
- * is requested. */
-static struct ox_shape shape_of(const struct ox_engine_config *config) {
-    const enum ox_real real = on_cpu(config) || config->fp32 ? OX_REAL_F32 : OX_REAL_BF16;
-    return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
-                             .rows = config->batch * config->seq,
-                             .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
+/* What each rank does at once with the others. */
+typedef enum ox_status rank_fn(struct seat *seat, void *context);
+
+struct all {
+    struct ox_engine *engine;
+    rank_fn *fn;
+    void *context;
+};
+
+static void run_share(void *context, uint32_t idx, uint32_t count) {
+    const struct all *const all = context;
+    struct seat *const seat = &all->engine->seats[idx];
+    OX_ASSERT(count == all->engine->rank_count);
+    seat->failure = (struct ox_first_failure){0};
+    ox_first_failure_note(&seat->failure, all->fn(seat, all->context));
 }
 
-static uint64_t rope_floats(const struct ox_engine_config *config) {
-    const struct ox_model_config *const model = &config->model->config;
-    return model->rope ? (uint64_t)config->seq * (model->head_dim / 2) : 0;
-}
-
-static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
-    return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit_idx, pass),
-                                 .work = ox_unit_cost(shape, unit_idx, pass)};
-}
-
-/* Describes the unit of a stage to the planner, with the gradient of its weights. The embedding takes tokens, the head
- * gives the loss; activations between units have one row of `hidden` per token. */
-static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t stage_idx, uint32_t grad_idx) {
-    static const enum ox_plan_unit_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING, [OX_UNIT_BLOCK] = OX_PLAN_BLOCK,
-                                                   [OX_UNIT_HEAD] = OX_PLAN_HEAD};
-    const uint32_t unit_idx = shape->model->stages[stage_idx];
-    const struct ox_unit *const unit = &shape->model->units[unit_idx];
-    const uint64_t act_bytes =
-        (uint64_t)shape->rows * shape->model->config.hidden * ox_real_bytes(shape->compute.real);
-    return (struct ox_plan_unit){
-        .kind = kinds[unit->kind],
-        .stage_idx = stage_idx,
-        .elem_count = unit->elem_count,
-        .input_bytes = unit->kind == OX_UNIT_EMBED ? 0 : act_bytes,
-        .output_bytes = unit->kind == OX_UNIT_HEAD ? 0 : act_bytes,
-        .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
-        .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
-        .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
-        .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
-        .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
-        .grad_idx = grad_idx,
-        .table_unit_idx = OX_NONE,
-        .table_grad_idx = OX_NONE,
-    };
-}
-
-/* Lets the head use another unit's table, with a gradient of its own for this use. */
-static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t grad_idx) {
-    const uint32_t owner_idx = model->table.unit_idx, added_to = plan->units[owner_idx].grad_idx;
-    const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
-    OX_ASSERT(model->table.offset == 0); /* the two gradients are added from their first elements on */
-    plan->units[model->head_idx].table_unit_idx = owner_idx;
-    plan->units[model->head_idx].table_grad_idx = grad_idx;
-    plan->grads[added_to].addend = grad_idx;
-    plan->grads[grad_idx] = (struct ox_plan_grad){.unit_idx = owner_idx, .added_to = added_to, .addend = OX_NONE,
-                                                  .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
-}
-
-static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
-    const struct ox_model *const model = config->model;
-    const struct ox_shape shape = shape_of(config);
-    uint32_t grad_count = 0;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        const uint32_t unit_idx = model->stages[i], grad_idx = grad_count++;
-        const uint64_t elems = model->units[unit_idx].elem_count;
-        plan->unit_elems[unit_idx] = elems;
-        plan->stages[i] = unit_idx;
-        plan->units[unit_idx] = describe_unit(&shape, i, grad_idx);
-        plan->grads[grad_idx] = (struct ox_plan_grad){
-            .unit_idx = unit_idx, .added_to = OX_NONE, .addend = OX_NONE, .elem_count = elems};
-    }
-    if (model->table.unit_idx != model->head_idx) {
-        tie_head(model, plan, grad_count++);
-    }
-    plan->input.budget = config->budget;
-    plan->input.model = (struct ox_plan_model){
-        .units = plan->units,
-        .grads = plan->grads,
-        .stages = plan->stages,
-        .unit_count = model->unit_count,
-        .grad_count = grad_count,
-        .stage_count = model->unit_count,
-        .micro_batches = config->micro_batches,
-        .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
-        .const_bytes = rope_floats(config) * 2 * sizeof(float),
-        .fp32 = config->fp32,
-        .joins = shape.compute.real == OX_REAL_F32,
-        .grad_bf16 = config->grad_bf16,
-        .eval_only = config->eval_only,
-    };
-}
-
-/* Sizes of the state, which are all that the planner needs of its format. */
-static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) {
-    const struct ox_state_layout group = ox_state_layout_of(config->state, OX_GROUP_ELEMS);
-    return (struct ox_state_sizes){
-        .lo_per_group = (uint32_t)(OX_GROUP_ELEMS * ox_lo_bytes(config->state.moments)),
-        .rest_per_group = (uint32_t)(group.end - group.m_offset),
-    };
-}
-
-static void check_sizes(const struct ox_engine_config *config, const struct ox_shard_table *table, uint64_t elems) {
-    const struct ox_state_layout layout = ox_state_layout_of(config->state, elems);
-    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(table, elems) && layout.m_offset == layout.lo_bytes);
-    OX_ASSERT(layout.bytes == ox_shard_state_bytes(table, elems));
-}
-
-static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
-    const uint32_t unit_count = config->model->unit_count;
-    const enum ox_status status =
-        ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config), &plan->table);
-    for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
-        check_sizes(config, &plan->table, plan->unit_elems[i]);
-        for (uint32_t k = 0; k < plan->table.shards[i].chunk_count; k++) {
-            check_sizes(config, &plan->table, ox_shard_chunk(&plan->table, i, k).count);
+/* Returns the first failure of any rank. One that was aborted, by a stop or because another rank failed, counts only if
+ * nothing else did. */
+static enum ox_status first_failure(const struct ox_engine *engine) {
+    const struct seat *found = NULL;
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        const struct seat *const seat = &engine->seats[i];
+        const bool counts = seat->failure.status != OX_OK && seat->failure.status != OX_E_ABORTED;
+        if (counts && (found == NULL || found->failure.status == OX_E_ABORTED)) {
+            found = seat;
+        } else if (found == NULL && seat->failure.status != OX_OK) {
+            found = seat;
         }
     }
-    return status;
+    if (found == NULL || engine->rank_count == 1 || found->failure.status == OX_E_ABORTED) {
+        return found == NULL ? OX_OK : ox_first_failure_result(&found->failure);
+    }
+    return ox_fail(found->failure.status, "rank %u: %s", found->rank->idx, found->failure.text);
 }
 
-static enum ox_status check_shape(const struct ox_engine_config *config) {
-    const struct ox_model_config *const model = &config->model->config;
-    if (config->seq > model->contexts) {
-        return ox_fail(OX_E_CONFIG, "--max-seq-length %u: the model has %u positions "
-                       "(max_position_embeddings); use at most that", config->seq, model->contexts);
+static enum ox_status run_all(struct ox_engine *engine, rank_fn *fn, void *context) {
+    struct all all = {.engine = engine, .fn = fn, .context = context};
+    if (engine->threads == NULL) {
+        return fn(&engine->seats[0], context);
     }
-    uint64_t rows = 0;
-    if (!ox_mul_u64(config->batch, config->seq, &rows) || rows > (UINT32_C(1) << 24)) {
-        return ox_fail(OX_E_CONFIG, "--per-device-train-batch-size %u of %u tokens: a micro-batch has at most 16777216 "
-                       "tokens; use more --gradient-accumulation-steps instead", config->batch, config->seq);
-    }
-    return OX_OK;
+    ox_pool_run(engine->threads, run_share, &all);
+    return first_failure(engine);
 }
 
-void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
-                         struct ox_sim_setup *out) {
-    *out = (struct ox_sim_setup){.machine = config->machine, .input = input,
-                                 .compute_threads = config->machine_compute_threads,
-                                 .optimizer_threads = config->machine_optimizer_threads,
-                                 .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+/* Ends what all ranks have run, one after another: the status of the whole, whose text is this thread's, decides what
+ * each leaves behind. */
+static enum ox_status end_all(struct ox_engine *engine, enum ox_status status,
+                              enum ox_status (*end)(struct ox_rank *, enum ox_status)) {
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_first_failure_note(&first, end(engine->seats[i].rank, status));
+    }
+    return ox_first_failure_result(&first);
 }
 
-static enum ox_status choose(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
-    struct ox_sim_setup setup;
-    struct ox_machine nominal;
-    ox_engine_sim_setup(config, &plan->input, &setup);
-    if (setup.machine == NULL) {
-        ox_machine_nominal(ox_processor_count(), &nominal);
-        setup.machine = &nominal;
-    }
-    struct ox_plans plans;
-    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &config->request, &setup, &plans);
-    plan->train = plans.train;
-    plan->eval = plans.eval;
-    plan->eval_after_step = plans.eval_after_step;
-    return status;
+static enum ox_status ready(struct seat *seat, void *context) {
+    (void)context;
+    return ox_overlap_make_ready(seat->rank);
 }
 
-enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
-    *out = NULL;
-    OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
-    OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs the whole master */
-    OX_ASSERT(on_cpu(config) || !config->budget.unified);
-    enum ox_status status = check_shape(config);
-    if (status != OX_OK) {
-        return status;
-    }
-    const size_t unit_count = config->model->unit_count;
-    struct ox_engine_plan *plan = calloc(1, sizeof *plan);
-    if (plan != NULL) {
-        plan->unit_elems = calloc(unit_count, sizeof *plan->unit_elems);
-        plan->units = calloc(unit_count, sizeof *plan->units);
-        plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
-        plan->stages = calloc(unit_count, sizeof *plan->stages);
-    }
-    if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
-        plan->stages == NULL) {
-        ox_engine_plan_close(&plan);
-        return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
-    }
-    describe_model(config, plan);
-    status = open_table(config, plan);
-    if (status == OX_OK) {
-        plan->input.budget.nvme_fixed_bytes = config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count);
-        status = choose(config, plan);
-    }
-    if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {
-        ox_engine_plan_close(&plan);
-        return status;
-    }
-    *out = plan; /* on failure too: the nearest plan, for its ledger */
-    return status;
+/* ---- opening and closing ----------------------------------------------------------------------------- */
+
+/* The rank's part of the configuration. */
+static struct ox_engine_config part_of(const struct ox_engine *engine, uint32_t idx) {
+    struct ox_engine_config config = engine->config;
+    config.micro_batches = ox_engine_plan_at(engine->plan, idx)->train->micro_batches;
+    config.compute_threads = (uint32_t)ox_max_u64(1, config.compute_threads / engine->rank_count);
+    config.optimizer_threads = (uint32_t)ox_max_u64(1, config.optimizer_threads / engine->rank_count);
+    config.chaos_seed += config.chaos_seed == 0 ? 0 : idx;
+    return config;
 }
 
-void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
-    struct ox_engine_plan *const plan = *plan_ptr;
-    if (plan == NULL) {
-        return;
-    }
-    ox_plan_close(&plan->eval_after_step);
-    ox_plan_close(&plan->eval);
-    ox_plan_close(&plan->train);
-    ox_shard_table_close(&plan->table);
-    free(plan->stages);
-    free(plan->grads);
-    free(plan->units);
-    free(plan->unit_elems);
-    free(plan);
-    *plan_ptr = NULL;
-}
-
-uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_tier tier) {
-    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
-        bytes = plans[i] == NULL ? bytes : ox_max_u64(bytes, plans[i]->peak_bytes[tier]);
-    }
-    return bytes;
-}
-
-/* ---- lanes and memory -------------------------------------------------------------------------- */
-
-enum { HOST_QUEUE_LEN = 256 };
-
-static enum ox_status open_lanes(struct ox_engine *engine) {
-    enum ox_status status = OX_OK;
-    for (int i = 0; i < OX_LANE_COUNT && status == OX_OK; i++) {
-        const bool of_device = i == OX_LANE_COMPUTE || i == OX_LANE_H2D || i == OX_LANE_D2H;
-        const struct ox_host_lane_config host = {
-            .label = ox_lane_name((enum ox_lane_id)i),
-            .owner = engine,
-            .queue_len = HOST_QUEUE_LEN,
-            .chaos_seed = engine->config.chaos_seed,
-            .chaos_ns_max = OX_CHAOS_NS_MAX,
-        };
-        status = of_device ? ox_device_lane_open(engine->device, host.label, &engine->lanes[i])
-                           : ox_host_lane_open(&host, &engine->lanes[i]);
+static enum ox_status open_ranks(struct ox_engine *engine) {
+    enum ox_status status = engine->rank_count == 1 ? OX_OK : ox_pool_open(engine->rank_count, &engine->threads);
+    for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
+        const struct ox_engine_config config = part_of(engine, i);
+        status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, i), i, &engine->seats[i].rank);
     }
     return status;
-}
-
-static enum ox_status make_constants(struct ox_engine *engine) {
-    const uint64_t count = rope_floats(&engine->config);
-    if (count == 0) {
-        return OX_OK;
-    }
-    const struct ox_model_config *const model = &engine->config.model->config;
-    double *const inv_freq = calloc(model->head_dim / 2, sizeof *inv_freq);
-    if (inv_freq == NULL) {
-        return ox_fail(OX_E_NOMEM, "rotary tables: no memory");
-    }
-    ox_model_rope_inv_freq(model, inv_freq);
-    const struct ox_plan *const plan = engine->plan->train;
-    float *const tables = ox_tiers_resident(&engine->tiers, plan, plan->const_buf).ptr;
-    struct ox_run run = {.ops = &engine->ops, .lane = engine->lanes[OX_LANE_COMPUTE]};
-    OX_RUN(&run, rope_table, .cos_table = tables, .sin_table = tables + count, .inv_freq = inv_freq,
-           .contexts = engine->config.seq, .half_dim = model->head_dim / 2);
-    OX_TRY(run.status, ox_lane_drain(run.lane));
-    free(inv_freq);
-    return run.status;
-}
-
-static enum ox_status open_memory(struct ox_engine *engine) {
-    const struct ox_plan *const train = engine->plan->train;
-    const struct ox_plan *const plans[] = {train, engine->plan->eval, engine->plan->eval_after_step};
-    uint64_t bytes[OX_TIER_COUNT];
-    uint32_t task_max = 0;
-    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
-        bytes[tier] = ox_engine_plan_peak_bytes(engine->plan, (enum ox_tier)tier);
-    }
-    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
-        task_max = plans[i] != NULL && plans[i]->task_count > task_max ? plans[i]->task_count : task_max;
-    }
-    engine->marks = calloc(task_max + 1u, sizeof *engine->marks);
-    engine->due.pending = calloc(2 * (size_t)train->unit_count, 1);
-    engine->due.now = engine->due.pending == NULL ? NULL : engine->due.pending + train->unit_count;
-    engine->packed = calloc(engine->config.micro_batches, sizeof *engine->packed);
-    engine->unclipped_steps = UINT32_MAX / 2; /* so the first step speculates */
-    if (engine->marks == NULL || engine->due.pending == NULL || engine->packed == NULL) {
-        return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
-    }
-    return ox_tiers_open(engine->device, bytes, &engine->tiers);
-}
-
-static enum ox_status open_device(struct ox_engine *engine) {
-    if (!on_cpu(&engine->config)) {
-        const enum ox_status status = ox_cuda_device_open(&engine->config.cuda, &engine->device);
-        if (status == OX_OK) {
-            ox_ops_init_cuda(engine->device, &engine->ops);
-        }
-        return status;
-    }
-    const struct ox_cpu_device_config device = {.thread_count = engine->config.compute_threads,
-                                                .chaos_seed = engine->config.chaos_seed,
-                                                .chaos_ns_max = OX_CHAOS_NS_MAX};
-    ox_ops_init_cpu(&engine->ops);
-    ox_ops_optim_init_cpu(&engine->ops);
-    return ox_cpu_device_open(&device, &engine->device);
-}
-
-/* Refuses a part of a model, whose activations would have to cross to an engine that has the next part. */
-static enum ox_status check_whole(const struct ox_plan_model *model) {
-    const bool is_part = ox_plan_has_outside_input(model) || ox_plan_has_outside_output(model);
-    return !is_part ? OX_OK
-                    : ox_fail(OX_E_CONFIG, "the model begins without an embedding or ends without a head: a part of a "
-                              "model can be planned, but not run; give the whole model");
-}
-
-static enum ox_status open_parts(struct ox_engine *engine) {
-    enum ox_status status = check_whole(&engine->plan->input.model);
-    OX_TRY(status, open_device(engine));
-    OX_TRY(status, open_memory(engine));
-    OX_TRY(status, ox_pool_open(engine->config.optimizer_threads, &engine->optim_pool));
-    OX_TRY(status, ox_pool_open(1, &engine->reduce_pool));
-    OX_TRY(status, open_lanes(engine));
-    return status == OX_OK ? make_constants(engine) : status;
 }
 
 enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,
                               struct ox_engine **out) {
+    const uint32_t rank_count = ox_plan_rank_count(&(*plan)->input);
     *out = NULL;
-    OX_ASSERT((*plan)->train != NULL && (*plan)->eval != NULL && config->optimizer_threads > 0);
-    struct ox_engine *engine = calloc(1, sizeof *engine);
+    struct ox_engine *engine = calloc(1, sizeof *engine + rank_count * sizeof *engine->seats);
     if (engine == NULL) {
         ox_engine_plan_close(plan);
         return ox_fail(OX_E_NOMEM, "engine: no memory");
     }
     engine->config = *config;
     engine->plan = *plan;
+    engine->rank_count = rank_count;
     *plan = NULL;
-    engine->shape = shape_of(config);
-    engine->batch_bytes = engine->plan->input.model.batch_bytes;
-    const enum ox_status status = open_parts(engine);
+    const enum ox_status status = open_ranks(engine);
     if (status != OX_OK) {
         ox_engine_close(&engine);
         return status;
@@ -362,22 +142,11 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     if (engine == NULL) {
         return;
     }
-    ox_tracing_close(&engine->tracing);
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
-        ox_lane_close(&engine->lanes[i]);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_close(&engine->seats[i].rank);
     }
-    ox_stream_close(&engine->stream);
-    ox_store_port_close(&engine->chunk_slots.transfers.port);
-    ox_store_port_close(&engine->write_port);
-    ox_store_port_close(&engine->read_port);
+    ox_pool_close(&engine->threads);
     ox_store_close(&engine->store);
-    ox_pool_close(&engine->reduce_pool);
-    ox_pool_close(&engine->optim_pool);
-    ox_tiers_close(&engine->tiers);
-    ox_device_close(&engine->device);
-    free(engine->packed);
-    free(engine->due.pending);
-    free(engine->marks);
     ox_engine_plan_close(&engine->plan);
     free(engine);
     *engine_ptr = NULL;
@@ -391,8 +160,13 @@ const struct ox_engine_config *ox_engine_config_of(const struct ox_engine *engin
     return &engine->config;
 }
 
+struct ox_rank *ox_engine_rank(const struct ox_engine *engine, uint32_t idx) {
+    OX_ASSERT(idx < engine->rank_count);
+    return engine->seats[idx].rank;
+}
+
 struct ox_pool *ox_engine_pool(const struct ox_engine *engine) {
-    return engine->optim_pool;
+    return first_rank(engine)->optim_pool;
 }
 
 const struct ox_store *ox_engine_store(const struct ox_engine *engine) {
@@ -401,19 +175,12 @@ const struct ox_store *ox_engine_store(const struct ox_engine *engine) {
 
 void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out) {
     *out = (struct ox_ops_seconds){0};
-    if (on_cpu(&engine->config)) {
-        ox_ops_cpu_take_seconds(engine->device, out);
+    if (ox_engine_on_cpu(&engine->config)) {
+        ox_ops_cpu_take_seconds(first_rank(engine)->device, out);
     }
 }
 
-void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes) {
-    if (engine->config.budget.unified && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
-        return;
-    }
-    __atomic_fetch_add(&engine->traffic.crossed[link][kind], bytes, __ATOMIC_RELAXED);
-}
-
-/* ---- the store ----------------------------------------------------------------------------------- */
+/* ---- the store --------------------------------------------------------------------------------------- */
 
 /* Hash of all that the content of extents depends on, by which a store of another model or format, or with other
  * chunks, is refused. AdamW in fp32 adds nothing to the hash, because older stores have no format recorded. */
@@ -432,34 +199,9 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
                ? hash : ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
-/* Pins the optimizer's slots for the drives, if the kernel allows it: most transfers go through them. */
-static void register_slots(struct ox_engine *engine) {
-    const struct ox_plan *const plan = engine->plan->train;
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        if (ox_task_updates_on_host(&plan->tasks[i])) {
-            const struct ox_view slots = ox_tiers_view_if(&engine->tiers, plan, &plan->tasks[i], OX_USE_STREAM);
-            if (slots.ptr != NULL) {
-                ox_stream_register(engine->stream, &(struct ox_io_region){slots.ptr, slots.bytes});
-            }
-            return;
-        }
-    }
-}
-
-static enum ox_status open_ports(struct ox_engine *engine) {
-    enum ox_status status = ox_store_port_open(engine->store, &engine->read_port);
-    OX_TRY(status, ox_store_port_open(engine->store, &engine->write_port));
-    OX_TRY(status, ox_store_port_open(engine->store, &engine->chunk_slots.transfers.port));
-    OX_TRY(status, ox_optim_open(engine));
-    if (status == OX_OK) {
-        register_slots(engine);
-    }
-    return status;
-}
-
 static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id[2], bool create) {
     OX_ASSERT(engine->store == NULL && engine->config.nvme_count > 0 && engine->config.io != NULL);
-    const struct ox_shard_table *const table = &engine->plan->table;
+    const struct ox_shard_table *const table = &engine->plan->whole;
     struct ox_extent_spec *const extents = calloc(2 * (size_t)table->chunk_count, sizeof *extents);
     if (extents == NULL) {
         return ox_fail(OX_E_NOMEM, "store: no memory for %u extents", 2 * table->chunk_count);
@@ -483,7 +225,10 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
     enum ox_status status = create ? ox_store_create(&config, &engine->store)
                                    : ox_store_open(&config, &engine->store);
     free(extents);
-    return status == OX_OK ? open_ports(engine) : status;
+    for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
+        status = ox_rank_connect_store(engine->seats[i].rank, engine->store);
+    }
+    return status;
 }
 
 enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t run_id[2]) {
@@ -492,10 +237,14 @@ enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t r
 
 /* Loads planes that live in memory from the last commit. It reads those that stay on the drives too, to verify their
  * checksums: damage is then found while the run can still use a checkpoint. This reads as much as one step does. */
-static enum ox_status load_and_verify(struct ox_engine *engine) {
+static enum ox_status load_and_verify(struct seat *seat, void *context) {
+    struct ox_rank *const rank = seat->rank;
+    const struct ox_store_info *const info = context;
     enum ox_status status = OX_OK;
-    for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {
-        status = ox_engine_load_unit(engine, unit_idx, engine->config.stop);
+    rank->planes.step = info->step;
+    for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && info->committed && status == OX_OK;
+         unit_idx++) {
+        status = ox_rank_load_unit(rank, unit_idx, rank->config.stop);
     }
     return status;
 }
@@ -507,6 +256,236 @@ enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run
     }
     struct ox_store_info info;
     ox_store_info(engine->store, &info);
-    engine->planes.step = info.step;
-    return info.committed ? load_and_verify(engine) : OX_OK;
+    return run_all(engine, load_and_verify, &info);
+}
+
+/* ---- planes between steps ---------------------------------------------------------------------------- */
+
+uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx < engine->plan->whole.unit_count);
+    return engine->plan->whole.shards[unit_idx].chunk_count;
+}
+
+/* The rank that owns a chunk of a unit; *chunk_idx becomes its number among those of the rank. */
+static struct ox_rank *owner_of(const struct ox_engine *engine, uint32_t unit_idx, uint32_t *chunk_idx) {
+    uint32_t i = 0;
+    for (; *chunk_idx >= engine->seats[i].rank->plan->table.shards[unit_idx].chunk_count; i++) {
+        *chunk_idx -= engine->seats[i].rank->plan->table.shards[unit_idx].chunk_count;
+        OX_ASSERT(i + 1 < engine->rank_count);
+    }
+    return engine->seats[i].rank;
+}
+
+void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                          struct ox_chunk_view *out) {
+    struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
+    ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
+}
+
+enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                   struct ox_chunk_view *out) {
+    struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
+    return ox_rank_chunk_get(rank, unit_idx, chunk_idx, out);
+}
+
+enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                   const struct ox_chunk_view *view) {
+    struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
+    return ox_rank_chunk_put(rank, unit_idx, chunk_idx, view);
+}
+
+enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_load_begin(engine->seats[i].rank, step);
+    }
+    return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
+}
+
+/* Waits until all chunks are on the drives. */
+static enum ox_status end_load(struct ox_engine *engine, enum ox_status status) {
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_first_failure_note(&first, ox_rank_load_end(engine->seats[i].rank));
+    }
+    if (first.status != OX_OK && engine->store != NULL) {
+        ox_store_abort(engine->store);
+    }
+    return ox_first_failure_result(&first);
+}
+
+enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    const enum ox_status status = end_load(engine, OX_OK);
+    return status != OX_OK || engine->store == NULL ? status : ox_store_commit(engine->store, meta, meta_bytes);
+}
+
+static enum ox_status put_all(struct seat *seat, void *context) {
+    (void)context;
+    return ox_rank_put_all(seat->rank);
+}
+
+enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    enum ox_status status = ox_engine_finish_update(engine);
+    if (status != OX_OK || engine->store == NULL) {
+        return status;
+    }
+    const uint64_t step = first_rank(engine)->planes.step;
+    struct ox_store_info info;
+    ox_store_info(engine->store, &info);
+    if (info.step == step) {
+        return OX_OK;
+    }
+    const uint64_t begin_ns = ox_clock_ns();
+    status = ox_engine_load_begin(engine, step);
+    status = end_load(engine, status == OX_OK ? run_all(engine, put_all, NULL) : status);
+    if (status == OX_OK) {
+        status = ox_store_commit(engine->store, meta, meta_bytes);
+        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, step, begin_ns);
+    }
+    return status;
+}
+
+void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
+                         float *out) {
+    ox_rank_grad_read(first_rank(engine), unit_idx, first, count, out);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------- */
+
+struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
+    uint32_t i = 0;
+    for (; mb_idx >= engine->seats[i].rank->config.micro_batches; i++) {
+        mb_idx -= engine->seats[i].rank->config.micro_batches;
+        OX_ASSERT(i + 1 < engine->rank_count);
+    }
+    return ox_rank_batch(engine->seats[i].rank, mb_idx);
+}
+
+static enum ox_status step(struct seat *seat, void *context) {
+    (void)context;
+    return ox_rank_run(seat->rank, seat->rank->plan->train, &seat->input);
+}
+
+static enum ox_status evaluate(struct seat *seat, void *context) {
+    const struct ox_engine_plan *const plan = seat->rank->plan;
+    const bool *const with_update = context;
+    return ox_rank_run(seat->rank, *with_update ? plan->eval_after_step : plan->eval, &seat->input);
+}
+
+/* Micro-batch 0, whose logits may be requested, is the first rank's; so is the call before the optimizer begins. */
+static void give_input(struct ox_engine *engine, const struct ox_step_input *input) {
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        engine->seats[i].input = *input;
+        if (i > 0) {
+            engine->seats[i].input.logits = NULL;
+            engine->seats[i].input.decided = NULL;
+        }
+    }
+}
+
+static enum ox_status finish_update(struct seat *seat, void *context) {
+    (void)context;
+    return ox_rank_run_pending(seat->rank);
+}
+
+enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
+    enum ox_status status = run_all(engine, ready, NULL);
+    if (status != OX_OK || !first_rank(engine)->pending.exists) {
+        return status;
+    }
+    status = run_all(engine, finish_update, NULL);
+    return end_all(engine, status, ox_rank_end_pending);
+}
+
+void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    memset(out, 0, sizeof first_rank(engine)->traffic.finished);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        for (int k = 0; k < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; k++) {
+            out[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT] +=
+                engine->seats[i].rank->traffic.finished[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT];
+        }
+    }
+}
+
+enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
+    struct ox_first_failure first = {0};
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_first_failure_note(&first, ox_rank_roll_back(engine->seats[i].rank));
+    }
+    return ox_first_failure_result(&first);
+}
+
+enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_step_result *out) {
+    *out = (struct ox_step_result){0};
+    const uint64_t begin_ns = ox_clock_ns();
+    enum ox_status status = run_all(engine, ready, NULL);
+    if (status != OX_OK) {
+        return status;
+    }
+    give_input(engine, input);
+    status = run_all(engine, step, NULL);
+    status = end_all(engine, status, ox_rank_end);
+    if (status != OX_OK) {
+        return status;
+    }
+    out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_add_result(engine->seats[i].rank, out);
+    }
+    const struct ox_step_state *const done = &first_rank(engine)->step;
+    out->loss = done->loss;
+    out->grad_norm = done->grad_norm;
+    out->grad_scale = done->grad_scale;
+    out->finite = done->finite;
+    out->committed = done->committed;
+    out->speculated = (done->facts & OX_FACT_SPECULATES) != 0 && out->finite && out->grad_scale == 1.0;
+    return OX_OK;
+}
+
+enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_eval_result *out) {
+    *out = (struct ox_eval_result){.with_update = first_rank(engine)->pending.exists};
+    enum ox_status status = run_all(engine, ready, NULL);
+    if (status != OX_OK) {
+        return status;
+    }
+    give_input(engine, input);
+    status = run_all(engine, evaluate, &out->with_update);
+    status = end_all(engine, status, ox_rank_end);
+    for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
+        struct ox_rank *const rank = engine->seats[i].rank;
+        const double *const losses = ox_rank_losses(rank);
+        uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+        ox_rank_add_traffic(rank, out->traffic);
+        ox_overlap_planned(rank, planned);
+        for (int k = 0; k < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; k++) {
+            out->planned[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT] +=
+                planned[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT];
+        }
+        for (uint32_t mb_idx = 0; mb_idx < rank->config.micro_batches; mb_idx++) {
+            out->loss_sum += losses[mb_idx];
+        }
+    }
+    return status;
+}
+
+void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_tee(engine->seats[i].rank, tee);
+    }
+}
+
+/* ---- the trace: of the first rank ---------------------------------------------------------------------- */
+
+enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing_config *config) {
+    return ox_rank_trace(first_rank(engine), config);
+}
+
+void ox_engine_trace_pause(struct ox_engine *engine, bool pause) {
+    ox_rank_trace_pause(first_rank(engine), pause);
+}
+
+void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uint64_t step, uint64_t begin_ns) {
+    ox_rank_trace_span(first_rank(engine), span, step, begin_ns);
 }

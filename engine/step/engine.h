@@ -54,16 +54,24 @@ struct ox_engine_config {
     uint64_t chaos_seed; /* not 0 (tests): random delays on every lane, and poisoned transient memory in each step */
 };
 
+/* The plans of the first rank, and behind `others` those of the ranks after it. */
 struct ox_engine_plan {
     struct ox_plan_input input;
-    struct ox_shard_table table;
+    struct ox_shard_table table; /* of the rank's slices */
     struct ox_plan *train, *eval;
     struct ox_plan *eval_after_step; /* where steps overlap, else NULL */
+    struct ox_engine_plan *others;   /* input.ranks.count - 1; NULL with one rank */
+    /* what all ranks share; the first rank's plan owns it */
+    struct ox_shard_table whole; /* of whole units, by which the store is laid out */
     uint64_t *unit_elems;
     struct ox_plan_unit *units; /* these three are input.model's */
     struct ox_plan_grad *grads;
     uint32_t *stages;
 };
+/* The plan of a rank. */
+static inline const struct ox_engine_plan *ox_engine_plan_at(const struct ox_engine_plan *plan, uint32_t rank) {
+    return rank == 0 ? plan : &plan->others[rank - 1];
+}
 
 /* If nothing fits the budget, returns OX_E_CONFIG, and *out is the nearest plan that exists (train alone), for its
  * ledger. The caller closes *out. */

@@ -1,6 +1,6 @@
 /* Runs the tasks of host lanes: drive reads and writes, reductions, norm, update, commit. Each runs on its
  * lane's thread; the plan has ordered everything it touches. */
-#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -10,53 +10,53 @@
 #include <math.h>
 
 struct task_run {
-    struct ox_engine *engine;
+    struct ox_rank *rank;
     const struct ox_plan *plan;
     const struct ox_task *task;
 };
 
 static struct ox_view view(const struct task_run *run, enum ox_use_role role) {
-    return ox_tiers_view(&run->engine->tiers, run->plan, run->task, role);
+    return ox_tiers_view(&run->rank->tiers, run->plan, run->task, role);
 }
 
 /* ---- drives --------------------------------------------------------------------------------------- */
 
-enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_port *port, uint32_t unit_idx,
-                                     unsigned char *target) {
-    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
-    const uint64_t step = engine->step.weights_step;
+enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *port, uint32_t unit_idx,
+                                   unsigned char *target) {
+    const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
+    const uint64_t step = rank->step.weights_step;
     struct ox_transfers transfers = {.port = port};
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
-        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, i);
+        const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, i);
         status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
             .step = step}, 1);
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
-        if (status == OX_OK && engine->config.fp32) {
+        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
+        if (status == OX_OK && rank->config.fp32) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
             status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
                 .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step}, 1);
-            ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
+            ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
         }
     }
     return ox_transfers_drain(&transfers);
 }
 
 static enum ox_status read_weights(const struct task_run *run) {
-    return ox_engine_read_planes(run->engine, run->engine->read_port, run->task->unit_idx,
-                                 view(run, OX_USE_TARGET).ptr);
+    return ox_rank_read_planes(run->rank, run->rank->read_port, run->task->unit_idx,
+                               view(run, OX_USE_TARGET).ptr);
 }
 
 /* Moves an activation checkpoint as a whole, or a gradient in pieces of a chunk, so that several are in flight. */
 static enum ox_status move_spooled(const struct task_run *run) {
-    struct ox_engine *const engine = run->engine;
+    struct ox_rank *const rank = run->rank;
     const struct ox_task *const task = run->task;
     const bool write = task->lane == OX_LANE_NVME_WRITE, grad = task->move == OX_MOVE_GRAD;
-    const uint64_t bytes = ox_plan_move_bytes(&engine->plan->input, task);
-    const uint64_t width = grad ? bytes / ox_grad_elems(engine, task->grad_idx) : 1;
-    const uint64_t piece_bytes = grad ? engine->plan->table.chunk_elems * width : bytes;
-    struct ox_transfers transfers = {.port = write ? engine->write_port : engine->read_port};
+    const uint64_t bytes = ox_plan_move_bytes(&rank->plan->input, task);
+    const uint64_t width = grad ? bytes / ox_grad_elems(rank, task->grad_idx) : 1;
+    const uint64_t piece_bytes = grad ? rank->plan->table.chunk_elems * width : bytes;
+    struct ox_transfers transfers = {.port = write ? rank->write_port : rank->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
     enum ox_status status = OX_OK;
     for (uint64_t from = 0; from < bytes && status == OX_OK; from += piece_bytes) {
@@ -69,7 +69,7 @@ static enum ox_status move_spooled(const struct task_run *run) {
             .spool_from = from,
             .spool_len = len,
         }, 1);
-        ox_engine_count(engine, ox_lane_link((enum ox_lane_id)task->lane), ox_task_traffic(task), len);
+        ox_rank_count(rank, ox_lane_link((enum ox_lane_id)task->lane), ox_task_traffic(task), len);
     }
     return ox_transfers_drain(&transfers);
 }
@@ -77,29 +77,29 @@ static enum ox_status move_spooled(const struct task_run *run) {
 /* ---- reductions ------------------------------------------------------------------------------------ */
 
 
-uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx) {
+uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx) {
     uint64_t first = 0;
     for (uint32_t i = 0; i < unit_idx; i++) {
-        first += ox_div_up(ox_unit_elems(engine, i), OX_GROUP_ELEMS);
+        first += ox_div_up(ox_unit_elems(rank, i), OX_GROUP_ELEMS);
     }
     return first;
 }
 
 static void reduce(const struct task_run *run) {
-    struct ox_engine *const engine = run->engine;
+    struct ox_rank *const rank = run->rank;
     const uint32_t unit_idx = run->task->unit_idx;
-    const uint32_t addend = engine->plan->input.model.grads[ox_unit_grad_idx(engine, unit_idx)].addend;
-    const uint64_t elems = ox_unit_elems(engine, unit_idx);
+    const uint32_t addend = rank->plan->input.model.grads[ox_unit_grad_idx(rank, unit_idx)].addend;
+    const uint64_t elems = ox_unit_elems(rank, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;
     if (addend != OX_NONE) { /* tied weights: the gradient of their second use */
-        ox_grad_add(engine->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_grad_elems(engine, addend));
-        if (engine->config.grad_bf16) {
-            ox_grad_to_bf16(engine->reduce_pool, grad, grad, elems);
+        ox_grad_add(rank->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_grad_elems(rank, addend));
+        if (rank->config.grad_bf16) {
+            ox_grad_to_bf16(rank->reduce_pool, grad, grad, elems);
         }
     }
-    ox_sumsq_partials(engine->reduce_pool, grad, engine->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, elems,
-                      partials + ox_norm_partials_first(engine, unit_idx));
+    ox_sumsq_partials(rank->reduce_pool, grad, rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, elems,
+                      partials + ox_norm_partials_first(rank, unit_idx));
 }
 
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
@@ -107,16 +107,16 @@ static const double NORM_MAX = 1e18;
 
 /* Computes the global norm over all units in order, and the clip factor as torch.nn.utils.clip_grad_norm_ does. */
 static void decide(const struct task_run *run) {
-    struct ox_engine *const engine = run->engine;
-    struct ox_step_state *const step = &engine->step;
+    struct ox_rank *const rank = run->rank;
+    struct ox_step_state *const step = &rank->step;
     const double *const partials = view(run, OX_USE_NORM).ptr;
     const double *const losses = view(run, OX_USE_LOSS).ptr;
-    const uint32_t unit_count = engine->plan->input.model.unit_count;
+    const uint32_t unit_count = rank->plan->input.model.unit_count;
     double loss = 0;
     for (uint32_t i = 0; i < run->plan->micro_batches; i++) {
         loss += losses[i];
     }
-    const double norm = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(engine, unit_count)));
+    const double norm = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(rank, unit_count)));
     double scale = 1.0;
     if (step->input->max_grad_norm > 0 && norm > 0) {
         const double wanted = step->input->max_grad_norm / (norm + 1e-6);
@@ -134,22 +134,22 @@ static void decide(const struct task_run *run) {
 /* Waits until all that the optimizer wrote is on the drives. */
 static enum ox_status drain_writes(const struct task_run *run) {
     const uint64_t begin_ns = ox_clock_ns();
-    const enum ox_status status = ox_optim_drain(run->engine);
+    const enum ox_status status = ox_optim_drain(run->rank);
     const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_WRITES] = ox_clock_ns() - begin_ns};
-    ox_tracing_parts(run->engine->tracing, (uint32_t)(run->task - run->plan->tasks), parts_ns);
+    ox_tracing_parts(run->rank->tracing, (uint32_t)(run->task - run->plan->tasks), parts_ns);
     return status;
 }
 
 static enum ox_status commit(const struct task_run *run) {
-    struct ox_engine *const engine = run->engine;
+    struct ox_rank *const rank = run->rank;
     const enum ox_status status = drain_writes(run);
-    return status == OX_OK ? ox_overlap_commit(engine, run->task) : status;
+    return status == OX_OK ? ox_overlap_commit(rank, run->task) : status;
 }
 
-enum ox_status ox_host_task_run(void *engine, const void *host_task) {
+enum ox_status ox_host_task_run(void *rank, const void *host_task) {
     const struct ox_host_task *const given = host_task;
     const struct task_run run = {
-        .engine = engine, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
+        .rank = rank, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
     if (given->idle) {
         return OX_OK;
     }
@@ -163,9 +163,9 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task) {
         decide(&run);
         return OX_OK;
     case OX_TASK_BEGIN:
-        return ox_overlap_begin_transaction(run.engine, run.task);
+        return ox_overlap_begin_transaction(run.rank, run.task);
     case OX_TASK_UPDATE:
-        return ox_optim_run(run.engine, run.plan, run.task);
+        return ox_optim_run(run.rank, run.plan, run.task);
     case OX_TASK_WRITTEN:
         return drain_writes(&run);
     case OX_TASK_COMMIT:

@@ -5,7 +5,7 @@
  * may change again while the write is in flight. Writes may end after the unit's task; the commit waits for them. A
  * step that stays in memory uses the stream too, which then reads gradients from the drives, if they are there, and
  * shows chunks to the tee, but copies and writes nothing. */
-#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 #include "engine/step/ops_optim.h"
 
 #include "base/assert.h"
@@ -16,7 +16,7 @@
 
 /* A chunk and its part of a slot; pointers are NULL without a slot. */
 struct chunk_run {
-    struct ox_engine *engine;
+    struct ox_rank *rank;
     const struct ox_unit_run *unit;
     struct ox_chunk chunk;
     struct ox_chunk_layout layout;
@@ -24,16 +24,16 @@ struct chunk_run {
     unsigned char *state, *grad;
 };
 
-static uint64_t grad_width(const struct ox_engine *engine) {
-    return engine->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
+static uint64_t grad_width(const struct ox_rank *rank) {
+    return rank->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-static struct chunk_run chunk_run(struct ox_engine *engine, const struct ox_unit_run *unit, uint32_t chunk_idx,
+static struct chunk_run chunk_run(struct ox_rank *rank, const struct ox_unit_run *unit, uint32_t chunk_idx,
                                   unsigned char *slot) {
-    const struct ox_shard_table *const table = &engine->plan->table;
+    const struct ox_shard_table *const table = &rank->plan->table;
     struct chunk_run run = {
-        .engine = engine, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
-    run.layout = ox_shard_chunk_layout(table, run.chunk.count, (uint32_t)grad_width(engine));
+        .rank = rank, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
+    run.layout = ox_shard_chunk_layout(table, run.chunk.count, (uint32_t)grad_width(rank));
     if (slot != NULL) {
         run.hi = (uint16_t *)slot;
         run.state = slot + run.layout.state_offset;
@@ -42,14 +42,14 @@ static struct chunk_run chunk_run(struct ox_engine *engine, const struct ox_unit
     return run;
 }
 
-static struct chunk_run run_of(void *engine, const struct ox_stream_chunk *chunk) {
-    return chunk_run(engine, &chunk->run, chunk->chunk_idx, chunk->slot);
+static struct chunk_run run_of(void *rank, const struct ox_stream_chunk *chunk) {
+    return chunk_run(rank, &chunk->run, chunk->chunk_idx, chunk->slot);
 }
 
 /* The state of a chunk from element `begin` of the unit on, where it is updated. */
 static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t begin) {
-    const struct ox_state_format format = run->engine->config.state;
-    const uint64_t elems = run->engine->plan->table.shards[run->unit->unit_idx].elem_count;
+    const struct ox_state_format format = run->rank->config.state;
+    const uint64_t elems = run->rank->plan->table.shards[run->unit->unit_idx].elem_count;
     return run->unit->source.state != NULL
                ? ox_state_planes_at(format, run->unit->source.state, elems, begin)
                : ox_state_planes_at(format, run->state, run->chunk.count, begin - run->chunk.first);
@@ -59,35 +59,35 @@ static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t beg
 
 static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
     const struct chunk_run run = run_of(owner, at);
-    struct ox_engine *const engine = owner;
+    struct ox_rank *const rank = owner;
     uint32_t count = 0;
     if (run.unit->source.state == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, run.layout.state_bytes);
+        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, run.layout.state_bytes);
     }
     if (run.unit->source.hi == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
+        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
     }
     if (run.unit->source.grad == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_SPOOL_READ,
-            .extent_idx = ox_plan_spool_grad(engine->plan->train, ox_unit_grad_idx(engine, run.unit->unit_idx)),
+            .extent_idx = ox_plan_spool_grad(rank->plan->train, ox_unit_grad_idx(rank, run.unit->unit_idx)),
             .buffer = run.grad,
-            .spool_from = run.chunk.first * grad_width(engine),
+            .spool_from = run.chunk.first * grad_width(rank),
             .spool_len = run.layout.numbers_bytes,
         };
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.layout.numbers_bytes);
+        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.layout.numbers_bytes);
     }
     return count;
 }
 
-uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox_stream_chunk *at, bool write) {
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, at->run.unit_idx, at->chunk_idx);
+uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *at, bool write) {
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, at->run.unit_idx, at->chunk_idx);
     const struct ox_chunk_layout layout =
-        ox_shard_chunk_layout(&engine->plan->table, chunk.count, (uint32_t)grad_width(engine));
+        ox_shard_chunk_layout(&rank->plan->table, chunk.count, (uint32_t)grad_width(rank));
     if (write) {
         return layout.state_bytes + layout.hi_bytes;
     }
@@ -98,7 +98,7 @@ uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox
 /* Copies planes that live in memory into the slot. */
 static void gather(const struct chunk_run *run) {
     if (run->unit->source.state != NULL) {
-        ox_state_copy(run->engine, run->unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_CHUNK);
+        ox_state_copy(run->rank, run->unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_CHUNK);
     }
     if (run->unit->source.hi != NULL) {
         memcpy(run->hi, run->unit->source.hi + run->chunk.first, run->chunk.count * OX_HI_BYTES);
@@ -107,8 +107,8 @@ static void gather(const struct chunk_run *run) {
 
 /* Called before the update, so that the tee sees the planes of the last commit. */
 static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
-    const struct ox_engine *const engine = owner;
-    if (engine->tee.to.chunk == NULL || at->run.base_step != engine->tee.step) {
+    const struct ox_rank *const rank = owner;
+    if (rank->tee.to.chunk == NULL || at->run.base_step != rank->tee.step) {
         return;
     }
     const struct chunk_run run = run_of(owner, at);
@@ -116,13 +116,13 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
     const struct ox_chunk_view view = {
         .first = run.chunk.first,
         .count = run.chunk.count,
-        .format = engine->config.state,
+        .format = rank->config.state,
         .hi = run.hi,
-        .state = ox_state_planes_at(engine->config.state, run.state, run.chunk.count, 0),
+        .state = ox_state_planes_at(rank->config.state, run.state, run.chunk.count, 0),
         .state_bytes = run.layout.state_bytes,
-        .values = engine->tee.values,
+        .values = rank->tee.values,
     };
-    engine->tee.to.chunk(engine->tee.to.context, run.unit->unit_idx, at->chunk_idx, &view);
+    rank->tee.to.chunk(rank->tee.to.context, run.unit->unit_idx, at->chunk_idx, &view);
 }
 
 /* ---- writer's thread ------------------------------------------------------------------------------------ */
@@ -136,15 +136,15 @@ static void scatter(const struct chunk_run *run) {
         memcpy(unit->target.hi + first, run->hi, hi_bytes);
     }
     if (unit->target.state != NULL) {
-        ox_state_copy(run->engine, unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_UNIT);
+        ox_state_copy(run->rank, unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_UNIT);
     }
     if (unit->target.lo != NULL) {
         memcpy(unit->target.lo + first, state_at(run, first).lo, lo_bytes);
     }
     if (unit->target.planes != NULL) {
-        const uint64_t elems = run->engine->plan->table.shards[unit->unit_idx].elem_count;
+        const uint64_t elems = run->rank->plan->table.shards[unit->unit_idx].elem_count;
         memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
-        if (run->engine->config.fp32) {
+        if (run->rank->config.fp32) {
             unsigned char *const lo = unit->target.planes + elems * OX_HI_BYTES;
             memcpy(lo + first * OX_LO_BYTES, state_at(run, first).lo, lo_bytes);
         }
@@ -161,42 +161,42 @@ static void chunk_leaves(void *owner, const struct ox_stream_chunk *at) {
 
 static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
     const struct chunk_run run = run_of(owner, at);
-    struct ox_engine *const engine = owner;
+    struct ox_rank *const rank = owner;
     if (at->run.in_memory) {
         return 0;
     }
     ops[0] = (struct ox_store_op){
         .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
     ops[1] = (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, run.layout.state_bytes);
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
+    ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, run.layout.state_bytes);
+    ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
     return 2;
 }
 
 /* ---- the update: the lane's thread -------------------------------------------------------------------- */
 
-static bool decays(const struct ox_engine *engine, const struct ox_tensor *tensor) {
+static bool decays(const struct ox_rank *rank, const struct ox_tensor *tensor) {
     const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
-    return engine->config.decay_all || (embedding ? engine->config.decay_embeddings : tensor->decay);
+    return rank->config.decay_all || (embedding ? rank->config.decay_embeddings : tensor->decay);
 }
 
 static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay) {
-    struct ox_engine *const engine = run->engine;
+    struct ox_rank *const rank = run->rank;
     const struct ox_unit_run *const unit = run->unit;
-    const uint64_t in_slot = range.begin - run->chunk.first, width = grad_width(engine);
+    const uint64_t in_slot = range.begin - run->chunk.first, width = grad_width(rank);
     uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + range.begin : run->hi + in_slot;
     const struct ox_update_span span = {
         .hi = hi,
         .hi_out = hi,
         .state = state_at(run, range.begin),
         .grad = unit->source.grad != NULL ? unit->source.grad + range.begin * width : run->grad + in_slot * width,
-        .grad_dtype = engine->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
+        .grad_dtype = rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
         .decay = decay,
         .stream = unit->unit_idx,
         .first = range.begin,
         .count = range.end - range.begin,
     };
-    return ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span, unit->hyper);
+    return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, unit->hyper);
 }
 
 _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GROUP_ELEMS % (int)OX_Q8_BLOCK == 0,
@@ -211,19 +211,19 @@ struct role_walk {
 
 /* Goes to the next role, because decay differs between roles; the gaps between roles stay zero. Tensors of one role are
  * neighbours without a gap and form one span, because one may begin within a block of eight-bit moments. */
-static bool next_role(const struct ox_engine *engine, uint32_t unit_idx, struct ox_range within,
+static bool next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within,
                       struct role_walk *walk) {
-    const struct ox_model *const model = engine->config.model;
+    const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[unit_idx];
     const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
     const struct ox_tensor *tensor = walk->next == NULL ? &model->tensors[unit->tensor_first] : walk->next;
     bool found = false;
     while (tensor < past && !found) {
         const enum ox_role role = tensor->role;
-        walk->decay = decays(engine, tensor);
+        walk->decay = decays(rank, tensor);
         walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
         for (; tensor < past && tensor->role == role; tensor++) {
-            OX_ASSERT(decays(engine, tensor) == walk->decay);
+            OX_ASSERT(decays(rank, tensor) == walk->decay);
             walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
         }
         found = walk->range.begin < walk->range.end;
@@ -237,7 +237,7 @@ static uint64_t update_chunk(const struct chunk_run *run) {
     const struct ox_range within = {.begin = run->chunk.first, .end = run->chunk.first + run->chunk.count};
     struct role_walk walk = {.next = NULL};
     uint64_t nonfinite_count = 0;
-    while (next_role(run->engine, run->unit->unit_idx, within, &walk)) {
+    while (next_role(run->rank, run->unit->unit_idx, within, &walk)) {
         nonfinite_count += update_span(run, walk.range, walk.decay);
     }
     return nonfinite_count;
@@ -246,19 +246,19 @@ static uint64_t update_chunk(const struct chunk_run *run) {
 /* ---- units ------------------------------------------------------------------------------------------------ */
 
 /* Lets the update work on the downloaded copy, [hi | lo], of a unit that lives on the device; it is uploaded later. */
-static void update_downloaded(const struct ox_engine *engine, unsigned char *downloaded, struct ox_unit_run *run) {
-    const uint64_t elems = engine->plan->table.shards[run->unit_idx].elem_count;
+static void update_downloaded(const struct ox_rank *rank, unsigned char *downloaded, struct ox_unit_run *run) {
+    const uint64_t elems = rank->plan->table.shards[run->unit_idx].elem_count;
     run->source.hi = (uint16_t *)downloaded;
-    if (engine->config.fp32) {
+    if (rank->config.fp32) {
         run->target.lo = (uint16_t *)(downloaded + elems * OX_HI_BYTES);
     }
 }
 
-static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct ox_plan *plan,
+static struct ox_unit_run unit_run(const struct ox_rank *rank, const struct ox_plan *plan,
                                    const struct ox_task *task) {
-    const struct ox_shard *const shard = &engine->plan->table.shards[task->unit_idx];
-    const struct ox_resident at = ox_engine_resident(engine, task->unit_idx);
-    const struct ox_update_args order = ox_overlap_update_args(engine, task);
+    const struct ox_shard *const shard = &rank->plan->table.shards[task->unit_idx];
+    const struct ox_resident at = ox_rank_resident(rank, task->unit_idx);
+    const struct ox_update_args order = ox_overlap_update_args(rank, task);
     struct ox_unit_run run = {
         .unit_idx = task->unit_idx,
         .chunk_count = shard->chunk_count,
@@ -267,12 +267,12 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
         .in_memory = order.in_memory,
         .source = {.hi = at.hi,
                    .state = at.state,
-                   .grad = ox_tiers_view_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
+                   .grad = ox_tiers_view_if(&rank->tiers, plan, task, OX_USE_GRAD).ptr},
         .target = {.lo = at.weights_lo,
-                   .planes = ox_tiers_view_if(&engine->tiers, plan, task, OX_USE_TARGET).ptr},
+                   .planes = ox_tiers_view_if(&rank->tiers, plan, task, OX_USE_TARGET).ptr},
     };
     if (shard->homes.weights == OX_TIER_DEVICE) {
-        update_downloaded(engine, ox_tiers_view(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
+        update_downloaded(rank, ox_tiers_view(&rank->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
     }
     if (order.from_store) {
         run.target.hi = run.source.hi;
@@ -286,120 +286,120 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
 
 /* The optimizer's next task, if all that it reads is on the drives by now; else NULL. State and weights are, unless a
  * commit comes in between. The gradient is, if the task waits for no later write of the spool than this one does. */
-static const struct ox_task *task_ahead(const struct ox_engine *engine, const struct ox_plan *plan,
+static const struct ox_task *task_ahead(const struct ox_rank *rank, const struct ox_plan *plan,
                                         const struct ox_task *task) {
     const struct ox_task *const past = &plan->tasks[plan->task_count];
     for (const struct ox_task *next = task + 1; next < past && next->kind != OX_TASK_WRITTEN; next++) {
-        if (ox_task_updates_on_host(next) && ox_engine_works(engine, next)) {
+        if (ox_task_updates_on_host(next) && ox_rank_works(rank, next)) {
             const bool there = next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE];
-            return there && ox_overlap_update_args(engine, next).hyper != NULL ? next : NULL;
+            return there && ox_overlap_update_args(rank, next).hyper != NULL ? next : NULL;
         }
     }
     return NULL;
 }
 
-static enum ox_status stream_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+static enum ox_status stream_unit(struct ox_rank *rank, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < run->chunk_count && status == OX_OK; i++) {
         struct ox_stream_chunk at;
-        status = ox_stream_take(engine->stream, &at);
+        status = ox_stream_take(rank->stream, &at);
         if (status == OX_OK) {
             OX_ASSERT(at.run.unit_idx == run->unit_idx && at.chunk_idx == i);
-            const struct chunk_run chunk = run_of(engine, &at);
+            const struct chunk_run chunk = run_of(rank, &at);
             *nonfinite_count += update_chunk(&chunk);
-            ox_stream_put(engine->stream);
+            ox_stream_put(rank->stream);
         }
     }
     const bool in_memory = run->source.hi != NULL || run->source.state != NULL || run->target.hi != NULL ||
                            run->target.state != NULL || run->target.lo != NULL || run->target.planes != NULL;
-    return status == OX_OK && in_memory ? ox_stream_wait_copies(engine->stream) : status;
+    return status == OX_OK && in_memory ? ox_stream_wait_copies(rank->stream) : status;
 }
 
-static void update_in_place(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+static void update_in_place(struct ox_rank *rank, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
     for (uint32_t i = 0; i < run->chunk_count; i++) {
-        const struct chunk_run chunk = chunk_run(engine, run, i, NULL);
+        const struct chunk_run chunk = chunk_run(rank, run, i, NULL);
         *nonfinite_count += update_chunk(&chunk);
         scatter(&chunk);
     }
 }
 
-static enum ox_status run_unit(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+static enum ox_status run_unit(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                                const struct ox_unit_run *run) {
     uint64_t nonfinite_count = 0;
-    if (engine->stream != NULL) {
-        const struct ox_task *const next = task_ahead(engine, plan, task);
-        ox_stream_begin(engine->stream, run);
+    if (rank->stream != NULL) {
+        const struct ox_task *const next = task_ahead(rank, plan, task);
+        ox_stream_begin(rank->stream, run);
         if (next != NULL) {
-            const struct ox_unit_run ahead = unit_run(engine, plan, next);
-            ox_stream_order_ahead(engine->stream, &ahead);
+            const struct ox_unit_run ahead = unit_run(rank, plan, next);
+            ox_stream_order_ahead(rank->stream, &ahead);
         }
-        const enum ox_status status = stream_unit(engine, run, &nonfinite_count);
+        const enum ox_status status = stream_unit(rank, run, &nonfinite_count);
         if (status != OX_OK) {
             return status;
         }
     } else {
-        update_in_place(engine, run, &nonfinite_count);
+        update_in_place(rank, run, &nonfinite_count);
     }
-    return ox_overlap_updated(engine, task, nonfinite_count);
+    return ox_overlap_updated(rank, task, nonfinite_count);
 }
 
 /* Reads the planes for forward of a unit that needs no update. */
-static enum ox_status read_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint32_t task_idx) {
+static enum ox_status read_unit(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t task_idx) {
     const uint64_t begin_ns = ox_clock_ns();
     const enum ox_status status =
-        ox_engine_read_planes(engine, engine->chunk_slots.transfers.port, run->unit_idx, run->target.planes);
+        ox_rank_read_planes(rank, rank->chunk_slots.transfers.port, run->unit_idx, run->target.planes);
     const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_READS] = ox_clock_ns() - begin_ns};
-    const uint64_t bytes = engine->plan->table.shards[run->unit_idx].elem_count *
-                           (OX_HI_BYTES + (engine->config.fp32 ? OX_LO_BYTES : 0));
-    ox_tracing_parts(engine->tracing, task_idx, parts_ns);
-    ox_tracing_read(engine->tracing, run->unit_idx, begin_ns, bytes);
+    const uint64_t bytes = rank->plan->table.shards[run->unit_idx].elem_count *
+                           (OX_HI_BYTES + (rank->config.fp32 ? OX_LO_BYTES : 0));
+    ox_tracing_parts(rank->tracing, task_idx, parts_ns);
+    ox_tracing_read(rank->tracing, run->unit_idx, begin_ns, bytes);
     return status;
 }
 
 /* ---- public ----------------------------------------------------------------------------------------------- */
 
-enum ox_status ox_optim_open(struct ox_engine *engine) {
+enum ox_status ox_optim_open(struct ox_rank *rank) {
     static const struct ox_stream_calls calls = {
         .reads = chunk_reads, .arrived = chunk_arrived, .leaves = chunk_leaves, .writes = chunk_writes};
     const struct ox_stream_config config = {
-        .store = engine->store,
+        .store = rank->store,
         .calls = &calls,
-        .owner = engine,
-        .chaos_seed = engine->config.chaos_seed,
+        .owner = rank,
+        .chaos_seed = rank->config.chaos_seed,
         .chaos_ns_max = OX_CHAOS_NS_MAX,
     };
-    return ox_stream_open(&config, &engine->stream);
+    return ox_stream_open(&config, &rank->stream);
 }
 
-enum ox_status ox_optim_drain(struct ox_engine *engine) {
-    return engine->stream == NULL ? OX_OK : ox_stream_drain(engine->stream);
+enum ox_status ox_optim_drain(struct ox_rank *rank) {
+    return rank->stream == NULL ? OX_OK : ox_stream_drain(rank->stream);
 }
 
-void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
-    unsigned char *const base = ox_tiers_view(&engine->tiers, plan, task, OX_USE_STREAM).ptr;
-    const uint64_t slot_bytes = ox_plan_stream_slot_bytes(&engine->plan->input);
-    const uint32_t slot_count = engine->plan->input.placement.stream_slots;
-    ox_stream_set_slots(engine->stream, base, slot_bytes, slot_count);
-    engine->tee.values = (float *)(base + slot_count * slot_bytes);
+void ox_optim_set_slots(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    unsigned char *const base = ox_tiers_view(&rank->tiers, plan, task, OX_USE_STREAM).ptr;
+    const uint64_t slot_bytes = ox_plan_stream_slot_bytes(&rank->plan->input);
+    const uint32_t slot_count = rank->plan->input.placement.stream_slots;
+    ox_stream_set_slots(rank->stream, base, slot_bytes, slot_count);
+    rank->tee.values = (float *)(base + slot_count * slot_bytes);
 }
 
-void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
-    engine->tee.to = tee == NULL ? (struct ox_tee){0} : *tee;
-    engine->tee.step = engine->planes.step;
+void ox_rank_tee(struct ox_rank *rank, const struct ox_tee *tee) {
+    rank->tee.to = tee == NULL ? (struct ox_tee){0} : *tee;
+    rank->tee.step = rank->planes.step;
 }
 
 /* Queues a unit's update on the device. Its count of values that are not finite is checked after the step. */
-enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                               struct ox_lane *lane) {
-    const struct ox_tiers *const tiers = &engine->tiers;
-    const struct ox_update_args order = ox_overlap_update_args(engine, task);
-    const struct ox_engine_config *const config = &engine->config;
+    const struct ox_tiers *const tiers = &rank->tiers;
+    const struct ox_update_args order = ox_overlap_update_args(rank, task);
+    const struct ox_engine_config *const config = &rank->config;
     struct ox_op_adam op = {
         .hi = ox_tiers_view(tiers, plan, task, OX_USE_WEIGHTS).ptr,
         .state = ox_tiers_view(tiers, plan, task, OX_USE_STATE).ptr,
         .grad = ox_tiers_view(tiers, plan, task, OX_USE_GRAD).ptr,
         .nonfinite = (uint64_t *)ox_tiers_view(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
-        .elem_count = ox_unit_elems(engine, task->unit_idx),
+        .elem_count = ox_unit_elems(rank, task->unit_idx),
         .format = config->state,
         .isa = config->isa,
         .stream = task->unit_idx,
@@ -409,38 +409,38 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
     const struct ox_range within = {.begin = 0, .end = op.elem_count};
     struct role_walk walk = {.next = NULL};
     enum ox_status status =
-        OX_QUEUE(&engine->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
-    while (status == OX_OK && next_role(engine, task->unit_idx, within, &walk)) {
+        OX_QUEUE(&rank->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
+    while (status == OX_OK && next_role(rank, task->unit_idx, within, &walk)) {
         op.first = walk.range.begin;
         op.count = walk.range.end - walk.range.begin;
         op.decay = walk.decay;
-        status = OX_QUEUE(&engine->ops, lane, adam, &op);
+        status = OX_QUEUE(&rank->ops, lane, adam, &op);
     }
     if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */
-        engine->due.pending[task->unit_idx] = false;
+        rank->due.pending[task->unit_idx] = false;
     }
     return status;
 }
 
 /* Runs an update on the host, and reports to the trace what the lane waited for. */
-enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
+enum ox_status ox_optim_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
     struct ox_stream_waits before = {0}, after = {0};
-    const struct ox_unit_run run = unit_run(engine, plan, task);
+    const struct ox_unit_run run = unit_run(rank, plan, task);
     const uint32_t task_idx = (uint32_t)(task - plan->tasks);
     if (run.hyper == NULL) {
-        return read_unit(engine, &run, task_idx);
+        return read_unit(rank, &run, task_idx);
     }
-    if (engine->stream != NULL) {
-        ox_stream_waits(engine->stream, &before);
+    if (rank->stream != NULL) {
+        ox_stream_waits(rank->stream, &before);
     }
-    const enum ox_status status = run_unit(engine, plan, task, &run);
-    if (engine->stream != NULL) {
-        ox_stream_waits(engine->stream, &after);
+    const enum ox_status status = run_unit(rank, plan, task, &run);
+    if (rank->stream != NULL) {
+        ox_stream_waits(rank->stream, &after);
         const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {
             [OX_TRACE_PART_READS] = after.read_ns - before.read_ns,
             [OX_TRACE_PART_WRITES] = after.write_ns - before.write_ns,
             [OX_TRACE_PART_COPIES] = after.copy_ns - before.copy_ns};
-        ox_tracing_parts(engine->tracing, task_idx, parts_ns);
+        ox_tracing_parts(rank->tracing, task_idx, parts_ns);
     }
     return status;
 }

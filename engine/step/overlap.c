@@ -5,7 +5,7 @@
  * backward already, without clipping. When the norm asks for clipping after all, all units are updated again from the
  * last commit and from the gradients, which stay until then. A step that is not finite leaves nothing pending, and the
  * planes that it changed in backward are read back from the last commit. */
-#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 
 #include "base/assert.h"
 #include "offload/proof/proof.h"
@@ -15,34 +15,34 @@
 /* After this many steps without clipping, a step assumes that it will not be clipped either, and speculates. */
 enum { UNCLIPPED_STEPS = 8 };
 
-static bool overlaps(const struct ox_engine *engine) {
-    return engine->plan->input.placement.overlap && !engine->config.eval_only;
+static bool overlaps(const struct ox_rank *rank) {
+    return rank->plan->input.placement.overlap && !rank->config.eval_only;
 }
 
-static uint32_t unit_count(const struct ox_engine *engine) {
-    return engine->plan->table.unit_count;
+static uint32_t unit_count(const struct ox_rank *rank) {
+    return rank->plan->table.unit_count;
 }
 
 /* The facts that follow from what the step before has left. */
-static uint32_t facts_of_pending(const struct ox_engine *engine) {
-    const struct ox_pending *const pending = &engine->pending;
-    const bool written = pending->exists && !pending->in_memory && engine->store != NULL;
+static uint32_t facts_of_pending(const struct ox_rank *rank) {
+    const struct ox_pending *const pending = &rank->pending;
+    const bool written = pending->exists && !pending->in_memory && rank->store != NULL;
     return (written ? OX_FACT_COMMIT_DUE : 0u) | (written && !pending->begun ? OX_FACT_BEGIN_DUE : 0u) |
            (pending->exists && pending->from_store ? 0u : OX_FACT_FROM_MEMORY) |
            (pending->exists ? OX_FACT_COUNTS_DUE : 0u);
 }
 
-void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
-    struct ox_step_state *const step = &engine->step;
+void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
+    struct ox_step_state *const step = &rank->step;
     const bool train = own_work && step->plan->kind == OX_PLAN_TRAIN;
-    OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&engine->plan->input));
-    memcpy(engine->due.now, engine->due.pending, unit_count(engine));
-    step->pending_in_memory = engine->pending.exists && engine->pending.in_memory;
-    step->weights_step = engine->planes.step;
-    step->facts = facts_of_pending(engine) | (own_work ? OX_FACT_OWN_WORK : 0u) |
-                  (train && engine->store != NULL && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
-    if (train && overlaps(engine) && engine->plan->input.placement.speculative_units > 0 &&
-        (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS)) {
+    OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&rank->plan->input));
+    memcpy(rank->due.now, rank->due.pending, unit_count(rank));
+    step->pending_in_memory = rank->pending.exists && rank->pending.in_memory;
+    step->weights_step = rank->planes.step;
+    step->facts = facts_of_pending(rank) | (own_work ? OX_FACT_OWN_WORK : 0u) |
+                  (train && rank->store != NULL && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
+    if (train && overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
+        (step->input->max_grad_norm == 0 || rank->unclipped_steps >= UNCLIPPED_STEPS)) {
         step->facts |= OX_FACT_SPECULATES;
         struct ox_optim_settings settings = step->input->adam;
         settings.grad_scale = 1;
@@ -50,29 +50,29 @@ void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
     }
     /* The proof cannot see whether a step stays in memory; a commit of one that does would have nothing to commit. */
     OX_ASSERT((step->facts & OX_FACT_COMMITS) == 0 || !step->input->in_memory);
-    OX_ASSERT(ox_proof_covers(step->plan, &engine->plan->input, step->facts, engine->due.now));
+    OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
 }
 
 /* Whether the carried update takes all planes from the last commit. */
-static bool is_from_store(const struct ox_engine *engine) {
-    return (engine->step.facts & OX_FACT_FROM_MEMORY) == 0;
+static bool is_from_store(const struct ox_rank *rank) {
+    return (rank->step.facts & OX_FACT_FROM_MEMORY) == 0;
 }
 
-static bool speculates(const struct ox_engine *engine) {
-    return (engine->step.facts & OX_FACT_SPECULATES) != 0;
+static bool speculates(const struct ox_rank *rank) {
+    return (rank->step.facts & OX_FACT_SPECULATES) != 0;
 }
 
-struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, const struct ox_task *task) {
-    const struct ox_step_state *const step = &engine->step;
+struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const struct ox_task *task) {
+    const struct ox_step_state *const step = &rank->step;
     if (!task->carried) {
-        return (struct ox_update_args){.hyper = overlaps(engine) ? &step->speculative_hyper : &step->hyper,
+        return (struct ox_update_args){.hyper = overlaps(rank) ? &step->speculative_hyper : &step->hyper,
                                       .in_memory = step->input->in_memory, .base_step = step->weights_step};
     }
-    if (!engine->due.now[task->unit_idx]) {
+    if (!rank->due.now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
-    return (struct ox_update_args){.hyper = &engine->pending.hyper, .from_store = is_from_store(engine),
-                                  .in_memory = step->pending_in_memory, .base_step = engine->pending.base_step};
+    return (struct ox_update_args){.hyper = &rank->pending.hyper, .from_store = is_from_store(rank),
+                                  .in_memory = step->pending_in_memory, .base_step = rank->pending.base_step};
 }
 
 static enum ox_status nonfinite(uint32_t unit_idx, uint64_t count) {
@@ -81,50 +81,50 @@ static enum ox_status nonfinite(uint32_t unit_idx, uint64_t count) {
                    unit_idx, (unsigned long long)count);
 }
 
-enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
-    const struct ox_plan *const plan = engine->step.plan;
-    if (!engine->step.counts_come) {
+enum ox_status ox_overlap_check_counts(struct ox_rank *rank) {
+    const struct ox_plan *const plan = rank->step.plan;
+    if (!rank->step.counts_come) {
         return OX_OK;
     }
-    const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->nonfinite_buf).ptr;
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
-        if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
+    const uint64_t *const counts = ox_tiers_resident(&rank->tiers, plan, plan->nonfinite_buf).ptr;
+    for (uint32_t i = 0; i < unit_count(rank); i++) {
+        if (ox_plan_state_on_device(&rank->plan->input, i) && counts[i] > 0) {
             return nonfinite(i, counts[i]); /* the update stays pending: finishing it for a save must fail too */
         }
     }
     return OX_OK;
 }
 
-enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task, uint64_t nonfinite_count) {
-    const bool speculative = overlaps(engine) && !task->carried;
+enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *task, uint64_t nonfinite_count) {
+    const bool speculative = overlaps(rank) && !task->carried;
     if (speculative) { /* harmless if the norm requires clipping or is not finite */
-        engine->step.speculative_nonfinite_count += nonfinite_count;
+        rank->step.speculative_nonfinite_count += nonfinite_count;
         return OX_OK;
     }
     if (nonfinite_count > 0) {
         return nonfinite(task->unit_idx, nonfinite_count);
     }
     if (task->carried) {
-        engine->due.pending[task->unit_idx] = false;
+        rank->due.pending[task->unit_idx] = false;
     }
     return OX_OK;
 }
 
-enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const struct ox_task *task) {
+enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task) {
     const enum ox_status status =
-        ox_store_begin(engine->store, task->carried ? engine->pending.step : engine->step.input->step);
+        ox_store_begin(rank->store, task->carried ? rank->pending.step : rank->step.input->step);
     if (status == OX_OK && task->carried) {
-        engine->pending.begun = true;
+        rank->pending.begun = true;
     }
     return status;
 }
 
-enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task) {
-    struct ox_pending *const pending = &engine->pending;
-    const struct ox_step_input *const input = engine->step.input;
-    const enum ox_status status = task->carried ? ox_store_commit(engine->store, pending->meta, pending->meta_bytes)
-                                               : ox_store_commit(engine->store, input->meta, input->meta_bytes);
-    engine->step.committed = status == OX_OK;
+enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *task) {
+    struct ox_pending *const pending = &rank->pending;
+    const struct ox_step_input *const input = rank->step.input;
+    const enum ox_status status = task->carried ? ox_store_commit(rank->store, pending->meta, pending->meta_bytes)
+                                               : ox_store_commit(rank->store, input->meta, input->meta_bytes);
+    rank->step.committed = status == OX_OK;
     if (task->carried && status == OX_OK) {
         pending->exists = false;
     }
@@ -139,44 +139,44 @@ struct finds {
     bool due, in_memory; /* in_memory: the update is not written */
 };
 
-static void add_adam(const struct ox_engine *engine, const struct ox_task *task, struct finds finds, traffic_row *out) {
+static void add_adam(const struct ox_rank *rank, const struct ox_task *task, struct finds finds, traffic_row *out) {
     const struct ox_adam_work work = {.updates = !task->carried || finds.due,
-                                      .grad_at_rest = !overlaps(engine) || task->carried,
+                                      .grad_at_rest = !overlaps(rank) || task->carried,
                                       .in_memory = finds.in_memory,
                                       .from_store = task->carried && (finds.facts & OX_FACT_FROM_MEMORY) == 0};
-    ox_plan_adam_traffic(&engine->plan->input, task->unit_idx, work, out);
+    ox_plan_adam_traffic(&rank->plan->input, task->unit_idx, work, out);
 }
 
 /* Adds what a task moves, if its work differs from step to step. */
-static void add_task(const struct ox_engine *engine, const struct ox_task *task, struct finds finds, traffic_row *out) {
-    const struct ox_plan_input *const input = &engine->plan->input;
+static void add_task(const struct ox_rank *rank, const struct ox_task *task, struct finds finds, traffic_row *out) {
+    const struct ox_plan_input *const input = &rank->plan->input;
     if (!ox_task_works(task, finds.facts, finds.due)) {
         return;
     }
     if (ox_task_updates_on_host(task)) {
-        add_adam(engine, task, finds, out);
+        add_adam(rank, task, finds, out);
     } else if (task->kind == OX_TASK_MOVE && (task->move == OX_MOVE_PLANES || task->move == OX_MOVE_NONFINITE)) {
         out[ox_lane_link((enum ox_lane_id)task->lane)][ox_task_traffic(task)] += ox_plan_move_bytes(input, task);
     }
 }
 
-static struct finds finds_now(const struct ox_engine *engine, const struct ox_task *task) {
-    const struct ox_step_state *const step = &engine->step;
+static struct finds finds_now(const struct ox_rank *rank, const struct ox_task *task) {
+    const struct ox_step_state *const step = &rank->step;
     return (struct finds){.facts = step->facts,
-                          .due = task->unit_idx < unit_count(engine) && engine->due.now[task->unit_idx],
+                          .due = task->unit_idx < unit_count(rank) && rank->due.now[task->unit_idx],
                           .in_memory = task->carried ? step->pending_in_memory : step->input->in_memory};
 }
 
-void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    const struct ox_plan *const plan = engine->step.plan;
-    const struct ox_step_case usual = ox_usual_case(&engine->plan->input, plan->kind, false);
+void ox_overlap_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    const struct ox_plan *const plan = rank->step.plan;
+    const struct ox_step_case usual = ox_usual_case(&rank->plan->input, plan->kind, false);
     uint64_t usual_bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        const bool due = ox_case_is_due(usual, &engine->plan->input, task->unit_idx);
-        add_task(engine, task, finds_now(engine, task), out);
-        add_task(engine, task, (struct finds){.facts = usual.facts, .due = due}, usual_bytes);
+        const bool due = ox_case_is_due(usual, &rank->plan->input, task->unit_idx);
+        add_task(rank, task, finds_now(rank, task), out);
+        add_task(rank, task, (struct finds){.facts = usual.facts, .due = due}, usual_bytes);
     }
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -185,10 +185,10 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
     }
 }
 
-void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    const struct ox_plan *const plan = engine->step.plan;
+void ox_overlap_plan_finish(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    const struct ox_plan *const plan = rank->step.plan;
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        add_task(engine, &plan->tasks[i], finds_now(engine, &plan->tasks[i]), out);
+        add_task(rank, &plan->tasks[i], finds_now(rank, &plan->tasks[i]), out);
     }
 }
 
@@ -196,120 +196,127 @@ void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK
 
 /* Reads the planes in memory back from the last commit. `stop` does not abort this: a stopped run is saved
  * from them. */
-static enum ox_status restore(struct ox_engine *engine) {
+static enum ox_status restore(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
-    for (uint32_t unit_idx = 0; unit_idx < unit_count(engine) && status == OX_OK; unit_idx++) {
-        const struct ox_homes *const homes = &engine->plan->table.shards[unit_idx].homes;
+    for (uint32_t unit_idx = 0; unit_idx < unit_count(rank) && status == OX_OK; unit_idx++) {
+        const struct ox_homes *const homes = &rank->plan->table.shards[unit_idx].homes;
         if (homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME) {
-            status = ox_engine_load_unit(engine, unit_idx, NULL);
+            status = ox_rank_load_unit(rank, unit_idx, NULL);
         }
     }
-    engine->planes.must_restore = status != OX_OK;
+    rank->planes.must_restore = status != OX_OK;
     return status;
 }
 
-static void forget_pending(struct ox_engine *engine) {
-    engine->pending.exists = false;
-    memset(engine->due.pending, 0, unit_count(engine));
+/* Ends the store's transaction, which all ranks share, once: by the rank that leads. */
+static void abort_transaction(struct ox_rank *rank) {
+    if (rank->leads) {
+        ox_store_abort(rank->store);
+    }
+}
+
+static void forget_pending(struct ox_rank *rank) {
+    rank->pending.exists = false;
+    memset(rank->due.pending, 0, unit_count(rank));
 }
 
 /* Returns everything to the last commit. Planes in memory are read back by the next call that needs them, because a
  * drive may be failing now. If a step is lost whose result was already returned, all calls fail until the caller
  * accepts the loss (ox_engine_roll_back). */
-static void fall_back(struct ox_engine *engine) {
+static void fall_back(struct ox_rank *rank) {
     struct ox_store_info info;
-    ox_store_abort(engine->store);
-    ox_store_info(engine->store, &info);
-    forget_pending(engine);
-    engine->planes.lost_step = engine->planes.step > info.step ? engine->planes.step : engine->planes.lost_step;
-    engine->planes.step = info.step;
-    engine->planes.must_restore |= info.committed;
+    abort_transaction(rank);
+    ox_store_info(rank->store, &info);
+    forget_pending(rank);
+    rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
+    rank->planes.step = info.step;
+    rank->planes.must_restore |= info.committed;
 }
 
 /* Makes the step's update pending. */
-static void leave_pending(struct ox_engine *engine) {
-    const struct ox_step_state *const step = &engine->step;
-    struct ox_pending *const pending = &engine->pending;
-    const bool again = speculates(engine) && step->grad_scale < 1.0;
-    *pending = (struct ox_pending){.exists = true, .begun = speculates(engine), .from_store = again,
+static void leave_pending(struct ox_rank *rank) {
+    const struct ox_step_state *const step = &rank->step;
+    struct ox_pending *const pending = &rank->pending;
+    const bool again = speculates(rank) && step->grad_scale < 1.0;
+    *pending = (struct ox_pending){.exists = true, .begun = speculates(rank), .from_store = again,
                                    .in_memory = step->input->in_memory,
-                                   .step = step->input->step, .base_step = engine->planes.step,
+                                   .step = step->input->step, .base_step = rank->planes.step,
                                    .hyper = step->hyper, .meta_bytes = step->input->meta_bytes};
     if (pending->meta_bytes > 0) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
-        engine->due.pending[i] = again || !speculates(engine) || !ox_plan_is_speculative(&engine->plan->input, i);
+    for (uint32_t i = 0; i < unit_count(rank); i++) {
+        rank->due.pending[i] = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
     }
-    engine->planes.step = pending->step;
+    rank->planes.step = pending->step;
 }
 
-static enum ox_status end_decided(struct ox_engine *engine) {
-    const struct ox_step_state *const step = &engine->step;
-    OX_ASSERT(engine->store == NULL || !engine->pending.exists || engine->pending.in_memory);
-    forget_pending(engine); /* a commit has done it; an update that is not committed is forgotten here */
-    engine->unclipped_steps = step->finite && step->grad_scale == 1.0 ? engine->unclipped_steps + 1 : 0;
+static enum ox_status end_decided(struct ox_rank *rank) {
+    const struct ox_step_state *const step = &rank->step;
+    OX_ASSERT(rank->store == NULL || !rank->pending.exists || rank->pending.in_memory);
+    forget_pending(rank); /* a commit has done it; an update that is not committed is forgotten here */
+    rank->unclipped_steps = step->finite && step->grad_scale == 1.0 ? rank->unclipped_steps + 1 : 0;
     if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
-        fall_back(engine);
+        fall_back(rank);
         return ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient "
                        "was finite; the step is not committed; lower the learning rate or resume earlier",
                        (unsigned long long)step->speculative_nonfinite_count);
     }
     if (step->finite) {
-        leave_pending(engine);
+        leave_pending(rank);
         return OX_OK;
     }
-    if (speculates(engine)) {
-        ox_store_abort(engine->store);
-        return restore(engine);
+    if (speculates(rank)) {
+        abort_transaction(rank);
+        return restore(rank);
     }
     return OX_OK;
 }
 
-enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status) {
-    if (!overlaps(engine)) {
+enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
+    if (!overlaps(rank)) {
         if (status == OX_OK) {
-            engine->planes.step = engine->step.finite ? engine->step.input->step : engine->planes.step;
-        } else if (engine->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the optimizer had not begun */
-            fall_back(engine);
+            rank->planes.step = rank->step.finite ? rank->step.input->step : rank->planes.step;
+        } else if (rank->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the optimizer had not begun */
+            fall_back(rank);
         }
         return status;
     }
     if (status == OX_OK) {
-        return end_decided(engine);
+        return end_decided(rank);
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    const bool changed = status != OX_E_ABORTED || (speculates(engine) && !engine->pending.exists);
-    if (engine->store != NULL && changed) {
-        fall_back(engine);
+    const bool changed = status != OX_E_ABORTED || (speculates(rank) && !rank->pending.exists);
+    if (rank->store != NULL && changed) {
+        fall_back(rank);
     } /* else the step was stopped: an update that is pending stays so, as far as it has come */
     return ox_fail(status, "%s", text);
 }
 
-enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status status) {
+enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status) {
     if (status == OX_OK) {
-        forget_pending(engine);
+        forget_pending(rank);
         return OX_OK;
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    if (engine->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the update will go on from here */
-        fall_back(engine);
+    if (rank->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the update will go on from here */
+        fall_back(rank);
     }
     return ox_fail(status, "%s", text);
 }
 
-enum ox_status ox_overlap_make_ready(struct ox_engine *engine) {
-    if (engine->planes.lost_step > 0) {
+enum ox_status ox_overlap_make_ready(struct ox_rank *rank) {
+    if (rank->planes.lost_step > 0) {
         return ox_fail(OX_E_IO, "step %llu was lost when a drive failed, and nothing may follow it; go on from the "
-                       "last commit", (unsigned long long)engine->planes.lost_step);
+                       "last commit", (unsigned long long)rank->planes.lost_step);
     }
-    return engine->planes.must_restore ? restore(engine) : OX_OK;
+    return rank->planes.must_restore ? restore(rank) : OX_OK;
 }
 
-enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
-    fall_back(engine); /* even if memory happens to hold the last commit */
-    engine->planes.lost_step = 0;
-    return ox_overlap_make_ready(engine);
+enum ox_status ox_rank_roll_back(struct ox_rank *rank) {
+    fall_back(rank); /* even if memory happens to hold the last commit */
+    rank->planes.lost_step = 0;
+    return ox_overlap_make_ready(rank);
 }

@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 #include "offload/trace/trace.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ struct flow {
 };
 
 struct ox_tracing {
-    struct ox_engine *engine;
+    struct ox_rank *rank;
     struct ox_trace_writer *writer;
     struct lane_log logs[OX_LANE_COUNT];
     struct flow flows[2];        /* reads, written by the reader's thread; writes, by the writer's thread */
@@ -170,7 +170,7 @@ static void on_transfer(void *context, const struct ox_stream_transfer *transfer
         flow->idle_ns += gap_ns;
     }
     flow->end_ns = transfer->end_ns - tracing->epoch_ns;
-    flow->bytes += ox_optim_transfer_bytes(tracing->engine, transfer->chunk, transfer->write);
+    flow->bytes += ox_optim_transfer_bytes(tracing->rank, transfer->chunk, transfer->write);
     flow->chunk_count++;
 }
 
@@ -209,7 +209,7 @@ static struct ox_trace_record record_of(const struct ox_tracing *tracing, const 
     return (struct ox_trace_record){
         .type = OX_TRACE_TASK, .plan = plan, .lane = task->lane, .kind = (uint8_t)ox_task_word(task),
         .last = task->last,
-        .link = link_of(&tracing->engine->config.budget, task->lane),
+        .link = link_of(&tracing->rank->config.budget, task->lane),
         .traffic = (uint8_t)ox_task_traffic(task), .span = tracing->span,
         .idle = entry->idle, .step = tracing->step, .task_idx = entry->task_idx,
         .unit_idx = ox_task_unit_or_grad(task), .mb_idx = task->mb_idx, .bytes = entry->idle ? 0 : task->bytes,
@@ -249,20 +249,20 @@ static void flush(struct ox_tracing *tracing, uint64_t now_ns) {
     }
 }
 
-static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
         const int link = i / OX_TRAFFIC_KIND_COUNT, kind = i % OX_TRAFFIC_KIND_COUNT;
-        out[link][kind] = __atomic_load_n(&engine->traffic.crossed[link][kind], __ATOMIC_SEQ_CST);
+        out[link][kind] = __atomic_load_n(&rank->traffic.crossed[link][kind], __ATOMIC_SEQ_CST);
     }
 }
 
 static void observe(struct ox_tracing *tracing, bool on) {
-    struct ox_engine *const engine = tracing->engine;
+    struct ox_rank *const rank = tracing->rank;
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        ox_lane_observe(engine->lanes[i], on ? on_job : NULL, on ? &tracing->logs[i] : NULL);
+        ox_lane_observe(rank->lanes[i], on ? on_job : NULL, on ? &tracing->logs[i] : NULL);
     }
-    if (engine->stream != NULL) {
-        ox_stream_observe(engine->stream, on ? on_transfer : NULL, tracing);
+    if (rank->stream != NULL) {
+        ox_stream_observe(rank->stream, on ? on_transfer : NULL, tracing);
     }
 }
 
@@ -274,7 +274,7 @@ void ox_tracing_begin(struct ox_tracing *tracing, const struct ox_plan *plan, en
     tracing->span = (uint8_t)span;
     tracing->step = step;
     tracing->begin_ns = ox_clock_ns() - tracing->epoch_ns;
-    read_traffic(tracing->engine, tracing->traffic);
+    read_traffic(tracing->rank, tracing->traffic);
 }
 
 void ox_tracing_issue(struct ox_tracing *tracing, uint32_t task_idx, bool idle, const struct ox_mark *mark) {
@@ -311,15 +311,15 @@ static void put_bytes(struct ox_tracing *tracing, struct ox_trace_record record,
 static void put_traffic(struct ox_tracing *tracing, struct ox_trace_record record) {
     uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     uint64_t usual[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
-    read_traffic(tracing->engine, now);
+    read_traffic(tracing->rank, now);
     if (tracing->span != OX_TRACE_SPAN_UPDATE) {
         memcpy(usual, tracing->plan->traffic, sizeof usual);
     }
     memcpy(planned, usual, sizeof planned);
     if (tracing->span != OX_TRACE_SPAN_UPDATE && !record.failed) {
-        ox_overlap_planned(tracing->engine, planned);
+        ox_overlap_planned(tracing->rank, planned);
     } else if (tracing->span == OX_TRACE_SPAN_UPDATE) {
-        ox_overlap_plan_finish(tracing->engine, planned);
+        ox_overlap_plan_finish(tracing->rank, planned);
     }
     for (uint8_t link = 0; link < OX_LINK_COUNT; link++) {
         for (uint8_t kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -372,16 +372,16 @@ void ox_tracing_end(struct ox_tracing *tracing, enum ox_status status) {
     }
 }
 
-void ox_engine_trace_pause(struct ox_engine *engine, bool pause) {
-    struct ox_tracing *const tracing = engine->tracing;
+void ox_rank_trace_pause(struct ox_rank *rank, bool pause) {
+    struct ox_tracing *const tracing = rank->tracing;
     if (tracing != NULL && tracing->paused != pause && tracing->steps_left > 0) {
         tracing->paused = pause;
         observe(tracing, !pause);
     }
 }
 
-void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uint64_t step, uint64_t begin_ns) {
-    struct ox_tracing *const tracing = engine->tracing;
+void ox_rank_trace_span(struct ox_rank *rank, enum ox_trace_span span, uint64_t step, uint64_t begin_ns) {
+    struct ox_tracing *const tracing = rank->tracing;
     if (tracing == NULL || tracing->paused || tracing->steps_left == 0) {
         return;
     }
@@ -397,7 +397,7 @@ void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uin
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tracing_config *config) {
-    const struct ox_engine_plan *const plan = tracing->engine->plan;
+    const struct ox_engine_plan *const plan = tracing->rank->plan;
     struct ox_trace_header *head = NULL;
     enum ox_status status = ox_trace_header_open(
         &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
@@ -422,19 +422,19 @@ static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tr
     return status;
 }
 
-enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing_config *config) {
-    OX_ASSERT(engine->tracing == NULL);
+enum ox_status ox_rank_trace(struct ox_rank *rank, const struct ox_tracing_config *config) {
+    OX_ASSERT(rank->tracing == NULL);
     struct ox_tracing *const tracing = aligned_alloc(CACHE_LINE_BYTES, sizeof *tracing);
     if (tracing == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for the trace", config->path);
     }
     memset(tracing, 0, sizeof *tracing);
-    tracing->predicted = calloc(engine->plan->train->task_count + 1u, sizeof *tracing->predicted);
+    tracing->predicted = calloc(rank->plan->train->task_count + 1u, sizeof *tracing->predicted);
     if (tracing->predicted == NULL) {
         free(tracing);
         return ox_fail(OX_E_NOMEM, "%s: no memory for the trace", config->path);
     }
-    tracing->engine = engine;
+    tracing->rank = rank;
     tracing->epoch_ns = ox_clock_ns();
     tracing->steps_left = config->steps_max > 0 ? config->steps_max : UINT64_MAX;
     const enum ox_status status = open_writer(tracing, config);
@@ -448,7 +448,7 @@ enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing
     }
     tracing->logs[OX_LANE_ADAM].parts_ns = tracing->adam_parts_ns;
     observe(tracing, true);
-    engine->tracing = tracing;
+    rank->tracing = tracing;
     return OX_OK;
 }
 

@@ -131,7 +131,7 @@ plant_include engine/data/bad.c engine/text/tokenizer_internal.h "engine/text/to
 plant_include engine/hf/bad.c engine/config/config.h 'engine/hf may not include engine/config'
 plant_include engine/step/bad.c engine/run/trainer.h 'engine/step may not include engine/run'
 plant_include engine/report/bad.c engine/data/data.h 'engine/report may not include engine/data'
-plant_include engine/checkpoint/bad.c engine/step/engine_internal.h "engine/step/engine_internal.h is private"
+plant_include engine/checkpoint/bad.c engine/step/rank_internal.h "engine/step/rank_internal.h is private"
 plant_include engine/generate/bad.c engine/step/engine.h 'engine/generate may not include engine/step'
 plant_include engine/run/bad.c engine/generate/generate.h 'engine/run may not include engine/generate'
 plant_include tools/doctor/bad.c tools/command/cmd.h 'tools/doctor may not include tools/command'

@@ -3,7 +3,7 @@
  * back other bytes (tests/kit/calls.h); given up, and filled where no step came. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 #include "engine/data/files.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
@@ -38,7 +38,7 @@ static void close_engine(void) {
 }
 
 static struct ox_run_state make_state(uint64_t step) {
-    const struct ox_state_format format = harness.engine->config.state;
+    const struct ox_state_format format = ox_engine_config_of(harness.engine)->state;
     return (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .optimizer = (uint16_t)format.kind,
                                  .moments = (uint16_t)format.moments, .run_id = {5, 6}, .branch = 7, .step = step,
                                  .optimizer_steps = step, .cursor = 11, .seed = 3, .tokens_seen = 99,
@@ -63,14 +63,15 @@ static struct ox_checkpoint_tee *open_tee(const char *output, uint64_t step, enu
     const struct ox_checkpoint_save save = make_save(output, dtype);
     struct ox_checkpoint_tee *tee = NULL;
     const enum ox_status status = ox_checkpoint_tee_open(harness.engine, &state, &save, &tee);
-    CHECK((status == OX_OK) == (tee != NULL) && (tee != NULL) == (harness.engine->tee.to.chunk != NULL));
+    const bool hooked = ox_engine_rank(harness.engine, 0)->tee.to.chunk != NULL;
+    CHECK((status == OX_OK) == (tee != NULL) && (tee != NULL) == hooked);
     return tee;
 }
 
 static enum ox_status close_tee(struct ox_checkpoint_tee *tee) {
     double seconds = -1;
     const enum ox_status status = ox_checkpoint_tee_close(&tee, &seconds);
-    CHECK(tee == NULL && seconds >= 0 && harness.engine->tee.to.chunk == NULL);
+    CHECK(tee == NULL && seconds >= 0 && ox_engine_rank(harness.engine, 0)->tee.to.chunk == NULL);
     return status;
 }
 
@@ -84,7 +85,7 @@ static void show(double part) {
         }
     }
     CHECK(count > 3 && count < 512);
-    const struct ox_tee tee = harness.engine->tee.to;
+    const struct ox_tee tee = ox_engine_rank(harness.engine, 0)->tee.to;
     uint32_t stride = count / 3 + 1;
     while (count % stride == 0 || (count % 2 == 0 && stride % 2 == 0) || (count % 3 == 0 && stride % 3 == 0) ||
            (count % 5 == 0 && stride % 5 == 0) || (count % 7 == 0 && stride % 7 == 0)) {

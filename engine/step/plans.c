@@ -1,0 +1,235 @@
+/* Describes a model to the planner and finds the plans of an engine, one for each rank; reserves nothing. */
+#include "engine/step/rank_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/pool.h"
+#include "offload/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool ox_engine_on_cpu(const struct ox_engine_config *config) {
+    return config->device == OX_DEVICE_CPU;
+}
+
+struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
+    const enum ox_real real = ox_engine_on_cpu(config) || config->fp32 ? OX_REAL_F32 : OX_REAL_BF16;
+    return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
+                             .rows = config->batch * config->seq,
+                             .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
+}
+
+uint64_t ox_engine_rope_floats(const struct ox_engine_config *config) {
+    const struct ox_model_config *const model = &config->model->config;
+    return model->rope ? (uint64_t)config->seq * (model->head_dim / 2) : 0;
+}
+
+static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
+    return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit_idx, pass),
+                                 .work = ox_unit_cost(shape, unit_idx, pass)};
+}
+
+/* Describes the unit of a stage to the planner, with the gradient of its weights. The embedding takes tokens, the head
+ * gives the loss; activations between units have one row of `hidden` per token. */
+static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t stage_idx, uint32_t grad_idx) {
+    static const enum ox_plan_unit_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING, [OX_UNIT_BLOCK] = OX_PLAN_BLOCK,
+                                                   [OX_UNIT_HEAD] = OX_PLAN_HEAD};
+    const uint32_t unit_idx = shape->model->stages[stage_idx];
+    const struct ox_unit *const unit = &shape->model->units[unit_idx];
+    const uint64_t act_bytes =
+        (uint64_t)shape->rows * shape->model->config.hidden * ox_real_bytes(shape->compute.real);
+    return (struct ox_plan_unit){
+        .kind = kinds[unit->kind],
+        .stage_idx = stage_idx,
+        .elem_count = unit->elem_count,
+        .input_bytes = unit->kind == OX_UNIT_EMBED ? 0 : act_bytes,
+        .output_bytes = unit->kind == OX_UNIT_HEAD ? 0 : act_bytes,
+        .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
+        .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
+        .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
+        .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
+        .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
+        .grad_idx = grad_idx,
+        .table_unit_idx = OX_NONE,
+        .table_grad_idx = OX_NONE,
+    };
+}
+
+/* Lets the head use another unit's table, with a gradient of its own for this use. */
+static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t grad_idx) {
+    const uint32_t owner_idx = model->table.unit_idx, added_to = plan->units[owner_idx].grad_idx;
+    const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
+    OX_ASSERT(model->table.offset == 0); /* the two gradients are added from their first elements on */
+    plan->units[model->head_idx].table_unit_idx = owner_idx;
+    plan->units[model->head_idx].table_grad_idx = grad_idx;
+    plan->grads[added_to].addend = grad_idx;
+    plan->grads[grad_idx] = (struct ox_plan_grad){.unit_idx = owner_idx, .added_to = added_to, .addend = OX_NONE,
+                                                  .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
+}
+
+static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const struct ox_model *const model = config->model;
+    const struct ox_shape shape = ox_engine_shape(config);
+    uint32_t grad_count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const uint32_t unit_idx = model->stages[i], grad_idx = grad_count++;
+        const uint64_t elems = model->units[unit_idx].elem_count;
+        plan->unit_elems[unit_idx] = elems;
+        plan->stages[i] = unit_idx;
+        plan->units[unit_idx] = describe_unit(&shape, i, grad_idx);
+        plan->grads[grad_idx] = (struct ox_plan_grad){
+            .unit_idx = unit_idx, .added_to = OX_NONE, .addend = OX_NONE, .elem_count = elems};
+    }
+    if (model->table.unit_idx != model->head_idx) {
+        tie_head(model, plan, grad_count++);
+    }
+    plan->input.budget = config->budget;
+    plan->input.model = (struct ox_plan_model){
+        .units = plan->units,
+        .grads = plan->grads,
+        .stages = plan->stages,
+        .unit_count = model->unit_count,
+        .grad_count = grad_count,
+        .stage_count = model->unit_count,
+        .micro_batches = config->micro_batches,
+        .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
+        .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
+        .fp32 = config->fp32,
+        .joins = shape.compute.real == OX_REAL_F32,
+        .grad_bf16 = config->grad_bf16,
+        .eval_only = config->eval_only,
+    };
+}
+
+/* Sizes of the state, which are all that the planner needs of its format. */
+static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) {
+    const struct ox_state_layout group = ox_state_layout_of(config->state, OX_GROUP_ELEMS);
+    return (struct ox_state_sizes){
+        .lo_per_group = (uint32_t)(OX_GROUP_ELEMS * ox_lo_bytes(config->state.moments)),
+        .rest_per_group = (uint32_t)(group.end - group.m_offset),
+    };
+}
+
+static void check_sizes(const struct ox_engine_config *config, const struct ox_shard_table *table, uint64_t elems) {
+    const struct ox_state_layout layout = ox_state_layout_of(config->state, elems);
+    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(table, elems) && layout.m_offset == layout.lo_bytes);
+    OX_ASSERT(layout.bytes == ox_shard_state_bytes(table, elems));
+}
+
+static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const uint32_t unit_count = config->model->unit_count;
+    enum ox_status status =
+        ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config), &plan->whole);
+    OX_TRY(status, ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config),
+                                       &plan->table));
+    for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
+        check_sizes(config, &plan->whole, plan->unit_elems[i]);
+        for (uint32_t k = 0; k < plan->whole.shards[i].chunk_count; k++) {
+            check_sizes(config, &plan->whole, ox_shard_chunk(&plan->whole, i, k).count);
+        }
+    }
+    return status;
+}
+
+static enum ox_status check_shape(const struct ox_engine_config *config) {
+    const struct ox_model_config *const model = &config->model->config;
+    if (config->seq > model->contexts) {
+        return ox_fail(OX_E_CONFIG, "--max-seq-length %u: the model has %u positions "
+                       "(max_position_embeddings); use at most that", config->seq, model->contexts);
+    }
+    uint64_t rows = 0;
+    if (!ox_mul_u64(config->batch, config->seq, &rows) || rows > (UINT32_C(1) << 24)) {
+        return ox_fail(OX_E_CONFIG, "--per-device-train-batch-size %u of %u tokens: a micro-batch has at most 16777216 "
+                       "tokens; use more --gradient-accumulation-steps instead", config->batch, config->seq);
+    }
+    return OX_OK;
+}
+
+void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
+                         struct ox_sim_setup *out) {
+    *out = (struct ox_sim_setup){.machine = config->machine, .input = input,
+                                 .compute_threads = config->machine_compute_threads,
+                                 .optimizer_threads = config->machine_optimizer_threads,
+                                 .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+}
+
+static enum ox_status choose(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    struct ox_sim_setup setup;
+    struct ox_machine nominal;
+    ox_engine_sim_setup(config, &plan->input, &setup);
+    if (setup.machine == NULL) {
+        ox_machine_nominal(ox_processor_count(), &nominal);
+        setup.machine = &nominal;
+    }
+    struct ox_plans plans;
+    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &config->request, &setup, &plans);
+    plan->train = plans.train;
+    plan->eval = plans.eval;
+    plan->eval_after_step = plans.eval_after_step;
+    return status;
+}
+
+enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
+    *out = NULL;
+    OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
+    OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs the whole master */
+    OX_ASSERT(ox_engine_on_cpu(config) || !config->budget.unified);
+    enum ox_status status = check_shape(config);
+    if (status != OX_OK) {
+        return status;
+    }
+    const size_t unit_count = config->model->unit_count;
+    struct ox_engine_plan *plan = calloc(1, sizeof *plan);
+    if (plan != NULL) {
+        plan->unit_elems = calloc(unit_count, sizeof *plan->unit_elems);
+        plan->units = calloc(unit_count, sizeof *plan->units);
+        plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
+        plan->stages = calloc(unit_count, sizeof *plan->stages);
+    }
+    if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
+        plan->stages == NULL) {
+        ox_engine_plan_close(&plan);
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
+    }
+    describe_model(config, plan);
+    status = open_table(config, plan);
+    if (status == OX_OK) {
+        plan->input.budget.nvme_fixed_bytes = config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count);
+        status = choose(config, plan);
+    }
+    if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {
+        ox_engine_plan_close(&plan);
+        return status;
+    }
+    *out = plan; /* on failure too: the nearest plan, for its ledger */
+    return status;
+}
+
+void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
+    struct ox_engine_plan *const plan = *plan_ptr;
+    if (plan == NULL) {
+        return;
+    }
+    ox_plan_close(&plan->eval_after_step);
+    ox_plan_close(&plan->eval);
+    ox_plan_close(&plan->train);
+    ox_shard_table_close(&plan->table);
+    ox_shard_table_close(&plan->whole);
+    free(plan->stages);
+    free(plan->grads);
+    free(plan->units);
+    free(plan->unit_elems);
+    free(plan);
+    *plan_ptr = NULL;
+}
+
+uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_tier tier) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        bytes = plans[i] == NULL ? bytes : ox_max_u64(bytes, plans[i]->peak_bytes[tier]);
+    }
+    return bytes;
+}
+

@@ -1,0 +1,188 @@
+/* Opens and closes a rank: its device, memory, lanes and threads. */
+#include "engine/step/rank_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/pool.h"
+#include "engine/step/ops_optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOST_QUEUE_LEN = 256 };
+
+static enum ox_status open_lanes(struct ox_rank *rank) {
+    enum ox_status status = OX_OK;
+    for (int i = 0; i < OX_LANE_COUNT && status == OX_OK; i++) {
+        const bool of_device = i == OX_LANE_COMPUTE || i == OX_LANE_H2D || i == OX_LANE_D2H;
+        const struct ox_host_lane_config host = {
+            .label = ox_lane_name((enum ox_lane_id)i),
+            .owner = rank,
+            .queue_len = HOST_QUEUE_LEN,
+            .chaos_seed = rank->config.chaos_seed,
+            .chaos_ns_max = OX_CHAOS_NS_MAX,
+        };
+        status = of_device ? ox_device_lane_open(rank->device, host.label, &rank->lanes[i])
+                           : ox_host_lane_open(&host, &rank->lanes[i]);
+    }
+    return status;
+}
+
+static enum ox_status make_constants(struct ox_rank *rank) {
+    const uint64_t count = ox_engine_rope_floats(&rank->config);
+    if (count == 0) {
+        return OX_OK;
+    }
+    const struct ox_model_config *const model = &rank->config.model->config;
+    double *const inv_freq = calloc(model->head_dim / 2, sizeof *inv_freq);
+    if (inv_freq == NULL) {
+        return ox_fail(OX_E_NOMEM, "rotary tables: no memory");
+    }
+    ox_model_rope_inv_freq(model, inv_freq);
+    const struct ox_plan *const plan = rank->plan->train;
+    float *const tables = ox_tiers_resident(&rank->tiers, plan, plan->const_buf).ptr;
+    struct ox_run run = {.ops = &rank->ops, .lane = rank->lanes[OX_LANE_COMPUTE]};
+    OX_RUN(&run, rope_table, .cos_table = tables, .sin_table = tables + count, .inv_freq = inv_freq,
+           .contexts = rank->config.seq, .half_dim = model->head_dim / 2);
+    OX_TRY(run.status, ox_lane_drain(run.lane));
+    free(inv_freq);
+    return run.status;
+}
+
+static enum ox_status open_memory(struct ox_rank *rank) {
+    const struct ox_plan *const train = rank->plan->train;
+    const struct ox_plan *const plans[] = {train, rank->plan->eval, rank->plan->eval_after_step};
+    uint64_t bytes[OX_TIER_COUNT];
+    uint32_t task_max = 0;
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        bytes[tier] = ox_engine_plan_peak_bytes(rank->plan, (enum ox_tier)tier);
+    }
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        task_max = plans[i] != NULL && plans[i]->task_count > task_max ? plans[i]->task_count : task_max;
+    }
+    rank->marks = calloc(task_max + 1u, sizeof *rank->marks);
+    rank->due.pending = calloc(2 * (size_t)train->unit_count, 1);
+    rank->due.now = rank->due.pending == NULL ? NULL : rank->due.pending + train->unit_count;
+    rank->packed = calloc(rank->config.micro_batches, sizeof *rank->packed);
+    rank->unclipped_steps = UINT32_MAX / 2; /* so the first step speculates */
+    if (rank->marks == NULL || rank->due.pending == NULL || rank->packed == NULL) {
+        return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
+    }
+    return ox_tiers_open(rank->device, bytes, &rank->tiers);
+}
+
+static enum ox_status open_device(struct ox_rank *rank) {
+    if (!ox_engine_on_cpu(&rank->config)) {
+        const enum ox_status status = ox_cuda_device_open(&rank->config.cuda, &rank->device);
+        if (status == OX_OK) {
+            ox_ops_init_cuda(rank->device, &rank->ops);
+        }
+        return status;
+    }
+    const struct ox_cpu_device_config device = {.thread_count = rank->config.compute_threads,
+                                                .chaos_seed = rank->config.chaos_seed,
+                                                .chaos_ns_max = OX_CHAOS_NS_MAX};
+    ox_ops_init_cpu(&rank->ops);
+    ox_ops_optim_init_cpu(&rank->ops);
+    return ox_cpu_device_open(&device, &rank->device);
+}
+
+/* Refuses a part of a model, whose activations would have to cross to an engine that has the next part. */
+static enum ox_status check_whole(const struct ox_plan_model *model) {
+    const bool is_part = ox_plan_has_outside_input(model) || ox_plan_has_outside_output(model);
+    return !is_part ? OX_OK
+                    : ox_fail(OX_E_CONFIG, "the model begins without an embedding or ends without a head: a part of a "
+                              "model can be planned, but not run; give the whole model");
+}
+
+static enum ox_status open_parts(struct ox_rank *rank) {
+    enum ox_status status = check_whole(&rank->plan->input.model);
+    OX_TRY(status, open_device(rank));
+    OX_TRY(status, open_memory(rank));
+    OX_TRY(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
+    OX_TRY(status, ox_pool_open(1, &rank->reduce_pool));
+    OX_TRY(status, open_lanes(rank));
+    return status == OX_OK ? make_constants(rank) : status;
+}
+
+enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct ox_engine_plan *plan, uint32_t idx,
+                            struct ox_rank **out) {
+    *out = NULL;
+    OX_ASSERT(plan->train != NULL && plan->eval != NULL && config->optimizer_threads > 0);
+    struct ox_rank *rank = calloc(1, sizeof *rank);
+    if (rank == NULL) {
+        return ox_fail(OX_E_NOMEM, "engine: no memory");
+    }
+    rank->idx = idx;
+    rank->leads = idx == 0;
+    rank->config = *config;
+    rank->plan = plan;
+    rank->shape = ox_engine_shape(config);
+    rank->batch_bytes = plan->input.model.batch_bytes;
+    const enum ox_status status = open_parts(rank);
+    if (status != OX_OK) {
+        ox_rank_close(&rank);
+        return status;
+    }
+    *out = rank;
+    return OX_OK;
+}
+
+void ox_rank_close(struct ox_rank **rank_ptr) {
+    struct ox_rank *const rank = *rank_ptr;
+    if (rank == NULL) {
+        return;
+    }
+    ox_tracing_close(&rank->tracing);
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_close(&rank->lanes[i]);
+    }
+    ox_stream_close(&rank->stream);
+    ox_store_port_close(&rank->chunk_slots.transfers.port);
+    ox_store_port_close(&rank->write_port);
+    ox_store_port_close(&rank->read_port);
+    ox_pool_close(&rank->reduce_pool);
+    ox_pool_close(&rank->optim_pool);
+    ox_tiers_close(&rank->tiers);
+    ox_device_close(&rank->device);
+    free(rank->packed);
+    free(rank->due.pending);
+    free(rank->marks);
+    free(rank);
+    *rank_ptr = NULL;
+}
+
+void ox_rank_count(struct ox_rank *rank, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes) {
+    if (rank->config.budget.unified && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
+        return;
+    }
+    __atomic_fetch_add(&rank->traffic.crossed[link][kind], bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- the store ----------------------------------------------------------------------------------- */
+
+/* Pins the optimizer's slots for the drives, if the kernel allows it: most transfers go through them. */
+static void register_slots(struct ox_rank *rank) {
+    const struct ox_plan *const plan = rank->plan->train;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        if (ox_task_updates_on_host(&plan->tasks[i])) {
+            const struct ox_view slots = ox_tiers_view_if(&rank->tiers, plan, &plan->tasks[i], OX_USE_STREAM);
+            if (slots.ptr != NULL) {
+                ox_stream_register(rank->stream, &(struct ox_io_region){slots.ptr, slots.bytes});
+            }
+            return;
+        }
+    }
+}
+
+enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store) {
+    rank->store = store;
+    enum ox_status status = ox_store_port_open(rank->store, &rank->read_port);
+    OX_TRY(status, ox_store_port_open(rank->store, &rank->write_port));
+    OX_TRY(status, ox_store_port_open(rank->store, &rank->chunk_slots.transfers.port));
+    OX_TRY(status, ox_optim_open(rank));
+    if (status == OX_OK) {
+        register_slots(rank);
+    }
+    return status;
+}

@@ -1,0 +1,284 @@
+/* A rank: one device with its memory, lanes and optimizer, which executes its plan of every step. An engine has one or
+ * several (engine.c); all but that file see a single one. */
+#ifndef OX_ENGINE_RANK_INTERNAL_H
+#define OX_ENGINE_RANK_INTERNAL_H
+
+#include "engine/model/units.h"
+#include "engine/step/engine.h"
+#include "engine/step/optim_stream.h"
+#include "engine/step/tracing.h"
+#include "nvme/transfers.h"
+#include "offload/plan/cases.h"
+#include "offload/plan/tier.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000, OX_CHUNK_SLOTS_MAX = 8 };
+
+/* The planes of a unit that live in host memory; NULL where they do not. `weights_lo`: the copy of lo behind hi, if the
+ * state is elsewhere. `state`: the state of all elements of the unit in one piece. */
+struct ox_resident {
+    uint16_t *hi, *weights_lo;
+    void *state;
+};
+
+/* What the tasks of a step share. The issuing thread writes it before the step, the NORM task within. */
+struct ox_step_state {
+    const struct ox_step_input *input;
+    const struct ox_plan *plan;
+    float loss_scale;
+    double loss, grad_norm, grad_scale;
+    bool finite;
+    bool committed;
+    struct ox_optim_hyper hyper;
+    uint32_t facts;          /* enum ox_fact, those of the step: known before the first task is issued */
+    bool pending_in_memory;  /* the update of the step before is not written */
+    bool counts_come;        /* a task copies the counts of updates on the device */
+    uint64_t weights_step;   /* the step whose planes compute uses, committed or not; 0: the last commit */
+    struct ox_optim_hyper speculative_hyper;
+    uint64_t speculative_nonfinite_count;
+};
+
+/* The update of a step that is decided, and waits for the next step or was interrupted in it. */
+struct ox_pending {
+    bool exists;
+    bool begun;      /* its transaction is open */
+    bool from_store; /* it begins with the last commit: memory may hold what a speculative update has changed */
+    bool in_memory;  /* nothing is written, and there is no transaction */
+    uint64_t step, base_step; /* the step that it leads to, and the one that it begins with */
+    struct ox_optim_hyper hyper;
+    uint32_t meta_bytes;
+    unsigned char meta[OX_STORE_META_BYTES_MAX];
+};
+
+/* What an UPDATE task does. */
+struct ox_update_args {
+    const struct ox_optim_hyper *hyper; /* NULL: it only brings the planes of base_step to the target */
+    bool from_store;                   /* all planes come from the last commit, whatever memory holds */
+    bool in_memory;                    /* nothing is written */
+    uint64_t base_step;                /* the step whose planes it begins with */
+};
+
+/* Slots for the chunks that are read or written between steps: as many whole chunks as fit into the arena's scratch, so
+ * that drives transfer some while another is filled. A slot's operations are one group. */
+struct ox_chunk_slots {
+    struct ox_transfers transfers;
+    uint32_t at; /* slot of the last view */
+};
+
+/* Per unit: whether its update is still pending, and whether it was when the step began. */
+struct ox_due_units {
+    uint8_t *pending, *now;
+};
+
+/* Which update the planes in memory have come to, and what has to be done before they are used. */
+struct ox_planes_state {
+    uint64_t step;      /* step of the last update, pending or committed */
+    bool must_restore;  /* planes in memory may not be those of the last commit */
+    uint64_t lost_step; /* the step that was pending when a drive failed; 0 = none */
+};
+
+struct ox_tee_state {
+    struct ox_tee to; /* chunk is NULL: none */
+    uint64_t step;    /* the step whose planes it sees */
+    float *values;    /* scratch of one chunk, behind the stream's slots */
+};
+
+struct ox_rank_traffic {
+    uint64_t crossed[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* atomic, as all lanes count */
+    /* Traffic of updates that were finished alone since the last step; the next step's figures include it. */
+    uint64_t finished[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], finished_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+};
+
+/* Counters when the step began. */
+struct ox_rank_before {
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    struct ox_lane_stats lanes[OX_LANE_COUNT];
+};
+
+struct ox_rank {
+    /* its number, its configuration and its plan */
+    uint32_t idx;
+    bool leads; /* begins, commits and aborts the transactions of the store that the ranks of a process share */
+    struct ox_engine_config config; /* with its part of threads and micro-batches */
+    const struct ox_engine_plan *plan;
+    struct ox_shape shape;
+    uint64_t batch_bytes;
+
+    /* what executes the plan */
+    struct ox_device *device;
+    struct ox_ops ops;
+    struct ox_tiers tiers;
+    struct ox_lane *lanes[OX_LANE_COUNT];
+    struct ox_pool *optim_pool, *reduce_pool;
+    struct ox_mark *marks;      /* per task of the largest plan */
+    struct ox_tracing *tracing; /* NULL: nothing is recorded */
+
+    /* the drives */
+    struct ox_store *store;                       /* the engine's; NULL: none */
+    struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
+    struct ox_stream *stream;                     /* NULL without a store */
+    struct ox_chunk_slots chunk_slots;
+    bool loading; /* between load_begin and load_commit: chunks go to the store too */
+
+    /* the step that runs */
+    struct ox_step_state step;
+    bool *packed;         /* per micro-batch: some sequence has several documents */
+    float *logits_buffer; /* device memory, while a step runs whose logits are requested */
+    struct ox_rank_before before;
+
+    /* what a step leaves for the next */
+    struct ox_pending pending;
+    struct ox_due_units due;
+    struct ox_planes_state planes;
+    uint32_t unclipped_steps; /* steps since the norm was clipped or not finite */
+    struct ox_tee_state tee;
+    struct ox_rank_traffic traffic;
+};
+
+/* Whether the task works in this step; else it does nothing when its lane comes to it. */
+static inline bool ox_rank_works(const struct ox_rank *rank, const struct ox_task *task) {
+    const bool due = task->unit_idx < rank->plan->table.unit_count && rank->due.now[task->unit_idx];
+    return ox_task_works(task, rank->step.facts, due);
+}
+
+/* ---- what an engine has of a configuration: engine/step/plans.c ---- */
+
+bool ox_engine_on_cpu(const struct ox_engine_config *config);
+/* The shape and type of compute. The CPU always computes with float32; a GPU with bfloat16, unless fp32 is
+ * requested. */
+struct ox_shape ox_engine_shape(const struct ox_engine_config *config);
+/* How many floats each of the two rotary tables has. */
+uint64_t ox_engine_rope_floats(const struct ox_engine_config *config);
+
+/* ---- opening and closing: engine/step/rank.c ---- */
+
+/* Reserves all that the rank's plans need. `config` has the rank's part of threads and micro-batches; `plan` outlives
+ * the rank. */
+OX_MUST enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct ox_engine_plan *plan,
+                                    uint32_t idx, struct ox_rank **out);
+void ox_rank_close(struct ox_rank **rank);
+/* Opens the rank's ports and its optimizer's stream. The store outlives the rank. */
+OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store);
+
+/* ---- a step: engine/step/step.c ---- */
+
+/* Runs a plan and drains all lanes. ox_rank_end has to follow with the status of all ranks together, once all have
+ * returned: it says what the step leaves behind. */
+OX_MUST enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan,
+                                   const struct ox_step_input *input);
+OX_MUST enum ox_status ox_rank_end(struct ox_rank *rank, enum ox_status status);
+/* As these two, for the pending update alone. */
+OX_MUST enum ox_status ox_rank_run_pending(struct ox_rank *rank);
+OX_MUST enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status);
+/* Adds traffic and seconds of the step to the result, and traffic of the step to `out`. */
+void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
+void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* The losses of the rank's micro-batches in the last step or evaluation. */
+const double *ox_rank_losses(const struct ox_rank *rank);
+struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
+
+/* ---- planes between steps: engine/step/chunks.c; units and chunks are those of the rank ---- */
+
+void ox_rank_chunk_view(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, struct ox_chunk_view *out);
+OX_MUST enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                         struct ox_chunk_view *out);
+OX_MUST enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                         const struct ox_chunk_view *view);
+/* Between load_begin and load_end chunks that are put go to the store too. load_end waits for what is in flight. */
+void ox_rank_load_begin(struct ox_rank *rank, uint64_t step);
+OX_MUST enum ox_status ox_rank_load_end(struct ox_rank *rank);
+/* Writes every chunk from memory to the store, between load_begin and load_end. */
+OX_MUST enum ox_status ox_rank_put_all(struct ox_rank *rank);
+void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t first, uint64_t count, float *out);
+void ox_rank_tee(struct ox_rank *rank, const struct ox_tee *tee);
+
+/* ---- the trace: engine/step/tracing.c ---- */
+
+OX_MUST enum ox_status ox_rank_trace(struct ox_rank *rank, const struct ox_tracing_config *config);
+void ox_rank_trace_pause(struct ox_rank *rank, bool pause);
+void ox_rank_trace_span(struct ox_rank *rank, enum ox_trace_span span, uint64_t step, uint64_t begin_ns);
+
+/* A task for a host lane; the lane's owner is the rank. */
+struct ox_host_task {
+    const struct ox_plan *plan;
+    uint32_t task_idx;
+    bool idle; /* it does not work in this step */
+};
+enum ox_status ox_host_task_run(void *rank, const void *host_task);
+
+/* ---- steps that overlap: engine/step/overlap.c ---- */
+
+/* Determines the facts of the step, with step.input set. `own_work`: a forward follows; else a pending update is
+ * finished alone. */
+void ox_overlap_begin_step(struct ox_rank *rank, bool own_work);
+struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const struct ox_task *task);
+/* Called after an UPDATE task has updated its unit; `nonfinite_count` of its parameters are not finite. */
+OX_MUST enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *task,
+                                          uint64_t nonfinite_count);
+OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task);
+OX_MUST enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *task);
+/* Bytes that should cross each link in this step or evaluation. */
+void ox_overlap_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* Adds the bytes of a pending update that is finished alone. */
+void ox_overlap_plan_finish(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* Called after all lanes have drained with `status`, which it returns unless it finds something worse. */
+OX_MUST enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status);
+/* As ox_overlap_end_step, for an update that was finished alone or within an evaluation. */
+OX_MUST enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status);
+/* Called before a step and before planes are read: after a failure it reads the last commit back. */
+OX_MUST enum ox_status ox_overlap_make_ready(struct ox_rank *rank);
+/* As ox_engine_roll_back. */
+OX_MUST enum ox_status ox_rank_roll_back(struct ox_rank *rank);
+/* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */
+OX_MUST enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *port, uint32_t unit_idx,
+                                           unsigned char *target);
+/* Reads a unit from the last commit to where it lives; *stop not 0 aborts it (NULL: it cannot be aborted). */
+OX_MUST enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx,
+                                         const volatile sig_atomic_t *stop);
+
+/* Counts bytes that crossed a link; copies within unified memory cross none. */
+void ox_rank_count(struct ox_rank *rank, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);
+
+/* Checks the counts of units updated on the device, after all lanes have drained without failure. */
+OX_MUST enum ox_status ox_overlap_check_counts(struct ox_rank *rank);
+
+/* Host-resident planes of a unit. */
+struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_idx);
+
+/* Copies a chunk's elements between the unit's state in host memory and a state of the chunk alone. */
+enum ox_state_direction { OX_STATE_TO_CHUNK, OX_STATE_TO_UNIT };
+void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_direction way);
+
+/* Opens the optimizer's stream; the store is open. */
+OX_MUST enum ox_status ox_optim_open(struct ox_rank *rank);
+/* Updates one unit, chunk by chunk; its writes may be in flight when it returns, and reads of the unit after it. */
+OX_MUST enum ox_status ox_optim_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
+/* Issues the update of one unit as operations of the compute lane, where the unit's state lives on the device. */
+OX_MUST enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                                      struct ox_lane *lane);
+/* Waits for all transfers of the stream and empties it; the first failure wins. */
+OX_MUST enum ox_status ox_optim_drain(struct ox_rank *rank);
+/* Bytes that a chunk reads from the drives, or writes. */
+uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *chunk, bool write);
+/* Places the stream's slots in the plan's buffer for them. */
+void ox_optim_set_slots(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
+
+/* Index of a unit's first partial sum among those of the norm, which are in the order of units. */
+uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx);
+
+uint64_t ox_grad_elems(const struct ox_rank *rank, uint32_t grad_idx);
+uint64_t ox_unit_elems(const struct ox_rank *rank, uint32_t unit_idx);
+/* The gradient of a unit's own weights, among all gradients. */
+uint32_t ox_unit_grad_idx(const struct ox_rank *rank, uint32_t unit_idx);
+
+/* A rank of an engine, for tests. */
+struct ox_rank *ox_engine_rank(const struct ox_engine *engine, uint32_t idx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
