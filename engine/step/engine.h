@@ -48,6 +48,9 @@ struct ox_engine_config {
     const struct ox_io_backend *io; /* required with nvme_count > 0 */
     uint32_t queue_depth;
     uint32_t optimizer_threads;
+    uint32_t ranks;             /* devices that do a step together; 0: 1 */
+    enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
+    uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;
     const volatile sig_atomic_t *stop; /* not 0 aborts the loading of weights; may be NULL */
     struct ox_cuda_config cuda; /* the GPU, if that is the device; its path outlives the engine */
