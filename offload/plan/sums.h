@@ -1,0 +1,64 @@
+/* The fixed order in which the gradient of a step is summed, so that the number of ranks changes no bit of it.
+ *
+ * The micro-batches of a step are cut into `groups` leaves of successive micro-batches. Each leaf is summed by itself,
+ * from zero, in ascending order. Then leaves are joined in a tree: a node of leaves [a, b) splits at a + the largest
+ * power of two below b - a, and its sum is that of its left side plus that of its right side. A rank has successive
+ * leaves. The largest nodes that lie within them are its parts, which it sums alone; the top of the tree, over the
+ * parts of all ranks, joins them.
+ *
+ * A rank follows the tree with a stack of sums, the slots of an accumulator: a leaf is summed in the slot above those
+ * of all nodes that are still to be joined, and as long as the two topmost slots are the two sides of a node, the upper
+ * one is added to the lower one, which is a fold. Its parts remain in the end.
+ *
+ * Micro-batches are numbered within their rank, leaves within the step. All functions are pure. */
+#ifndef OX_OFFLOAD_SUMS_H
+#define OX_OFFLOAD_SUMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A rank's place in a step: ranks <= groups <= micro_batches, and all at least 1. */
+struct ox_sums {
+    uint32_t micro_batches; /* of the step */
+    uint32_t groups;
+    uint32_t ranks, rank;
+};
+
+/* Leaves [first, past). */
+struct ox_sum_node {
+    uint32_t first, past;
+};
+
+/* The leaves of a rank, and how many micro-batches come before those of the rank. */
+struct ox_sum_node ox_sums_leaves(const struct ox_sums *sums);
+uint32_t ox_sums_first(const struct ox_sums *sums);
+/* How many micro-batches the rank has. */
+uint32_t ox_sums_count(const struct ox_sums *sums);
+
+/* The leaf of a micro-batch, and whether the micro-batch is the leaf's first or last one. */
+uint32_t ox_sums_leaf(const struct ox_sums *sums, uint32_t mb_idx);
+bool ox_sums_begins_leaf(const struct ox_sums *sums, uint32_t mb_idx);
+bool ox_sums_ends_leaf(const struct ox_sums *sums, uint32_t mb_idx);
+
+/* The slot in which the micro-batch is summed, and how many folds follow it. */
+uint32_t ox_sums_slot(const struct ox_sums *sums, uint32_t mb_idx);
+uint32_t ox_sums_folds(const struct ox_sums *sums, uint32_t mb_idx);
+/* How many slots hold a sum after the first `count` micro-batches and their folds. */
+uint32_t ox_sums_occupied(const struct ox_sums *sums, uint32_t count);
+/* The most slots that hold a sum at any time from micro-batch `mb_first` until `mb_past`, the sums before included. */
+uint32_t ox_sums_slots(const struct ox_sums *sums, uint32_t mb_first, uint32_t mb_past);
+
+/* How many parts the rank has, and the leaves of one. */
+uint32_t ox_sums_part_count(const struct ox_sums *sums);
+struct ox_sum_node ox_sums_part(const struct ox_sums *sums, uint32_t part);
+/* How many folds follow a part in the top of the tree, where the parts of all ranks are stacked in ascending order. */
+uint32_t ox_sums_top_folds(const struct ox_sums *sums, struct ox_sum_node part);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

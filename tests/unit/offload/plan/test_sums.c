@@ -1,0 +1,148 @@
+/* The fixed order of sums: for every small step and number of ranks the stacks of the ranks and the top of the tree
+ * give the bits of two sums that are written in other ways, and never need more slots than they say. */
+#include "offload/plan/sums.h"
+#include "base/assert.h"
+#include "base/prng/prng.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+enum { MB_MAX = 40, RANKS_MAX = 12, SLOTS_MAX = 16 };
+
+/* Numbers of very different size, so that another order gives other bits. */
+static void draw(float values[MB_MAX], uint64_t seed) {
+    for (uint32_t i = 0; i < MB_MAX; i++) {
+        const double wide = ox_uniform(seed, 1, 2 * i), small = ox_uniform(seed, 1, 2 * i + 1);
+        values[i] = (float)((small - 0.5) * (double)(UINT64_C(1) << (unsigned)(wide * 30)));
+    }
+}
+
+/* The sum of leaf `leaf`, from zero. */
+static float leaf_sum(const float *values, uint32_t micro_batches, uint32_t groups, uint32_t leaf) {
+    float sum = 0;
+    for (uint32_t i = 0; i < micro_batches; i++) {
+        if (i >= micro_batches * leaf / groups && i < micro_batches * (leaf + 1) / groups) {
+            sum += values[i];
+        }
+    }
+    return sum;
+}
+
+/* As the definition says: a node splits at the largest power of two below its number of leaves. */
+static float split_sum(const float *leaves, uint32_t count) {
+    uint32_t left = 1;
+    while (2 * left < count) {
+        left *= 2;
+    }
+    return count == 1 ? leaves[0] : split_sum(leaves, left) + split_sum(leaves + left, count - left);
+}
+
+/* Level by level: neighbours are added in pairs, and an odd one waits for the next level. */
+static float paired_sum(const float *leaves, uint32_t count) {
+    float level[MB_MAX];
+    memcpy(level, leaves, count * sizeof *level);
+    for (; count > 1; count = (count + 1) / 2) {
+        for (uint32_t i = 0; i < count; i += 2) {
+            level[i / 2] = i + 1 < count ? level[i] + level[i + 1] : level[i];
+        }
+    }
+    return level[0];
+}
+
+/* Sums the micro-batches of a rank in its slots; returns how many parts are left in them. */
+static uint32_t run_rank(const struct ox_sums *sums, const float *values, float slots[SLOTS_MAX]) {
+    const uint32_t first = ox_sums_first(sums), count = ox_sums_count(sums);
+    uint32_t occupied = 0, most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t slot = ox_sums_slot(sums, i);
+        CHECK(slot < SLOTS_MAX && slot == occupied - !ox_sums_begins_leaf(sums, i));
+        slots[slot] = (ox_sums_begins_leaf(sums, i) ? 0 : slots[slot]) + values[first + i];
+        occupied = slot + 1;
+        most = occupied > most ? occupied : most;
+        CHECK(ox_sums_slots(sums, 0, i + 1) == most);
+        CHECK(ox_sums_ends_leaf(sums, i) || ox_sums_folds(sums, i) == 0);
+        for (uint32_t folds = ox_sums_folds(sums, i); folds > 0; folds--, occupied--) {
+            OX_ASSERT(occupied >= 2);
+            slots[occupied - 2] += slots[occupied - 1];
+        }
+        CHECK(ox_sums_occupied(sums, i + 1) == occupied);
+        CHECK(ox_sums_slots(sums, i + 1, i + 1) == occupied);
+    }
+    return occupied;
+}
+
+static float run_ranks(uint32_t micro_batches, uint32_t groups, uint32_t ranks, const float *values) {
+    float top[MB_MAX];
+    uint32_t stacked = 0, leaf = 0, first = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const struct ox_sums sums = {micro_batches, groups, ranks, rank};
+        float slots[SLOTS_MAX];
+        CHECK(ox_sums_leaves(&sums).first == leaf && ox_sums_first(&sums) == first);
+        first += ox_sums_count(&sums);
+        const uint32_t parts = run_rank(&sums, values, slots);
+        CHECK(parts == ox_sums_part_count(&sums) && parts > 0);
+        for (uint32_t i = 0; i < parts; i++) {
+            const struct ox_sum_node part = ox_sums_part(&sums, i);
+            CHECK(part.first == leaf && part.past > leaf);
+            leaf = part.past;
+            top[stacked++] = slots[i];
+            for (uint32_t folds = ox_sums_top_folds(&sums, part); folds > 0; folds--, stacked--) {
+                OX_ASSERT(stacked >= 2);
+                top[stacked - 2] += top[stacked - 1];
+            }
+        }
+        CHECK(leaf == ox_sums_leaves(&sums).past);
+    }
+    CHECK(leaf == groups && first == micro_batches && stacked == 1);
+    return top[0];
+}
+
+static bool same_bits(float a, float b) {
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void test_all(void) {
+    uint32_t compared = 0, differ_from_chain = 0;
+    for (uint32_t micro_batches = 1; micro_batches <= MB_MAX; micro_batches += micro_batches < 20 ? 1 : 5) {
+        for (uint32_t groups = 1; groups <= micro_batches; groups++) {
+            float values[MB_MAX], leaves[MB_MAX];
+            draw(values, 100 * micro_batches + groups);
+            for (uint32_t i = 0; i < groups; i++) {
+                leaves[i] = leaf_sum(values, micro_batches, groups, i);
+            }
+            const float expected = split_sum(leaves, groups);
+            CHECK(same_bits(expected, paired_sum(leaves, groups)));
+            differ_from_chain += !same_bits(expected, leaf_sum(values, micro_batches, 1, 0));
+            for (uint32_t ranks = 1; ranks <= groups && ranks <= RANKS_MAX; ranks++, compared++) {
+                CHECK(same_bits(expected, run_ranks(micro_batches, groups, ranks, values)));
+            }
+        }
+    }
+    printf("fixed sums: %u steps with the bits of the tree; %u sums have other bits than a chain\n", compared,
+           differ_from_chain);
+    CHECK(differ_from_chain > 100);
+}
+
+/* Seven leaves on three ranks by hand: the tree is ((0 1)(2 3))((4 5) 6). */
+static void test_by_hand(void) {
+    static const struct ox_sum_node parts[3][2] = {{{0, 2}}, {{2, 4}}, {{4, 7}}};
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        const struct ox_sums sums = {14, 7, 3, rank};
+        CHECK(ox_sums_part_count(&sums) == 1);
+        const struct ox_sum_node part = ox_sums_part(&sums, 0);
+        CHECK(part.first == parts[rank][0].first && part.past == parts[rank][0].past);
+        CHECK(ox_sums_count(&sums) == (rank == 2 ? 6 : 4));
+        CHECK(ox_sums_top_folds(&sums, part) == rank - (rank == 2));
+    }
+    const struct ox_sums last = {14, 7, 3, 2}, middle = {10, 5, 2, 1};
+    CHECK(ox_sums_slots(&last, 0, 6) == 2 && ox_sums_slot(&last, 2) == 1 && ox_sums_slot(&last, 4) == 1);
+    CHECK(ox_sums_folds(&last, 3) == 1 && ox_sums_folds(&last, 5) == 1);
+    /* leaves 2, 3, 4 of ((0 1)(2 3)) 4: the parts are (2 3) and 4 */
+    CHECK(ox_sums_part_count(&middle) == 2 && ox_sums_part(&middle, 1).first == 4);
+}
+
+int main(void) {
+    test_by_hand();
+    test_all();
+    return test_end();
+}
