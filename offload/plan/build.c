@@ -226,16 +226,15 @@ static uint32_t visits_per_tile(const struct ox_builder *b) {
 
 static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
     const struct ox_plan_model *const model = &b->in->model;
-    const uint32_t per_tile = visits_per_tile(b), tiles = b->in->placement.tiles;
+    const uint32_t per_tile = visits_per_tile(b);
     const uint32_t tile = idx / per_tile, step = idx % per_tile;
-    const uint64_t micro_batches = b->plan->micro_batches;
     const bool back = step >= model->stage_count;
     const uint32_t place = back ? per_tile - 1 - step : step, unit_idx = model->stages[place];
     return (struct visit){
         .idx = idx,
         .tile = tile,
-        .mb_first = (uint32_t)(micro_batches * tile / tiles),
-        .mb_past = (uint32_t)(micro_batches * (tile + 1) / tiles),
+        .mb_first = ox_build_tile_first(b, tile),
+        .mb_past = ox_build_tile_first(b, tile + 1),
         .pass = back ? PASS_BACKWARD : model->units[unit_idx].kind == OX_PLAN_HEAD ? PASS_HEAD : PASS_FORWARD,
         .place = place,
         .unit_idx = unit_idx,
@@ -254,9 +253,9 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
         s->table_at[visit->idx] = fetch_weights(b, unit->table_unit_idx, false);
     }
     if (b->train && visit->tile > 0 && visit->pass != PASS_FORWARD) {
-        ox_build_grad_load(b, unit->grad_idx);
+        ox_build_grad_load(b, visit->tile, unit->grad_idx);
         if (tied) {
-            ox_build_grad_load(b, unit->table_grad_idx);
+            ox_build_grad_load(b, visit->tile, unit->table_grad_idx);
         }
     }
 }
@@ -363,6 +362,23 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
     }
 }
 
+/* Clears slots of the accumulators that a unit adds to, before a micro-batch is added, and adds them up after it. */
+static void clear_slots(struct ox_builder *b, const struct ox_plan_unit *unit, uint32_t mb_idx) {
+    if (b->train) {
+        ox_build_grad_clear(b, mb_idx, unit->grad_idx);
+        if (unit->table_grad_idx != OX_NONE) {
+            ox_build_grad_clear(b, mb_idx, unit->table_grad_idx);
+        }
+    }
+}
+
+static void fold_slots(struct ox_builder *b, const struct ox_plan_unit *unit, uint32_t mb_idx) {
+    ox_build_grad_fold(b, mb_idx, unit->grad_idx);
+    if (unit->table_grad_idx != OX_NONE) {
+        ox_build_grad_fold(b, mb_idx, unit->table_grad_idx);
+    }
+}
+
 static void run_head(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
@@ -373,6 +389,7 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     const uint32_t grad_table = b->train && tied ? ox_build_grad_begin(b, visit->tile, unit->table_grad_idx) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
+        clear_slots(b, unit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
         if (tied) {
@@ -383,12 +400,14 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
         ox_build_writes(task, room, OX_USE_SCRATCH);
         ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         if (b->train) {
+            task->slot = ox_sums_slot(&b->sums, mb_idx);
             s->dx[mb_idx] = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
             ox_build_writes(task, s->dx[mb_idx], OX_USE_DX);
             ox_build_updates(task, grad, OX_USE_GRAD);
             if (tied) {
                 ox_build_updates(task, grad_table, OX_USE_GRAD_HEAD);
             }
+            fold_slots(b, unit, mb_idx);
             end_dx(b, visit, mb_idx);
         }
     }
@@ -417,7 +436,9 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
             next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
         begin_dx(b, visit, mb_idx);
+        clear_slots(b, unit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
+        task->slot = ox_sums_slot(&b->sums, mb_idx);
         if (is_block) {
             use_block(b, task, visit, &pass, x);
         }
@@ -427,6 +448,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         if (keeps) {
             ox_build_updates(task, *act_slot(b, s->kept, visit->unit_idx, mb_idx), OX_USE_KEPT);
         }
+        fold_slots(b, unit, mb_idx);
         end_dx(b, visit, mb_idx);
         if (more && b->in->placement.prefetch_depth == 0) {
             next_x = load_act(b, visit->unit_idx, mb_idx + 1);
@@ -541,6 +563,17 @@ static uint64_t dx_bytes(const struct ox_plan_model *model) {
     return bytes;
 }
 
+/* Sets how many slots the sums of gradients need. */
+static void count_slots(struct ox_builder *b) {
+    b->sums = ox_plan_sums(b->in);
+    OX_ASSERT(ox_sums_count(&b->sums) == b->plan->micro_batches);
+    b->slots = ox_sums_slots(&b->sums, 0, b->plan->micro_batches);
+    for (uint32_t tile = 1; tile < b->in->placement.tiles; tile++) {
+        const uint32_t occupied = ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile));
+        b->rest_slots = occupied > b->rest_slots ? occupied : b->rest_slots;
+    }
+}
+
 static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
     check_input(plan, input, kind);
@@ -560,6 +593,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
         .train = kind == OX_PLAN_TRAIN,
         .carries = kind != OX_PLAN_EVAL && input->placement.overlap,
     };
+    count_slots(&b);
     choose_kept(&b);
     place_homes(&b);
     emit_visits(&b);

@@ -22,8 +22,8 @@ static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
 /* Bytes of a gradient's home. With several tiles it also takes fp32 partial sums, unless these stay on the device. */
 static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    const bool wide = (b->in->placement.tiles > 1 && !ox_build_on_device(b, grad->unit_idx)) || !packs(b, grad_idx);
-    return grad->elem_count * (wide ? 4 : 2);
+    const uint64_t partial = ox_build_on_device(b, grad->unit_idx) ? 0 : b->rest_slots * sum_bytes(b, grad_idx);
+    return ox_max_u64(partial, grad->elem_count * (packs(b, grad_idx) ? 2 : 4));
 }
 
 static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t grad_idx) {
@@ -34,9 +34,18 @@ static bool grad_on_device(const struct ox_builder *b, uint32_t grad_idx) {
     return ox_build_on_device(b, ox_build_grad(b, grad_idx)->unit_idx);
 }
 
-/* True when the kernels add right into the gradient's home. */
+/* True when the kernels add right into the gradient's home, which has room for a single sum. */
 static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
-    return b->scratch->grad_home[grad_idx] != OX_NONE && grad_tier(b, grad_idx) == b->compute && !packs(b, grad_idx);
+    return b->slots == 1 && b->scratch->grad_home[grad_idx] != OX_NONE && grad_tier(b, grad_idx) == b->compute &&
+           !packs(b, grad_idx);
+}
+
+/* Whether the last fold brings the finished sum to where it waits for the optimizer, so that the other slots need not
+ * wait there with it. */
+static bool folds_away(const struct ox_builder *b, uint32_t grad_idx) {
+    const bool waits_here = grad_on_device(b, grad_idx) ||
+                            (ox_build_unified(b) && grad_tier(b, grad_idx) == OX_TIER_HOST);
+    return b->slots > 1 && waits_here && !packs(b, grad_idx);
 }
 
 /* ---- homes ------------------------------------------------------------------------------------ */
@@ -65,33 +74,44 @@ void ox_build_grad_home(struct ox_builder *b, uint32_t grad_idx) {
 
 /* ---- sums ------------------------------------------------------------------------------------- */
 
-/* `last`: it is the finished sum. */
+/* `partial`: so many slots of a partial sum move; 0: the finished sum. */
 static void move_grad(struct ox_builder *b, enum ox_lane_id route, uint32_t grad_idx, uint32_t source, uint32_t target,
-                      bool last) {
+                      uint32_t partial) {
     struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, route, source, target);
     task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
     task->grad_idx = grad_idx;
-    task->last = last;
+    task->last = partial == 0;
+    task->slot = partial == 0 ? 0 : partial - 1;
     ox_build_count_move(b, task);
 }
 
-void ox_build_grad_load(struct ox_builder *b, uint32_t grad_idx) {
+/* Bytes of an accumulator for the slots that a tile needs; one that stays on the device has those of all tiles. */
+static uint64_t accumulator_bytes(const struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
+    const uint32_t slots = grad_on_device(b, grad_idx)
+                               ? b->slots : ox_sums_slots(&b->sums, ox_build_tile_first(b, tile),
+                                                          ox_build_tile_first(b, tile + 1));
+    return slots * sum_bytes(b, grad_idx);
+}
+
+void ox_build_grad_load(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, grad_idx) || grad_on_device(b, grad_idx)) {
         return;
     }
-    const uint64_t bytes = sum_bytes(b, grad_idx);
+    const uint32_t partial = ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile));
+    const uint64_t bytes = accumulator_bytes(b, tile, grad_idx);
     uint32_t at = s->grad_home[grad_idx];
     if (grad_tier(b, grad_idx) == OX_TIER_NVME) {
-        at = ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
-        move_grad(b, OX_LANE_NVME_READ, grad_idx, s->grad_spool[grad_idx], at, false);
+        at = ox_build_grad_buf(b, OX_TIER_HOST, ox_build_unified(b) ? bytes : partial * sum_bytes(b, grad_idx),
+                               grad_idx);
+        move_grad(b, OX_LANE_NVME_READ, grad_idx, s->grad_spool[grad_idx], at, partial);
         if (ox_build_unified(b)) {
             s->grad_live[grad_idx] = at;
             return;
         }
     }
     const uint32_t target = ox_build_grad_buf(b, b->compute, bytes, grad_idx);
-    move_grad(b, OX_LANE_H2D, grad_idx, at, target, false);
+    move_grad(b, OX_LANE_H2D, grad_idx, at, target, partial);
     s->grad_live[grad_idx] = target;
 }
 
@@ -100,13 +120,47 @@ uint32_t ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_
     if (grad_is_direct(b, grad_idx)) {
         s->grad_live[grad_idx] = s->grad_home[grad_idx];
     } else if (tile == 0) {
-        s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
+        s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, accumulator_bytes(b, tile, grad_idx), grad_idx);
     }
     if (tile == 0) {
         ox_build_writes(ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx), s->grad_live[grad_idx],
                         OX_USE_GRAD);
     }
     return s->grad_live[grad_idx];
+}
+
+void ox_build_grad_clear(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
+    if (mb_idx > 0 && ox_sums_begins_leaf(&b->sums, mb_idx)) {
+        struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx);
+        task->slot = ox_sums_slot(&b->sums, mb_idx);
+        ox_build_updates(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD); /* the other slots stay */
+    }
+}
+
+/* Lets a fold, which makes the finished sum, take it to where it waits for the optimizer. */
+static void fold_away(struct ox_builder *b, uint32_t grad_idx, struct ox_task *task) {
+    struct ox_plan_scratch *const s = b->scratch;
+    uint32_t target = s->grad_home[grad_idx];
+    if (target == OX_NONE) {
+        target = ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
+    }
+    ox_build_reads(task, s->grad_live[grad_idx], OX_USE_GRAD);
+    ox_build_writes(task, target, OX_USE_TARGET);
+    s->grad_live[grad_idx] = target;
+}
+
+void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
+    const uint32_t folds = ox_sums_folds(&b->sums, mb_idx);
+    const bool ends = mb_idx + 1 == b->plan->micro_batches;
+    for (uint32_t i = 1; i <= folds; i++) {
+        struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_FOLD, OX_LANE_COMPUTE, grad_idx);
+        task->slot = ox_sums_slot(&b->sums, mb_idx) - i;
+        if (ends && task->slot == 0 && folds_away(b, grad_idx)) {
+            fold_away(b, grad_idx, task);
+        } else {
+            ox_build_updates(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
+        }
+    }
 }
 
 /* Emits the square sums of a finished gradient in host buffer `at`; the gradient of a second use is added first. */
@@ -118,7 +172,7 @@ static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
         second = s->grad_home[grad->addend];
         if (second == OX_NONE) {
             second = ox_build_grad_buf(b, OX_TIER_HOST, sum_bytes(b, grad->addend), grad->addend);
-            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, false);
+            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, 1);
         }
     }
     struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, grad->unit_idx, OX_NONE);
@@ -173,7 +227,8 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
         return;
     }
     const bool to_host = grad_tier(b, grad_idx) == OX_TIER_HOST;
-    uint64_t bytes = sum_bytes(b, grad_idx);
+    const uint32_t partial = last ? 0 : ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile + 1));
+    uint64_t bytes = sum_bytes(b, grad_idx) * (last ? 1 : partial);
     uint32_t at = s->grad_live[grad_idx];
     if (last && packs(b, grad_idx)) {
         bytes /= 2;
@@ -185,14 +240,14 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     if (!ox_build_unified(b) || (to_host && at != s->grad_home[grad_idx])) {
         const uint32_t target = to_host ? s->grad_home[grad_idx]
                                         : ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
-        move_grad(b, OX_LANE_D2H, grad_idx, at, target, last);
+        move_grad(b, OX_LANE_D2H, grad_idx, at, target, partial);
         at = target;
     }
     if (last && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
         reduce_grad(b, grad_idx, at);
     }
     if (!to_host) {
-        move_grad(b, OX_LANE_NVME_WRITE, grad_idx, at, s->grad_spool[grad_idx], last);
+        move_grad(b, OX_LANE_NVME_WRITE, grad_idx, at, s->grad_spool[grad_idx], partial);
     }
     s->grad_speculative[grad_idx] = at;
 }

@@ -12,6 +12,9 @@ struct ox_builder {
     struct ox_plan_scratch *scratch;
     const struct ox_plan_input *in;
     enum ox_tier compute; /* where kernels read and write: DEVICE, or HOST when unified */
+    struct ox_sums sums;  /* the order in which gradients are summed */
+    uint32_t slots;       /* of an accumulator, to sum all micro-batches */
+    uint32_t rest_slots;  /* that hold a partial sum between two tiles, at most; 0 with one tile */
     uint64_t dx_bytes;    /* bytes of the largest gradient of activations that a unit takes or makes */
     bool train;
     bool carries; /* forward carries the update of the previous step */
@@ -38,6 +41,11 @@ static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_
 /* Whether the unit is updated in the backward of its own step. */
 static inline bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
     return b->carries && ox_plan_is_speculative(b->in, unit_idx);
+}
+
+/* The first micro-batch of a tile, or with `tile` + 1 that of the next. */
+static inline uint32_t ox_build_tile_first(const struct ox_builder *b, uint32_t tile) {
+    return (uint32_t)((uint64_t)b->plan->micro_batches * tile / b->in->placement.tiles);
 }
 
 /* Adds a buffer and returns its index; `bytes` is rounded up to whole pages. A resident one lasts between steps. */
@@ -75,9 +83,13 @@ void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link lin
  * gradient waits there for the next step. */
 void ox_build_grad_home(struct ox_builder *b, uint32_t grad_idx);
 /* Brings the partial sum of earlier tiles back to where kernels add to it. */
-void ox_build_grad_load(struct ox_builder *b, uint32_t grad_idx);
+void ox_build_grad_load(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
 /* Returns the accumulator of a gradient when its backward begins in a tile. */
 uint32_t ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
+/* What a gradient needs before and after a micro-batch is added to it: a clear slot where the micro-batch begins a sum
+ * group, and the additions of finished sums where it ends one. */
+void ox_build_grad_clear(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx);
+void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx);
 /* Sends the accumulator home after a tile, finished or partial. */
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
 

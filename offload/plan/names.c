@@ -17,7 +17,7 @@ enum word {
     WORD_GRAD_SAVE, WORD_GRAD_WRITE, WORD_GRAD_READ, WORD_GRAD_LOAD, WORD_REDUCE, WORD_DEVICE_REDUCE, WORD_NORM_SAVE,
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
-    WORD_GATHER,
+    WORD_GATHER, WORD_GRAD_FOLD,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -48,7 +48,7 @@ uint32_t ox_task_word(const struct ox_task *task) {
         [OX_TASK_BACKWARD] = WORD_BACKWARD,   [OX_TASK_GRAD_ZERO] = WORD_GRAD_ZERO, [OX_TASK_GRAD_ADD] = WORD_GRAD_ADD,
         [OX_TASK_GRAD_PACK] = WORD_GRAD_PACK, [OX_TASK_REDUCE] = WORD_REDUCE,       [OX_TASK_NORM] = WORD_NORM,
         [OX_TASK_BEGIN] = WORD_BEGIN,         [OX_TASK_UPDATE] = WORD_ADAM,         [OX_TASK_WRITTEN] = WORD_WRITTEN,
-        [OX_TASK_COMMIT] = WORD_COMMIT,
+        [OX_TASK_COMMIT] = WORD_COMMIT,       [OX_TASK_GRAD_FOLD] = WORD_GRAD_FOLD,
     };
     const bool on_device = task->lane == OX_LANE_COMPUTE;
     OX_ASSERT(task->kind < OX_TASK_KIND_COUNT);
@@ -70,7 +70,7 @@ const char *ox_task_word_name(uint32_t word) {
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
-        "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather"};
+        "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

@@ -45,6 +45,14 @@ bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_id
     return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
 }
 
+struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
+    const uint32_t micro_batches = input->ranks.micro_batches;
+    return (struct ox_sums){.micro_batches = micro_batches > 0 ? micro_batches : input->model.micro_batches,
+                            .groups = ox_plan_sum_groups(input),
+                            .ranks = ox_plan_rank_count(input),
+                            .rank = input->ranks.idx};
+}
+
 enum ox_link ox_lane_link(enum ox_lane_id lane) {
     static const enum ox_link links[OX_LANE_COUNT] = {
         [OX_LANE_COMPUTE] = OX_LINK_COUNT,        [OX_LANE_H2D] = OX_LINK_H2D,
@@ -69,13 +77,14 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
     return kinds[task->move];
 }
 
-/* Bytes of a gradient on this route. Partial sums and gradients that are added to another move in fp32. A sum to which
- * another is added on the host moves to the host in fp32 too, and is rounded there. */
+/* Bytes of a gradient on this route. Partial sums and gradients that are added to another move in fp32; of partial sums
+ * all occupied slots move. A sum to which another is added on the host moves to the host in fp32 too, and is rounded
+ * there. */
 static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_grad *const grad = &input->model.grads[task->grad_idx];
     const bool added = grad->addend == OX_NONE || task->lane == OX_LANE_NVME_WRITE;
     const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
-    return grad->elem_count * (rounded ? 2 : 4);
+    return grad->elem_count * (rounded ? 2 : 4) * (task->slot + 1);
 }
 
 /* Bytes that another part of the model hands over or takes. Activations that leave, and gradients that arrive, are
@@ -241,11 +250,12 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
      * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and what goes with
-     * it. */
+     * it. With several sum groups each gradient has a task to clear and one to fold for each of them. */
+    const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * units;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + 64;
+        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + folds + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "offload/plan/shard.h"
+#include "offload/plan/sums.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,7 +40,8 @@ enum ox_task_kind {
     OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
     OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its activation checkpoint or from what forward kept */
-    OX_TASK_GRAD_ZERO, /* compute: clears an accumulator                                   */
+    OX_TASK_GRAD_ZERO, /* compute: clears a slot of an accumulator                         */
+    OX_TASK_GRAD_FOLD, /* compute: adds the slot above to a slot, there or at its target   */
     OX_TASK_GRAD_ADD,  /* compute: adds the gradient of the second use of tied weights to that of the first, where the
                           sum stays on the device                                          */
     OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
@@ -146,6 +148,8 @@ struct ox_task {
     uint32_t unit_idx; /* or OX_NONE */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
+    uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is cleared or added to; MOVE of a
+                          partial sum: the last slot that travels; else 0 */
     uint64_t bytes;    /* bytes that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
     struct ox_use uses[OX_TASK_USES_MAX];
@@ -153,7 +157,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 36 };
+enum { OX_TASK_WORD_COUNT = 37 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -340,6 +344,9 @@ static inline int ox_plan_lane_count(const struct ox_plan_input *input) {
 static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
     return input->ranks.sum_groups > 0 ? input->ranks.sum_groups : 1;
 }
+
+/* The order in which gradients are summed, and what of it belongs to the rank of the plan. */
+struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
 
 /* Whether the unit is updated in the backward of its own step, if steps overlap. */
 static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {

@@ -47,6 +47,7 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_HEAD] = {ON_COMPUTE, OF_UNIT, true, false, false},
     [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_UNIT, true, true, false},
     [OX_TASK_GRAD_ZERO] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_GRAD_FOLD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_ADD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_PACK] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_REDUCE] = {ON_REDUCE | ON_COMPUTE, OF_UNIT, false, true, false},
@@ -77,13 +78,26 @@ static const struct rule *rule_of(const struct ox_task *task) {
     return task->kind == OX_TASK_MOVE ? &move_rules[task->move] : &rules[task->kind];
 }
 
+/* Whether the task works on a slot of an accumulator; others name the first one. */
+static bool has_slot(const struct effects *e) {
+    switch ((enum ox_task_kind)e->task->kind) {
+    case OX_TASK_HEAD:
+        return e->train;
+    case OX_TASK_MOVE:
+        return e->task->move == OX_MOVE_GRAD;
+    default:
+        return e->task->kind == OX_TASK_BACKWARD || e->task->kind == OX_TASK_GRAD_ZERO ||
+               e->task->kind == OX_TASK_GRAD_FOLD;
+    }
+}
+
 static bool fits_rule(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const struct rule *const rule = rule_of(task);
     const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
     return (rule->lanes >> task->lane & 1) != 0 && (task->when & ~OX_FACTS_ALL) == 0 &&
            (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
-           (e->train || !rule->train_only || task->carried) &&
+           (task->slot == 0 || has_slot(e)) && (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
            (rule->scope == OF_STEP ? task->unit_idx == OX_NONE : task->unit_idx < e->plan->unit_count) &&
            (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
@@ -462,12 +476,16 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
     e.keeps = calloc(plan->unit_count, sizeof *e.keeps);
+    e.sum_steps = calloc(3 * (size_t)plan->micro_batches, sizeof *e.sum_steps);
     for (uint32_t i = 0; i < plan->unit_count && e.keeps != NULL; i++) {
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }
-    const bool room = e.held != NULL && e.largest_bytes != NULL && e.updated != NULL && e.keeps != NULL;
+    e.sum_step_count = e.sum_steps == NULL ? 0 : ox_proof_sum_steps(input, e.sum_steps);
+    const bool room = e.sum_steps != NULL && e.held != NULL && e.largest_bytes != NULL && e.updated != NULL &&
+                      e.keeps != NULL;
     const enum ox_status status =
         room ? check_all(&e) : ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count);
+    free(e.sum_steps);
     free(e.keeps);
     free(e.updated);
     free(e.largest_bytes);

@@ -4,6 +4,7 @@
 
 #include "offload/proof/cases.h"
 #include "offload/proof/sizes.h"
+#include "offload/proof/sums.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,7 +19,7 @@ enum ox_holding {
     ACT,      /* input of unit `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
     ACT_GRAD, /* gradient of such activations */
     KEPT,     /* what the backward of unit `idx` needs from its forward of micro-batch `count` */
-    SUM,      /* gradient `idx` of the model, summed over the first `count` micro-batches, fp32 */
+    SUM,      /* gradient `idx` of the model in fp32, after the first `count` steps of its sum; finished after all */
     TOTAL,    /* gradient `idx`, the whole sum, to which that of a second use of the weights is added */
     PACKED,   /* gradient `idx`, the whole sum in bf16 */
     REDUCED,  /* gradient of unit `idx` as the optimizer takes it, counted in the norm; makes version `count` */
@@ -53,6 +54,8 @@ struct effects {
     uint64_t *largest_bytes; /* per buffer: size of the largest thing it has held, over all cases */
     uint8_t *updated;        /* per unit: the version it was updated to */
     uint8_t *reduced;        /* per unit: whether its gradient is counted in the norm */
+    struct ox_proof_sum_step *sum_steps; /* how every gradient is summed */
+    uint32_t sum_step_count;
     bool *keeps;             /* per unit: ox_proof_keeps() */
     bool train;
     bool overlap;            /* steps overlap: this one carries the update of the step before */
@@ -72,6 +75,11 @@ struct effects {
 
 static inline struct ox_content ox_content(enum ox_holding what, uint32_t idx, uint32_t count) {
     return (struct ox_content){(uint8_t)what, idx, count};
+}
+
+/* A gradient after its last step, unrounded. */
+static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t grad_idx) {
+    return ox_content(SUM, grad_idx, e->sum_step_count);
 }
 
 static inline bool ox_content_same(struct ox_content a, struct ox_content b) {
@@ -116,6 +124,8 @@ const char *ox_effects_unfinite(const struct effects *e);
 
 /* Bytes of what a buffer holds. `at_home`: in the home of a unit's planes, which may have lo elsewhere. */
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home);
+/* The last slot that holds something after the first `count` steps of a sum, of which there is at least one. */
+uint32_t ox_effects_last_slot(const struct effects *e, uint32_t count);
 /* A gradient summed over all micro-batches and both uses of the weights, before and after it is rounded. */
 struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx);
 struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx);

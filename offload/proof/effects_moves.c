@@ -115,9 +115,10 @@ static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) 
     const bool leaves = route.link == OX_LINK_D2H || route.link == OX_LINK_NVME_WRITE;
     const bool at_rest = route.link == OX_LINK_NVME_WRITE && !is_second_use;
     const struct ox_content whole = at_rest ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
-    if (source.idx != (source.what == REDUCED ? unit_idx : grad_idx) ||
+    const uint32_t slot = source.what == SUM ? ox_effects_last_slot(e, source.count) : 0;
+    if (e->task->slot != slot || source.idx != (source.what == REDUCED ? unit_idx : grad_idx) ||
         (leaves && (e->task->last ? !ox_content_same(source, whole)
-                                  : source.what != SUM || source.count >= e->plan->micro_batches)) ||
+                                  : source.what != SUM || source.count >= e->sum_step_count)) ||
         (!leaves && (source.what != SUM || e->task->last))) {
         ox_effects_reject(e, "does not move the gradient that it names");
         return;

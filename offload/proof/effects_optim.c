@@ -19,7 +19,7 @@ void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
     const struct ox_content from_to[2] = {ox_effects_finished_sum(e, grad_idx), ox_content(REDUCED, unit_idx, NEW)};
     ox_effects_change(e, OX_USE_GRAD, OX_TIER_HOST, from_to);
     if (addend != OX_NONE) {
-        ox_effects_need(e, OX_USE_GRAD_HEAD, OX_TIER_HOST, ox_content(SUM, addend, e->plan->micro_batches));
+        ox_effects_need(e, OX_USE_GRAD_HEAD, OX_TIER_HOST, ox_content_sum(e, addend));
     }
     add_norm(e, unit_idx, OX_USE_NORM);
 }

@@ -21,10 +21,58 @@ static void need_batch(struct effects *e) {
     }
 }
 
+/* Whether what a buffer holds is a sum of the gradient whose next step is what the task does. */
+static bool is_next_step(const struct effects *e, struct ox_content held, uint32_t grad_idx,
+                         enum ox_proof_sum_kind kind) {
+    const struct ox_proof_sum_step *const next = &e->sum_steps[held.count];
+    return held.what == SUM && held.idx == grad_idx && held.count < e->sum_step_count && next->kind == kind &&
+           next->slot == e->task->slot && next->mb_idx == e->task->mb_idx;
+}
+
+/* Demands that the task does the next step of a sum. */
+static void do_sum_step(struct effects *e, enum ox_use_role role, uint32_t grad_idx, enum ox_proof_sum_kind kind) {
+    const struct ox_use *const use = ox_effects_find(e, role, UPDATES, ox_effects_compute_tier(e));
+    if (use == NULL) {
+        return;
+    }
+    const struct ox_content held = e->held[use->buf_idx];
+    if (!is_next_step(e, held, grad_idx, kind)) {
+        ox_effects_reject(e, "is not the next step of the sum that it adds to");
+        return;
+    }
+    ox_effects_hold(e, use->buf_idx, ox_content(SUM, grad_idx, held.count + 1));
+}
+
 static void add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad_idx) {
-    const uint32_t mb_idx = e->task->mb_idx;
-    const struct ox_content sums[2] = {ox_content(SUM, grad_idx, mb_idx), ox_content(SUM, grad_idx, mb_idx + 1)};
-    ox_effects_change(e, role, ox_effects_compute_tier(e), sums);
+    do_sum_step(e, role, grad_idx, SUM_ADDS);
+}
+
+/* The first step of a sum clears the first slot, whatever the buffer has held. */
+static void clear_slot(struct effects *e, uint32_t grad_idx) {
+    const struct ox_use *const use = ox_effects_use(e, OX_USE_GRAD);
+    if (use != NULL && use->read) {
+        do_sum_step(e, OX_USE_GRAD, grad_idx, SUM_CLEARS);
+        return;
+    }
+    if (e->task->slot != 0) {
+        ox_effects_reject(e, "begins a sum in another slot than the first");
+    }
+    ox_effects_fill(e, OX_USE_GRAD, ox_effects_compute_tier(e), ox_content(SUM, grad_idx, 1));
+}
+
+/* The last fold may bring the finished sum to another buffer, which needs room for that alone. */
+static void fold(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    if (ox_effects_use(e, OX_USE_TARGET) == NULL) {
+        do_sum_step(e, OX_USE_GRAD, grad_idx, SUM_FOLDS);
+        return;
+    }
+    const struct ox_content from = ox_content(SUM, grad_idx, e->sum_step_count - 1);
+    if (!is_next_step(e, from, grad_idx, SUM_FOLDS) || e->task->slot != 0) {
+        ox_effects_reject(e, "takes a sum away that is not finished");
+    }
+    ox_effects_need(e, OX_USE_GRAD, tier, from);
+    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content_sum(e, grad_idx));
 }
 
 /* Demands scratch of exactly this size, and with `constants` the constant tables. */
@@ -137,10 +185,9 @@ static void backward(struct effects *e, uint32_t unit_idx) {
 /* GRAD_ADD: the gradient of a second use of the weights is added to this one. */
 static void add_second_use(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t micro_batches = e->plan->micro_batches;
-    const struct ox_content from_to[2] = {ox_content(SUM, grad_idx, micro_batches), ox_content(TOTAL, grad_idx, 0)};
+    const struct ox_content from_to[2] = {ox_content_sum(e, grad_idx), ox_content(TOTAL, grad_idx, 0)};
     ox_effects_change(e, OX_USE_GRAD, tier, from_to);
-    ox_effects_need(e, OX_USE_GRAD_HEAD, tier, ox_content(SUM, ox_effects_grad(e, grad_idx)->addend, micro_batches));
+    ox_effects_need(e, OX_USE_GRAD_HEAD, tier, ox_content_sum(e, ox_effects_grad(e, grad_idx)->addend));
 }
 
 /* ---- any task -------------------------------------------------------------------------------------- */
@@ -167,7 +214,10 @@ void ox_effects_follow(struct effects *e) {
         backward(e, unit_idx);
         break;
     case OX_TASK_GRAD_ZERO:
-        ox_effects_fill(e, OX_USE_GRAD, tier, ox_content(SUM, grad_idx, 0));
+        clear_slot(e, grad_idx);
+        break;
+    case OX_TASK_GRAD_FOLD:
+        fold(e, grad_idx);
         break;
     case OX_TASK_GRAD_ADD:
         add_second_use(e, grad_idx);

@@ -17,6 +17,10 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
     return (enum ox_buf_kind)kinds[what];
 }
 
+uint32_t ox_effects_last_slot(const struct effects *e, uint32_t count) {
+    return e->sum_steps[count - 1].slot;
+}
+
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home) {
     const struct ox_plan_model *const model = &e->in->model;
     const uint64_t micro_batches = e->plan->micro_batches;
@@ -28,6 +32,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case JOINED:
         return ox_proof_elems(e->in, content.idx) * sizeof(float);
     case SUM:
+        return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1);
     case TOTAL:
         return ox_proof_sum_bytes(e->in, content.idx);
     case PACKED:
@@ -62,7 +67,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
 struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_effects_grad(e, grad_idx);
     const bool added = grad->addend != OX_NONE && ox_proof_on_device(e->in, grad->unit_idx);
-    return added ? ox_content(TOTAL, grad_idx, 0) : ox_content(SUM, grad_idx, e->plan->micro_batches);
+    return added ? ox_content(TOTAL, grad_idx, 0) : ox_content_sum(e, grad_idx);
 }
 
 struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx) {

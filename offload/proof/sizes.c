@@ -1,5 +1,6 @@
 /* Computes every size from the definitions and not from the builder's code; if the two differ, the plan is refused. */
 #include "offload/proof/sizes.h"
+#include "offload/proof/sums.h"
 
 #include "base/bytes.h"
 
@@ -65,12 +66,17 @@ uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit
     return ox_proof_elems(input, unit_idx) * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
 }
 
-/* With several tiles the home also takes fp32 partial sums, unless the sum stays on the device. */
+/* With several tiles the home also takes fp32 partial sums, all slots that hold one between two tiles, unless the sum
+ * stays on the device. */
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
-    const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
-    const bool partial = input->placement.tiles > 1 && !ox_proof_on_device(input, unit_idx);
-    return ox_proof_packs(input, grad_idx) && !partial ? ox_proof_packed_bytes(input, grad_idx)
-                                                       : ox_proof_sum_bytes(input, grad_idx);
+    const uint64_t tiles = input->placement.tiles, micro_batches = input->model.micro_batches;
+    uint64_t bytes = ox_proof_packs(input, grad_idx) ? ox_proof_packed_bytes(input, grad_idx)
+                                                     : ox_proof_sum_bytes(input, grad_idx);
+    for (uint64_t i = 1; i < tiles && !ox_proof_on_device(input, input->model.grads[grad_idx].unit_idx); i++) {
+        const uint32_t sums = ox_proof_sums_after(input, (uint32_t)(micro_batches * i / tiles));
+        bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx));
+    }
+    return bytes;
 }
 
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {

@@ -423,6 +423,8 @@ static struct ox_sim_work price(const struct pricing *p) {
         return compute_bytes(p, unit_elems(p) * (model->fp32 ? 8 : 6));
     case OX_TASK_GRAD_ZERO:
         return compute_bytes(p, grad_elems(p) * 4);
+    case OX_TASK_GRAD_FOLD:
+        return compute_bytes(p, grad_elems(p) * 12);
     case OX_TASK_GRAD_PACK:
         return compute_bytes(p, grad_elems(p) * 6);
     case OX_TASK_GRAD_ADD:

@@ -138,6 +138,15 @@ static void draw_generations(struct plan_sample *s, uint64_t seed) {
     s->in.budget.generations = plan_sample_number(seed, &counter, 3) == 0 ? 1 : 2;
 }
 
+/* In two of three steps gradients are summed in several groups. */
+static void draw_sum_groups(struct plan_sample *s, uint64_t seed) {
+    uint64_t counter = 99000;
+    s->in.ranks.sum_groups = 1;
+    if (plan_sample_number(seed, &counter, 3) > 0) {
+        s->in.ranks.sum_groups += (uint32_t)plan_sample_number(seed, &counter, s->in.model.micro_batches);
+    }
+}
+
 void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -164,6 +173,7 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     s->request.speculative_units = (int32_t)plan_sample_number(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
     draw_generations(s, seed);
+    draw_sum_groups(s, seed);
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }

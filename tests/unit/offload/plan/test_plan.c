@@ -141,6 +141,9 @@ static void change_effect(const struct plan_sample *s, struct ox_plan *plan, uin
         changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
         refuse_changed(s, plan, at, &changed, tally);
         changed = kept;
+        changed.slot = kept.slot == 0 ? 1 : kept.slot - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
         changed.carried = !kept.carried;
         refuse_changed(s, plan, at, &changed, tally);
         for (uint8_t move = 0; move < OX_MOVE_COUNT && kept.kind == OX_TASK_MOVE; move++) {

@@ -1,0 +1,92 @@
+/* Writes down the order of sums by following the tree from its root. */
+#include "offload/proof/sums.h"
+
+#include <stddef.h>
+
+/* A step of the model, and what of it the rank has: leaves [first, past). */
+struct tree {
+    uint64_t micro_batches, leaves, first, past;
+    struct ox_proof_sum_step *steps;
+    uint32_t count;
+};
+
+static struct tree tree_of(const struct ox_plan_input *input) {
+    const struct ox_plan_ranks *const ranks = &input->ranks;
+    const uint64_t leaves = ranks->sum_groups > 1 ? ranks->sum_groups : 1, count = ranks->count > 1 ? ranks->count : 1;
+    return (struct tree){.micro_batches = ranks->micro_batches > 0 ? ranks->micro_batches : input->model.micro_batches,
+                         .leaves = leaves, .first = leaves * ranks->idx / count,
+                         .past = leaves * (ranks->idx + 1) / count};
+}
+
+/* The first micro-batch of a leaf, counted from the rank's first. */
+static int64_t begin_of(const struct tree *tree, uint64_t leaf) {
+    return (int64_t)(tree->micro_batches * leaf / tree->leaves) -
+           (int64_t)(tree->micro_batches * tree->first / tree->leaves);
+}
+
+/* Where a node of several leaves is split. */
+static uint64_t split_of(uint64_t a, uint64_t b) {
+    uint64_t left = 1;
+    while (left * 2 < b - a) {
+        left *= 2;
+    }
+    return a + left;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------- */
+
+static void put(struct tree *tree, enum ox_proof_sum_kind kind, uint32_t slot, uint32_t mb_idx) {
+    tree->steps[tree->count++] = (struct ox_proof_sum_step){kind, slot, mb_idx};
+}
+
+/* Sums the leaves [a, b) in a slot. */
+static void sum_node(struct tree *tree, uint64_t a, uint64_t b, uint32_t slot) {
+    if (b - a == 1) {
+        put(tree, SUM_CLEARS, slot, OX_NONE);
+        for (int64_t i = begin_of(tree, a); i < begin_of(tree, b); i++) {
+            put(tree, SUM_ADDS, slot, (uint32_t)i);
+        }
+        return;
+    }
+    sum_node(tree, a, split_of(a, b), slot);
+    sum_node(tree, split_of(a, b), b, slot + 1);
+    put(tree, SUM_FOLDS, slot, OX_NONE);
+}
+
+/* Sums what the rank has of the leaves [a, b), in slots from this one on; returns the next free slot. */
+static uint32_t sum_parts(struct tree *tree, uint64_t a, uint64_t b, uint32_t slot) {
+    if (b <= tree->first || a >= tree->past) {
+        return slot;
+    }
+    if (a >= tree->first && b <= tree->past) {
+        sum_node(tree, a, b, slot);
+        return slot + 1;
+    }
+    slot = sum_parts(tree, a, split_of(a, b), slot);
+    return sum_parts(tree, split_of(a, b), b, slot);
+}
+
+uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out) {
+    struct tree tree = tree_of(input);
+    tree.steps = out;
+    sum_parts(&tree, 0, tree.leaves, 0);
+    return tree.count;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------------- */
+
+static uint32_t slots_of(const struct tree *tree, uint64_t a, uint64_t b, int64_t done) {
+    const bool apart = b <= tree->first || a >= tree->past, within = a >= tree->first && b <= tree->past;
+    if (apart || (within && begin_of(tree, a) >= done)) {
+        return 0;
+    }
+    if (within && (b - a == 1 || begin_of(tree, b) <= done)) {
+        return 1;
+    }
+    return slots_of(tree, a, split_of(a, b), done) + slots_of(tree, split_of(a, b), b, done);
+}
+
+uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count) {
+    const struct tree tree = tree_of(input);
+    return slots_of(&tree, 0, tree.leaves, count);
+}
