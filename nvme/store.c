@@ -522,7 +522,7 @@ static enum ox_status spool_restore(struct ox_store *store, const struct ox_stor
 
 /* Reads and checks what ox_store_open needs from the files. */
 static enum ox_status files_load(struct ox_store *store, const struct ox_store_config *config,
-                                 unsigned char *regions) {
+                                 unsigned char *regions, struct ox_store_offer *offer) {
     const size_t drive_bytes = (size_t)OX_STORE_REGION_COUNT * OX_STORE_REGION_BYTES;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
@@ -535,11 +535,12 @@ static enum ox_status files_load(struct ox_store *store, const struct ox_store_c
     OX_TRY(status, identity_match(store, config, first));
     OX_TRY(status, layout_restore(store, config, first));
     OX_TRY(status, tables_alloc(store));
-    OX_TRY(status, ox_store_recover(store, regions));
+    OX_TRY(status, ox_store_recover(store, regions, config->point, offer));
     return status == OX_OK ? spool_restore(store, config) : status;
 }
 
-enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out) {
+static enum ox_status open_files(const struct ox_store_config *config, struct ox_store_offer *offer,
+                                 struct ox_store **out) {
     *out = NULL;
     enum ox_status status = config_check(config);
     if (status != OX_OK) {
@@ -550,7 +551,7 @@ enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_sto
         block_alloc((size_t)config->drive_count * OX_STORE_REGION_COUNT * OX_STORE_REGION_BYTES);
     status = regions == NULL ? ox_fail(OX_E_NOMEM, "no memory to open a store") : store_alloc(config, &store);
     OX_TRY(status, drives_open(store, config, OX_DRIVE_OPEN));
-    OX_TRY(status, files_load(store, config, regions));
+    OX_TRY(status, files_load(store, config, regions, offer));
     OX_TRY(status, spool_map_alloc(store));
     free(regions);
     if (status != OX_OK) {
@@ -559,6 +560,21 @@ enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_sto
     }
     *out = store;
     return OX_OK;
+}
+
+enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out) {
+    return open_files(config, NULL, out);
+}
+
+enum ox_status ox_store_look(const struct ox_store_config *config, struct ox_store_offer *out) {
+    struct ox_store_config plain = *config; /* geometry from the file, so that nothing is resized */
+    struct ox_store *store = NULL;
+    plain.extents = NULL;
+    plain.spool_count = 0;
+    plain.point = NULL;
+    const enum ox_status status = open_files(&plain, out, &store);
+    ox_store_close(&store);
+    return status;
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------- */

@@ -35,6 +35,12 @@ struct ox_extent_spec {
     uint64_t head_bytes;
 };
 
+/* A state to which a store can be opened: a committed step, or the empty state before the first commit. */
+struct ox_store_point {
+    uint64_t step; /* 0 unless committed */
+    bool committed;
+};
+
 struct ox_store_config {
     const struct ox_io_backend *backend;
     const char *const *folders; /* one per drive; the file inside is "offload-store-<idx>.ox" */
@@ -54,6 +60,7 @@ struct ox_store_config {
     uint32_t stall_warn_ms; /* warn of a drive silent for this long; 0: 10 s */
     uint32_t stall_fail_ms; /* give it up after this; the port breaks; 0: 10 minutes */
     uint32_t generations;   /* 1 or 2; 0: 2. open: must be as created, unless extents is NULL */
+    const struct ox_store_point *point; /* open: take exactly this one, as ox_store_agree chose; NULL: the newest */
 };
 
 struct ox_store;
@@ -65,7 +72,8 @@ OX_MUST enum ox_status ox_store_create(const struct ox_store_config *config, str
 /* Opens, locks and recovers the store: it takes the newest root whose extent table is intact. If a newer root was
  * rejected, it reads and verifies all data of the one it takes. With one generation and an unfinished transaction it
  * does the same: the store is intact if nothing was overwritten yet, else the call fails with OX_E_CORRUPT and names
- * the step. ox_store_begin wipes rejected roots before the first write.
+ * the step. With `point` it takes that one or fails; if that is not the newest, it reads and verifies all its data.
+ * ox_store_begin wipes rejected and withdrawn roots before the first write.
  *
  * `extents` NULL takes the geometry from the file (for inspect): config_hash and generations are not compared, and
  * bytes_max may be NULL. Spool extents may differ from the last run's; the files are resized to them. A damaged file is
@@ -73,6 +81,36 @@ OX_MUST enum ox_status ox_store_create(const struct ox_store_config *config, str
 OX_MUST enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out);
 
 void ox_store_close(struct ox_store **store);
+
+/* ---- one transaction over several stores -----------------------------------------------------
+ *
+ * Each process of a run has a store of its own. A step is committed on all of them or on none:
+ *
+ *   1. every process prepares (ox_store_prepare) and says so; if one fails, all abort (ox_store_abort)
+ *   2. when all have prepared, every process commits (ox_store_commit) and says so
+ *   3. when all have committed, the next transaction may begin, on any of them
+ *
+ * A process that does not learn what the others said must not go on. So stores differ by one commit at most, and the
+ * older one is intact on those that are ahead. At a start, and after a commit that failed or was not confirmed, every
+ * process looks what its store offers, all agree on one point, and each opens its store there. */
+
+struct ox_store_offer {
+    uint64_t run_id[2];
+    uint32_t generations;
+    uint32_t point_count; /* 0: there is no store */
+    struct ox_store_point points[2]; /* newest first */
+};
+
+/* Tells what the store can be opened at, and changes nothing. The older point is the commit before, if its root and
+ * table are still there; ox_store_open then verifies its data. Locks and errors are those of ox_store_open. Uses of
+ * config: as for open without extents. */
+OX_MUST enum ox_status ox_store_look(const struct ox_store_config *config, struct ox_store_offer *out);
+
+/* Finds the newest point that all processes can take: a pure function, equal on all of them. offers[i] is of process
+ * i. If no process has a store, or all that have one hold no commit, that is a point that is not committed. Fails, with
+ * text that names processes and their steps, if there is no such point, or stores of different runs are mixed, or a
+ * store has one generation, which cannot go back. */
+OX_MUST enum ox_status ox_store_agree(const struct ox_store_offer *offers, uint32_t count, struct ox_store_point *out);
 
 /* Removes the store's files in these folders, to start over. */
 OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count);
@@ -131,8 +169,15 @@ const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
  * following a write. */
 OX_MUST enum ox_status ox_store_begin(struct ox_store *store, uint64_t step);
 
-/* Commits. Requires every extent written and no write of state in flight; spool operations and reads that name a step
- * may be. `meta` is kept in the root. On failure nothing is committed and the transaction is aborted; if even
+/* Does all of a commit but its last part, and makes it durable: afterwards ox_store_commit only writes the roots.
+ * Requirements are those of ox_store_commit; no write of state may follow. The last commit stays intact, whether
+ * ox_store_commit or ox_store_abort comes next, or the process ends: nothing on the drives says that the step was
+ * prepared. A failure aborts the transaction. Fails with one generation, and leaves the transaction open. */
+OX_MUST enum ox_status ox_store_prepare(struct ox_store *store, const void *meta, uint32_t meta_bytes);
+
+/* Commits; prepares first unless that was done, and then `meta` was given there and meta_bytes is 0 here. Requires
+ * every extent written and no write of state in flight; spool operations and reads that name a step may be. `meta` is
+ * kept in the root. On failure nothing is committed and the transaction is aborted; if even
  * withdrawing the root fails, the text says so. A failed flush is never retried. With one generation a failure acts
  * like an abort after writes; a restart finds `step` intact if its root reached the drives. */
 OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);

@@ -242,7 +242,71 @@ static enum ox_status choose_root(struct ox_store *store, const struct candidate
                    path, ox_error_text());
 }
 
-enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions) {
+/* ---- one transaction over several stores ------------------------------------------------------- */
+
+static struct ox_store_point point_of(const struct ox_store_root *root) {
+    return (struct ox_store_point){.step = root->committed != 0 ? root->step : 0, .committed = root->committed != 0};
+}
+
+static bool point_is(const struct ox_store_root *root, const struct ox_store_point *point) {
+    return (root->committed != 0) == point->committed && (!point->committed || root->step == point->step);
+}
+
+/* Returns the root of the commit before store->root's, or the empty root before a first commit, with its table loaded;
+ * NULL when it is no longer there. Whether a later transaction has overwritten its data, only reading can tell. */
+static const struct ox_store_root *older_root(struct ox_store *store, const struct candidates *all) {
+    const struct ox_store_root *const now = store->root;
+    for (uint32_t i = 0; i < all->count && now->committed && !ox_store_is_single(store); i++) {
+        const struct ox_store_root *const root = all->roots[i];
+        if (root->seq >= now->seq || (root->committed && root->step >= now->step)) {
+            continue; /* a copy of ours, or one that was withdrawn */
+        }
+        const bool other = !root->committed || root->generation != now->generation;
+        const bool usable = other && parent_fits(all, root) && (!root->committed || table_load(store, root) == OX_OK);
+        return usable ? root : NULL;
+    }
+    return NULL;
+}
+
+static enum ox_status take_point(struct ox_store *store, const struct candidates *all,
+                                 const struct ox_store_point *wanted, const char *path) {
+    char held[OX_STORE_POINT_TEXT_BYTES], asked[OX_STORE_POINT_TEXT_BYTES];
+    const struct ox_store_point newest = point_of(store->root);
+    if (point_is(store->root, wanted)) {
+        return OX_OK;
+    }
+    const struct ox_store_root *const older = older_root(store, all);
+    ox_store_point_text(&newest, held);
+    ox_store_point_text(wanted, asked);
+    if (older == NULL || !point_is(older, wanted)) {
+        return ox_fail(OX_E_CORRUPT, "%s: holds %s and cannot go back to %s; resume from a checkpoint", path, held,
+                       asked);
+    }
+    *store->root = *older;
+    const enum ox_status status = older->committed ? generation_verify(store) : OX_OK;
+    if (status != OX_OK) {
+        return ox_fail_in(status, "%s: holds %s and cannot go back to %s, which is not intact; resume from a "
+                                  "checkpoint", path, held, asked);
+    }
+    ox_log(OX_LOG_WARN, "%s: %s is withdrawn, because another process has not committed it; going on from %s", path,
+           held, asked);
+    return OX_OK;
+}
+
+static void list_points(struct ox_store *store, const struct candidates *all, struct ox_store_offer *out) {
+    memset(out, 0, sizeof *out);
+    out->run_id[0] = store->run_id[0];
+    out->run_id[1] = store->run_id[1];
+    out->generations = store->layout.generations;
+    out->points[out->point_count++] = point_of(store->root);
+    const struct ox_store_root *const older = older_root(store, all);
+    if (older != NULL) {
+        out->points[out->point_count++] = point_of(older);
+    }
+}
+
+enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions,
+                                const struct ox_store_point *wanted, struct ox_store_offer *offer) {
     const size_t count_max = (size_t)store->drive_count * OX_STORE_REGION_COUNT * OX_STORE_RING_LEN;
     struct candidates all = {.roots = calloc(count_max, sizeof(struct ox_store_root *))};
     if (all.roots == NULL) {
@@ -250,7 +314,13 @@ enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *reg
     }
     const struct ox_drive_info info = ox_store_info_of(store, 0);
     collect(store, regions, &all);
-    const enum ox_status status = choose_root(store, &all, info.path);
+    enum ox_status status = choose_root(store, &all, info.path);
+    if (status == OX_OK && wanted != NULL) {
+        status = take_point(store, &all, wanted, info.path);
+    }
+    if (status == OX_OK && offer != NULL) {
+        list_points(store, &all, offer);
+    }
     if (status == OX_OK) {
         store->seq_seen = all.roots[0]->seq;
         store->root_is_newest = false;
@@ -348,6 +418,7 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
 static void end_transaction(struct ox_store *store) {
     pthread_mutex_lock(&store->mutex);
     store->in_transaction = false;
+    store->prepared = false;
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -360,22 +431,10 @@ static void note_torn(struct ox_store *store) {
     store->torn = touched && ox_store_is_single(store) && store->root->committed;
 }
 
-enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
-    OX_ASSERT(store->in_transaction && meta_bytes <= OX_STORE_META_BYTES_MAX);
-    OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
-    OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
-    const uint32_t generation = store->root->generation ^ 1;
-    enum ox_status status = tables_write(store, generation);
-    OX_TRY(status, ox_store_flush(store));
-    if (status == OX_OK) {
-        block_prepare(store, meta, meta_bytes);
-        status = block_publish(store);
-    }
-    end_transaction(store);
-    if (status == OX_OK) {
-        return OX_OK;
-    }
+/* Ends the transaction whose commit failed with `status`. */
+static enum ox_status give_up(struct ox_store *store, enum ox_status status) {
     char text[OX_ERROR_TEXT_BYTES];
+    end_transaction(store);
     memcpy(text, ox_error_text(), sizeof text);
     note_torn(store);
     if (store->torn) {
@@ -386,6 +445,40 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     const bool undone = reaffirm_root(store) == OX_OK;
     return ox_fail(status, "step %" PRIu64 " is not committed: %.800s%s", store->step, text,
                    undone ? "" : "; after a crash it may still be found committed, and then intact");
+}
+
+/* Makes all durable that the root of the transaction will name, and makes that root in store->block. */
+static enum ox_status prepare(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
+    OX_ASSERT(store->in_transaction && !store->prepared && meta_bytes <= OX_STORE_META_BYTES_MAX);
+    OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
+    OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
+    const uint32_t generation = store->root->generation ^ 1;
+    enum ox_status status = tables_write(store, generation);
+    OX_TRY(status, ox_store_flush(store));
+    if (status == OX_OK) {
+        block_prepare(store, meta, meta_bytes);
+        store->prepared = true;
+    }
+    return status;
+}
+
+enum ox_status ox_store_prepare(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
+    if (ox_store_is_single(store)) {
+        return ox_fail(OX_E_CONFIG, OX_STORE_SINGLE_TEXT, "the store");
+    }
+    const enum ox_status status = prepare(store, meta, meta_bytes);
+    return status == OX_OK ? OX_OK : give_up(store, status);
+}
+
+enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
+    OX_ASSERT(store->in_transaction && (!store->prepared || meta_bytes == 0));
+    enum ox_status status = store->prepared ? OX_OK : prepare(store, meta, meta_bytes);
+    OX_TRY(status, block_publish(store));
+    if (status != OX_OK) {
+        return give_up(store, status);
+    }
+    end_transaction(store);
+    return OX_OK;
 }
 
 void ox_store_abort(struct ox_store *store) {

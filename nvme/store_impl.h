@@ -154,6 +154,7 @@ struct ox_store {
 
     pthread_mutex_t mutex; /* guards what a read consults while it changes: root, in_transaction, step, attempt */
     bool in_transaction;
+    bool prepared; /* the transaction's root is in `block`, all else on the drives; used by the committing thread */
     uint64_t step, attempt;
     uint32_t attempt_count;
     unsigned char *extent_states; /* enum ox_extent_state; one port at a time uses each */
@@ -200,7 +201,18 @@ bool ox_store_block_is_sealed(const void *block);
 
 /* Writes an empty store's root into every ring, without a flush. */
 OX_MUST enum ox_status ox_store_root_create(struct ox_store *store);
-/* Finds the newest intact generation and loads its table. `regions` holds both regions of each drive as read. */
-OX_MUST enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions);
+/* Finds the newest intact generation and loads its table; goes back to the generation before where that is `wanted`
+ * (NULL: the newest). `regions` holds both regions of each drive as read. Fills `offer` unless it is NULL. */
+OX_MUST enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions,
+                                        const struct ox_store_point *wanted, struct ox_store_offer *offer);
+
+enum { OX_STORE_POINT_TEXT_BYTES = 48, OX_STORE_OFFER_TEXT_BYTES = 160 };
+/* Writes "step 7", or "no commit". */
+void ox_store_point_text(const struct ox_store_point *point, char text[OX_STORE_POINT_TEXT_BYTES]);
+
+/* Why a store with one generation cannot share a transaction; the argument says which store. */
+#define OX_STORE_SINGLE_TEXT \
+    "%s has one generation (--store-generations 1) and cannot go back to the step before, so it cannot share " \
+    "transactions with other processes; use two generations"
 
 #endif

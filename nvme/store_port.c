@@ -406,7 +406,8 @@ static enum ox_status locate_read(struct ox_store *store, struct slot *slot) {
 
 static void locate_write(struct ox_store *store, struct slot *slot) {
     const uint32_t extent_idx = slot->op.extent_idx;
-    OX_ASSERT(store->in_transaction && store->root_is_newest && extent_idx < store->layout.extent_count);
+    OX_ASSERT(store->in_transaction && !store->prepared && store->root_is_newest);
+    OX_ASSERT(extent_idx < store->layout.extent_count);
     OX_ASSERT(store->extent_states[extent_idx] != OX_EXTENT_IN_FLIGHT);
     const uint32_t generation = store->root->generation ^ 1;
     slot->drive_idx = store->layout.places[extent_idx].drive_idx;
