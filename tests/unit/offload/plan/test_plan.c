@@ -3,203 +3,18 @@
 #include "offload/plan/plan.h"
 #include "offload/proof/proof.h"
 #include "base/bytes.h"
-#include "tests/kit/plan/plan_sample.h"
+#include "tests/kit/plan/plan_faults.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
 
 enum { SAMPLES = 320 };
 
-/* Takes one dependency away, or moves a buffer onto another; the checker must object whenever the result is
- * wrong. Removing a dependency that another path implies is no fault, so objections are counted. */
-static void plant_faults(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, uint64_t *objected) {
-    uint64_t counter = 1000;
-    for (int i = 0; i < 30; i++) {
-        struct ox_task *const task = &plan->tasks[plan_sample_number(seed, &counter, plan->task_count)];
-        uint32_t *const dep = &task->deps[plan_sample_number(seed, &counter, OX_LANE_COUNT)];
-        const uint32_t kept = *dep;
-        *dep = 0;
-        *objected += kept != 0 && ox_proof_check(plan, &s->in) != OX_OK;
-        *dep = kept;
-    }
-    const uint32_t self = (uint32_t)plan_sample_number(seed, &counter, plan->task_count);
-    uint32_t *const dep = &plan->tasks[self].deps[(plan->tasks[self].lane + 1) % OX_LANE_COUNT];
-    const uint32_t kept = *dep;
-    *dep = self + 2; /* on a later task */
-    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
-    *dep = kept;
-    plan->peak_bytes[OX_TIER_HOST] += s->in.budget.host_bytes;
-    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
-    plan->peak_bytes[OX_TIER_HOST] -= s->in.budget.host_bytes;
-    struct ox_buf *const small = &plan->bufs[plan->norm_buf];
-    const uint64_t offset = small->offset;
-    small->offset = plan->bufs[plan->batch_host_buf].offset;
-    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
-    small->offset = offset;
-    REQUIRE_OK(ox_proof_check(plan, &s->in));
-}
-
 /* Faults in what other parts of the model give and get. */
 enum outside_fault { DROPPED, DOUBLED, AT_WRONG_TIME, OTHER_MICRO_BATCH, OTHER_BUFFER, NOT_IN_EVERY_STEP,
                      OUTSIDE_FAULTS };
 
-struct tally {
-    uint64_t made, found;
-    uint64_t device_plans; /* plans with an update on the device, among those changed */
-    uint64_t outside[OUTSIDE_FAULTS];
-};
-
-/* The plan with one task changed must be refused; then the task is put back. */
-static void refuse_changed(const struct plan_sample *s, struct ox_plan *plan, uint32_t task_idx,
-                           const struct ox_task *changed, struct tally *tally) {
-    const struct ox_task kept = plan->tasks[task_idx];
-    plan->tasks[task_idx] = *changed;
-    tally->made++;
-    if (ox_proof_check(plan, &s->in) == OX_OK) {
-        printf("accepted: task %u (%s, unit %d, micro-batch %d) changed\n", task_idx,
-               ox_task_name(&kept), (int)kept.unit_idx, (int)kept.mb_idx);
-    } else {
-        tally->found++;
-    }
-    plan->tasks[task_idx] = kept;
-}
-
-static void drop_use(struct ox_task *task, uint32_t use_idx) {
-    task->use_count--;
-    memmove(&task->uses[use_idx], &task->uses[use_idx + 1], (task->use_count - use_idx) * sizeof *task->uses);
-}
-
-/* Draws one of the tasks of this sort; OX_NONE when the plan has none. */
-static uint32_t draw_task(const struct ox_plan *plan, uint32_t word, uint64_t seed, uint64_t *counter) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        count += ox_task_word(&plan->tasks[i]) == word;
-    }
-    uint32_t nth = count == 0 ? 0 : (uint32_t)plan_sample_number(seed, counter, count);
-    for (uint32_t i = 0; i < plan->task_count && count > 0; i++) {
-        if (ox_task_word(&plan->tasks[i]) == word && nth-- == 0) {
-            return i;
-        }
-    }
-    return OX_NONE;
-}
-
-/* Draws another buffer of the same sort in the same tier; OX_NONE when there is none. */
-static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint64_t seed, uint64_t *counter) {
-    const uint32_t from = (uint32_t)plan_sample_number(seed, counter, plan->buf_count);
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        const uint32_t at = (from + i) % plan->buf_count;
-        if (at != buf_idx && plan->bufs[at].kind == plan->bufs[buf_idx].kind &&
-            plan->bufs[at].tier == plan->bufs[buf_idx].tier) {
-            return at;
-        }
-    }
-    return OX_NONE;
-}
-
-/* Whether only one buffer can serve in the role. Weights and activations may have a second copy that does as well. */
-static bool is_unique(uint8_t role) {
-    return role == OX_USE_GRAD || role == OX_USE_GRAD_HEAD || role == OX_USE_STATE || role == OX_USE_NORM ||
-           role == OX_USE_LOSS || role == OX_USE_KEPT;
-}
-
-/* Changes one task of every sort: without its uses, with one use less, with one use turned around or on another buffer,
- * and of another unit or micro-batch. Each change makes the step mean something else. */
-static void change_effect(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
-    uint64_t counter = 5000;
-    for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
-        const uint32_t at = draw_task(plan, word, seed, &counter);
-        if (at == OX_NONE) {
-            continue;
-        }
-        const struct ox_task kept = plan->tasks[at];
-        struct ox_task changed = kept;
-        changed.use_count = 0;
-        refuse_changed(s, plan, at, &changed, tally);
-        const uint32_t use_idx = (uint32_t)plan_sample_number(seed, &counter, kept.use_count);
-        changed = kept;
-        drop_use(&changed, use_idx);
-        refuse_changed(s, plan, at, &changed, tally);
-        changed = kept;
-        changed.uses[use_idx].read = !changed.uses[use_idx].read;
-        refuse_changed(s, plan, at, &changed, tally);
-        for (uint32_t i = 0; i < kept.use_count; i++) {
-            const uint32_t sibling = draw_sibling(plan, kept.uses[i].buf_idx, seed, &counter);
-            changed = kept;
-            changed.uses[i].buf_idx = sibling;
-            if (is_unique(kept.uses[i].role) && sibling != OX_NONE) {
-                refuse_changed(s, plan, at, &changed, tally);
-            }
-        }
-        changed = kept;
-        changed.unit_idx = kept.unit_idx == 0 ? 1 : kept.unit_idx - 1;
-        refuse_changed(s, plan, at, &changed, tally);
-        changed = kept;
-        changed.grad_idx = kept.grad_idx == 0 ? 1 : kept.grad_idx - 1;
-        refuse_changed(s, plan, at, &changed, tally);
-        changed = kept;
-        changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
-        refuse_changed(s, plan, at, &changed, tally);
-        changed = kept;
-        changed.slot = kept.slot == 0 ? 1 : kept.slot - 1;
-        refuse_changed(s, plan, at, &changed, tally);
-        changed = kept;
-        changed.carried = !kept.carried;
-        refuse_changed(s, plan, at, &changed, tally);
-        for (uint8_t move = 0; move < OX_MOVE_COUNT && kept.kind == OX_TASK_MOVE; move++) {
-            changed = kept;
-            changed.move = move;
-            if (move != kept.move) {
-                refuse_changed(s, plan, at, &changed, tally);
-            }
-        }
-    }
-}
-
-/* Removes a task from the list; tasks that waited for it wait for the one before it in its lane. */
-static void take_out(struct ox_plan *plan, uint32_t task_idx) {
-    const uint8_t lane = plan->tasks[task_idx].lane;
-    uint32_t before = task_idx;
-    while (before > 0 && plan->tasks[before - 1].lane != lane) {
-        before--;
-    }
-    plan->task_count--;
-    for (uint32_t i = task_idx; i < plan->task_count; i++) {
-        plan->tasks[i] = plan->tasks[i + 1];
-        for (int j = 0; j < OX_LANE_COUNT; j++) {
-            uint32_t *const dep = &plan->tasks[i].deps[j];
-            *dep = *dep == task_idx + 1 ? before : *dep - (*dep > task_idx);
-        }
-    }
-}
-
-/* Removes one whole task of each sort. */
-static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
-    uint64_t counter = 9000;
-    for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
-        const uint32_t at = draw_task(plan, word, seed, &counter);
-        if (at == OX_NONE) {
-            continue;
-        }
-        const uint32_t count = plan->task_count;
-        struct ox_task *const kept = malloc(count * sizeof *kept);
-        CHECK(kept != NULL);
-        if (kept == NULL) {
-            return;
-        }
-        memcpy(kept, plan->tasks, count * sizeof *kept);
-        take_out(plan, at);
-        tally->made++;
-        if (ox_proof_check(plan, &s->in) == OX_OK) {
-            printf("accepted: task %u (%s) missing\n", at, ox_task_word_name(word));
-        } else {
-            tally->found++;
-        }
-        memcpy(plan->tasks, kept, count * sizeof *kept);
-        plan->task_count = count;
-        free(kept);
-    }
-}
+static uint64_t outside_made[OUTSIDE_FAULTS];
 
 /* ---- other parts of the model ---------------------------------------------------------------------- */
 
@@ -276,7 +91,7 @@ static bool plant_outside(struct ox_plan *plan, uint32_t at, enum outside_fault 
     }
     switch (fault) {
     case DROPPED:
-        take_out(plan, at);
+        plan_faults_take_out(plan, at);
         return true;
     case DOUBLED:
         double_task(plan, at);
@@ -301,7 +116,7 @@ static bool plant_outside(struct ox_plan *plan, uint32_t at, enum outside_fault 
 }
 
 /* Plants each fault in everything that other parts of the model give and get. */
-static void change_outside(const struct plan_sample *s, const struct ox_plan *plan, struct tally *tally) {
+static void change_outside(const struct plan_sample *s, const struct ox_plan *plan, struct plan_faults *tally) {
     static const char *const names[OUTSIDE_FAULTS] = {
         "dropped", "doubled", "at the wrong time", "of another micro-batch", "in another buffer", "not in every step"};
     struct ox_plan changed = *plan;
@@ -314,7 +129,7 @@ static void change_outside(const struct plan_sample *s, const struct ox_plan *pl
                 continue;
             }
             tally->made++;
-            tally->outside[fault]++;
+            outside_made[fault]++;
             if (ox_proof_check(&changed, &s->in) == OX_OK) {
                 printf("accepted: task %u (%s) %s\n", i, ox_task_name(&plan->tasks[i]), names[fault]);
             } else {
@@ -354,7 +169,7 @@ static void check_outside(const struct plan_sample *s, const struct ox_plan *pla
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
 /* Plants the faults that a reader of the plan would think of first, in every plan that has a place for them. */
-static void change_steps(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
+static void change_steps(const struct plan_sample *s, struct ox_plan *plan, struct plan_faults *tally) {
     uint32_t first_adam = OX_NONE;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         struct ox_task changed = plan->tasks[i];
@@ -366,17 +181,17 @@ static void change_steps(const struct plan_sample *s, struct ox_plan *plan, stru
             const struct ox_task *const first = &plan->tasks[first_adam];
             changed.uses[ox_task_find_use(&changed, OX_USE_GRAD)].buf_idx =
                 first->uses[ox_task_find_use(first, OX_USE_GRAD)].buf_idx;
-            refuse_changed(s, plan, i, &changed, tally);
+            plan_faults_refuse_task(s, plan, i, &changed, tally);
         } else if (moves_grad) {
             changed.last = !changed.last;
-            refuse_changed(s, plan, i, &changed, tally);
+            plan_faults_refuse_task(s, plan, i, &changed, tally);
         }
     }
 }
 
 /* Plants faults in the activations that blocks keep for their backward: a backward finds nothing, or what another block
  * kept; a forward keeps nothing, or what nobody needs; and kept activations are used twice. */
-static uint64_t change_kept(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
+static uint64_t change_kept(const struct plan_sample *s, struct ox_plan *plan, struct plan_faults *tally) {
     uint32_t last_kept = OX_NONE;
     uint64_t kept_count = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -385,83 +200,25 @@ static uint64_t change_kept(const struct plan_sample *s, struct ox_plan *plan, s
         if (use_idx >= 0) {
             const uint32_t buf_idx = changed.uses[use_idx].buf_idx;
             kept_count += changed.kind == OX_TASK_FORWARD;
-            drop_use(&changed, (uint32_t)use_idx);
-            refuse_changed(s, plan, i, &changed, tally);
+            plan_faults_drop_use(&changed, (uint32_t)use_idx);
+            plan_faults_refuse_task(s, plan, i, &changed, tally);
             changed = plan->tasks[i];
             changed.uses[use_idx].buf_idx = last_kept;
             if (last_kept != OX_NONE && last_kept != buf_idx) {
-                refuse_changed(s, plan, i, &changed, tally);
+                plan_faults_refuse_task(s, plan, i, &changed, tally);
             }
             last_kept = buf_idx;
         } else if ((changed.kind == OX_TASK_BACKWARD || changed.kind == OX_TASK_FORWARD) && last_kept != OX_NONE) {
             changed.uses[changed.use_count++] = (struct ox_use){
                 .buf_idx = last_kept, .role = OX_USE_KEPT, .read = changed.kind == OX_TASK_BACKWARD, .write = true};
-            refuse_changed(s, plan, i, &changed, tally);
+            plan_faults_refuse_task(s, plan, i, &changed, tally);
         }
     }
     return kept_count;
 }
 
-/* A size that is not exact must be refused; then it is put back. */
-static void refuse_size(const struct plan_sample *s, struct ox_plan *plan, uint64_t *size, uint64_t wrong,
-                        struct tally *tally) {
-    const uint64_t kept = *size;
-    *size = wrong;
-    tally->made++;
-    if (ox_proof_check(plan, &s->in) == OX_OK) {
-        printf("accepted: %llu bytes instead of %llu\n", (unsigned long long)wrong, (unsigned long long)kept);
-    } else {
-        tally->found++;
-    }
-    *size = kept;
-}
-
-/* Plants wrong sizes of buffers: a page short, a page too large, weights without lo, a stream that lacks a slot. */
-static void change_buffers(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        struct ox_buf *const buf = &plan->bufs[i];
-        const uint64_t bytes = buf->bytes;
-        if (buf->first_task_idx == OX_NONE && !buf->resident) {
-            continue;
-        }
-        refuse_size(s, plan, &buf->bytes, bytes - OX_IO_ALIGN_BYTES, tally);
-        refuse_size(s, plan, &buf->bytes, bytes + OX_IO_ALIGN_BYTES, tally);
-        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.fp32 && bytes > s->elems[buf->unit_idx] * 2) {
-            refuse_size(s, plan, &buf->bytes, s->elems[buf->unit_idx] * 2, tally);
-        }
-        if (buf->kind == OX_BUF_STREAM) {
-            refuse_size(s, plan, &buf->bytes, bytes - ox_plan_stream_slot_bytes(&s->in), tally);
-        }
-    }
-}
-
-/* Plants wrong extents of the spool, wrong sums of the plan, and wrong bytes of tasks. */
-static void change_sums(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
-    for (uint32_t i = 0; i < plan->spool_count; i++) {
-        const uint64_t bytes = plan->spool_bytes[i];
-        refuse_size(s, plan, &plan->spool_bytes[i], bytes + OX_IO_ALIGN_BYTES, tally);
-        if (bytes > 0) {
-            refuse_size(s, plan, &plan->spool_bytes[i], bytes - OX_IO_ALIGN_BYTES, tally);
-        }
-    }
-    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
-        refuse_size(s, plan, &plan->peak_bytes[tier], plan->peak_bytes[tier] + OX_IO_ALIGN_BYTES, tally);
-        refuse_size(s, plan, &plan->peak_bytes[tier], plan->peak_bytes[tier] - OX_IO_ALIGN_BYTES, tally);
-        refuse_size(s, plan, &plan->resident_bytes[tier], plan->resident_bytes[tier] + OX_IO_ALIGN_BYTES, tally);
-        refuse_size(s, plan, &plan->resident_bytes[tier], plan->resident_bytes[tier] - OX_IO_ALIGN_BYTES, tally);
-    }
-    refuse_size(s, plan, &plan->stored_weight_bytes, plan->stored_weight_bytes + 1, tally);
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            refuse_size(s, plan, &plan->traffic[link][kind], plan->traffic[link][kind] + 1, tally);
-        }
-    }
-    for (uint32_t i = 0; i < plan->task_count; i += 1 + plan->task_count / 50) {
-        refuse_size(s, plan, &plan->tasks[i].bytes, plan->tasks[i].bytes + 1, tally);
-    }
-}
-
-static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan, uint64_t *bytes, struct tally *tally) {
+static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan, uint64_t *bytes,
+                        struct plan_faults *tally) {
     *bytes += OX_IO_ALIGN_BYTES;
     tally->made++;
     if (ox_proof_check(plan, &s->in) == OX_OK) {
@@ -473,7 +230,7 @@ static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan,
 }
 
 /* Each unit's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
-static void change_facts(struct plan_sample *s, const struct ox_plan *plan, struct tally *tally) {
+static void change_facts(struct plan_sample *s, const struct ox_plan *plan, struct plan_faults *tally) {
     uint32_t behind = 0; /* blocks */
     for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
         struct ox_plan_unit *const unit = &s->model.units[s->in.model.stages[i - 1]];
@@ -551,7 +308,7 @@ static uint64_t bytes_before(const struct ox_plan *plan) {
 }
 
 /* A gradient that an evaluation would lose: its home given away, or another one than training has. */
-static void lose_gradients(const struct plan_sample *s, const struct ox_plans *plans, struct tally *tally) {
+static void lose_gradients(const struct plan_sample *s, const struct ox_plans *plans, struct plan_faults *tally) {
     struct ox_plan *const eval = plans->eval_after_step;
     for (uint32_t i = 0; i < eval->buf_count; i++) {
         struct ox_buf *const buf = &eval->bufs[i];
@@ -574,7 +331,7 @@ static void lose_gradients(const struct plan_sample *s, const struct ox_plans *p
 
 /* The evaluation that follows a step brings the update of that step with it, as the next step would. */
 static uint64_t check_eval_after_step(const struct plan_sample *s, const struct ox_plans *plans, uint64_t seed,
-                                      struct tally *tally) {
+                                      struct plan_faults *tally) {
     struct ox_plan *const eval = plans->eval_after_step;
     REQUIRE_OK(ox_proof_check_pair(plans->train, plans->eval));
     CHECK((eval != NULL) == s->in.placement.overlap);
@@ -587,9 +344,9 @@ static uint64_t check_eval_after_step(const struct plan_sample *s, const struct 
     CHECK(eval->peak_bytes[OX_TIER_HOST] <= s->in.budget.host_bytes);
     CHECK(eval->peak_bytes[OX_TIER_DEVICE] <= s->in.budget.device_bytes);
     if (seed % 3 == 0 && seed <= SAMPLES) {
-        plant_faults(s, eval, seed, &ignored);
-        change_effect(s, eval, seed, tally);
-        drop_tasks(s, eval, seed, tally);
+        plan_faults_deps(s, eval, seed, &ignored);
+        plan_faults_effects(s, eval, seed, tally);
+        plan_faults_drop_tasks(s, eval, seed, tally);
         change_steps(s, eval, tally);
         lose_gradients(s, plans, tally);
         change_outside(s, eval, tally);
@@ -617,7 +374,8 @@ static void take_advice(struct plan_sample *s) {
 
 static void test_random_plans(uint64_t count) {
     uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0, one_generation = 0, parts = 0;
-    struct tally tally = {0}, sizes = {0};
+    uint64_t device_plans = 0; /* with an update on the device, among those changed */
+    struct plan_faults tally = {0}, sizes = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct plan_sample s;
         plan_sample_draw(&s, seed);
@@ -634,22 +392,22 @@ static void test_random_plans(uint64_t count) {
             one_generation += s.in.budget.nvme_bytes > 0 && s.in.budget.generations == 1;
             early += refuse_one_generation(&s, plans.train);
             if (seed <= SAMPLES) {
-                plant_faults(&s, plans.train, seed, &objected);
+                plan_faults_deps(&s, plans.train, seed, &objected);
             }
             if (seed % 3 == 0 && seed <= SAMPLES) {
-                tally.device_plans += plans.train->counts_buf != OX_NONE;
-                change_effect(&s, plans.train, seed, &tally);
-                drop_tasks(&s, plans.train, seed, &tally);
+                device_plans += plans.train->counts_buf != OX_NONE;
+                plan_faults_effects(&s, plans.train, seed, &tally);
+                plan_faults_drop_tasks(&s, plans.train, seed, &tally);
                 change_steps(&s, plans.train, &tally);
                 kept += change_kept(&s, plans.train, &tally);
                 change_facts(&s, plans.train, &tally);
                 change_outside(&s, plans.train, &tally);
                 change_outside(&s, plans.eval, &tally);
-                change_effect(&s, plans.eval, seed, &tally);
-                change_buffers(&s, plans.train, &sizes);
-                change_sums(&s, plans.train, &sizes);
-                change_buffers(&s, plans.eval, &sizes);
-                change_sums(&s, plans.eval, &sizes);
+                plan_faults_effects(&s, plans.eval, seed, &tally);
+                plan_faults_buffers(&s, plans.train, &sizes);
+                plan_faults_sums(&s, plans.train, &sizes);
+                plan_faults_buffers(&s, plans.eval, &sizes);
+                plan_faults_sums(&s, plans.eval, &sizes);
             }
             after_steps += check_eval_after_step(&s, &plans, seed, &tally);
         } else {
@@ -672,13 +430,13 @@ static void test_random_plans(uint64_t count) {
            (unsigned long long)tally.found, (unsigned long long)tally.made);
     printf("%llu of %llu wrong sizes\n", (unsigned long long)sizes.found, (unsigned long long)sizes.made);
     CHECK(sizes.found == sizes.made && sizes.made > 10000);
-    CHECK(tally.found == tally.made && tally.made > 5000 && tally.device_plans >= 5);
+    CHECK(tally.found == tally.made && tally.made > 5000 && device_plans >= 5);
     CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
     CHECK(one_generation > 20 && parts > 80);
     printf("%llu plans of parts of a model; faults in what others give and get:", (unsigned long long)parts);
     for (int fault = 0; fault < OUTSIDE_FAULTS; fault++) {
-        printf(" %llu", (unsigned long long)tally.outside[fault]);
-        CHECK(tally.outside[fault] > 100);
+        printf(" %llu", (unsigned long long)outside_made[fault]);
+        CHECK(outside_made[fault] > 100);
     }
     printf("\n");
 }
