@@ -22,8 +22,8 @@ struct visit {
 static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_homes *const homes = ox_build_homes(b, unit_idx);
-    const uint64_t elems = ox_build_unit(b, unit_idx)->elem_count;
-    s->weights_home[unit_idx] = s->state_home[unit_idx] = OX_NONE;
+    const uint64_t elems = b->in->table->shards[unit_idx].elem_count;
+    s->weights_home[unit_idx] = s->state_home[unit_idx] = s->gathered[unit_idx] = OX_NONE;
     if (homes->weights != OX_TIER_NVME) {
         const uint64_t bytes = ox_plan_lo_in_state(b->in, unit_idx) ? elems * OX_HI_BYTES
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
@@ -32,6 +32,10 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only) {
         s->state_home[unit_idx] = ox_build_resident(b, OX_BUF_STATE, homes->state,
                                                     ox_shard_state_bytes(b->in->table, elems), unit_idx);
+    }
+    if (ox_plan_has_resident_gathered(b->in)) {
+        s->gathered[unit_idx] = ox_build_resident(b, OX_BUF_GATHERED, b->compute,
+                                                  ox_plan_whole_weight_bytes(b->in, unit_idx), unit_idx);
     }
 }
 
@@ -51,10 +55,8 @@ static void place_homes(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
-    uint64_t partials_bytes = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         place_unit_homes(b, i);
-        partials_bytes += ox_plan_partials_bytes(b->in, i);
     }
     for (uint32_t i = 0; i < plan->grad_count; i++) {
         s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
@@ -68,7 +70,7 @@ static void place_homes(struct ox_builder *b) {
     }
     plan->const_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
     place_losses(b);
-    plan->norm_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, partials_bytes, OX_NONE);
+    plan->norm_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, ox_plan_norm_bytes(b->in), OX_NONE);
     plan->batch_host_buf = ox_build_resident(b, OX_BUF_BATCH, OX_TIER_HOST,
                                              model->batch_bytes * plan->micro_batches, OX_NONE);
 }
@@ -85,9 +87,30 @@ static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t targe
     ox_build_count_move(b, read);
 }
 
-/* Returns the buffer where compute reads the planes of a unit, and emits the transfers that fill it. `first`: this is
- * the plan's first use of the unit, at which an overlapped optimizer updates it. */
-static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
+/* Whether compute reads lo in the state, because planes and state have their home in compute memory. */
+static bool reads_state(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_build_homes(b, unit_idx)->weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx);
+}
+
+/* Brings a whole unit together in compute memory, where each rank has its slice in `slice`. Returns its buffer. */
+static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t slice) {
+    const uint64_t bytes = ox_plan_whole_weight_bytes(b->in, unit_idx);
+    uint32_t *const whole = &b->scratch->gathered[unit_idx];
+    if (!ox_plan_has_resident_gathered(b->in)) {
+        *whole = ox_build_buf(b, OX_BUF_GATHERED, b->compute, bytes, unit_idx);
+    }
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_LINK, slice, *whole);
+    task->unit_idx = unit_idx;
+    if (reads_state(b, unit_idx)) {
+        ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
+    }
+    ox_build_count_gather(b, task, ox_plan_weight_bytes(b->in, unit_idx), bytes);
+    return *whole;
+}
+
+/* Returns the buffer that has the planes of a unit, or those of the rank's slice, in compute memory, and emits the
+ * transfers that fill it. */
+static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first) {
     const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
     uint32_t at = b->scratch->weights_home[unit_idx];
@@ -112,11 +135,21 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
     return target;
 }
 
+/* Returns the buffer where compute reads the planes of a unit, and emits the transfers that fill it. `first`: this is
+ * the plan's first use of the unit, at which an overlapped optimizer updates it. */
+static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
+    if (ox_plan_keeps_gathered(b->in) && !first) {
+        return b->scratch->gathered[unit_idx];
+    }
+    const uint32_t at = fetch_slice(b, unit_idx, first);
+    return ox_plan_gathers(b->in) ? gather_weights(b, unit_idx, at) : at;
+}
+
 /* A kernel's uses of planes: hi, and for fp32 compute lo, which may lie in the state. */
 static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
                          bool is_table) {
     ox_build_reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
-    if (ox_build_homes(b, unit_idx)->weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx)) {
+    if (reads_state(b, unit_idx) && !ox_plan_gathers(b->in)) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], is_table ? OX_USE_TABLE_STATE : OX_USE_STATE);
     }
 }
@@ -465,7 +498,7 @@ static void sum_nvme(struct ox_builder *b) {
     const uint64_t generations = ox_plan_generations(&b->in->budget);
     uint64_t weights = 0, state = 0, spool = 0;
     for (uint32_t i = 0; i < plan->unit_count && store; i++) {
-        weights += generations * b->in->model.units[i].elem_count * OX_HI_BYTES;
+        weights += generations * b->in->table->shards[i].elem_count * OX_HI_BYTES;
         state += generations * ox_shard_stored_bytes(b->in->table, i);
     }
     for (uint32_t i = 0; i < plan->spool_count; i++) {

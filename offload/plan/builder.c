@@ -8,10 +8,10 @@
 
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
                       uint32_t unit_idx) {
-    OX_ASSERT(b->plan->buf_count < b->plan->buf_cap && bytes > 0);
+    OX_ASSERT(b->plan->buf_count < b->plan->buf_cap && (bytes > 0 || ox_plan_rank_count(b->in) > 1));
     struct ox_buf *const buf = &b->plan->bufs[b->plan->buf_count];
     memset(buf, 0, sizeof *buf);
-    buf->bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+    buf->bytes = ox_align_up(ox_max_u64(bytes, 1), OX_IO_ALIGN_BYTES);
     buf->unit_idx = unit_idx;
     buf->grad_idx = OX_NONE;
     buf->kind = (uint8_t)kind;
@@ -93,6 +93,12 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task) {
     ox_build_count(b, task, ox_lane_link((enum ox_lane_id)task->lane), ox_task_traffic(task),
                    ox_plan_move_bytes(b->in, task));
+}
+
+void ox_build_count_gather(struct ox_builder *b, struct ox_task *task, uint64_t own, uint64_t whole) {
+    const struct ox_peer_bytes bytes = ox_plan_gather_bytes(b->in, own, whole);
+    ox_build_count(b, task, OX_LINK_PEER_IN, ox_task_traffic(task), bytes.in);
+    ox_build_count(b, task, OX_LINK_PEER_OUT, ox_task_traffic(task), bytes.out);
 }
 
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,

@@ -48,7 +48,8 @@ static inline uint32_t ox_build_tile_first(const struct ox_builder *b, uint32_t 
     return (uint32_t)((uint64_t)b->plan->micro_batches * tile / b->in->placement.tiles);
 }
 
-/* Adds a buffer and returns its index; `bytes` is rounded up to whole pages. A resident one lasts between steps. */
+/* Adds a buffer and returns its index; `bytes` is rounded up to whole pages, of which that of an empty slice has one. A
+ * resident one lasts between steps. */
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
                       uint32_t unit_idx);
 uint32_t ox_build_resident(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
@@ -73,6 +74,8 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
                               uint32_t target);
 /* Counts the bytes of a move, after unit, gradient or micro-batch were filled in. */
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
+/* Counts what a gather takes and gives, of which the rank has `own` bytes of `whole`. */
+void ox_build_count_gather(struct ox_builder *b, struct ox_task *task, uint64_t own, uint64_t whole);
 /* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes);

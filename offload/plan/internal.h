@@ -37,6 +37,7 @@ struct ox_plan_scratch {
     uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */
     uint32_t *partials;   /* per unit: square sums of its gradient, on the device */
     bool *keeps;          /* per unit: a block that keeps what its backward needs */
+    uint32_t *gathered;   /* per unit: the whole unit, gathered last or to be gathered there, or OX_NONE */
     uint32_t *weights_at; /* per visit: planes where compute reads    */
     uint32_t *table_at;   /* per visit: planes of the tied table       */
     uint32_t *act;        /* (unit_count, micro_batches): activation checkpoints */

@@ -44,7 +44,7 @@ static void set_when(struct ox_task *task, enum when when, uint32_t carried_fact
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    const uint64_t elems = input->model.units[unit_idx].elem_count;
+    const uint64_t elems = input->table->shards[unit_idx].elem_count;
     const uint64_t state = ox_shard_stored_bytes(input->table, unit_idx), hi = elems * OX_HI_BYTES;
     uint64_t *const reads = traffic[OX_LINK_NVME_READ], *const writes = traffic[OX_LINK_NVME_WRITE];
     if (!work.updates) {

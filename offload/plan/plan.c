@@ -32,7 +32,15 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32
 }
 
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->table->shards[unit_idx].elem_count * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+}
+
+uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.units[unit_idx].elem_count * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+}
+
+struct ox_peer_bytes ox_plan_gather_bytes(const struct ox_plan_input *input, uint64_t own, uint64_t whole) {
+    return (struct ox_peer_bytes){.in = whole - own, .out = own * (ox_plan_rank_count(input) - 1)};
 }
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -97,7 +105,7 @@ static uint64_t outside_bytes(const struct ox_plan_unit *unit, const struct ox_t
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
     const bool of_drives = task->lane == OX_LANE_NVME_READ || task->lane == OX_LANE_NVME_WRITE;
-    OX_ASSERT(task->kind == OX_TASK_MOVE);
+    OX_ASSERT(task->kind == OX_TASK_MOVE && task->lane != OX_LANE_LINK);
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
     case OX_MOVE_PLANES:
@@ -124,7 +132,15 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
 }
 
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_div_up(input->model.units[unit_idx].elem_count, OX_GROUP_ELEMS) * sizeof(double);
+    return input->table->shards[unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double);
+}
+
+uint64_t ox_plan_norm_bytes(const struct ox_plan_input *input) {
+    uint64_t groups = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        groups += input->model.units[i].elem_count / OX_GROUP_ELEMS;
+    }
+    return groups * sizeof(double);
 }
 
 uint32_t ox_plan_block_count(const struct ox_plan_model *model) {
@@ -209,6 +225,7 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     scratch->grad_speculative = place(memory, grads, sizeof(uint32_t));
     scratch->partials = place(memory, units, sizeof(uint32_t));
     scratch->keeps = place(memory, units, sizeof(bool));
+    scratch->gathered = place(memory, units, sizeof(uint32_t));
     scratch->weights_at = place(memory, scratch->visit_cap, sizeof(uint32_t));
     scratch->table_at = place(memory, scratch->visit_cap, sizeof(uint32_t));
     scratch->act = place(memory, units * micro_batches, sizeof(uint32_t));
@@ -250,12 +267,14 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
      * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and what goes with
-     * it. With several sum groups each gradient has a task to clear and one to fold for each of them. */
+     * it. With several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have
+     * slices, a tile also gathers the weights for two visits of a unit and a second use. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * units;
+    const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * (2 * units + 1) : 0;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + folds + 64;
+        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + folds + gathers + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);
@@ -265,7 +284,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     shape.plan.grad_count = (uint32_t)grads;
     shape.plan.micro_batches = (uint32_t)micro_batches;
     shape.plan.task_cap = (uint32_t)tasks;
-    shape.plan.buf_cap = (uint32_t)(tasks + 5 * units + 16);
+    shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_has_resident_gathered(input) ? 6 : 5) * units + 16);
     shape.plan.spool_count = (uint32_t)(grads + units * micro_batches);
     shape.scratch.visit_cap = (uint32_t)visits;
     struct tables memory = {.base = NULL, .used = sizeof shape};

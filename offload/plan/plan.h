@@ -92,6 +92,7 @@ enum ox_buf_kind {
     OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_JOINED, OX_BUF_SCRATCH, OX_BUF_BATCH,
     OX_BUF_STREAM, /* slots of the optimizer's stream */
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
+    OX_BUF_GATHERED, /* planes of a whole unit, of which each rank has a slice */
     OX_BUF_KIND_COUNT
 };
 const char *ox_buf_name(enum ox_buf_kind kind);
@@ -333,6 +334,17 @@ struct ox_plan_input {
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;
 }
+/* Whether ranks have slices of the weights, so that a unit is gathered in compute memory before compute reads it; and
+ * whether a unit that was gathered stays until its last use in the step, or, resident, beyond it. */
+static inline bool ox_plan_gathers(const struct ox_plan_input *input) {
+    return ox_plan_rank_count(input) > 1 && input->ranks.sharding <= OX_SHARDING_STATE;
+}
+static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input) {
+    return ox_plan_gathers(input) && input->ranks.sharding != OX_SHARDING_FULL;
+}
+static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *input) {
+    return ox_plan_keeps_gathered(input) && input->ranks.sharding != OX_SHARDING_STEP;
+}
 /* How many links and lanes a step has: those between ranks come last. */
 static inline int ox_plan_link_count(const struct ox_plan_input *input) {
     return ox_plan_rank_count(input) > 1 ? OX_LINK_COUNT : OX_LINK_OF_ONE_COUNT;
@@ -419,7 +431,14 @@ int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx);
 uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
 
-/* Bytes that a MOVE carries, also where they do not count as traffic. */
+/* Bytes that a rank gets from others and gives to them. */
+struct ox_peer_bytes {
+    uint64_t in, out;
+};
+/* Those of a gather of something of which the rank has `own` bytes of `whole`. */
+struct ox_peer_bytes ox_plan_gather_bytes(const struct ox_plan_input *input, uint64_t own, uint64_t whole);
+
+/* Bytes that a MOVE carries, also where they do not count as traffic; those of the lane LINK cross two links. */
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task);
 
 /* Whether the task is an update on the host, not on the device. */
@@ -430,10 +449,13 @@ static inline bool ox_task_updates_on_host(const struct ox_task *task) {
 /* How many units are blocks. */
 uint32_t ox_plan_block_count(const struct ox_plan_model *model);
 
-/* Bytes of the planes of a unit that compute needs: hi, and for fp32 also lo. */
+/* Bytes of the planes that compute needs, hi and for fp32 also lo: of the rank's slice of a unit, which is the unit
+ * where ranks divide no weights, and of the whole unit. */
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Bytes of the partial sums of a unit's gradient norm. */
+uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Bytes of the partial sums of the norm: of the rank's slice of a unit's gradient, and of all units. */
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+uint64_t ox_plan_norm_bytes(const struct ox_plan_input *input);
 /* Whether the unit's state lives on the device, where the unit is then updated. Its weights and gradient live there
  * too, so that only the partial sums of the norm cross the link. */
 bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx);

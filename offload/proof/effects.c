@@ -31,6 +31,7 @@ enum {
     ON_WRITE = 1 << OX_LANE_NVME_WRITE,
     ON_REDUCE = 1 << OX_LANE_REDUCE,
     ON_ADAM = 1 << OX_LANE_ADAM,
+    ON_LINK = 1 << OX_LANE_LINK,
     ON_ALL_ROUTES = ON_H2D | ON_D2H | ON_READ | ON_WRITE,
 };
 
@@ -58,7 +59,7 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_COMMIT] = {ON_ADAM, OF_STEP, false, true, true},
 };
 static const struct rule move_rules[OX_MOVE_COUNT] = {
-    [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D, OF_UNIT, false, false, false},
+    [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D | ON_LINK, OF_UNIT, false, false, false},
     [OX_MOVE_PLANES] = {ON_D2H | ON_H2D, OF_UNIT, false, true, true},
     [OX_MOVE_ACT] = {ON_ALL_ROUTES, OF_UNIT, true, true, false},
     [OX_MOVE_GRAD] = {ON_ALL_ROUTES, OF_GRADIENT, false, true, false},

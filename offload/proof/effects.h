@@ -13,8 +13,9 @@ extern "C" {
 /* What a buffer holds. NOTHING is zero: what the last step left in the buffer may not be read. */
 enum ox_holding {
     NOTHING,
-    PLANES,   /* planes of unit `idx` in version `count` */
-    STATE,    /* optimizer state of unit `idx` in version `count` */
+    PLANES,   /* planes of what the rank has of unit `idx`, in version `count` */
+    GATHERED, /* planes of the whole unit `idx`, of which each rank has a part */
+    STATE,    /* optimizer state of what the rank has of unit `idx`, in version `count` */
     JOINED,   /* fp32 weights of unit `idx` */
     ACT,      /* input of unit `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
     ACT_GRAD, /* gradient of such activations */

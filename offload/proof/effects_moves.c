@@ -62,6 +62,23 @@ static void move_weights(struct effects *e, struct route route, uint32_t unit_id
     ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, planes);
 }
 
+/* A unit is gathered in compute memory from the parts of all ranks, of which this rank gives its own to each of the
+ * others. */
+static void gather_weights(struct effects *e, uint32_t unit_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint64_t own = ox_proof_planes_bytes(e->in, unit_idx), whole = ox_proof_whole_bytes(e->in, unit_idx);
+    if (!ox_proof_gathers(e->in)) {
+        ox_effects_reject(e, "gathers a unit of which every rank has the whole");
+    }
+    ox_effects_need(e, OX_USE_SOURCE, tier, ox_content(PLANES, unit_idx, CURRENT));
+    if (ox_proof_homes(e->in, unit_idx)->weights == tier && ox_proof_lo_in_state(e->in, unit_idx)) {
+        ox_effects_need(e, OX_USE_STATE, tier, ox_content(STATE, unit_idx, CURRENT));
+    }
+    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(GATHERED, unit_idx, 0));
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_WEIGHTS, whole - own);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_WEIGHTS, own * (ox_proof_ranks(e->in) - 1));
+}
+
 /* Planes that live on the device move to the optimizer on the host; its new planes move back. */
 static void move_planes(struct effects *e, struct route route, uint32_t unit_idx) {
     const uint32_t before = e->task->carried ? OLD : CURRENT;
@@ -147,7 +164,11 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx) {
     const struct route route = route_of(e);
     switch ((enum ox_move)e->task->move) {
     case OX_MOVE_WEIGHTS:
-        move_weights(e, route, unit_idx);
+        if (e->task->lane == OX_LANE_LINK) {
+            gather_weights(e, unit_idx);
+        } else {
+            move_weights(e, route, unit_idx);
+        }
         break;
     case OX_MOVE_PLANES:
         move_planes(e, route, unit_idx);

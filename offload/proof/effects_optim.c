@@ -91,7 +91,7 @@ static bool is_written(const struct effects *e) {
 static void count_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const bool speculative = e->overlap && !e->task->carried, all = is_from_store(e);
-    const uint64_t hi = ox_proof_elems(e->in, unit_idx) * sizeof(uint16_t);
+    const uint64_t hi = ox_proof_own_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                 homes->grad == OX_TIER_NVME && !speculative ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);

@@ -3,9 +3,13 @@
 
 /* ---- what several kinds of tasks need --------------------------------------------------------------- */
 
-/* Demands the planes of a unit where its kernels read them; lo may lie in the state. */
+/* Demands the planes of a unit where its kernels read them: gathered, or as they are, when lo may lie in the state. */
 static void need_planes(struct effects *e, uint32_t unit_idx, bool is_table) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
+    if (ox_proof_gathers(e->in)) {
+        ox_effects_need(e, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, tier, ox_content(GATHERED, unit_idx, 0));
+        return;
+    }
     ox_effects_need(e, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, tier, ox_content(PLANES, unit_idx, CURRENT));
     if (ox_proof_homes(e->in, unit_idx)->weights == tier && ox_proof_lo_in_state(e->in, unit_idx)) {
         ox_effects_need(e, is_table ? OX_USE_TABLE_STATE : OX_USE_STATE, tier, ox_content(STATE, unit_idx, CURRENT));

@@ -12,7 +12,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [TOTAL] = OX_BUF_GRAD,    [PACKED] = OX_BUF_GRAD,    [REDUCED] = OX_BUF_GRAD,   [BATCH] = OX_BUF_BATCH,
         [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
-        [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,
+        [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -27,6 +27,8 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     switch ((enum ox_holding)content.what) {
     case PLANES:
         return at_home ? ox_proof_weights_home_bytes(e->in, content.idx) : ox_proof_planes_bytes(e->in, content.idx);
+    case GATHERED:
+        return ox_proof_whole_bytes(e->in, content.idx);
     case STATE:
         return ox_proof_state_bytes(e->in, content.idx);
     case JOINED:
@@ -123,7 +125,8 @@ void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content cont
     if (buf->kind != kind_of((enum ox_holding)content.what)) {
         ox_effects_reject(e, "writes to a buffer of another kind");
     }
-    ox_effects_need_bytes(e, buf_idx, ox_effects_bytes(e, content, buf->resident));
+    /* What a rank has nothing of takes a page. */
+    ox_effects_need_bytes(e, buf_idx, ox_max_u64(ox_effects_bytes(e, content, buf->resident), 1));
     e->held[buf_idx] = content;
 }
 

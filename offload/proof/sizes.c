@@ -9,9 +9,26 @@ static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
 /* ---- planes and state ------------------------------------------------------------------------------ */
 
-uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
+    const uint64_t elems = ox_proof_elems(input, unit_idx), chunk = input->table->chunk_elems;
+    const uint64_t ranks = ox_proof_divides(input) ? ox_proof_ranks(input) : 1;
+    const uint64_t chunks = (elems + chunk - 1) / chunk, most = (chunks + ranks - 1) / ranks * chunk;
+    const uint64_t before = ranks > 1 ? most * rank_idx : 0;
+    const uint64_t first = before < elems ? before : elems, left = elems - first;
+    return (struct ox_proof_part){.first = first, .count = left < most ? left : most};
+}
+
+static uint64_t bytes_of_planes(const struct ox_plan_input *input, uint64_t elems) {
     const uint64_t planes = input->model.fp32 ? 2 : 1;
-    return ox_proof_elems(input, unit_idx) * planes * HALF_BYTES;
+    return elems * planes * HALF_BYTES;
+}
+
+uint64_t ox_proof_whole_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return bytes_of_planes(input, ox_proof_elems(input, unit_idx));
+}
+
+uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return bytes_of_planes(input, ox_proof_own_elems(input, unit_idx));
 }
 
 bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -22,7 +39,7 @@ bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) 
 }
 
 uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_lo_in_state(input, unit_idx) ? ox_proof_elems(input, unit_idx) * HALF_BYTES
+    return ox_proof_lo_in_state(input, unit_idx) ? ox_proof_own_elems(input, unit_idx) * HALF_BYTES
                                                  : ox_proof_planes_bytes(input, unit_idx);
 }
 
@@ -38,11 +55,11 @@ static uint64_t piece_of_state(const struct ox_plan_input *input, uint64_t elems
 }
 
 uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return piece_of_state(input, ox_proof_elems(input, unit_idx));
+    return piece_of_state(input, ox_proof_own_elems(input, unit_idx));
 }
 
 uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint64_t elems = ox_proof_elems(input, unit_idx), chunk = input->table->chunk_elems;
+    const uint64_t elems = ox_proof_own_elems(input, unit_idx), chunk = input->table->chunk_elems;
     return elems / chunk * piece_of_state(input, chunk) + piece_of_state(input, elems % chunk);
 }
 
@@ -63,7 +80,7 @@ uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_
 }
 
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_elems(input, unit_idx) * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
+    return ox_proof_own_elems(input, unit_idx) * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
 }
 
 /* With several tiles the home also takes fp32 partial sums, all slots that hold one between two tiles, unless the sum
@@ -79,10 +96,21 @@ uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t gr
     return bytes;
 }
 
-uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint64_t elems = ox_proof_elems(input, unit_idx);
+static uint64_t square_sums_bytes(uint64_t elems) {
     const uint64_t groups = elems / OX_GROUP_ELEMS + (elems % OX_GROUP_ELEMS != 0);
     return groups * SUM_OF_SQUARES_BYTES;
+}
+
+uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return square_sums_bytes(ox_proof_own_elems(input, unit_idx));
+}
+
+uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        bytes += square_sums_bytes(ox_proof_elems(input, i));
+    }
+    return bytes;
 }
 
 /* ---- order ----------------------------------------------------------------------------------------- */

@@ -13,6 +13,26 @@ extern "C" {
 static inline uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.units[unit_idx].elem_count;
 }
+static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
+    return input->ranks.count > 1 ? input->ranks.count : 1;
+}
+/* Whether each rank has its own part of the units' weights and state; and whether compute reads what is gathered from
+ * these parts. */
+static inline bool ox_proof_divides(const struct ox_plan_input *input) {
+    return ox_proof_ranks(input) > 1 && input->ranks.sharding != OX_SHARDING_NONE;
+}
+static inline bool ox_proof_gathers(const struct ox_plan_input *input) {
+    return ox_proof_divides(input) && input->ranks.sharding != OX_SHARDING_SHARED;
+}
+/* The elements of a unit that a rank has, [first, first + count). The chunks of a unit go to the ranks in order, to
+ * each as many as the largest part has, until there are none left. */
+struct ox_proof_part {
+    uint64_t first, count;
+};
+struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx);
+static inline uint64_t ox_proof_own_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_part_of(input, unit_idx, input->ranks.idx).count;
+}
 static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return &input->table->shards[unit_idx].homes;
 }
@@ -26,7 +46,9 @@ static inline uint32_t ox_proof_generations(const struct ox_plan_input *input) {
     return input->budget.generations == 1 ? 1 : 2;
 }
 
-/* Planes as compute needs them: hi, followed by lo if compute is fp32. */
+/* Planes as compute needs them, hi, followed by lo if compute is fp32: of the whole unit, and of what this rank has of
+ * it. All that follows is of what the rank has. */
+uint64_t ox_proof_whole_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether fp32 compute finds lo in the state, because weights and state have their home in the same memory. */
 bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -47,7 +69,8 @@ uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit
 /* Bytes of a gradient's home, in memory or in the spool: the widest form in which the gradient leaves the memory where
  * it is summed. */
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
-/* Square sums of a finished gradient, one per group of elements. */
+/* Square sums of a finished gradient, one per group of elements; and those of all units and ranks. */
+uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input);
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
 /* The unit of the first and of the last stage. Where the first is no embedding, its input arrives from another part of

@@ -13,10 +13,6 @@ static bool has_gradients(const struct ox_plan *plan, const struct ox_plan_input
 
 /* Bytes of a buffer that the executor knows by name; 0: there is no such buffer. */
 static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
-    uint64_t partials = 0;
-    for (uint32_t i = 0; i < plan->unit_count; i++) {
-        partials += ox_proof_partials_bytes(input, i);
-    }
     const struct {
         uint32_t buf_idx;
         uint64_t bytes;
@@ -24,7 +20,7 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
         {plan->const_buf, input->model.const_bytes > 0 ? input->model.const_bytes : 1},
         {plan->loss_buf, 8 * (uint64_t)plan->micro_batches},
         {plan->loss_host_buf, 8 * (uint64_t)plan->micro_batches},
-        {plan->norm_buf, partials},
+        {plan->norm_buf, ox_proof_norms_bytes(input)},
         {plan->counts_buf, 8 * (uint64_t)plan->unit_count},
         {plan->nonfinite_buf, 8 * (uint64_t)plan->unit_count},
         {plan->written_buf, 1},
@@ -37,17 +33,25 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
     return 0;
 }
 
+/* Whether whole units have a place in compute memory also between steps. */
+static bool stays_gathered(const struct ox_plan_input *input) {
+    const enum ox_sharding sharding = input->ranks.sharding;
+    return ox_proof_gathers(input) && (sharding == OX_SHARDING_GRAD || sharding == OX_SHARDING_STATE);
+}
+
 /* Bytes that a resident buffer must have, whether or not this plan fills it; 0: no step needs it. A gradient's extent
  * on the drives has the same size if it is not resident. */
 static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
     const bool of_unit = buf->unit_idx < plan->unit_count;
     const bool of_gradient = buf->grad_idx < plan->grad_count;
-    switch ((enum ox_buf_kind)buf->kind) {
+    switch ((enum ox_buf_kind)buf->kind) { /* a rank that has nothing of a unit has a page for it */
     case OX_BUF_WEIGHTS:
-        return of_unit ? ox_proof_weights_home_bytes(input, buf->unit_idx) : 0;
+        return of_unit ? ox_max_u64(ox_proof_weights_home_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_STATE:
-        return of_unit && !input->model.eval_only ? ox_proof_state_bytes(input, buf->unit_idx) : 0;
+        return of_unit && !input->model.eval_only ? ox_max_u64(ox_proof_state_bytes(input, buf->unit_idx), 1) : 0;
+    case OX_BUF_GATHERED:
+        return of_unit && stays_gathered(input) ? ox_proof_whole_bytes(input, buf->unit_idx) : 0;
     case OX_BUF_GRAD:
         return of_gradient && !input->model.eval_only ? ox_proof_grad_home_bytes(input, buf->grad_idx) : 0;
     case OX_BUF_BATCH:
@@ -121,7 +125,7 @@ static enum ox_status check_store(const struct ox_plan *plan, const struct ox_pl
     const uint64_t copies = store ? ox_proof_generations(input) : 0;
     uint64_t weights = 0, state = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        weights += copies * ox_proof_elems(input, i) * sizeof(uint16_t);
+        weights += copies * ox_proof_own_elems(input, i) * sizeof(uint16_t);
         state += copies * ox_proof_stored_state_bytes(input, i);
     }
     const uint64_t peak = weights + state + spool + (store ? input->budget.nvme_fixed_bytes : 0);
@@ -134,9 +138,25 @@ static enum ox_status check_store(const struct ox_plan *plan, const struct ox_pl
     return OX_OK;
 }
 
+/* Checks that the shard table is that of the plan's rank. */
+static enum ox_status check_table(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        const struct ox_shard *const shard = &input->table->shards[i];
+        const struct ox_proof_part own = ox_proof_part_of(input, i, input->ranks.idx);
+        if (shard->elem_first != own.first || shard->elem_count != own.count) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong: of unit %u rank %u should have %llu parameters from %llu on "
+                           "and has %llu from %llu on; please report this", i, input->ranks.idx,
+                           (unsigned long long)own.count, (unsigned long long)own.first,
+                           (unsigned long long)shard->elem_count, (unsigned long long)shard->elem_first);
+        }
+    }
+    return OX_OK;
+}
+
 enum ox_status ox_proof_check_sizes(const struct ox_plan *plan, const struct ox_plan_input *input) {
     uint64_t spool = 0;
-    enum ox_status status = check_residents(plan, input);
+    enum ox_status status = check_table(plan, input);
+    OX_TRY(status, check_residents(plan, input));
     OX_TRY(status, check_spool(plan, input, &spool));
     return status == OX_OK ? check_store(plan, input, spool) : status;
 }

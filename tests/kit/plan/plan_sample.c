@@ -177,3 +177,12 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
+
+struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
+    uint64_t counter = 98000;
+    struct ox_plan_ranks ranks = {.count = 2 + (uint32_t)plan_sample_number(seed, &counter, 7)};
+    ranks.sum_groups = ranks.count + (uint32_t)plan_sample_number(seed, &counter, 9);
+    ranks.micro_batches = ranks.sum_groups + (uint32_t)plan_sample_number(seed, &counter, 9);
+    ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_NONE);
+    return ranks;
+}

@@ -1,0 +1,162 @@
+/* Plans of steps that several ranks do together: each is proven by the checker, which finds every planted fault, and
+ * what ranks send to each other adds up. */
+#include "offload/plan/plan.h"
+#include "offload/proof/proof.h"
+#include "base/bytes.h"
+#include "tests/kit/plan/plan_faults.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+enum { SAMPLES = 200, RANKS_MAX = 8 };
+
+struct totals {
+    uint64_t plans, gathers, empty_slices, deps;
+    struct plan_faults faults, sizes;
+};
+
+/* Takes the homes and the placement that the planner chose for one rank, with room for whatever several need. */
+static bool choose(struct plan_sample *s, uint64_t seed) {
+    struct ox_plans plans = {0};
+    plan_sample_draw(s, seed);
+    const bool fits = ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_OK;
+    ox_plans_close(&plans);
+    s->in.budget.host_bytes += OX_GIB;
+    s->in.budget.device_bytes += s->in.budget.unified ? 0 : OX_GIB;
+    return fits;
+}
+
+/* The micro-batches of a rank: those of its sum groups. */
+static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks) {
+    const uint64_t first = (uint64_t)ranks->sum_groups * ranks->idx / ranks->count;
+    const uint64_t past = (uint64_t)ranks->sum_groups * (ranks->idx + 1) / ranks->count;
+    return (uint32_t)(ranks->micro_batches * past / ranks->sum_groups -
+                      ranks->micro_batches * first / ranks->sum_groups);
+}
+
+/* Makes the sample that of one rank, with its slices of `whole`. */
+static void become_rank(struct plan_sample *s, const struct ox_shard_table *whole, struct ox_plan_ranks ranks,
+                        uint32_t idx) {
+    REQUIRE_OK(ox_shard_table_slice(whole, ranks.count, idx, &s->table));
+    ranks.idx = idx;
+    s->in.table = &s->table;
+    s->in.ranks = ranks;
+    s->in.model.micro_batches = micro_batches_of(&ranks);
+    const uint32_t least = ranks.micro_batches / ranks.sum_groups * (ranks.sum_groups / ranks.count);
+    s->in.placement.tiles = (uint32_t)ox_min_u64(s->in.placement.tiles, least);
+}
+
+/* ---- what crosses between ranks --------------------------------------------------------------------- */
+
+/* Gathers of weights that the plan needs: in each tile one for each pass of a unit and for the head's table, or one for
+ * each unit. */
+static uint64_t expected_in(const struct plan_sample *s, bool train) {
+    const struct ox_plan_model *const model = &s->in.model;
+    const uint64_t width = model->fp32 ? 4 : 2, tiles = s->in.placement.tiles;
+    const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_plan_unit *const unit = &model->units[i];
+        const uint64_t passes = unit->kind == OX_PLAN_BLOCK && train ? 2 : 1;
+        const uint64_t others = (unit->elem_count - s->table.shards[i].elem_count) * width;
+        bytes += others * (each_pass ? passes * tiles : 1);
+        if (each_pass && unit->table_unit_idx != OX_NONE) {
+            const uint32_t table = unit->table_unit_idx;
+            bytes += (model->units[table].elem_count - s->table.shards[table].elem_count) * width * tiles;
+        }
+    }
+    return bytes;
+}
+
+/* ---- one rank --------------------------------------------------------------------------------------- */
+
+static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan_kind kind, uint64_t seed,
+                       struct totals *totals) {
+    ox_plan_build(plan, &s->in, kind);
+    const enum ox_status status = ox_proof_check(plan, &s->in);
+    if (status != OX_OK) {
+        printf("seed %llu, rank %u of %u, sharding %d, kind %d: %s\n", (unsigned long long)seed, s->in.ranks.idx,
+               s->in.ranks.count, s->in.ranks.sharding, kind, ox_error_text());
+    }
+    CHECK(status == OX_OK);
+    totals->plans++;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        totals->gathers += plan->tasks[i].lane == OX_LANE_LINK;
+    }
+    CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS] == expected_in(s, kind == OX_PLAN_TRAIN));
+    if (seed % 4 == 0) {
+        plan_faults_deps(s, plan, seed, &totals->deps);
+        plan_faults_effects(s, plan, seed, &totals->faults);
+        plan_faults_drop_tasks(s, plan, seed, &totals->faults);
+        plan_faults_buffers(s, plan, &totals->sizes);
+        plan_faults_sums(s, plan, &totals->sizes);
+    }
+}
+
+static bool same_slices(const struct ox_shard_table *a, const struct ox_shard_table *b) {
+    bool same = true;
+    for (uint32_t i = 0; i < a->unit_count && same; i++) {
+        same = a->shards[i].elem_first == b->shards[i].elem_first && a->shards[i].elem_count == b->shards[i].elem_count;
+    }
+    return same;
+}
+
+/* The slices of another rank are refused. They may be the same only where both ranks have nothing. */
+static void refuse_other_slices(struct plan_sample *s, const struct ox_shard_table *whole, const struct ox_plan *plan,
+                                struct totals *totals) {
+    const struct ox_shard_table own = s->table;
+    for (uint32_t other = 0; other < s->in.ranks.count; other++) {
+        REQUIRE_OK(ox_shard_table_slice(whole, s->in.ranks.count, other, &s->table));
+        const bool fault = !same_slices(&own, &s->table);
+        totals->faults.made += fault;
+        totals->faults.found += fault && ox_proof_check(plan, &s->in) != OX_OK;
+        ox_shard_table_close(&s->table);
+    }
+    s->table = own;
+}
+
+static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
+    struct ox_shard_table whole = s->table;
+    const struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    uint64_t in = 0, out = 0;
+    for (uint32_t idx = 0; idx < ranks.count; idx++) {
+        become_rank(s, &whole, ranks, idx);
+        struct ox_plan *plan = NULL;
+        REQUIRE_OK(ox_plan_open(&s->in, &plan));
+        if (s->in.placement.overlap) {
+            check_rank(s, plan, OX_PLAN_EVAL_AFTER_STEP, seed, totals);
+        }
+        check_rank(s, plan, OX_PLAN_EVAL, seed, totals);
+        in += plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS];
+        out += plan->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_WEIGHTS];
+        refuse_other_slices(s, &whole, plan, totals);
+        for (uint32_t i = 0; i < s->table.unit_count; i++) {
+            totals->empty_slices += s->table.shards[i].elem_count == 0;
+        }
+        ox_plan_close(&plan);
+        ox_shard_table_close(&s->table);
+    }
+    CHECK(in == out);
+    s->table = whole;
+}
+
+int main(int argc, char **argv) {
+    struct totals totals = {0};
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES;
+    for (uint64_t seed = 1; seed <= count; seed++) {
+        struct plan_sample s;
+        if (choose(&s, seed)) {
+            check_sample(&s, seed, &totals);
+        }
+        ox_shard_table_close(&s.table);
+    }
+    printf("%llu plans of ranks proven, with %llu gathers and %llu empty slices; %llu of %llu changes of meaning and "
+           "%llu of %llu wrong sizes found\n", (unsigned long long)totals.plans, (unsigned long long)totals.gathers,
+           (unsigned long long)totals.empty_slices, (unsigned long long)totals.faults.found,
+           (unsigned long long)totals.faults.made, (unsigned long long)totals.sizes.found,
+           (unsigned long long)totals.sizes.made);
+    CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
+    CHECK(totals.plans > 500 && totals.gathers > 1000 && totals.empty_slices > 100 && totals.deps > 100);
+    CHECK(totals.faults.made > 5000 && totals.sizes.made > 5000);
+    return test_end();
+}
