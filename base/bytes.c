@@ -55,16 +55,13 @@ const char *ox_seconds_text(double seconds, char *text) {
     return text;
 }
 
-bool ox_size_parse(const char *text, uint64_t *bytes_out) {
-    static const struct {
-        const char *name;
-        double factor;
-    } units[] = {
-        {"", 1},        {"b", 1},          {"k", 1024.0},     {"kib", 1024.0},
-        {"kb", 1e3},    {"m", 0x1p20},     {"mib", 0x1p20},   {"mb", 1e6},
-        {"g", 0x1p30},  {"gib", 0x1p30},   {"gb", 1e9},       {"t", 0x1p40},
-        {"tib", 0x1p40}, {"tb", 1e12},
-    };
+struct unit {
+    const char *name;
+    double factor;
+};
+
+/* Reads a number and one of `units`, the last of which is NULL. */
+static bool parse_with_unit(const char *text, const struct unit *units, uint64_t *out) {
     if (!isdigit((unsigned char)text[0]) && text[0] != '.') {
         return false;
     }
@@ -73,15 +70,44 @@ bool ox_size_parse(const char *text, uint64_t *bytes_out) {
     while (*end == ' ') {
         end++;
     }
-    for (unsigned i = 0; i < sizeof units / sizeof *units; i++) {
-        if (strcasecmp(end, units[i].name) == 0) {
-            const double bytes = value * units[i].factor;
-            if (!(bytes >= 0.0) || bytes > 0x1p62) {
+    for (const struct unit *unit = units; unit->name != NULL; unit++) {
+        if (strcasecmp(end, unit->name) == 0) {
+            const double whole = value * unit->factor;
+            if (!(whole >= 0.0) || whole > 0x1p62) {
                 return false;
             }
-            *bytes_out = (uint64_t)llround(bytes);
+            *out = (uint64_t)llround(whole);
             return true;
         }
     }
     return false;
+}
+
+bool ox_size_parse(const char *text, uint64_t *bytes_out) {
+    static const struct unit units[] = {
+        {"", 1},        {"b", 1},          {"k", 1024.0},     {"kib", 1024.0},
+        {"kb", 1e3},    {"m", 0x1p20},     {"mib", 0x1p20},   {"mb", 1e6},
+        {"g", 0x1p30},  {"gib", 0x1p30},   {"gb", 1e9},       {"t", 0x1p40},
+        {"tib", 0x1p40}, {"tb", 1e12},     {NULL, 0},
+    };
+    return parse_with_unit(text, units, bytes_out);
+}
+
+/* Units of time, the largest first; ox_duration_flag_text writes the first name of each. */
+static const struct unit durations[] = {
+    {"h", 3600e9}, {"min", 60e9}, {"m", 60e9}, {"s", 1e9}, {"", 1e9}, {"sec", 1e9}, {"ms", 1e6}, {"us", 1e3},
+    {"ns", 1}, {NULL, 0},
+};
+
+bool ox_duration_parse(const char *text, uint64_t *ns_out) {
+    return parse_with_unit(text, durations, ns_out);
+}
+
+const char *ox_duration_flag_text(uint64_t ns, char *text) {
+    const struct unit *unit = durations;
+    while (ns % (uint64_t)unit->factor != 0) {
+        unit++;
+    }
+    snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64 "%s", ns / (uint64_t)unit->factor, unit->name);
+    return text;
 }

@@ -62,6 +62,14 @@ const char *ox_count_text(double count, char *text);
 /* Writes a readable time such as "312 ms" or "4.20 s" into text (OX_SIZE_TEXT_BYTES) and returns text. */
 const char *ox_seconds_text(double seconds, char *text);
 
+/* Reads "90" or "90s", "10min", "1.5h", "250ms"; "m" alone means minutes. Case does not matter. Returns false when the
+ * text is no such time or exceeds 2^62 ns. */
+bool ox_duration_parse(const char *text, uint64_t *ns_out);
+
+/* Writes a time in the largest unit that divides it, so that it reads back exactly, into text (OX_SIZE_TEXT_BYTES) and
+ * returns text. */
+const char *ox_duration_flag_text(uint64_t ns, char *text);
+
 /* Reads "512", "20GiB", "1.5GB", "4096KiB". Case does not matter; GiB is binary, GB decimal, and "G" alone means GiB.
  * Returns false when the text is no such size or exceeds 2^62 bytes. */
 bool ox_size_parse(const char *text, uint64_t *bytes_out);

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,13 +24,23 @@ static const void *member_of(const struct ox_config *config, const struct ox_opt
     return (const unsigned char *)config + option->offset;
 }
 
-/* Position of `text` in "a|b|c", or -1. */
+static bool same_letters(const char *a, const char *b, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        const char other = b[i] == '-' ? '_' : (char)tolower((unsigned char)b[i]);
+        if ((a[i] == '-' ? '_' : a[i]) != other) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Position of `text` in "a|b|c", in any case and with '-' for '_', because other programs write FULL_SHARD; or -1. */
 static int choice_idx(const char *choices, const char *text) {
     const size_t text_len = strlen(text);
     int idx = 0;
     for (const char *at = choices;; idx++) {
         const size_t len = strcspn(at, "|");
-        if (len == text_len && strncmp(at, text, len) == 0) {
+        if (len == text_len && same_letters(at, text, len)) {
             return idx;
         }
         if (at[len] == '\0') {
@@ -71,10 +82,24 @@ static bool is_text(const char *text, bool plain) {
     return true;
 }
 
+static void choice_text(const char *choices, int value, char *text) {
+    const char *at = choices;
+    for (int idx = 0; idx < value; idx++) {
+        at += strcspn(at, "|") + 1;
+    }
+    snprintf(text, OX_CONFIG_TEXT_BYTES, "%.*s", (int)strcspn(at, "|"), at);
+}
+
 static enum ox_status set_text(char *out, const struct ox_option *option, const char *text,
                                const char *where) {
-    if (option->choices != NULL && choice_idx(option->choices, text) < 0) {
-        return fail_choice(option, text, where);
+    char choice[OX_CONFIG_TEXT_BYTES];
+    if (option->choices != NULL) {
+        const int idx = choice_idx(option->choices, text);
+        if (idx < 0) {
+            return fail_choice(option, text, where);
+        }
+        choice_text(option->choices, idx, choice);
+        text = choice;
     }
     const bool is_prose = option->type == OX_OPT_PROSE; /* any UTF-8, with line ends */
     const size_t bytes = strlen(text) + 1;
@@ -170,6 +195,22 @@ static enum ox_status set_size(uint64_t *out, const struct ox_option *option, co
     return OX_OK;
 }
 
+static enum ox_status set_duration(uint64_t *out, const struct ox_option *option, const char *text,
+                                   const char *where) {
+    char least[OX_SIZE_TEXT_BYTES], most[OX_SIZE_TEXT_BYTES];
+    uint64_t ns = 0;
+    if (!ox_duration_parse(text, &ns)) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a time; write it as 90s or 10min", where, text);
+    }
+    if ((double)ns < option->min || (double)ns > option->max) {
+        return ox_fail(OX_E_CONFIG, "%s: %s is out of range; give %s to %s", where, text,
+                       ox_duration_flag_text((uint64_t)option->min, least),
+                       ox_duration_flag_text((uint64_t)option->max, most));
+    }
+    *out = ns;
+    return OX_OK;
+}
+
 /* Adds a drive PATH:SIZE, or PATH alone (0 bytes) for commands that only examine the drive. Validation later refuses a
  * missing size for commands that need one. */
 static enum ox_status add_nvme(struct ox_config *config, const char *text, const char *where) {
@@ -252,14 +293,6 @@ static void double_text(double value, char *text) {
             return;
         }
     }
-}
-
-static void choice_text(const char *choices, int value, char *text) {
-    const char *at = choices;
-    for (int idx = 0; idx < value; idx++) {
-        at += strcspn(at, "|") + 1;
-    }
-    snprintf(text, OX_CONFIG_TEXT_BYTES, "%.*s", (int)strcspn(at, "|"), at);
 }
 
 /* ---- cross-checks ----------------------------------------------------------------------------------- */
@@ -506,6 +539,14 @@ static enum ox_status check_kept(const struct ox_config *c) {
     return OX_OK;
 }
 
+static enum ox_status check_ranks(const struct ox_config *c) {
+    if (strcmp(c->ranks, "auto") != 0 && (!is_count(c->ranks) || strtoull(c->ranks, NULL, 10) > OX_RANKS_MAX)) {
+        return ox_fail(OX_E_CONFIG, "--ranks: '%s' is neither auto nor a number of ranks, 1 to %d", c->ranks,
+                       OX_RANKS_MAX);
+    }
+    return OX_OK;
+}
+
 static enum ox_status check_persist(const struct ox_config *c) {
     const bool speculative = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
     if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
@@ -554,6 +595,9 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
     case OX_OPT_SIZE:
         size_text(*(const uint64_t *)value, text);
         break;
+    case OX_OPT_DURATION:
+        ox_duration_flag_text(*(const uint64_t *)value, text);
+        break;
     case OX_OPT_CHOICE:
         choice_text(option->choices, *(const int *)value, text);
         break;
@@ -584,6 +628,8 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
         return set_bool(value, text, where);
     case OX_OPT_SIZE:
         return set_size(value, option, text, where);
+    case OX_OPT_DURATION:
+        return set_duration(value, option, text, where);
     case OX_OPT_CHOICE: {
         const int idx = choice_idx(option->choices, text);
         if (idx < 0) {
@@ -609,6 +655,7 @@ enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
     OX_TRY(status, check_schedule(config));
     OX_TRY(status, check_persist(config));
     OX_TRY(status, check_kept(config));
+    OX_TRY(status, check_ranks(config));
     OX_TRY(status, check_reports(config, command));
     return status;
 }

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 enum { OX_MICRO_BATCHES_MAX = 1048576 }; /* in a step */
+enum { OX_RANKS_MAX = 64 };
 enum { OX_CONFIG_TEXT_BYTES = 1024, OX_CONFIG_PROSE_BYTES = 16384, OX_CONFIG_NVME_MAX = 16, OX_CONFIG_DATA_MAX = 16 };
 
 struct ox_nvme_budget {
@@ -46,6 +47,11 @@ enum ox_lr_schedule {
     OX_LR_CONSTANT_WITH_WARMUP, OX_LR_INVERSE_SQRT, OX_LR_COSINE_WITH_MIN_LR, OX_LR_COSINE_WARMUP_WITH_MIN_LR,
     OX_LR_WARMUP_STABLE_DECAY,
 };
+enum ox_sharding_choice {
+    OX_SHARDING_CHOICE_AUTO, OX_SHARDING_CHOICE_FULL_SHARD, OX_SHARDING_CHOICE_SHARD_GRAD_OP, OX_SHARDING_CHOICE_ZERO1,
+    OX_SHARDING_CHOICE_ZERO2, OX_SHARDING_CHOICE_ZERO3, OX_SHARDING_CHOICE_NO_SHARD, OX_SHARDING_CHOICE_SHARED,
+};
+enum ox_reduction_choice { OX_REDUCTION_FIXED, OX_REDUCTION_LIBRARY };
 enum ox_lr_decay { OX_DECAY_AUTO, OX_DECAY_LINEAR, OX_DECAY_COSINE, OX_DECAY_1_SQRT };
 
 struct ox_config {
@@ -138,6 +144,11 @@ struct ox_config {
     uint64_t chaos_seed;     /* for tests: random delays on every lane; 0: none */
     char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": none */
     uint64_t queue_depth;    /* requests in flight per drive queue */
+    /* ranks: no bit depends on them */
+    char ranks[24];          /* auto | count: devices that do a step together */
+    enum ox_sharding_choice sharding;   /* what they divide */
+    enum ox_reduction_choice reduction; /* who adds their gradients */
+    uint64_t comm_timeout_ns; /* how long a rank waits for the others */
     /* evaluation */
     uint64_t stride, max_windows; /* stride 0: --max-seq-length; max_windows 0: all */
     bool bos_per_window;
@@ -179,6 +190,7 @@ enum ox_option_type {
     OX_OPT_TEXT,   /* char[text_bytes] */
     OX_OPT_U64, OX_OPT_I64, OX_OPT_DOUBLE, OX_OPT_BOOL,
     OX_OPT_SIZE,   /* bytes, "20GiB" */
+    OX_OPT_DURATION, /* nanoseconds, "10min"; its range too */
     OX_OPT_CHOICE, /* an enum (int), by the position of the name in `choices` */
     OX_OPT_NVME,   /* PATH:SIZE, repeatable */
     OX_OPT_DATA,   /* PATH or PATH:WEIGHT, repeatable */
@@ -198,7 +210,7 @@ struct ox_option {
     enum ox_option_type type;
     size_t offset, text_bytes; /* where the member of struct ox_config lies; its bytes if it is a text */
     double min, max;           /* range of a number, inclusive */
-    const char *choices;       /* "fp32|bf16", or NULL */
+    const char *choices;       /* "fp32|bf16", or NULL; values match in any case, '-' as '_' */
     const char *placeholder;   /* name of the value in help; NULL: named by its type */
     const char *group;         /* heading in help */
     const char *help;          /* one line */

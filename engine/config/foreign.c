@@ -11,7 +11,13 @@ static const char full_weights[] = "does not exist: weights are trained in full;
                                    "state small";
 static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
                                "--device-mem, --host-mem and --nvme";
-static const char one_gpu[] = "does not exist: one process uses one GPU; leave it out";
+static const char use_ranks[] = "use --ranks N, or --ranks auto";
+static const char use_sharding[] = "use --sharding NAME";
+static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
+                                  "(--sharding), never a tensor or a sequence; leave it out";
+static const char one_process[] = "does not exist: the ranks of a machine are threads of one process (--ranks N); "
+                                  "leave it out";
+static const char not_hybrid[] = "does not exist: a copy of the state for each machine is not made; use full_shard";
 static const char use_model[] = "use --model FOLDER";
 static const char use_data[] = "use --data PATH; data sets are files here, and are not downloaded";
 static const char use_length[] = "use --max-seq-length N";
@@ -58,16 +64,32 @@ static const struct {
     {"bnb*", NULL, full_weights},
     /* where state lives, and how many devices there are */
     {"deepspeed*", NULL, streamed},
+    {"fsdp", NULL, use_sharding},
+    {"fsdp-sharding-strategy", NULL, use_sharding},
     {"fsdp*", NULL, streamed},
-    {"zero-stage", NULL, streamed},
+    {"zero-stage", NULL, "use --sharding zero1, zero2 or zero3"},
+    {"sharding", "hybrid_shard*", not_hybrid},
+    {"sharding", "_hybrid_shard*", not_hybrid},
+    {"sharding", "zero0", "use no_shard"},
+    {"sharding", "ddp", "use no_shard"},
+    {"sharding", "fsdp*", "use full_shard"},
     {"offload-optimizer*", NULL, streamed},
     {"offload-param*", NULL, streamed},
     {"device-map", NULL, streamed},
     {"max-memory", NULL, streamed},
-    {"ddp*", NULL, one_gpu},
-    {"local-rank", NULL, one_gpu},
-    {"num-processes", NULL, one_gpu},
-    {"tensor-parallel*", NULL, one_gpu},
+    {"ddp*", NULL, one_process},
+    {"local-rank", NULL, one_process},
+    {"master-addr", NULL, one_process},
+    {"master-port", NULL, one_process},
+    {"num-processes", NULL, use_ranks},
+    {"nproc-per-node", NULL, use_ranks},
+    {"num-gpus", NULL, use_ranks},
+    {"world-size", NULL, use_ranks},
+    {"data-parallel-size", NULL, use_ranks},
+    {"tensor-parallel*", NULL, not_divided},
+    {"pipeline-parallel*", NULL, not_divided},
+    {"context-parallel*", NULL, not_divided},
+    {"sequence-parallel*", NULL, not_divided},
     {"no-cuda", NULL, "use --device cpu"},
     {"use-cpu", NULL, "use --device cpu"},
     {"gradient-checkpointing*", NULL, use_kept},

@@ -17,6 +17,7 @@ static const char group_rate[] = "Learning rate";
 static const char group_numbers[] = "Numbers";
 static const char group_reports[] = "Reports and checkpoints";
 static const char group_placement[] = "Placement: changes speed and traffic, never results";
+static const char group_ranks[] = "Ranks";
 static const char group_generation[] = "Generation";
 static const char group_command[] = "Command";
 static const char group_measuring[] = "Measuring";
@@ -432,6 +433,24 @@ static const struct ox_option options[] = {
     {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "delay every lane at random, to test ordering; 0: no delays"},
+    {.name = "ranks", .placeholder = "auto|N", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, ranks),
+     .text_bytes = sizeof none->ranks, .group = group_ranks, .default_text = "1", .commands = RUN,
+     .help = "devices that do a step together, each with its part of the micro-batches; on the CPU device, groups of "
+             "cores; auto: as many as there are GPUs"},
+    {.name = "sharding", .alias = "sharding-strategy", .placeholder = "NAME", .type = OX_OPT_CHOICE,
+     .offset = offsetof(struct ox_config, sharding),
+     .choices = "auto|full_shard|shard_grad_op|zero1|zero2|zero3|no_shard|shared", .group = group_ranks,
+     .default_text = "auto", .commands = RUN,
+     .help = "what ranks divide: all (full_shard, zero3), all but weights within a step (shard_grad_op), gradients and "
+             "state (zero2), state (zero1), nothing (no_shard); shared: one copy in host memory for all"},
+    {.name = "reduction", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, reduction),
+     .choices = "fixed|library", .group = group_ranks, .default_text = "fixed", .commands = RUN,
+     .help = "who adds the gradients of ranks; fixed: in an order of its own, with the same bits at every number of "
+             "ranks; library: NCCL or MPI, not reproducible"},
+    {.name = "comm-timeout", .alias = "ddp-timeout", .type = OX_OPT_DURATION,
+     .offset = offsetof(struct ox_config, comm_timeout_ns), .min = 1e9, .max = 604800e9, .group = group_ranks,
+     .default_text = "10min", .commands = RUN,
+     .help = "how long a rank waits for the others before the run ends with the names of those that are missing"},
     {.name = "action", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, action),
      .text_bytes = sizeof none->action, .choices = "report|export", .group = group_command, .default_text = "",
      .commands = OX_CMD_TRACE,

@@ -180,7 +180,8 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     const struct ox_host_claim claim = {
         .host_bytes = config->host_mem_bytes,
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
-        .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
+        .beside_bytes = on_cpu ? ox_fixed_overhead_bytes((uint64_t)engine->ranks * engine->compute_threads,
+                                                         engine->optimizer_threads)
                                : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
     const enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
     if (config->host_mem_bytes == 0) {
@@ -230,6 +231,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     set_budget(trainer);
     enum ox_status status = check_counts(config, model);
     OX_TRY(status, pick_device(trainer));
+    OX_TRY(status, ox_trainer_set_ranks(trainer));
     OX_TRY(status, set_host_budget(trainer));
     OX_TRY(status, ox_isa_pick(config->isa, &trainer->engine_config.isa));
     if (status == OX_OK && config->nvme_count > 0) {
@@ -572,7 +574,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
     const bool on_cpu = engine->device == OX_DEVICE_CPU;
-    ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
+    const uint64_t compute_threads = on_cpu ? (uint64_t)engine->ranks * engine->compute_threads : 0;
+    ox_size_text(ox_fixed_overhead_bytes(compute_threads, engine->optimizer_threads) +
                      (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";

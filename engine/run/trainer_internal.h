@@ -115,6 +115,8 @@ struct ox_trainer {
     char result[OX_PATH_BYTES];
 };
 
+/* Sets ranks and what they divide in trainer->engine_config, whose device is known. */
+OX_MUST enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer);
 /* Refuses drives and an output folder that a run cannot use, before anything is measured or planned. */
 OX_MUST enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */

@@ -67,6 +67,8 @@ const char *ox_help_placeholder(const struct ox_option *option) {
         return "X";
     case OX_OPT_SIZE:
         return "SIZE";
+    case OX_OPT_DURATION:
+        return "DURATION";
     case OX_OPT_NVME:
         return "PATH:SIZE";
     case OX_OPT_DATA:

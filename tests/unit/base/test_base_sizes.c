@@ -44,6 +44,31 @@ static void test_parse(void) {
     }
 }
 
+static void test_duration(void) {
+    static const struct {
+        const char *text;
+        uint64_t ns;
+        const char *again;
+    } good[] = {
+        {"90", 90000000000, "90s"},  {"90 s", 90000000000, "90s"}, {"10min", 600000000000, "10min"},
+        {"10m", 600000000000, "10min"}, {"1.5H", 5400000000000, "90min"}, {"24h", 86400000000000, "24h"},
+        {"250ms", 250000000, "250ms"}, {"0.1s", 100000000, "100ms"}, {"7us", 7000, "7us"}, {"1ns", 1, "1ns"},
+        {"120sec", 120000000000, "2min"}, {"0", 0, "0h"},
+    };
+    for (unsigned i = 0; i < sizeof good / sizeof *good; i++) {
+        char text[OX_SIZE_TEXT_BYTES];
+        uint64_t ns = 77, back = 78;
+        CHECK(ox_duration_parse(good[i].text, &ns) && ns == good[i].ns);
+        CHECK(strcmp(ox_duration_flag_text(ns, text), good[i].again) == 0);
+        CHECK(ox_duration_parse(text, &back) && back == ns);
+    }
+    static const char *const bad[] = {"", "-1s", "s", "1 minute", "10:00", "1h30m", "nan", "1e400", "9999999999h"};
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint64_t ns = 0;
+        CHECK(!ox_duration_parse(bad[i], &ns));
+    }
+}
+
 static void test_text(void) {
     static const struct {
         uint64_t bytes;
@@ -108,6 +133,7 @@ static void test_arithmetic(void) {
 
 int main(void) {
     test_parse();
+    test_duration();
     test_text();
     test_readable_numbers();
     test_arithmetic();

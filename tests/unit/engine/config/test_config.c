@@ -158,6 +158,25 @@ static void test_set(void) {
     CHECK(set(&c, "nvme", "/mnt/d:1GiB") == OX_E_CONFIG && strstr(ox_error_text(), "more than 16") != NULL);
 }
 
+static void test_set_ranks(void) {
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "sharding_strategy", "SHARD_GRAD_OP")); /* FSDP's name and letters */
+    REQUIRE_OK(set(&c, "isa", "AVX2"));
+    REQUIRE_OK(set(&c, "ddp_timeout", "1800")); /* the Trainer's name and unit */
+    CHECK(c.sharding == OX_SHARDING_CHOICE_SHARD_GRAD_OP && strcmp(c.isa, "avx2") == 0);
+    CHECK(c.comm_timeout_ns == UINT64_C(1800000000000));
+    REQUIRE_OK(set(&c, "sharding", "no-shard"));
+    CHECK(c.sharding == OX_SHARDING_CHOICE_NO_SHARD);
+    set_refused("sharding", "HYBRID_SHARD", "; does not exist: a copy of the state for each machine");
+    set_refused("sharding", "_HYBRID_SHARD_ZERO2", "; does not exist: a copy of the state for each machine");
+    set_refused("sharding", "DDP", "; use no_shard");
+    set_refused("sharding", "full", "auto, full_shard, shard_grad_op, zero1, zero2, zero3, no_shard, shared");
+    set_refused("comm-timeout", "soon", "'soon' is not a time; write it as 90s or 10min");
+    set_refused("comm-timeout", "10ms", "out of range; give 1s to 168h");
+    set_refused("comm-timeout", "200h", "out of range; give 1s to 168h");
+}
+
 /* A valid training configuration with one thing changed by name and text. */
 static void check_refused(unsigned command, const char *name, const char *text, const char *words) {
     struct ox_config c;
@@ -189,6 +208,9 @@ static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "decay-steps", "5", "use wsd");
     check_refused(OX_CMD_TRAIN, "warmup-steps", "101", "exceed --max-steps");
     check_refused(OX_CMD_TRAIN, "tiles", "2", "--gradient-accumulation-steps");
+    check_refused(OX_CMD_TRAIN, "ranks", "0", "--ranks: '0' is neither auto nor a number of ranks, 1 to 64");
+    check_refused(OX_CMD_TRAIN, "ranks", "65", "1 to 64");
+    check_refused(OX_CMD_TRAIN, "ranks", "two", "1 to 64");
     check_refused(OX_CMD_TRAIN, "moments", "q8", "use --moments bf16, or --dtype bf16");
     check_refused(OX_CMD_PLAN, "moments", "q8", "--dtype fp32");
 
@@ -348,6 +370,9 @@ static void test_round_trip(void) {
         {"seed", "18446744073709551615"},
         {"prefetch-depth", "-1"},
         {"device-mem", "1234567891"},
+        {"comm-timeout", "1234567891ns"},
+        {"sharding", "ZERO3"},
+        {"ranks", "auto"},
         {"host-mem", "48GiB"},
         {"nvme", "/mnt/x:y:3MiB"},
         {"nvme", "/mnt/z:1KiB"},
@@ -419,6 +444,7 @@ int main(void) {
     test_foreign();
     test_defaults();
     test_set();
+    test_set_ranks();
     test_validate();
     test_global_batch();
     test_yaml();

@@ -1,0 +1,99 @@
+/* How many ranks do a step together and what they divide, checked before anything is reserved. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/bytes.h"
+#include "base/pool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How many devices there are for ranks: GPUs, or parts of the CPU, which is cut up only if the user asks for it. A plan
+ * for a GPU that is not here may count on any number. */
+static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *out) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_cuda_plugin_info plugin;
+    *out = OX_RANKS_MAX;
+    if (engine->device == OX_DEVICE_CPU) {
+        *out = trainer->config.compute_threads == 0 ? ox_processor_count() : OX_RANKS_MAX;
+        return OX_OK;
+    }
+    if (trainer->gpu.memory_bytes == 0) {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_cuda_plugin_query(engine->cuda.plugin_path, &plugin);
+    *out = status == OX_OK ? plugin.device_count : 0;
+    return status;
+}
+
+static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ranks, uint32_t devices) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    if (ranks > devices && engine->device == OX_DEVICE_CPU) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u processor%s, and a rank computes on at least one; give "
+                       "--ranks %u, or --compute-threads 1 to let ranks take turns", ranks, devices == 1 ? "is" : "are",
+                       devices, ox_plural(devices), devices);
+    }
+    if (ranks > devices) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u GPU%s; give --ranks %u", ranks,
+                       devices == 1 ? "is" : "are", devices, ox_plural(devices), devices);
+    }
+    if (ranks > engine->micro_batches) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: a step has %u micro-batch%s, which leaves ranks without work; give "
+                       "--ranks %u, or --global-batch-size %" PRIu64, ranks, engine->micro_batches,
+                       engine->micro_batches == 1 ? "" : "es", engine->micro_batches,
+                       (uint64_t)ranks * engine->batch);
+    }
+    return OX_OK;
+}
+
+/* Refuses what the engine cannot do yet. */
+static enum ox_status check_supported(const struct ox_config *config, uint32_t ranks) {
+    if (config->reduction == OX_REDUCTION_LIBRARY) {
+        return ox_fail(OX_E_CONFIG, "--reduction library: is not there yet; use fixed");
+    }
+    if (ranks > 1) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: several ranks are not there yet; give --ranks 1", ranks);
+    }
+    return OX_OK;
+}
+
+static enum ox_sharding sharding_of(enum ox_sharding_choice choice) {
+    static const enum ox_sharding shardings[] = {
+        [OX_SHARDING_CHOICE_AUTO] = OX_SHARDING_COUNT,
+        [OX_SHARDING_CHOICE_FULL_SHARD] = OX_SHARDING_FULL,
+        [OX_SHARDING_CHOICE_SHARD_GRAD_OP] = OX_SHARDING_STEP,
+        [OX_SHARDING_CHOICE_ZERO1] = OX_SHARDING_STATE,
+        [OX_SHARDING_CHOICE_ZERO2] = OX_SHARDING_GRAD,
+        [OX_SHARDING_CHOICE_ZERO3] = OX_SHARDING_FULL,
+        [OX_SHARDING_CHOICE_NO_SHARD] = OX_SHARDING_NONE,
+        [OX_SHARDING_CHOICE_SHARED] = OX_SHARDING_SHARED,
+    };
+    return shardings[choice];
+}
+
+static enum ox_status pick_count(const struct ox_trainer *trainer, uint32_t *out) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool here = engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes > 0;
+    uint32_t devices = 1;
+    enum ox_status status = strcmp(config->ranks, "1") == 0 ? OX_OK : device_count(trainer, &devices);
+    *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)strtoull(config->ranks, NULL, 10)
+           : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), engine->micro_batches) : 1;
+    OX_TRY(status, check_count(trainer, *out, devices));
+    OX_TRY(status, check_supported(config, *out));
+    return status;
+}
+
+enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    engine->ranks = 1;
+    engine->sharding = sharding_of(config->sharding);
+    engine->comm_timeout_ns = config->comm_timeout_ns;
+    const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
+    if (status == OX_OK && engine->device == OX_DEVICE_CPU && config->compute_threads == 0) {
+        engine->compute_threads = ox_processor_count() / engine->ranks; /* they share the processors */
+    }
+    return status;
+}
