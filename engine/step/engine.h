@@ -28,6 +28,7 @@ struct ox_engine_config {
     const struct ox_model *model; /* outlives the engine */
     /* numerics */
     uint32_t batch, seq, micro_batches; /* sequences per micro-batch, tokens per sequence, per step */
+    uint32_t sum_groups; /* of micro-batches, each of which is summed by itself (offload/plan/sums.h); 0: 1 */
     bool fp32;      /* compute with the exact master; else with its bfloat16 plane */
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
     struct ox_state_format state; /* optimizer and format of its moments; q8 not with fp32 */

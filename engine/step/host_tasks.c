@@ -54,7 +54,7 @@ static enum ox_status move_spooled(const struct task_run *run) {
     const struct ox_task *const task = run->task;
     const bool write = task->lane == OX_LANE_NVME_WRITE, grad = task->move == OX_MOVE_GRAD;
     const uint64_t bytes = ox_plan_move_bytes(&rank->plan->input, task);
-    const uint64_t width = grad ? bytes / ox_grad_elems(rank, task->grad_idx) : 1;
+    const uint64_t width = grad ? bytes / (ox_grad_elems(rank, task->grad_idx) * (task->slot + 1)) : 1;
     const uint64_t piece_bytes = grad ? rank->plan->table.chunk_elems * width : bytes;
     struct ox_transfers transfers = {.port = write ? rank->write_port : rank->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;

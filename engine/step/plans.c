@@ -85,6 +85,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         tie_head(model, plan, grad_count++);
     }
     plan->input.budget = config->budget;
+    plan->input.ranks.sum_groups = config->sum_groups;
     plan->input.model = (struct ox_plan_model){
         .units = plan->units,
         .grads = plan->grads,

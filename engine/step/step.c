@@ -73,18 +73,25 @@ static struct ox_unit_job unit_job(const struct issue *is) {
     return job;
 }
 
+/* The slot of an accumulator that the task works on; NULL where it has no such use. */
+static float *sum_slot(const struct issue *is, enum ox_use_role role, uint32_t grad_idx) {
+    float *const slots = view_if(is, role);
+    return slots == NULL ? NULL : slots + is->task->slot * ox_grad_elems(is->rank, grad_idx);
+}
+
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_rank *const rank = is->rank;
     struct ox_unit_job job = unit_job(is);
     const uint32_t unit_idx = is->task->unit_idx;
     const struct ox_table table = rank->config.model->table;
     const bool tied = table.unit_idx != unit_idx;
+    const struct ox_plan_unit *const unit = &rank->plan->input.model.units[unit_idx];
     struct ox_head_args args = {
         .planes = planes(is, unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
         .x = view(is, OX_USE_X).ptr,
         .dx = view_if(is, OX_USE_DX),
-        .grads = view_if(is, OX_USE_GRAD),
-        .grads_table = view_if(is, OX_USE_GRAD_HEAD),
+        .grads = sum_slot(is, OX_USE_GRAD, unit->grad_idx),
+        .grads_table = sum_slot(is, OX_USE_GRAD_HEAD, unit->table_grad_idx),
         .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->task->mb_idx,
         .loss_scale = rank->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? rank->logits_buffer : NULL,
@@ -122,11 +129,19 @@ static enum ox_status issue_forward(const struct issue *is) {
 static enum ox_status issue_backward(const struct issue *is) {
     struct ox_unit_job job = unit_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
-    float *const grads = view(is, OX_USE_GRAD).ptr;
+    float *const grads = sum_slot(is, OX_USE_GRAD, ox_unit_grad_idx(is->rank, is->task->unit_idx));
     if (job.unit->kind == OX_UNIT_EMBED) {
         return ox_embed_backward(&job, grads, dx);
     }
     return ox_block_backward(&job, weights(is), grads, view(is, OX_USE_X).ptr, dx);
+}
+
+/* Adds the slot above to a slot of an accumulator, there or where the finished sum waits. */
+static enum ox_status issue_fold(const struct issue *is) {
+    const uint64_t count = ox_grad_elems(is->rank, is->task->grad_idx);
+    float *const sum = sum_slot(is, OX_USE_GRAD, is->task->grad_idx), *const target = view_if(is, OX_USE_TARGET);
+    return OX_QUEUE(&is->rank->ops, is->lane, add, &(struct ox_op_add){
+        .target = target != NULL ? target : sum, .a = sum, .b = sum + count, .count = count});
 }
 
 static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {
@@ -147,7 +162,11 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         break;
     case OX_TASK_GRAD_ZERO:
         status = OX_QUEUE(&rank->ops, is->lane, zero, &(struct ox_op_zero){
-            .target = view(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(rank, is->task->grad_idx) * 4});
+            .target = sum_slot(is, OX_USE_GRAD, is->task->grad_idx),
+            .bytes = ox_grad_elems(rank, is->task->grad_idx) * 4});
+        break;
+    case OX_TASK_GRAD_FOLD:
+        status = issue_fold(is);
         break;
     case OX_TASK_GRAD_ADD:
         status = OX_QUEUE(&rank->ops, is->lane, add, &(struct ox_op_add){

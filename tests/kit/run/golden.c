@@ -25,6 +25,7 @@ void golden_open(const char *name, struct golden *out) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         REQUIRE_OK(ox_json_get_u64(path, out->json, counts[i].key, true, counts[i].value));
     }
+    out->stored_micro_batches = out->micro_batches;
     const struct {
         const char *key;
         double *value;
@@ -83,12 +84,14 @@ struct harness_run golden_run(const struct golden *golden) {
 
 uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size_t step) {
     uint64_t counted = 0;
-    const json_t *const inputs = json_array_get(json_object_get(golden->json, "inputs"), step);
-    const json_t *const targets = json_array_get(json_object_get(golden->json, "targets"), step);
+    const json_t *const inputs = json_object_get(golden->json, "inputs");
+    const json_t *const targets = json_object_get(golden->json, "targets");
     for (uint32_t mb_idx = 0; mb_idx < golden->micro_batches; mb_idx++) {
         const struct ox_batch batch = ox_engine_batch(engine, mb_idx);
-        const json_t *const ids = json_array_get(inputs, mb_idx), *const next =
-                                                                      json_array_get(targets, mb_idx);
+        const uint64_t idx = golden->first_micro_batch + step * golden->micro_batches + mb_idx;
+        const size_t from = idx / golden->stored_micro_batches, nth = idx % golden->stored_micro_batches;
+        const json_t *const ids = json_array_get(json_array_get(inputs, from), nth);
+        const json_t *const next = json_array_get(json_array_get(targets, from), nth);
         CHECK(json_array_size(ids) == golden->batch * golden->seq &&
               json_array_size(next) == json_array_size(ids));
         for (size_t i = 0; i < json_array_size(ids); i++) {

@@ -14,6 +14,9 @@ struct golden {
     json_t *json;
     struct ox_st_file *tensors;
     uint64_t seq, batch, micro_batches, stride, sample_above;
+    /* A test may take the batches of all steps in other steps: with more or fewer micro_batches than the reference's
+     * steps have, and beginning with another one than the first. */
+    uint64_t stored_micro_batches, first_micro_batch;
     double max_grad_norm, beta1, beta2, eps, weight_decay;
 };
 

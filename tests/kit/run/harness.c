@@ -260,6 +260,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .batch = run->batch,
         .seq = run->seq,
         .micro_batches = run->micro_batches,
+        .sum_groups = run->sum_groups,
         .fp32 = run->fp32,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,

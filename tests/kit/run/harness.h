@@ -32,6 +32,7 @@ extern const struct harness_place harness_places[];
 struct harness_run {
     const char *model_folder; /* or a config.json alone: fresh weights */
     uint32_t batch, seq, micro_batches;
+    uint32_t sum_groups; /* 0 = 1 */
     uint32_t compute_threads; /* 0 = 1 */
     bool fp32, grad_bf16, decay_all;
     const char *cuda_plugin; /* NULL: on the CPU */
