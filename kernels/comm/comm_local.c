@@ -75,7 +75,7 @@ static void abort_with(struct group *group, uint32_t rank, enum ox_status status
     }
 }
 
-/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for. */
+/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for now. */
 static enum ox_status wait_for(struct endpoint *self, struct channel *channel, struct ox_comm_patience *patience,
                                const struct ox_comm_post *post, uint64_t missing) {
     struct group *const group = self->group;
@@ -84,10 +84,14 @@ static enum ox_status wait_for(struct endpoint *self, struct channel *channel, s
         return ox_fail(OX_E_COMM, "%s \"%s\": %s ended before it", ox_comm_call_name((enum ox_comm_call)post->call),
                        post->what, ox_comm_ranks_text(missing & group->gone, names));
     }
+    const enum ox_status status = ox_comm_patience_check(patience, &self->base, post, missing);
+    if (status != OX_OK) {
+        return status;
+    }
     const uint64_t until = patience->warn_ns < patience->fail_ns ? patience->warn_ns : patience->fail_ns;
     const struct timespec at = {.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
     pthread_cond_timedwait(&channel->moved, &group->lock, &at);
-    return ox_comm_patience_check(patience, &self->base, post, missing);
+    return OX_OK;
 }
 
 /* ---- rendezvous ------------------------------------------------------------------------------------- */
@@ -270,7 +274,6 @@ static enum ox_status link_run(struct endpoint *self, const struct ox_comm_post 
         waited = wait_for(self, link, &patience, post, group->copying);
     }
     OX_TRY(status, waited);
-    OX_TRY(status, cause_of(group));
     return leave(self, status);
 }
 

@@ -48,10 +48,10 @@ BEGIN {
     # A test may include whatever it tests, private headers too.
     room("tests/simt", product)
     room("tests/kit", product " tests/simt")
-    count = split("device plan run", parts, " ")
+    count = split("comm device plan run", parts, " ")
     for (i = 1; i <= count; i++)
         room("tests/kit/" parts[i], product " tests/simt tests/kit")
-    kits = " tests/simt tests/kit tests/kit/device tests/kit/plan tests/kit/run"
+    kits = " tests/simt tests/kit tests/kit/comm tests/kit/device tests/kit/plan tests/kit/run"
     count = split("bench conform fault fuzz golden sys/command sys/text sys/train", kinds, " ")
     for (i = 1; i <= count; i++)
         room("tests/" kinds[i], product kits)
