@@ -29,6 +29,12 @@ bool ox_proof_covers(const struct ox_plan *plan, const struct ox_plan_input *inp
  * same offsets, and neither plan uses memory in which the other keeps something. */
 OX_MUST enum ox_status ox_proof_check_pair(const struct ox_plan *train, const struct ox_plan *eval);
 
+/* Proves that plans fit together which are those of all ranks of a step, in order, and proven each: the ranks divide
+ * its micro-batches, do the same together in the same order, and so never wait for one another for ever. `inputs` may
+ * not be the same, because each has the micro-batches and the table of its rank. */
+OX_MUST enum ox_status ox_proof_check_ranks(const struct ox_plan *const *plans,
+                                            const struct ox_plan_input *const *inputs, uint32_t count);
+
 #ifdef __cplusplus
 }
 #endif

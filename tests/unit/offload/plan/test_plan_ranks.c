@@ -115,28 +115,128 @@ static void refuse_other_slices(struct plan_sample *s, const struct ox_shard_tab
     s->table = own;
 }
 
-static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
-    struct ox_shard_table whole = s->table;
-    const struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+/* ---- all ranks -------------------------------------------------------------------------------------- */
+
+/* The ranks of one step, with the last plan of each. */
+struct box {
+    uint32_t count;
+    struct ox_shard_table tables[RANKS_MAX];
+    struct ox_plan_input inputs[RANKS_MAX];
+    struct ox_plan *plans[RANKS_MAX];
+};
+
+static enum ox_status check_box(const struct box *box) {
+    const struct ox_plan *plans[RANKS_MAX];
+    const struct ox_plan_input *inputs[RANKS_MAX];
+    for (uint32_t i = 0; i < box->count; i++) {
+        plans[i] = box->plans[i];
+        inputs[i] = &box->inputs[i];
+    }
+    return ox_proof_check_ranks(plans, inputs, box->count);
+}
+
+static void refuse_box(const struct box *box, const char *what, struct totals *totals) {
+    totals->faults.made++;
+    if (check_box(box) == OX_OK) {
+        printf("accepted: %s\n", what);
+    } else {
+        totals->faults.found++;
+    }
+}
+
+/* Plants faults in what one rank does with the others, each of which would make some rank wait for ever. */
+static void change_joint(struct box *box, uint64_t seed, struct totals *totals) {
+    uint64_t counter = 4000;
+    const uint32_t idx = (uint32_t)plan_sample_number(seed, &counter, box->count);
+    struct ox_plan *const plan = box->plans[idx];
+    uint32_t before = OX_NONE;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task *const task = &plan->tasks[i];
+        if (task->lane != OX_LANE_LINK) {
+            continue;
+        }
+        const struct ox_task kept = *task;
+        task->when |= OX_FACT_DUE;
+        refuse_box(box, "a joint task of a unit that is due", totals);
+        *task = kept;
+        task->unit_idx++;
+        refuse_box(box, "a joint task of another unit", totals);
+        *task = kept;
+        task->lane = OX_LANE_H2D;
+        refuse_box(box, "a joint task that one rank lacks", totals);
+        *task = kept;
+        if (before != OX_NONE && plan->tasks[before].unit_idx != task->unit_idx) {
+            *task = plan->tasks[before];
+            plan->tasks[before] = kept;
+            refuse_box(box, "joint tasks in another order", totals);
+            plan->tasks[before] = *task;
+            *task = kept;
+        }
+        before = i;
+    }
+    struct ox_plan_ranks *const ranks = &box->inputs[idx].ranks;
+    const struct ox_plan_ranks kept = *ranks;
+    ranks->idx = (idx + 1) % box->count;
+    refuse_box(box, "a rank twice", totals);
+    *ranks = kept;
+    ranks->micro_batches++;
+    refuse_box(box, "more micro-batches", totals);
+    *ranks = kept;
+    ranks->sum_groups++;
+    refuse_box(box, "more sum groups", totals);
+    *ranks = kept;
+    ranks->sharding++;
+    refuse_box(box, "another sharding", totals);
+    *ranks = kept;
+    box->inputs[idx].model.micro_batches++;
+    refuse_box(box, "a micro-batch too many", totals);
+    box->inputs[idx].model.micro_batches--;
+    REQUIRE_OK(check_box(box));
+}
+
+/* Proves the plans of all ranks. */
+static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind kind, uint64_t seed,
+                       struct totals *totals) {
     uint64_t in = 0, out = 0;
+    for (uint32_t i = 0; i < box->count; i++) {
+        s->in = box->inputs[i];
+        s->table = box->tables[i];
+        s->in.table = &s->table;
+        check_rank(s, box->plans[i], kind, seed, totals);
+        in += box->plans[i]->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS];
+        out += box->plans[i]->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_WEIGHTS];
+    }
+    CHECK(in == out);
+    REQUIRE_OK(check_box(box));
+    change_joint(box, seed, totals);
+}
+
+static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
+    const struct ox_shard_table whole = s->table;
+    const struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    struct box box = {.count = ranks.count};
     for (uint32_t idx = 0; idx < ranks.count; idx++) {
         become_rank(s, &whole, ranks, idx);
-        struct ox_plan *plan = NULL;
-        REQUIRE_OK(ox_plan_open(&s->in, &plan));
-        if (s->in.placement.overlap) {
-            check_rank(s, plan, OX_PLAN_EVAL_AFTER_STEP, seed, totals);
-        }
-        check_rank(s, plan, OX_PLAN_EVAL, seed, totals);
-        in += plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS];
-        out += plan->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_WEIGHTS];
-        refuse_other_slices(s, &whole, plan, totals);
+        box.tables[idx] = s->table;
+        box.inputs[idx] = s->in;
+        box.inputs[idx].table = &box.tables[idx];
+        REQUIRE_OK(ox_plan_open(&s->in, &box.plans[idx]));
+    }
+    if (s->in.placement.overlap) {
+        check_kind(s, &box, OX_PLAN_EVAL_AFTER_STEP, seed, totals);
+    }
+    check_kind(s, &box, OX_PLAN_EVAL, seed, totals);
+    for (uint32_t idx = 0; idx < ranks.count; idx++) {
+        s->in = box.inputs[idx];
+        s->table = box.tables[idx];
+        s->in.table = &s->table;
+        refuse_other_slices(s, &whole, box.plans[idx], totals);
         for (uint32_t i = 0; i < s->table.unit_count; i++) {
             totals->empty_slices += s->table.shards[i].elem_count == 0;
         }
-        ox_plan_close(&plan);
+        ox_plan_close(&box.plans[idx]);
         ox_shard_table_close(&s->table);
     }
-    CHECK(in == out);
     s->table = whole;
 }
 

@@ -52,6 +52,25 @@ static void test_planes(void) {
     CHECK(ox_proof_planes_bytes(&s.in, 1) == 12288 && ox_proof_weights_home_bytes(&s.in, 1) == 12288);
 }
 
+/* Three chunks, of 2, 2 and 1 groups, go to two ranks as two and one, to four as one, one, one and none. */
+static void test_parts(void) {
+    static const struct {
+        uint32_t ranks, idx;
+        uint64_t first, count;
+    } parts[] = {{1, 0, 0, 5}, {2, 0, 0, 4}, {2, 1, 4, 1}, {4, 1, 2, 2}, {4, 2, 4, 1}, {4, 3, 5, 0}};
+    struct sample s;
+    make_sample(&s);
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        s.in.ranks = (struct ox_plan_ranks){.count = parts[i].ranks, .idx = parts[i].idx};
+        const struct ox_proof_part part = ox_proof_part_of(&s.in, 0, parts[i].idx);
+        CHECK(part.first == parts[i].first * GROUP && part.count == parts[i].count * GROUP);
+        CHECK(ox_proof_planes_bytes(&s.in, 0) == parts[i].count * 8192 && ox_proof_whole_bytes(&s.in, 0) == 40960);
+        CHECK(ox_proof_gathers(&s.in) == (parts[i].ranks > 1));
+    }
+    s.in.ranks = (struct ox_plan_ranks){.count = 2, .idx = 1, .sharding = OX_SHARDING_NONE};
+    CHECK(ox_proof_own_elems(&s.in, 0) == 5 * GROUP && !ox_proof_gathers(&s.in));
+}
+
 static void test_state(void) {
     struct sample s;
     make_sample(&s);
@@ -98,6 +117,7 @@ static void test_refusal(void) {
 
 int main(void) {
     test_planes();
+    test_parts();
     test_state();
     test_gradients();
     test_chunks();
