@@ -104,7 +104,7 @@ static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t
     if (reads_state(b, unit_idx)) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
-    ox_build_count_gather(b, task, ox_plan_weight_bytes(b->in, unit_idx), bytes);
+    ox_build_count_peers(b, task);
     return *whole;
 }
 

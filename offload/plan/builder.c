@@ -95,8 +95,8 @@ void ox_build_count_move(struct ox_builder *b, struct ox_task *task) {
                    ox_plan_move_bytes(b->in, task));
 }
 
-void ox_build_count_gather(struct ox_builder *b, struct ox_task *task, uint64_t own, uint64_t whole) {
-    const struct ox_peer_bytes bytes = ox_plan_gather_bytes(b->in, own, whole);
+void ox_build_count_peers(struct ox_builder *b, struct ox_task *task) {
+    const struct ox_peer_bytes bytes = ox_plan_peer_bytes(b->in, task);
     ox_build_count(b, task, OX_LINK_PEER_IN, ox_task_traffic(task), bytes.in);
     ox_build_count(b, task, OX_LINK_PEER_OUT, ox_task_traffic(task), bytes.out);
 }

@@ -74,8 +74,8 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
                               uint32_t target);
 /* Counts the bytes of a move, after unit, gradient or micro-batch were filled in. */
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
-/* Counts what a gather takes and gives, of which the rank has `own` bytes of `whole`. */
-void ox_build_count_gather(struct ox_builder *b, struct ox_task *task, uint64_t own, uint64_t whole);
+/* Counts what a task takes from other ranks and gives to them, after unit or gradient was filled in. */
+void ox_build_count_peers(struct ox_builder *b, struct ox_task *task);
 /* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes);

@@ -39,8 +39,15 @@ uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t 
     return input->model.units[unit_idx].elem_count * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
 }
 
-struct ox_peer_bytes ox_plan_gather_bytes(const struct ox_plan_input *input, uint64_t own, uint64_t whole) {
+/* A gather brings what the rank does not have of `whole` bytes, and gives what it has to each of the others. */
+static struct ox_peer_bytes gather_bytes(const struct ox_plan_input *input, uint64_t own, uint64_t whole) {
     return (struct ox_peer_bytes){.in = whole - own, .out = own * (ox_plan_rank_count(input) - 1)};
+}
+
+struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE && task->move == OX_MOVE_WEIGHTS);
+    return gather_bytes(input, ox_plan_weight_bytes(input, task->unit_idx),
+                        ox_plan_whole_weight_bytes(input, task->unit_idx));
 }
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {

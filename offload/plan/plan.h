@@ -435,10 +435,10 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32
 struct ox_peer_bytes {
     uint64_t in, out;
 };
-/* Those of a gather of something of which the rank has `own` bytes of `whole`. */
-struct ox_peer_bytes ox_plan_gather_bytes(const struct ox_plan_input *input, uint64_t own, uint64_t whole);
+/* Those of a task of the lane LINK. */
+struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task);
 
-/* Bytes that a MOVE carries, also where they do not count as traffic; those of the lane LINK cross two links. */
+/* Bytes that a MOVE of another lane carries, also where they do not count as traffic. */
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task);
 
 /* Whether the task is an update on the host, not on the device. */
