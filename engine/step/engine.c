@@ -89,9 +89,14 @@ static enum ox_status end_all(struct ox_engine *engine, enum ox_status status,
     return ox_first_failure_result(&first);
 }
 
+/* After a failure all ranks meet, so that none still waits in the step that failed. */
 static enum ox_status ready(struct seat *seat, void *context) {
+    struct ox_rank *const rank = seat->rank;
     (void)context;
-    return ox_overlap_make_ready(seat->rank);
+    enum ox_status status = rank->comm == NULL || ox_comm_cause(rank->comm) == OX_OK ? OX_OK
+                                                                                     : ox_comm_revive(rank->comm);
+    OX_TRY(status, ox_overlap_make_ready(rank));
+    return status;
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------------- */
@@ -107,10 +112,35 @@ static struct ox_engine_config part_of(const struct ox_engine *engine, uint32_t 
 }
 
 static enum ox_status open_ranks(struct ox_engine *engine) {
-    enum ox_status status = engine->rank_count == 1 ? OX_OK : ox_pool_open(engine->rank_count, &engine->threads);
+    enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
         const struct ox_engine_config config = part_of(engine, i);
-        status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, i), i, &engine->seats[i].rank);
+        status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, i), &engine->plan->whole,
+                              &engine->seats[i].rank);
+    }
+    return status;
+}
+
+/* Lets the ranks reach each other, and gives each a thread. */
+static enum ox_status connect_ranks(struct ox_engine *engine) {
+    struct ox_device *devices[OX_COMM_RANKS_MAX] = {NULL};
+    struct ox_comm *comms[OX_COMM_RANKS_MAX] = {NULL};
+    if (engine->rank_count == 1) {
+        return OX_OK;
+    }
+    for (uint32_t i = 0; i < engine->rank_count && !ox_engine_on_cpu(&engine->config); i++) {
+        devices[i] = engine->seats[i].rank->device;
+    }
+    enum ox_status status = ox_pool_open(engine->rank_count, &engine->threads);
+    OX_TRY(status, ox_comm_local_open(&(struct ox_comm_local_config){
+        .count = engine->rank_count, .devices = devices,
+        .limits = {.fail_ms = (uint32_t)ox_min_u64(engine->config.comm_timeout_ns / 1000000, UINT32_MAX)}}, comms));
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        struct ox_rank *const rank = engine->seats[i].rank;
+        rank->comm = comms[i];
+        if (status == OX_OK && rank->config.chaos_seed != 0) {
+            status = ox_comm_chaos_open(comms[i], rank->config.chaos_seed, OX_CHAOS_NS_MAX, &rank->comm);
+        }
     }
     return status;
 }
@@ -128,7 +158,8 @@ enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_e
     engine->plan = *plan;
     engine->rank_count = rank_count;
     *plan = NULL;
-    const enum ox_status status = open_ranks(engine);
+    enum ox_status status = open_ranks(engine);
+    OX_TRY(status, connect_ranks(engine));
     if (status != OX_OK) {
         ox_engine_close(&engine);
         return status;
@@ -280,18 +311,23 @@ void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t 
                           struct ox_chunk_view *out) {
     struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
     ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
+    out->first += ox_slice_first(rank, unit_idx);
 }
 
 enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    struct ox_chunk_view *out) {
     struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
-    return ox_rank_chunk_get(rank, unit_idx, chunk_idx, out);
+    const enum ox_status status = ox_rank_chunk_get(rank, unit_idx, chunk_idx, out);
+    out->first += ox_slice_first(rank, unit_idx);
+    return status;
 }
 
 enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    const struct ox_chunk_view *view) {
     struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
-    return ox_rank_chunk_put(rank, unit_idx, chunk_idx, view);
+    struct ox_chunk_view own = *view;
+    own.first -= ox_slice_first(rank, unit_idx);
+    return ox_rank_chunk_put(rank, unit_idx, chunk_idx, &own);
 }
 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {

@@ -67,6 +67,7 @@ struct ox_engine_plan {
     struct ox_engine_plan *others;   /* input.ranks.count - 1; NULL with one rank */
     /* what all ranks share; the first rank's plan owns it */
     struct ox_shard_table whole; /* of whole units, by which the store is laid out */
+    uint64_t *drive_bytes;       /* a rank's part of each drive; NULL with one rank */
     uint64_t *unit_elems;
     struct ox_plan_unit *units; /* these three are input.model's */
     struct ox_plan_grad *grads;

@@ -89,17 +89,18 @@ static void reduce(const struct task_run *run) {
     struct ox_rank *const rank = run->rank;
     const uint32_t unit_idx = run->task->unit_idx;
     const uint32_t addend = rank->plan->input.model.grads[ox_unit_grad_idx(rank, unit_idx)].addend;
-    const uint64_t elems = ox_unit_elems(rank, unit_idx);
+    const uint64_t elems = ox_slice_elems(rank, unit_idx), first = ox_slice_first(rank, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;
-    if (addend != OX_NONE) { /* tied weights: the gradient of their second use */
-        ox_grad_add(rank->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_grad_elems(rank, addend));
+    if (addend != OX_NONE) { /* tied weights: the gradient of their second use, which may end within the slice */
+        const uint64_t past = ox_max_u64(first, ox_grad_elems(rank, addend));
+        ox_grad_add(rank->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_min_u64(elems, past - first));
         if (rank->config.grad_bf16) {
             ox_grad_to_bf16(rank->reduce_pool, grad, grad, elems);
         }
     }
     ox_sumsq_partials(rank->reduce_pool, grad, rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, elems,
-                      partials + ox_norm_partials_first(rank, unit_idx));
+                      partials + ox_norm_partials_first(rank, unit_idx) + first / OX_GROUP_ELEMS);
 }
 
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
@@ -146,32 +147,38 @@ static enum ox_status commit(const struct task_run *run) {
     return status == OX_OK ? ox_overlap_commit(rank, run->task) : status;
 }
 
-enum ox_status ox_host_task_run(void *rank, const void *host_task) {
-    const struct ox_host_task *const given = host_task;
-    const struct task_run run = {
-        .rank = rank, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
-    if (given->idle) {
-        return OX_OK;
+static enum ox_status run_task(const struct task_run *run) {
+    if (run->task->lane == OX_LANE_LINK) {
+        return ox_link_run(run->rank, run->plan, run->task);
     }
-    switch ((enum ox_task_kind)run.task->kind) {
+    switch ((enum ox_task_kind)run->task->kind) {
     case OX_TASK_MOVE:
-        return run.task->move == OX_MOVE_WEIGHTS ? read_weights(&run) : move_spooled(&run);
+        return run->task->move == OX_MOVE_WEIGHTS ? read_weights(run) : move_spooled(run);
     case OX_TASK_REDUCE:
-        reduce(&run);
+        reduce(run);
         return OX_OK;
     case OX_TASK_NORM:
-        decide(&run);
-        return OX_OK;
+        decide(run);
+        return ox_link_agree(run->rank);
     case OX_TASK_BEGIN:
-        return ox_overlap_begin_transaction(run.rank, run.task);
+        return ox_overlap_begin_transaction(run->rank, run->task);
     case OX_TASK_UPDATE:
-        return ox_optim_run(run.rank, run.plan, run.task);
+        return ox_optim_run(run->rank, run->plan, run->task);
     case OX_TASK_WRITTEN:
-        return drain_writes(&run);
+        return drain_writes(run);
     case OX_TASK_COMMIT:
-        return commit(&run);
+        return commit(run);
     default:
         OX_ASSERT(!"a task of this kind has no host lane");
         return OX_E_CONFIG;
     }
+}
+
+enum ox_status ox_host_task_run(void *rank, const void *host_task) {
+    const struct ox_host_task *const given = host_task;
+    const struct task_run run = {
+        .rank = rank, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
+    const enum ox_status status = given->idle ? OX_OK : run_task(&run);
+    ox_link_abort(rank, status); /* no rank may wait for this one any more */
+    return status;
 }

@@ -18,7 +18,7 @@ static void adam(const struct ox_cpu *cpu, const void *args) {
         .grad_dtype = grad_dtype,
         .decay = op->decay,
         .stream = op->stream,
-        .first = op->first,
+        .first = op->origin + op->first,
         .count = op->count,
     };
     *op->nonfinite += ox_update_run_pool(ox_cpu_pool(cpu), (enum ox_isa)op->isa, op->format, &span, &op->hyper);

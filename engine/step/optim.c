@@ -180,16 +180,18 @@ static bool decays(const struct ox_rank *rank, const struct ox_tensor *tensor) {
     return rank->config.decay_all || (embedding ? rank->config.decay_embeddings : tensor->decay);
 }
 
+/* Updates elements of one role; `range` counts from the unit's first element. */
 static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay) {
     struct ox_rank *const rank = run->rank;
     const struct ox_unit_run *const unit = run->unit;
-    const uint64_t in_slot = range.begin - run->chunk.first, width = grad_width(rank);
-    uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + range.begin : run->hi + in_slot;
+    const uint64_t begin = range.begin - ox_slice_first(rank, unit->unit_idx); /* in the slice */
+    const uint64_t in_slot = begin - run->chunk.first, width = grad_width(rank);
+    uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + begin : run->hi + in_slot;
     const struct ox_update_span span = {
         .hi = hi,
         .hi_out = hi,
-        .state = state_at(run, range.begin),
-        .grad = unit->source.grad != NULL ? unit->source.grad + range.begin * width : run->grad + in_slot * width,
+        .state = state_at(run, begin),
+        .grad = unit->source.grad != NULL ? unit->source.grad + begin * width : run->grad + in_slot * width,
         .grad_dtype = rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
         .decay = decay,
         .stream = unit->unit_idx,
@@ -234,7 +236,8 @@ static bool next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_r
 
 /* Updates a chunk; returns how many of its parameters are no longer finite. */
 static uint64_t update_chunk(const struct chunk_run *run) {
-    const struct ox_range within = {.begin = run->chunk.first, .end = run->chunk.first + run->chunk.count};
+    const uint64_t first = ox_slice_first(run->rank, run->unit->unit_idx) + run->chunk.first;
+    const struct ox_range within = {.begin = first, .end = first + run->chunk.count};
     struct role_walk walk = {.next = NULL};
     uint64_t nonfinite_count = 0;
     while (next_role(run->rank, run->unit->unit_idx, within, &walk)) {
@@ -399,19 +402,20 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         .state = ox_tiers_view(tiers, plan, task, OX_USE_STATE).ptr,
         .grad = ox_tiers_view(tiers, plan, task, OX_USE_GRAD).ptr,
         .nonfinite = (uint64_t *)ox_tiers_view(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
-        .elem_count = ox_unit_elems(rank, task->unit_idx),
+        .elem_count = ox_slice_elems(rank, task->unit_idx),
+        .origin = ox_slice_first(rank, task->unit_idx),
         .format = config->state,
         .isa = config->isa,
         .stream = task->unit_idx,
         .grad_bf16 = config->grad_bf16,
         .hyper = *order.hyper,
     };
-    const struct ox_range within = {.begin = 0, .end = op.elem_count};
+    const struct ox_range within = {.begin = op.origin, .end = op.origin + op.elem_count};
     struct role_walk walk = {.next = NULL};
     enum ox_status status =
         OX_QUEUE(&rank->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
     while (status == OX_OK && next_role(rank, task->unit_idx, within, &walk)) {
-        op.first = walk.range.begin;
+        op.first = walk.range.begin - op.origin;
         op.count = walk.range.end - walk.range.begin;
         op.decay = walk.decay;
         status = OX_QUEUE(&rank->ops, lane, adam, &op);

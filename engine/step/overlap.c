@@ -111,19 +111,30 @@ enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *ta
 }
 
 enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task) {
-    const enum ox_status status =
-        ox_store_begin(rank->store, task->carried ? rank->pending.step : rank->step.input->step);
+    enum ox_status status =
+        rank->leads ? ox_store_begin(rank->store, task->carried ? rank->pending.step : rank->step.input->step) : OX_OK;
+    OX_TRY(status, ox_link_meet(rank, "the beginning of a transaction"));
     if (status == OX_OK && task->carried) {
         rank->pending.begun = true;
     }
     return status;
 }
 
+/* The rank that leads commits when all have written, and the others go on when that is done. */
+static enum ox_status commit(struct ox_rank *rank, const void *meta, uint32_t meta_bytes) {
+    enum ox_status status = ox_link_meet(rank, "the writes of a transaction");
+    if (status == OX_OK && rank->leads) {
+        status = ox_store_commit(rank->store, meta, meta_bytes);
+    }
+    OX_TRY(status, ox_link_meet(rank, "a commit"));
+    return status;
+}
+
 enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *task) {
     struct ox_pending *const pending = &rank->pending;
     const struct ox_step_input *const input = rank->step.input;
-    const enum ox_status status = task->carried ? ox_store_commit(rank->store, pending->meta, pending->meta_bytes)
-                                               : ox_store_commit(rank->store, input->meta, input->meta_bytes);
+    const enum ox_status status = task->carried ? commit(rank, pending->meta, pending->meta_bytes)
+                                                : commit(rank, input->meta, input->meta_bytes);
     rank->step.committed = status == OX_OK;
     if (task->carried && status == OX_OK) {
         pending->exists = false;

@@ -4,6 +4,8 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/pool.h"
+#include "offload/plan/sums.h"
+#include "offload/proof/proof.h"
 #include "offload/sim/sim.h"
 
 #include <stdlib.h>
@@ -68,6 +70,33 @@ static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan, 
                                                   .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
 }
 
+/* How many of the step's micro-batches a rank has: those of its sum groups. */
+static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks, uint32_t idx) {
+    return ox_sums_count(&(struct ox_sums){.micro_batches = ranks->micro_batches, .rank = idx, .ranks = ranks->count,
+                                           .groups = (uint32_t)ox_max_u64(1, ranks->sum_groups)});
+}
+
+/* A rank's part of the budget. Ranks of a process share its host memory and its drives; each has a device. */
+static enum ox_status divide_budget(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const uint32_t ranks = plan->input.ranks.count;
+    struct ox_plan_budget *const budget = &plan->input.budget;
+    *budget = config->budget;
+    budget->host_bytes /= ranks;
+    budget->nvme_bytes /= ranks;
+    if (budget->drive_bytes == NULL || ranks == 1) {
+        return OX_OK;
+    }
+    plan->drive_bytes = calloc(budget->drive_count, sizeof *plan->drive_bytes);
+    if (plan->drive_bytes == NULL) {
+        return ox_fail(OX_E_NOMEM, "plan: no memory for the budget of a rank");
+    }
+    for (uint32_t i = 0; i < budget->drive_count; i++) {
+        plan->drive_bytes[i] = budget->drive_bytes[i] / ranks;
+    }
+    budget->drive_bytes = plan->drive_bytes;
+    return OX_OK;
+}
+
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = ox_engine_shape(config);
@@ -84,8 +113,9 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     if (model->table.unit_idx != model->head_idx) {
         tie_head(model, plan, grad_count++);
     }
-    plan->input.budget = config->budget;
-    plan->input.ranks.sum_groups = config->sum_groups;
+    plan->input.ranks = (struct ox_plan_ranks){
+        .count = (uint32_t)ox_max_u64(1, config->ranks), .sum_groups = config->sum_groups,
+        .micro_batches = config->micro_batches, .sharding = config->sharding};
     plan->input.model = (struct ox_plan_model){
         .units = plan->units,
         .grads = plan->grads,
@@ -93,7 +123,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .unit_count = model->unit_count,
         .grad_count = grad_count,
         .stage_count = model->unit_count,
-        .micro_batches = config->micro_batches,
+        .micro_batches = micro_batches_of(&plan->input.ranks, 0),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
         .fp32 = config->fp32,
@@ -122,8 +152,7 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
     const uint32_t unit_count = config->model->unit_count;
     enum ox_status status =
         ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config), &plan->whole);
-    OX_TRY(status, ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config),
-                                       &plan->table));
+    OX_TRY(status, ox_shard_table_slice(&plan->whole, plan->input.ranks.count, 0, &plan->table));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
         check_sizes(config, &plan->whole, plan->unit_elems[i]);
         for (uint32_t k = 0; k < plan->whole.shards[i].chunk_count; k++) {
@@ -171,6 +200,61 @@ static enum ox_status choose(const struct ox_engine_config *config, struct ox_en
     return status;
 }
 
+/* ---- the ranks after the first ---------------------------------------------------------------------------------- */
+
+static enum ox_status build(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_plan **out) {
+    const enum ox_status status = ox_plan_open(input, out);
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_plan_build(*out, input, kind);
+    return ox_proof_check(*out, input);
+}
+
+static void close_plans(struct ox_engine_plan *plan) {
+    ox_plan_close(&plan->eval_after_step);
+    ox_plan_close(&plan->eval);
+    ox_plan_close(&plan->train);
+    ox_shard_table_close(&plan->table);
+}
+
+/* Builds and proves the plans of a rank, with the placement and the homes that were chosen for the first one. */
+static enum ox_status open_other(const struct ox_engine_plan *first, uint32_t idx, struct ox_engine_plan *out) {
+    out->input = first->input;
+    out->input.ranks.idx = idx;
+    out->input.model.micro_batches = micro_batches_of(&first->input.ranks, idx);
+    out->input.placement.tiles =
+        (uint32_t)ox_min_u64(out->input.placement.tiles, out->input.model.micro_batches);
+    enum ox_status status = ox_shard_table_slice(&first->whole, first->input.ranks.count, idx, &out->table);
+    for (uint32_t i = 0; i < out->table.unit_count && status == OX_OK; i++) {
+        out->table.shards[i].homes = first->table.shards[i].homes;
+    }
+    out->input.table = &out->table;
+    OX_TRY(status, build(&out->input, OX_PLAN_TRAIN, &out->train));
+    OX_TRY(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
+    if (first->eval_after_step != NULL) {
+        OX_TRY(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
+    }
+    OX_TRY(status, ox_proof_check_pair(out->train, out->eval));
+    return status;
+}
+
+static enum ox_status open_others(struct ox_engine_plan *plan) {
+    const uint32_t count = plan->input.ranks.count;
+    enum ox_status status = OX_OK;
+    if (count == 1) {
+        return OX_OK;
+    }
+    plan->others = calloc(count - 1, sizeof *plan->others);
+    if (plan->others == NULL) {
+        return ox_fail(OX_E_NOMEM, "plan: no memory for %u ranks", count);
+    }
+    for (uint32_t i = 1; i < count && status == OX_OK; i++) {
+        status = open_other(plan, i, &plan->others[i - 1]);
+    }
+    return status;
+}
+
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
@@ -194,11 +278,14 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
     describe_model(config, plan);
-    status = open_table(config, plan);
+    status = divide_budget(config, plan);
+    OX_TRY(status, open_table(config, plan));
     if (status == OX_OK) {
-        plan->input.budget.nvme_fixed_bytes = config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count);
+        plan->input.budget.nvme_fixed_bytes =
+            config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / plan->input.ranks.count;
         status = choose(config, plan);
     }
+    OX_TRY(status, open_others(plan));
     if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {
         ox_engine_plan_close(&plan);
         return status;
@@ -212,10 +299,12 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     if (plan == NULL) {
         return;
     }
-    ox_plan_close(&plan->eval_after_step);
-    ox_plan_close(&plan->eval);
-    ox_plan_close(&plan->train);
-    ox_shard_table_close(&plan->table);
+    for (uint32_t i = 1; i < plan->input.ranks.count && plan->others != NULL; i++) {
+        close_plans(&plan->others[i - 1]);
+    }
+    close_plans(plan);
+    free(plan->others);
+    free(plan->drive_bytes);
     ox_shard_table_close(&plan->whole);
     free(plan->stages);
     free(plan->grads);

@@ -13,7 +13,8 @@ enum { HOST_QUEUE_LEN = 256 };
 
 static enum ox_status open_lanes(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
-    for (int i = 0; i < OX_LANE_COUNT && status == OX_OK; i++) {
+    rank->lane_count = ox_plan_rank_count(&rank->plan->input) > 1 ? OX_LANE_COUNT : OX_LANE_OF_ONE_COUNT;
+    for (uint32_t i = 0; i < rank->lane_count && status == OX_OK; i++) {
         const bool of_device = i == OX_LANE_COMPUTE || i == OX_LANE_H2D || i == OX_LANE_D2H;
         const struct ox_host_lane_config host = {
             .label = ox_lane_name((enum ox_lane_id)i),
@@ -105,18 +106,19 @@ static enum ox_status open_parts(struct ox_rank *rank) {
     return status == OX_OK ? make_constants(rank) : status;
 }
 
-enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct ox_engine_plan *plan, uint32_t idx,
-                            struct ox_rank **out) {
+enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct ox_engine_plan *plan,
+                            const struct ox_shard_table *whole, struct ox_rank **out) {
     *out = NULL;
     OX_ASSERT(plan->train != NULL && plan->eval != NULL && config->optimizer_threads > 0);
     struct ox_rank *rank = calloc(1, sizeof *rank);
     if (rank == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory");
     }
-    rank->idx = idx;
-    rank->leads = idx == 0;
+    rank->idx = plan->input.ranks.idx;
+    rank->leads = rank->idx == 0;
     rank->config = *config;
     rank->plan = plan;
+    rank->whole = whole;
     rank->shape = ox_engine_shape(config);
     rank->batch_bytes = plan->input.model.batch_bytes;
     const enum ox_status status = open_parts(rank);
@@ -134,7 +136,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
         return;
     }
     ox_tracing_close(&rank->tracing);
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
+    for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_close(&rank->lanes[i]);
     }
     ox_stream_close(&rank->stream);
@@ -144,6 +146,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     ox_pool_close(&rank->reduce_pool);
     ox_pool_close(&rank->optim_pool);
     ox_tiers_close(&rank->tiers);
+    ox_comm_close(&rank->comm); /* it copies by lanes of the device */
     ox_device_close(&rank->device);
     free(rank->packed);
     free(rank->due.pending);

@@ -7,6 +7,7 @@
 #include "engine/step/engine.h"
 #include "engine/step/optim_stream.h"
 #include "engine/step/tracing.h"
+#include "kernels/comm/comm.h"
 #include "nvme/transfers.h"
 #include "offload/plan/cases.h"
 #include "offload/plan/tier.h"
@@ -39,6 +40,7 @@ struct ox_step_state {
     uint64_t weights_step;   /* the step whose planes compute uses, committed or not; 0: the last commit */
     struct ox_optim_hyper speculative_hyper;
     uint64_t speculative_nonfinite_count;
+    bool stopped;            /* ranks have agreed to stop before the optimizer begins */
 };
 
 /* The update of a step that is decided, and waits for the next step or was interrupted in it. */
@@ -104,6 +106,7 @@ struct ox_rank {
     bool leads; /* begins, commits and aborts the transactions of the store that the ranks of a process share */
     struct ox_engine_config config; /* with its part of threads and micro-batches */
     const struct ox_engine_plan *plan;
+    const struct ox_shard_table *whole; /* the table of whole units, of which plan->table has the rank's slices */
     struct ox_shape shape;
     uint64_t batch_bytes;
 
@@ -111,7 +114,9 @@ struct ox_rank {
     struct ox_device *device;
     struct ox_ops ops;
     struct ox_tiers tiers;
-    struct ox_lane *lanes[OX_LANE_COUNT];
+    struct ox_lane *lanes[OX_LANE_COUNT]; /* the first `lane_count` of them */
+    uint32_t lane_count;
+    struct ox_comm *comm; /* this rank's endpoint; NULL with one rank */
     struct ox_pool *optim_pool, *reduce_pool;
     struct ox_mark *marks;      /* per task of the largest plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
@@ -155,10 +160,10 @@ uint64_t ox_engine_rope_floats(const struct ox_engine_config *config);
 
 /* ---- opening and closing: engine/step/rank.c ---- */
 
-/* Reserves all that the rank's plans need. `config` has the rank's part of threads and micro-batches; `plan` outlives
- * the rank. */
+/* Reserves all that the rank's plans need. `config` has the rank's part of threads and micro-batches. `plan` and
+ * `whole`, the table of whole units, outlive the rank. */
 OX_MUST enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct ox_engine_plan *plan,
-                                    uint32_t idx, struct ox_rank **out);
+                                    const struct ox_shard_table *whole, struct ox_rank **out);
 void ox_rank_close(struct ox_rank **rank);
 /* Opens the rank's ports and its optimizer's stream. The store outlives the rank. */
 OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store);
@@ -208,6 +213,20 @@ struct ox_host_task {
     bool idle; /* it does not work in this step */
 };
 enum ox_status ox_host_task_run(void *rank, const void *host_task);
+
+/* ---- other ranks: engine/step/link.c ---- */
+
+/* Compares with the other ranks what a step begins with. Together with ox_link_agree it is where a stop is looked at,
+ * so that either all ranks stop or none. Without other ranks these four do nothing. */
+OX_MUST enum ox_status ox_link_begin(struct ox_rank *rank);
+/* Compares what the norm has come to, and sets step.stopped if any rank is asked to stop. */
+OX_MUST enum ox_status ox_link_agree(struct ox_rank *rank);
+/* Waits until all ranks have come here in the update of the step; `what` names the place in messages. */
+OX_MUST enum ox_status ox_link_meet(struct ox_rank *rank, const char *what);
+/* Ends what the other ranks wait for, after a failure whose text is this thread's. */
+void ox_link_abort(struct ox_rank *rank, enum ox_status status);
+/* Runs a task of lane LINK. */
+OX_MUST enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
 
 /* ---- steps that overlap: engine/step/overlap.c ---- */
 
@@ -270,6 +289,13 @@ void ox_optim_set_slots(struct ox_rank *rank, const struct ox_plan *plan, const 
 /* Index of a unit's first partial sum among those of the norm, which are in the order of units. */
 uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx);
 
+/* The slice of a unit that the rank owns; with one rank all of it. */
+static inline uint64_t ox_slice_elems(const struct ox_rank *rank, uint32_t unit_idx) {
+    return rank->plan->table.shards[unit_idx].elem_count;
+}
+static inline uint64_t ox_slice_first(const struct ox_rank *rank, uint32_t unit_idx) {
+    return rank->plan->table.shards[unit_idx].elem_first;
+}
 uint64_t ox_grad_elems(const struct ox_rank *rank, uint32_t grad_idx);
 uint64_t ox_unit_elems(const struct ox_rank *rank, uint32_t unit_idx);
 /* The gradient of a unit's own weights, among all gradients. */

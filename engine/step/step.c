@@ -251,8 +251,11 @@ static enum ox_status issue_task(struct ox_rank *rank, const struct ox_plan *pla
     return ox_host_lane_submit(is.lane, ox_host_task_run, &host, sizeof host, &rank->marks[idx]);
 }
 
-static bool stop_asked(const struct ox_step_input *input) {
-    return input->stop != NULL && *input->stop != 0;
+/* Whether to stop here. Several ranks agree on that with the norm, because a rank that stopped alone would leave the
+ * others waiting. */
+static bool stops(const struct ox_rank *rank) {
+    const struct ox_step_input *const input = rank->step.input;
+    return rank->comm != NULL ? rank->step.stopped : input->stop != NULL && *input->stop != 0;
 }
 
 /* Waits for the norm, and decides whether the step is skipped. Without overlap the optimizer follows. */
@@ -261,7 +264,7 @@ static enum ox_status decide(struct ox_rank *rank, uint32_t norm_idx, bool *skip
     if (status != OX_OK) {
         return status;
     }
-    if (stop_asked(rank->step.input)) {
+    if (stops(rank)) {
         return ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
     }
     *skip = !rank->step.finite;
@@ -291,7 +294,7 @@ static enum ox_status issue_all(struct ox_rank *rank, const struct ox_plan *plan
                                                        : ox_mark_join(rank->marks[i - OX_RUN_AHEAD_TASKS]);
         const bool looks = (plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS) &&
                            plan->tasks[i].lane == OX_LANE_COMPUTE && plan->tasks[i].kind != OX_TASK_UPDATE;
-        if (status == OX_OK && looks && stop_asked(rank->step.input)) {
+        if (status == OX_OK && looks && stops(rank)) {
             status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
                                                                        : "stopped within an evaluation");
         }
@@ -316,11 +319,14 @@ static void note_status(struct ox_first_failure notes[2], enum ox_status status)
 static enum ox_status drain_all(struct ox_rank *rank, enum ox_status status) {
     struct ox_first_failure notes[2] = {{0}};
     note_status(notes, status);
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
-        note_status(notes, ox_lane_drain(rank->lanes[i]));
+    ox_link_abort(rank, status);
+    for (uint32_t i = 0; i < rank->lane_count; i++) {
+        status = ox_lane_drain(rank->lanes[i]);
+        ox_link_abort(rank, status);
+        note_status(notes, status);
     }
     note_status(notes, ox_optim_drain(rank));
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
+    for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_reset(rank->lanes[i]);
     }
     return ox_first_failure_result(&notes[notes[0].status == OX_OK]);
@@ -396,7 +402,7 @@ static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT]
 /* Notes the counters at the beginning of a step, from which its result is worked out. */
 static void begin_counting(struct ox_rank *rank) {
     read_traffic(rank, rank->before.traffic);
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
+    for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_stats(rank->lanes[i], &rank->before.lanes[i]);
     }
 }
@@ -422,6 +428,7 @@ enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, con
     enum ox_status status = poison(rank, plan);
     OX_TRY(status, make_logits_buffer(rank, input));
     ox_overlap_begin_step(rank, true);
+    OX_TRY(status, ox_link_begin(rank));
     if (plan->kind != OX_PLAN_EVAL) {
         set_slots(rank, plan);
     }
@@ -476,7 +483,7 @@ enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status) 
 void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
     uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     struct ox_rank_traffic *const traffic = &rank->traffic;
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
+    for (uint32_t i = 0; i < rank->lane_count; i++) {
         struct ox_lane_stats now;
         ox_lane_stats(rank->lanes[i], &now);
         out->lane_busy_seconds[i] += (double)(now.busy_ns - rank->before.lanes[i].busy_ns) * 1e-9;

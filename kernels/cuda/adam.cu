@@ -215,7 +215,7 @@ static adam_args args_of(const ox_op_adam *op) {
     args.v_scale = planes.v_scale;
     args.grad = (const uint8_t *)op->grad + op->first * ox_grad_bytes(grad_dtype);
     args.nonfinite = (unsigned long long *)op->nonfinite;
-    args.first = op->first;
+    args.first = op->origin + op->first;
     args.count = op->count;
     args.grad_bf16 = op->grad_bf16;
     args.decay = op->decay;

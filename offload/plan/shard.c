@@ -65,6 +65,12 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
     return OX_OK;
 }
 
+uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx) {
+    OX_ASSERT(unit_idx < whole->unit_count && idx <= count);
+    const struct ox_shard *const unit = &whole->shards[unit_idx];
+    return ox_min_u64(idx * ox_div_up(unit->chunk_count, count) * whole->chunk_elems, unit->elem_count);
+}
+
 void ox_shard_table_close(struct ox_shard_table *table) {
     free(table->shards);
     *table = (struct ox_shard_table){0};

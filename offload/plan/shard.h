@@ -57,6 +57,10 @@ void ox_shard_table_close(struct ox_shard_table *table);
 OX_MUST enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
                                             struct ox_shard_table *out);
 
+/* Where the slice of rank `idx` of `count` begins in a unit, in elements; for idx = count it is the unit's end.
+ * `whole` is the table of whole units. */
+uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx);
+
 /* Bytes of the state of `count` elements in one piece: all of it, and its front, which is lo with padding. */
 uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count);
 uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count);

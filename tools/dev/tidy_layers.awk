@@ -28,7 +28,7 @@ BEGIN {
     room("engine/model", "base base/hash base/prng kernels offload/plan")
     room("engine/data", "base base/hash base/prng engine/text")
     room("engine/hf", "base engine/model")
-    room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/proof offload/search offload/sim" \
+    room("engine/step", "base base/hash nvme cpu_optim kernels kernels/comm offload/plan offload/proof offload/search offload/sim" \
         " offload/trace engine/model")
     room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \
         " engine/step/ops_optim.h")

@@ -1,0 +1,151 @@
+/* What a rank does together with the others: it gathers slices, agrees on how a step begins and what its norm came to,
+ * and meets the others around a transaction. Without other ranks there is nothing to do. */
+#include "engine/step/rank_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Channels of meetings: what one lane's thread calls has an order of its own. */
+enum { CHANNEL_ISSUE, CHANNEL_REDUCE, CHANNEL_ADAM };
+
+static struct ox_view view(const struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                           enum ox_use_role role) {
+    return ox_tiers_view_if(&rank->tiers, plan, task, role);
+}
+
+void ox_link_abort(struct ox_rank *rank, enum ox_status status) {
+    if (rank->comm != NULL && status != OX_OK && !rank->step.stopped) {
+        char text[OX_ERROR_TEXT_BYTES];
+        memcpy(text, ox_error_text(), sizeof text);
+        ox_comm_abort(rank->comm, status, text);
+    }
+}
+
+/* ---- agreement ---------------------------------------------------------------------------------------- */
+
+static enum ox_status different(uint32_t rank, const char *what) {
+    return ox_fail(OX_E_CONFIG, "rank %u has another %s than rank 0; start all ranks with the same options, data and "
+                   "version", rank, what);
+}
+
+/* What all ranks must begin a step with. */
+struct begin {
+    uint64_t step, weights_step, target_count, plan_kind, facts;
+    double max_grad_norm;
+};
+
+enum ox_status ox_link_begin(struct ox_rank *rank) {
+    struct begin all[OX_COMM_RANKS_MAX];
+    if (rank->comm == NULL) {
+        return OX_OK;
+    }
+    const struct begin mine = {
+        .step = rank->step.input->step, .weights_step = rank->step.weights_step,
+        .target_count = rank->step.input->target_count, .plan_kind = rank->step.plan->kind,
+        .facts = rank->step.facts, .max_grad_norm = rank->step.input->max_grad_norm};
+    enum ox_status status = ox_comm_meet(rank->comm, &(struct ox_comm_meet){
+        .channel = CHANNEL_ISSUE, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
+        .what = "the beginning of a step"});
+    for (uint32_t i = 1; i < rank->comm->count && status == OX_OK; i++) {
+        status = all[i].step != all[0].step || all[i].weights_step != all[0].weights_step ? different(i, "step")
+                 : all[i].target_count != all[0].target_count ? different(i, "number of tokens in the step")
+                 : memcmp(&all[i], &all[0], sizeof mine) != 0 ? different(i, "kind of step") : OX_OK;
+    }
+    return status;
+}
+
+/* What the norm has come to on a rank. All but `stop` must have the same bits everywhere. */
+struct agreement {
+    double loss, norm, scale;
+    uint64_t stop;
+};
+
+enum ox_status ox_link_agree(struct ox_rank *rank) {
+    struct ox_step_state *const step = &rank->step;
+    struct agreement all[OX_COMM_RANKS_MAX];
+    if (rank->comm == NULL) {
+        return OX_OK;
+    }
+    const struct agreement mine = {.loss = step->loss, .norm = step->grad_norm, .scale = step->grad_scale,
+                                   .stop = step->input->stop != NULL && *step->input->stop != 0};
+    enum ox_status status = ox_comm_meet(rank->comm, &(struct ox_comm_meet){
+        .channel = CHANNEL_REDUCE, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
+        .what = "the norm of a step"});
+    for (uint32_t i = 0; i < rank->comm->count && status == OX_OK; i++) {
+        step->stopped |= all[i].stop != 0;
+        if (memcmp(&all[i], &all[0], offsetof(struct agreement, stop)) != 0) {
+            status = ox_fail(OX_E_CORRUPT, "rank %u found loss %.17g and gradient norm %.17g, rank 0 %.17g and %.17g, "
+                             "from the same sums: memory or a link of one of them is faulty; the step is not taken", i,
+                             all[i].loss, all[i].norm, all[0].loss, all[0].norm);
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_link_meet(struct ox_rank *rank, const char *what) {
+    return rank->comm == NULL ? OX_OK
+                              : ox_comm_meet(rank->comm, &(struct ox_comm_meet){.channel = CHANNEL_ADAM, .what = what});
+}
+
+/* ---- slices ------------------------------------------------------------------------------------------- */
+
+/* Bytes [cuts[r], cuts[r + 1]) of a vector of the unit belong to rank r; `width` is that of `elems` elements. */
+struct cuts {
+    uint64_t at[OX_COMM_RANKS_MAX + 1];
+};
+
+static void cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint64_t bytes, uint64_t elems, struct cuts *out) {
+    for (uint32_t i = 0; i <= rank->comm->count; i++) {
+        out->at[i] = ox_shard_cut(rank->whole, unit_idx, rank->comm->count, i) / elems * bytes;
+    }
+}
+
+static void count(struct ox_rank *rank, enum ox_traffic_kind kind, const struct cuts *cuts) {
+    const uint32_t ranks = rank->comm->count;
+    const uint64_t own = cuts->at[rank->idx + 1] - cuts->at[rank->idx];
+    ox_rank_count(rank, OX_LINK_PEER_IN, kind, cuts->at[ranks] - cuts->at[0] - own);
+    ox_rank_count(rank, OX_LINK_PEER_OUT, kind, own * (ranks - 1));
+}
+
+/* Gathers one plane of a unit's weights in compute memory. */
+static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
+                                   unsigned char *target) {
+    char what[OX_COMM_WHAT_BYTES];
+    struct cuts cuts;
+    snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
+    cut_unit(rank, task->unit_idx, OX_HI_BYTES, 1, &cuts);
+    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
+        .source = source, .target = target, .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
+    if (status == OX_OK) {
+        count(rank, OX_TRAFFIC_WEIGHTS, &cuts);
+    }
+    return status;
+}
+
+/* Brings a whole unit together, [hi | lo]. The lo of a slice is behind its hi or at the front of its state. */
+static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    const unsigned char *const slice = view(rank, plan, task, OX_USE_SOURCE).ptr;
+    const unsigned char *const state = view(rank, plan, task, OX_USE_STATE).ptr;
+    unsigned char *const whole = view(rank, plan, task, OX_USE_TARGET).ptr;
+    enum ox_status status = gather_plane(rank, task, slice, whole);
+    if (status == OX_OK && rank->config.fp32) {
+        status = gather_plane(rank, task,
+                              state != NULL ? state : slice + ox_slice_elems(rank, task->unit_idx) * OX_HI_BYTES,
+                              whole + ox_unit_elems(rank, task->unit_idx) * OX_HI_BYTES);
+    }
+    return status;
+}
+
+enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    OX_ASSERT(rank->comm != NULL);
+    switch ((enum ox_move)task->move) {
+    case OX_MOVE_WEIGHTS:
+        return gather_weights(rank, plan, task);
+    default:
+        OX_ASSERT(!"moves nothing between ranks");
+        return OX_E_CONFIG;
+    }
+}
