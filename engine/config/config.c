@@ -519,6 +519,11 @@ static enum ox_status check_schedule(const struct ox_config *c) {
                        " together exceed --max-steps %" PRIu64 "; reduce one of them",
                        c->warmup_steps, c->decay_steps, c->max_steps);
     }
+    if (c->sum_groups > c->gradient_accumulation_steps) {
+        return ox_fail(OX_E_CONFIG, "--sum-groups: %" PRIu64 " exceeds --gradient-accumulation-steps %" PRIu64
+                       ", the number of micro-batches; give at most that",
+                       c->sum_groups, c->gradient_accumulation_steps);
+    }
     if (c->tiles > c->gradient_accumulation_steps) {
         return ox_fail(OX_E_CONFIG,
                        "--tiles: %" PRIu64 " exceeds --gradient-accumulation-steps %" PRIu64

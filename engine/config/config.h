@@ -96,6 +96,7 @@ struct ox_config {
     uint64_t per_device_train_batch_size; /* sequences per micro-batch */
     uint64_t gradient_accumulation_steps; /* micro-batches per step, of all ranks; 0: not validated yet */
     uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
+    uint64_t sum_groups; /* of micro-batches, each of which is summed by itself; 0: the number of ranks */
     uint64_t max_seq_length;
     double learning_rate; /* 0: by whether weights are given */
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;

@@ -201,6 +201,10 @@ static const struct ox_option options[] = {
      .default_text = "0", .commands = RUN,
      .help = "sequences in a step, of all ranks together: a multiple of --per-device-train-batch-size; 0: as "
              "--gradient-accumulation-steps says"},
+    {.name = "sum-groups", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, sum_groups), .min = 0,
+     .max = OX_MICRO_BATCHES_MAX, .group = group_training, .default_text = "0", .commands = RUN,
+     .help = "groups of micro-batches whose gradients are summed apart and then joined in a fixed tree, so that up to "
+             "as many ranks give the same bits; 0: as many as there are ranks"},
     {.name = "max-seq-length", .alias = "seq-len", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, max_seq_length), .min = 1, .max = 16777216, .group = group_training,
      .default_text = "1024", .commands = TEXTS, .help = "tokens in a sequence, at most the model's context length"},

@@ -2,6 +2,7 @@
  * options differ from those of an earlier process. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -79,12 +80,12 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
 
 /* The options that numerics_hash covers; of --data it covers the weights, of --eval-data whether it is given. */
 static const char *const numerics[] = {
-    "per-device-train-batch-size", "gradient-accumulation-steps", "max-seq-length", "max-steps", "num-train-epochs",
-    "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr", "min-lr-ratio", "decay-steps",
-    "lr-decay-type", "lr-num-cycles", "lr-power", "lr-timescale", "optimizer", "moments", "weight-decay",
-    "decay-embeddings", "decay-all", "adam-beta1", "adam-beta2", "adam-epsilon", "max-grad-norm", "seed", "data-order",
-    "dtype", "grad-dtype", "device", "compute-threads", "packing", "document-mask", "overlong", "bos-per-window",
-    "eval-fraction",
+    "per-device-train-batch-size", "gradient-accumulation-steps", "sum-groups", "max-seq-length", "max-steps",
+    "num-train-epochs", "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr",
+    "min-lr-ratio", "decay-steps", "lr-decay-type", "lr-num-cycles", "lr-power", "lr-timescale", "optimizer",
+    "moments", "weight-decay", "decay-embeddings", "decay-all", "adam-beta1", "adam-beta2", "adam-epsilon",
+    "max-grad-norm", "seed", "data-order", "dtype", "grad-dtype", "device", "compute-threads", "packing",
+    "document-mask", "overlong", "bos-per-window", "eval-fraction",
 };
 /* The options that decide which tokens are made of the data, beside --data itself. */
 static const char *const data_options[] = {
@@ -101,6 +102,7 @@ static enum ox_status load_record(const struct ox_trainer *trainer, const char *
                                          ox_path_is_folder(origin) ? "../config.resolved.yaml" : record_name, path);
     ox_config_init(out);
     OX_TRY(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
+    out->sum_groups = ox_max_u64(out->sum_groups, 1); /* runs of older versions had one group */
     return status;
 }
 

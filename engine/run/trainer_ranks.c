@@ -44,6 +44,11 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
                        engine->micro_batches == 1 ? "" : "es", engine->micro_batches,
                        (uint64_t)ranks * engine->batch);
     }
+    const uint64_t groups = trainer->config.sum_groups;
+    if (groups > 0 && ranks > groups) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: each rank sums at least one of the --sum-groups %" PRIu64 "; give "
+                       "--ranks %" PRIu64 ", or for a new run --sum-groups %u", ranks, groups, groups, ranks);
+    }
     return OX_OK;
 }
 
@@ -76,22 +81,27 @@ static enum ox_status pick_count(const struct ox_trainer *trainer, uint32_t *out
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const bool here = engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes > 0;
+    const uint64_t most = config->sum_groups > 0 ? config->sum_groups : engine->micro_batches;
     uint32_t devices = 1;
     enum ox_status status = strcmp(config->ranks, "1") == 0 ? OX_OK : device_count(trainer, &devices);
     *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)strtoull(config->ranks, NULL, 10)
-           : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), engine->micro_batches) : 1;
+           : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     OX_TRY(status, check_count(trainer, *out, devices));
     OX_TRY(status, check_supported(config, *out));
     return status;
 }
 
 enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
-    const struct ox_config *const config = &trainer->config;
+    struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     engine->ranks = 1;
     engine->sharding = sharding_of(config->sharding);
     engine->comm_timeout_ns = config->comm_timeout_ns;
     const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
+    if (config->sum_groups == 0) {
+        config->sum_groups = engine->ranks; /* recorded, because other groups give other bits */
+    }
+    engine->sum_groups = trainer->input.eval_alone ? 1 : (uint32_t)config->sum_groups;
     if (status == OX_OK && engine->device == OX_DEVICE_CPU && config->compute_threads == 0) {
         engine->compute_threads = ox_processor_count() / engine->ranks; /* they share the processors */
     }

@@ -75,6 +75,10 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }
+    if (e->sum_groups > 1) { /* one group adds nothing, because older checkpoints do not name it */
+        const uint64_t groups[] = {hash, e->sum_groups};
+        hash = ox_hash_seed(groups, sizeof groups / sizeof *groups);
+    }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32

@@ -208,6 +208,8 @@ static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "decay-steps", "5", "use wsd");
     check_refused(OX_CMD_TRAIN, "warmup-steps", "101", "exceed --max-steps");
     check_refused(OX_CMD_TRAIN, "tiles", "2", "--gradient-accumulation-steps");
+    check_refused(OX_CMD_TRAIN, "sum-groups", "2",
+                  "--sum-groups: 2 exceeds --gradient-accumulation-steps 1, the number of micro-batches; give at most");
     check_refused(OX_CMD_TRAIN, "ranks", "0", "--ranks: '0' is neither auto nor a number of ranks, 1 to 64");
     check_refused(OX_CMD_TRAIN, "ranks", "65", "1 to 64");
     check_refused(OX_CMD_TRAIN, "ranks", "two", "1 to 64");
