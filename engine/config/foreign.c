@@ -27,6 +27,8 @@ static const char use_kept[] = "is always on; --kept-blocks N keeps the activati
 static const char files_only[] = "does not exist: nothing is sent anywhere; --report-to tensorboard writes files that "
                                  "other programs read";
 static const char use_files[] = "use tensorboard: nothing is sent anywhere, and other programs read its files";
+static const char times[] = "does not exist: metrics.jsonl has times and bytes of every step; --trace on records "
+                            "every task";
 static const char not_needed[] = "does not exist and is not needed; leave it out";
 static const char by_step[] = "use cosine: the rate depends on the step alone, so that a run can be repeated";
 static const char use_dtype[] = "use --dtype bf16, or --dtype fp32";
@@ -41,6 +43,7 @@ static const struct {
     {"bf16", NULL, "use --dtype bf16"},
     {"bf16-full-eval", NULL, "use --dtype bf16"},
     {"fp16*", NULL, no_fp16},
+    {"data-types", NULL, "use --grad-dtype; sums of gradients are fp32"},
     {"tf32", NULL, "does not exist: matrices are multiplied in the format of --dtype; leave it out"},
     {"torch-dtype", NULL, use_dtype},
     {"precision", NULL, use_dtype},
@@ -73,6 +76,16 @@ static const struct {
     {"sharding", "zero0", "use no_shard"},
     {"sharding", "ddp", "use no_shard"},
     {"sharding", "fsdp*", "use full_shard"},
+    {"zero-optimization", NULL, "use --sharding and the budgets --device-mem, --host-mem and --nvme; "
+                                "docs/coming-from.md has every key"},
+    {"zero-*", NULL, not_needed},
+    {"stage3-*", NULL, not_needed},
+    {"aio", NULL, "use --queue-depth and --io-backend; docs/coming-from.md has every key"},
+    {"limit-all-gathers", NULL, not_needed},
+    {"downcast-bf16", NULL, not_needed},
+    {"dynamo-*", NULL, not_needed},
+    {"checkpoint", NULL, not_needed},
+    {"elasticity", NULL, not_needed},
     {"offload-optimizer*", NULL, streamed},
     {"offload-param*", NULL, streamed},
     {"device-map", NULL, streamed},
@@ -81,6 +94,11 @@ static const struct {
     {"local-rank", NULL, one_process},
     {"master-addr", NULL, one_process},
     {"master-port", NULL, one_process},
+    {"num-machines", NULL, one_process},
+    {"machine-rank", NULL, one_process},
+    {"same-network", NULL, one_process},
+    {"main-process-*", NULL, one_process},
+    {"rdzv-*", NULL, one_process},
     {"num-processes", NULL, use_ranks},
     {"nproc-per-node", NULL, use_ranks},
     {"num-gpus", NULL, use_ranks},
@@ -189,6 +207,12 @@ static const struct {
     {"evaluation-strategy", NULL, "use --eval-steps N; 0: only at the end"},
     {"save-strategy", NULL, "use --save-steps N; 0: only at the end"},
     {"logging-strategy", NULL, "use --logging-steps N"},
+    {"steps-per-print", NULL, "use --logging-steps N"},
+    {"wall-clock-breakdown", NULL, times},
+    {"comms-logger", NULL, times},
+    {"flops-profiler", NULL, times},
+    {"tensorboard", NULL, "use --report-to tensorboard"},
+    {"csv-monitor", NULL, "does not exist: metrics.jsonl has every step; leave it out"},
     {"logging-first-step", NULL, "does not exist: metrics.jsonl has every step; leave it out"},
     {"logging-dir", NULL, "does not exist: --report-to tensorboard writes into --output"},
     {"save-safetensors", NULL, "is always on"},
