@@ -48,6 +48,9 @@ static const struct field gpu_fields[] = {
     {"h2d_bytes_per_second", offsetof(struct ox_machine_gpu, h2d_rate), RATE, false, 0},
     {"d2h_bytes_per_second", offsetof(struct ox_machine_gpu, d2h_rate), RATE, false, 0},
     {"duplex_bytes_per_second", offsetof(struct ox_machine_gpu, duplex_rate), RATE, false, 0},
+    {"count", offsetof(struct ox_machine_gpu, count), COUNT, true, 0},
+    {"links_bytes_per_second", offsetof(struct ox_machine_gpu, links_rate), RATE, true, 0},
+    {"peer_bytes_per_second", offsetof(struct ox_machine_gpu, peer_rate), RATE, true, 0},
     {"memory_bytes_per_second", offsetof(struct ox_machine_gpu, memory_rate), RATE, true, 0},
     {0},
 };
@@ -477,6 +480,32 @@ struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
     all.capacity_bytes = sized ? all.capacity_bytes : 0;
     all.endurance_bytes = enduring ? all.endurance_bytes : 0;
     return all;
+}
+
+void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, struct ox_machine *out) {
+    const double ranks = rank_count > 1 ? rank_count : 1;
+    *out = *machine;
+    struct ox_machine_host *const host = &out->host;
+    host->cores = (uint32_t)ox_max_u64(host->cores / (uint32_t)ranks, 1);
+    host->memory_bytes /= (uint64_t)ranks;
+    host->dram_rate /= ranks;
+    host->flops /= ranks;
+    host->attention_flops /= ranks;
+    for (uint32_t i = 0; i < out->drive_count; i++) {
+        struct ox_machine_drive *const drive = &out->drives[i];
+        drive->read_rate /= ranks;
+        drive->write_rate /= ranks;
+        drive->mix_rate /= ranks;
+        drive->capacity_bytes /= (uint64_t)ranks;
+        drive->endurance_bytes /= (uint64_t)ranks;
+    }
+    struct ox_machine_gpu *const gpu = &out->gpu;
+    if (gpu->links_rate > 0) {
+        gpu->links_rate /= ranks;
+        gpu->h2d_rate = fmin(gpu->h2d_rate, gpu->links_rate);
+        gpu->d2h_rate = fmin(gpu->d2h_rate, gpu->links_rate);
+        gpu->duplex_rate = fmin(gpu->duplex_rate, gpu->links_rate);
+    }
 }
 
 /* ---- nominal rates -------------------------------------------------------------------------------- */

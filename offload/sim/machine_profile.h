@@ -27,11 +27,14 @@ enum {
 
 struct ox_machine_gpu {
     char name[OX_MACHINE_NAME_BYTES];
+    uint32_t count;                /* GPUs like this one; 0: one */
     uint64_t memory_bytes;
     double bf16_flops, fp32_flops; /* rates of GEMMs */
     double attention_flops;        /* rate of attention in bfloat16; 0: not known */
     double h2d_rate, d2h_rate;     /* one direction at a time, pinned memory */
     double duplex_rate;            /* both directions at a time, added */
+    double links_rate;             /* the links of all GPUs at a time, both directions added; 0: each as alone */
+    double peer_rate;              /* from one GPU to another, one direction; 0: not known */
     double memory_rate;            /* GPU memory, reads and writes added; 0: not known */
 };
 
@@ -96,6 +99,10 @@ void ox_machine_nominal_gpu(struct ox_machine *machine, const struct ox_machine_
 /* Makes the machine have one drive for each drive of a run: its own drives in their order, then copies of the last one,
  * or of a nominal drive if it has none. May be called again with another number. */
 void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);
+
+/* What one of several ranks has of the machine: its own GPU, and its part of the cores, the memory, the drives and, if
+ * GPUs share it, the link. */
+void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, struct ox_machine *out);
 
 /* The machine as a profile (json_t of jansson), which the caller owns and from which the reader restores every bit.
  * `measured` (may be NULL; one reference is taken over) is stored under the key "measured", which the reader ignores.

@@ -45,7 +45,7 @@ struct ox_sim {
 
 const char *ox_sim_resource_name(enum ox_sim_resource resource) {
     static const char *const names[OX_SIM_RESOURCE_COUNT] = {"gpu", "cores", "memory", "nvme_read", "nvme_write",
-                                                             "h2d", "d2h"};
+                                                             "h2d", "d2h", "peer_in", "peer_out"};
     OX_ASSERT((unsigned)resource < OX_SIM_RESOURCE_COUNT);
     return names[resource];
 }

@@ -24,6 +24,7 @@ enum ox_sim_resource {
     OX_SIM_MEMORY,
     OX_SIM_NVME_READ, OX_SIM_NVME_WRITE,
     OX_SIM_H2D, OX_SIM_D2H,
+    OX_SIM_PEER_IN, OX_SIM_PEER_OUT, /* between GPUs */
     OX_SIM_RESOURCE_COUNT
 };
 const char *ox_sim_resource_name(enum ox_sim_resource resource);
@@ -90,10 +91,12 @@ double ox_sim_end(const struct ox_sim *sim, uint32_t task_idx);
 
 /* ---- on a machine (offload/sim/sim_work.c) ------------------------------------------------------- */
 
+/* Of several ranks one is simulated, because they are alike: it has its part of the machine (ox_machine_of_rank), and
+ * waits for the others no longer than for its own bytes. */
 struct ox_sim_setup {
-    const struct ox_machine *machine;
+    const struct ox_machine *machine; /* the whole of it */
     const struct ox_plan_input *input;
-    uint32_t compute_threads, optimizer_threads; /* 0: one per core */
+    uint32_t compute_threads, optimizer_threads; /* of each rank; 0: one per core that it has */
     uint32_t run_ahead_tasks;
     bool in_memory; /* the step's update is not written to drives (ox_plan_may_stay_in_memory) */
 };

@@ -46,6 +46,7 @@ static const double GPU_FLOPS_PER_BYTE = 150;
 /* What all tasks of a plan have in common. */
 struct basis {
     const struct ox_sim_setup *setup;
+    struct ox_machine machine; /* what the rank has of it */
     struct ox_machine_drive drive; /* all drives together */
     struct ox_sim_limits limits;
 };
@@ -183,6 +184,11 @@ static double unit_elems(const struct pricing *p) {
     return (double)unit_of(p)->elem_count;
 }
 
+/* Elements of what the rank has of the unit. */
+static double own_elems(const struct pricing *p) {
+    return (double)p->setup->input->table->shards[p->task->unit_idx].elem_count;
+}
+
 static double grad_elems(const struct pricing *p) {
     return (double)p->setup->input->model.grads[p->task->grad_idx].elem_count;
 }
@@ -218,6 +224,27 @@ static struct ox_sim_work copy(const struct pricing *p) {
     const bool up = p->task->lane == OX_LANE_H2D;
     work.use[up ? OX_SIM_H2D : OX_SIM_D2H] = bytes / (up ? p->machine->gpu.h2d_rate : p->machine->gpu.d2h_rate);
     use_memory(p, &work, bytes);
+    return finish(p, work);
+}
+
+/* What a rank takes from others and gives to them. GPUs do so over links of their own, or over the host's if no rate is
+ * known. On the CPU the lane's thread takes each rank's part from memory, its own too. */
+static struct ox_sim_work exchange(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    const struct ox_peer_bytes bytes = ox_plan_peer_bytes(p->setup->input, p->task);
+    const double ranks = ox_plan_rank_count(p->setup->input);
+    work.latency *= 2; /* all ranks meet before and after */
+    if (!p->on_gpu) {
+        const double copied = 2 * (double)bytes.in * ranks / (ranks - 1);
+        work.seconds = copied / p->core_rate;
+        use_cores(p, &work, work.seconds, 1);
+        use_memory(p, &work, copied);
+        return finish(p, work);
+    }
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    const double rate = gpu->peer_rate > 0 ? gpu->peer_rate : min(gpu->h2d_rate, gpu->d2h_rate);
+    work.use[OX_SIM_PEER_IN] = (double)bytes.in / rate;
+    work.use[OX_SIM_PEER_OUT] = (double)bytes.out / rate;
     return finish(p, work);
 }
 
@@ -369,13 +396,13 @@ static struct ox_sim_work device_adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
     if (p->on_gpu) {
-        return compute(p, &(struct ox_plan_work){.bytes = unit_elems(p) * planes, .ops = 1});
+        return compute(p, &(struct ox_plan_work){.bytes = own_elems(p) * planes, .ops = 1});
     }
     struct ox_sim_work work = new_work(p);
     const double threads = threads_of(p, p->setup->compute_threads);
-    work.seconds = unit_elems(p) * update_seconds(p, planes, threads);
+    work.seconds = own_elems(p) * update_seconds(p, planes, threads);
     use_cores(p, &work, work.seconds, threads);
-    use_memory(p, &work, unit_elems(p) * planes);
+    use_memory(p, &work, own_elems(p) * planes);
     return finish(p, work);
 }
 
@@ -391,7 +418,7 @@ static struct ox_sim_work reduce(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_plan_model *const model = &p->setup->input->model;
     const double width = model->grad_bf16 ? 2 : 4;
-    const double bytes = unit_elems(p) * width + addend_elems(p) * (12 + (6 - width));
+    const double bytes = own_elems(p) * width + addend_elems(p) * (12 + (6 - width));
     work.seconds = bytes / p->core_rate;
     use_cores(p, &work, work.seconds, 1);
     use_memory(p, &work, bytes);
@@ -430,11 +457,12 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_GRAD_ADD:
         return compute_bytes(p, addend_elems(p) * 12);
     case OX_TASK_REDUCE:
-        return on_device ? compute_bytes(p, unit_elems(p) * (model->grad_bf16 ? 2 : 4)) : reduce(p);
+        return on_device ? compute_bytes(p, own_elems(p) * (model->grad_bf16 ? 2 : 4)) : reduce(p);
     case OX_TASK_UPDATE:
         return on_device ? device_adam(p) : !p->task->carried || is_due(p) ? adam(p) : transfer(p, false);
     case OX_TASK_MOVE:
-        return p->task->lane == OX_LANE_NVME_READ || p->task->lane == OX_LANE_NVME_WRITE
+        return p->task->lane == OX_LANE_LINK ? exchange(p)
+               : p->task->lane == OX_LANE_NVME_READ || p->task->lane == OX_LANE_NVME_WRITE
                    ? transfer(p, p->task->lane == OX_LANE_NVME_WRITE) : copy(p);
     case OX_TASK_COMMIT:
         return commit(p);
@@ -443,26 +471,29 @@ static struct ox_sim_work price(const struct pricing *p) {
     }
 }
 
-struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
-    const struct ox_machine_drive drive = ox_machine_drives(setup->machine);
-    const struct ox_machine_gpu *const gpu = &setup->machine->gpu;
-    return (struct ox_sim_limits){
-        .nvme = ox_sim_duplex_of(drive.read_rate, drive.write_rate, drive.mix_rate),
+static void make_basis(const struct ox_sim_setup *setup, struct basis *out) {
+    out->setup = setup;
+    ox_machine_of_rank(setup->machine, ox_plan_rank_count(setup->input), &out->machine);
+    out->drive = ox_machine_drives(&out->machine);
+    const struct ox_machine_gpu *const gpu = &out->machine.gpu;
+    out->limits = (struct ox_sim_limits){
+        .nvme = ox_sim_duplex_of(out->drive.read_rate, out->drive.write_rate, out->drive.mix_rate),
         .link = ox_sim_duplex_of(gpu->h2d_rate, gpu->d2h_rate, gpu->duplex_rate),
         .run_ahead_tasks = setup->run_ahead_tasks,
     };
 }
 
-static struct basis basis_of(const struct ox_sim_setup *setup) {
-    return (struct basis){.setup = setup, .drive = ox_machine_drives(setup->machine),
-                          .limits = ox_sim_limits_of(setup)};
+struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
+    struct basis basis;
+    make_basis(setup, &basis);
+    return basis.limits;
 }
 
 static struct ox_sim_work work_of(const void *context, const struct ox_plan *plan, uint32_t task_idx) {
     const struct basis *const basis = context;
     const struct ox_sim_setup *const setup = basis->setup;
-    const struct ox_machine_host *const host = &setup->machine->host;
-    struct pricing p = {.setup = setup, .machine = setup->machine, .plan = plan, .task = &plan->tasks[task_idx],
+    const struct ox_machine_host *const host = &basis->machine.host;
+    struct pricing p = {.setup = setup, .machine = &basis->machine, .plan = plan, .task = &plan->tasks[task_idx],
                         .drive = &basis->drive, .limits = &basis->limits, .cores = host->cores,
                         .on_gpu = setup->machine->has_gpu && !setup->input->budget.unified};
     p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
@@ -470,7 +501,8 @@ static struct ox_sim_work work_of(const void *context, const struct ox_plan *pla
 }
 
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
-    const struct basis basis = basis_of(setup);
+    struct basis basis;
+    make_basis(setup, &basis);
     return work_of(&basis, plan, task_idx);
 }
 
@@ -480,7 +512,8 @@ static double pair_seconds(const struct ox_sim_duplex *duplex, double a, double 
 }
 
 double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan) {
-    const struct basis basis = basis_of(setup);
+    struct basis basis;
+    make_basis(setup, &basis);
     double lanes[OX_LANE_COUNT] = {0}, used[OX_SIM_RESOURCE_COUNT] = {0}, least = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_sim_work work = work_of(&basis, plan, i);
@@ -502,6 +535,7 @@ double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_pl
 
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out) {
-    const struct basis basis = basis_of(setup);
+    struct basis basis;
+    make_basis(setup, &basis);
     ox_sim_play(sim, plan, &basis.limits, work_of, &basis, out);
 }

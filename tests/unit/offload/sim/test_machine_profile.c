@@ -16,7 +16,8 @@ static const struct ox_machine full = {
     .name = "a box", .source = "made up",
     .has_gpu = true,
     .gpu = {.name = "a card", .memory_bytes = 25769803776, .bf16_flops = 140.1e12, .fp32_flops = 70e12,
-            .h2d_rate = 26.8e9, .d2h_rate = 26.7e9, .duplex_rate = 1e11 / 3},
+            .h2d_rate = 26.8e9, .d2h_rate = 26.7e9, .duplex_rate = 1e11 / 3,
+            .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11},
     .host = {.memory_bytes = 137438953472, .cores = 16, .dram_rate = 67e9, .core_flops = 0.1e12, .flops = 1.1e12,
              .adam = {.threads = 8, .seconds = {0.39e-9, 0.26e-9, 0.17e-9}}},
     .drives = {{.name = "one", .read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 1e10 / 3, .latency_seconds = 80e-6,
@@ -60,7 +61,8 @@ static bool same_host(const struct ox_machine_host *a, const struct ox_machine_h
 static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu *b) {
     return strcmp(a->name, b->name) == 0 && a->memory_bytes == b->memory_bytes && a->bf16_flops == b->bf16_flops &&
            a->fp32_flops == b->fp32_flops && a->h2d_rate == b->h2d_rate && a->d2h_rate == b->d2h_rate &&
-           a->duplex_rate == b->duplex_rate;
+           a->duplex_rate == b->duplex_rate && a->count == b->count && a->links_rate == b->links_rate &&
+           a->peer_rate == b->peer_rate;
 }
 
 static bool same(const struct ox_machine *a, const struct ox_machine *b) {
@@ -269,8 +271,27 @@ static void test_examples(void) {
     CHECK(count >= PROFILES_LEAST);
 }
 
+/* ---- ranks --------------------------------------------------------------------------------------------- */
+
+/* Of four ranks each has a GPU and a quarter of the rest, and of the link what is left when all use it. */
+static void test_of_rank(void) {
+    static struct ox_machine part;
+    ox_machine_of_rank(&full, 1, &part);
+    CHECK(same(&full, &part));
+    ox_machine_of_rank(&full, 4, &part);
+    CHECK(part.host.cores == 4 && part.host.memory_bytes == 34359738368 && part.host.dram_rate == 16.75e9);
+    CHECK(part.host.flops == 0.275e12 && part.host.core_flops == 0.1e12);
+    CHECK(part.drives[0].read_rate == 1.625e9 && part.drives[1].write_rate == 1.25e9 && part.drive_count == 2);
+    CHECK(part.drives[0].latency_seconds == 80e-6 && part.drives[0].capacity_bytes == 1000000000000);
+    CHECK(part.gpu.bf16_flops == 140.1e12 && part.gpu.memory_bytes == full.gpu.memory_bytes);
+    CHECK(part.gpu.h2d_rate == 20e9 && part.gpu.duplex_rate == 20e9 && part.gpu.peer_rate == 4.5e11);
+    ox_machine_of_rank(&full, 32, &part);
+    CHECK(part.host.cores == 1 && part.host.flops == 1.1e12 / 32);
+}
+
 int main(void) {
     test_there_and_back();
+    test_of_rank();
     test_together();
     test_refusals();
     test_more_refusals();

@@ -230,8 +230,46 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
     ox_shard_table_close(&s.table);
 }
 
+/* One of four ranks takes and gives what the plan counts, at the rate between GPUs, and has a quarter of the drives. */
+static uint32_t check_ranks(uint64_t seed) {
+    struct plan_sample s;
+    draw_sample(&s, seed);
+    struct ox_shard_table whole = s.table;
+    REQUIRE_OK(ox_shard_table_slice(&whole, 4, 1, &s.table));
+    s.in.ranks = (struct ox_plan_ranks){.count = 4, .idx = 1, .sum_groups = 4,
+                                        .micro_batches = 4 * s.in.model.micro_batches};
+    s.in.model.eval_only = true;
+    s.machine.gpu.peer_rate = 7e9;
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
+    const bool fits = ox_placement_choose(&s.in, &s.table, &plan_choice_automatic, &setup, &plans) == OX_OK;
+    if (fits) {
+        const struct ox_plan *const eval = plans.eval;
+        struct ox_sim *sim = NULL;
+        struct ox_sim_result result;
+        REQUIRE_OK(ox_sim_open(eval->task_cap, &sim));
+        ox_sim_run(sim, eval, &setup, &result);
+        const bool gpu = s.machine.has_gpu && !s.in.budget.unified;
+        const double in = gpu ? (double)eval->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS] / 7e9 : 0;
+        const double out = gpu ? (double)eval->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_WEIGHTS] / 7e9 : 0;
+        const double read = (double)eval->traffic[OX_LINK_NVME_READ][OX_TRAFFIC_WEIGHTS];
+        CHECK(fabs(result.used[OX_SIM_PEER_IN] - in) <= 1e-9 * (1 + in));
+        CHECK(fabs(result.used[OX_SIM_PEER_OUT] - out) <= 1e-9 * (1 + out));
+        CHECK(fabs(result.used[OX_SIM_NVME_READ] - read / (s.machine.drives[0].read_rate / 4)) <= 1e-9 * (1 + read));
+        CHECK(result.lanes[OX_LANE_LINK].busy > 0);
+        ox_sim_close(&sim);
+    }
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+    ox_shard_table_close(&whole);
+    return fits;
+}
+
 int main(void) {
-    uint32_t fit = 0, after_steps = 0;
+    uint32_t fit = 0, after_steps = 0, of_ranks = 0;
+    for (uint64_t seed = 0; seed < 30; seed++) {
+        of_ranks += check_ranks(seed);
+    }
     for (uint64_t seed = 0; seed < 6; seed++) {
         check_device_updates(seed, seed % 3 != 0);
     }
@@ -239,6 +277,6 @@ int main(void) {
         run_sample(seed, &fit, &after_steps);
     }
     printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
-    CHECK(fit > SAMPLES / 2 && after_steps > 0);
+    CHECK(of_ranks > 15 && fit > SAMPLES / 2 && after_steps > 0);
     return test_end();
 }
