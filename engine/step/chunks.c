@@ -341,7 +341,7 @@ void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t f
     const unsigned char *const base =
         resident_ptr(rank, ox_plan_home_grad(rank->plan->train, grad_idx));
     OX_ASSERT(rank->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
-    OX_ASSERT(first + count <= ox_grad_elems(rank, grad_idx));
+    OX_ASSERT(first + count <= ox_slice_elems(rank, unit_idx));
     for (uint64_t i = 0; i < count; i++) {
         out[i] = rank->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
                                           : ((const float *)base)[first + i];

@@ -383,7 +383,14 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
 
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out) {
-    ox_rank_grad_read(first_rank(engine), unit_idx, first, count, out);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        const struct ox_rank *const rank = engine->seats[i].rank;
+        const uint64_t begin = ox_slice_first(rank, unit_idx), end = begin + ox_slice_elems(rank, unit_idx);
+        const uint64_t from = ox_max_u64(first, begin), past = ox_min_u64(first + count, end);
+        if (from < past) {
+            ox_rank_grad_read(rank, unit_idx, from - begin, past - from, out + (from - first));
+        }
+    }
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------- */

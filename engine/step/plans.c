@@ -230,12 +230,31 @@ static enum ox_status open_other(const struct ox_engine_plan *first, uint32_t id
         out->table.shards[i].homes = first->table.shards[i].homes;
     }
     out->input.table = &out->table;
-    OX_TRY(status, build(&out->input, OX_PLAN_TRAIN, &out->train));
+    OX_TRY(status, build(&out->input, first->train->kind, &out->train));
     OX_TRY(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
     if (first->eval_after_step != NULL) {
         OX_TRY(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
     }
     OX_TRY(status, ox_proof_check_pair(out->train, out->eval));
+    return status;
+}
+
+/* Proves that no rank waits for another for ever, in any kind of plan. */
+static enum ox_status check_together(const struct ox_engine_plan *plan) {
+    const struct ox_plan_input *inputs[OX_COMM_RANKS_MAX];
+    const struct ox_plan *plans[3][OX_COMM_RANKS_MAX];
+    const uint32_t count = plan->input.ranks.count;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ox_engine_plan *const of_rank = ox_engine_plan_at(plan, i);
+        inputs[i] = &of_rank->input;
+        plans[0][i] = of_rank->train;
+        plans[1][i] = of_rank->eval;
+        plans[2][i] = of_rank->eval_after_step;
+    }
+    enum ox_status status = OX_OK;
+    for (int kind = 0; kind < 3 && plans[kind][0] != NULL; kind++) {
+        OX_TRY(status, ox_proof_check_ranks(plans[kind], inputs, count));
+    }
     return status;
 }
 
@@ -252,6 +271,7 @@ static enum ox_status open_others(struct ox_engine_plan *plan) {
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
         status = open_other(plan, i, &plan->others[i - 1]);
     }
+    OX_TRY(status, check_together(plan));
     return status;
 }
 

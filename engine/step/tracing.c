@@ -258,7 +258,7 @@ static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT]
 
 static void observe(struct ox_tracing *tracing, bool on) {
     struct ox_rank *const rank = tracing->rank;
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
+    for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_observe(rank->lanes[i], on ? on_job : NULL, on ? &tracing->logs[i] : NULL);
     }
     if (rank->stream != NULL) {

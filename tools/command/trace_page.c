@@ -73,7 +73,7 @@ static const char *buf_color(const char *kind) {
         {"weights", "weights"},         {"optimizer state", "state"},   {"gradients", "gradients"},
         {"activations", "activations"}, {"kept", "kept"},               {"fp32 weights", "joined"},
         {"workspace", "work"},          {"tokens", "tokens"},           {"optimizer stream", "stage"},
-        {NULL, NULL}};
+        {"gathered", "gathered"},       {NULL, NULL}};
     return color_of(pairs, kind);
 }
 

@@ -261,6 +261,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .seq = run->seq,
         .micro_batches = run->micro_batches,
         .sum_groups = run->sum_groups,
+        .ranks = run->ranks,
+        .sharding = run->sharding,
         .fp32 = run->fp32,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,

@@ -33,6 +33,8 @@ struct harness_run {
     const char *model_folder; /* or a config.json alone: fresh weights */
     uint32_t batch, seq, micro_batches;
     uint32_t sum_groups; /* 0 = 1 */
+    uint32_t ranks;      /* 0 = 1 */
+    enum ox_sharding sharding;
     uint32_t compute_threads; /* 0 = 1 */
     bool fp32, grad_bf16, decay_all;
     const char *cuda_plugin; /* NULL: on the CPU */
