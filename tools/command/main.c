@@ -1,6 +1,7 @@
 /* The `offload` command: the table of subcommands, and how errors are printed. Results go to stdout, everything else to
  * stderr, without colour. */
 #include "tools/command/cmd.h"
+#include "tools/command/launch.h"
 
 #include "base/log.h"
 
@@ -10,6 +11,7 @@
 #include <time.h>
 
 enum { WITH_TEMPLATES = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE };
+enum { TOGETHER = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL }; /* commands that a launcher may start several times */
 
 static int run_version(const struct ox_config *config) {
     (void)config;
@@ -48,22 +50,31 @@ static const struct ox_command commands[] = {
     {.name = NULL},
 };
 
-/* Prints one line without control characters, whatever a file name or a library put into the text. */
-static void print_line(const char *prefix, const char *text) {
-    char line[OX_ERROR_TEXT_BYTES];
+/* Which process of how many this is; alone until a launcher is found. */
+static struct ox_launch launch = {.count = 1};
+
+/* Prints one line without control characters, whatever a file name or a library put into the text. `names` says which
+ * process it comes from, if there are several. */
+static void print_line(const char *prefix, bool names, const char *text) {
+    char line[OX_ERROR_TEXT_BYTES], process[48] = "";
     size_t used = 0;
     for (; *text != '\0' && used + 1 < sizeof line; text++) {
         line[used++] = (unsigned char)*text < 0x20 ? ' ' : *text;
     }
     line[used] = '\0';
-    fprintf(stderr, "%s%s\n", prefix, line);
+    if (names && launch.count > 1) {
+        snprintf(process, sizeof process, "process %u of %u: ", launch.idx, launch.count);
+    }
+    fprintf(stderr, "%s%s%s\n", prefix, process, line);
 }
 
-/* The context is whether --quiet was given. */
+/* The context is whether --quiet was given. Most warnings are about a machine, whose first process gives them. */
 static void log_to_stderr(void *context, enum ox_log_level level, const char *line) {
     const bool *const quiet = context;
-    if (level == OX_LOG_WARN || !*quiet) {
-        print_line(level == OX_LOG_WARN ? "warning: " : "", line);
+    if (level == OX_LOG_WARN && launch.local_idx == 0) {
+        print_line("warning: ", true, line);
+    } else if (level != OX_LOG_WARN && !*quiet) {
+        print_line("", false, line);
     }
 }
 
@@ -99,19 +110,47 @@ static enum ox_status read_clock(int64_t *clock_s) {
                : ox_fail(OX_E_CONFIG, "SOURCE_DATE_EPOCH is \"%.60s\"; it must be seconds since 1970", text);
 }
 
+static const char *variable_of(const char *name) {
+    return getenv(name);
+}
+
+/* Several processes do a run together; each of them is given the same words. */
+static enum ox_status find_processes(const struct ox_command *command) {
+    struct ox_launch found = launch;
+    const enum ox_status status = (command->mask & TOGETHER) != 0 ? ox_launch_read(variable_of, &found) : OX_OK;
+    launch = status == OX_OK ? found : launch;
+    return status;
+}
+
+/* Refuses what a run of several processes cannot do yet. */
+static enum ox_status check_processes(const struct ox_command *command) {
+    return launch.count == 1 || command->mask != OX_CMD_TRAIN
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s has started %u processes, which do not train together yet; start one",
+                         launch.launcher, launch.count);
+}
+
 static int run_command(const struct ox_command *command, int argc, char **argv) {
     if (ox_args_want_help(argc, argv)) {
         ox_help_print_command(stdout, command);
         return OX_EXIT_OK;
     }
     static struct ox_config config; /* tens of kilobytes */
-    enum ox_status status = ox_args_parse(command, argc, argv, &config);
+    enum ox_status status = find_processes(command);
+    OX_TRY(status, ox_args_parse(command, argc, argv, &config));
     ox_log_set_sink(log_to_stderr, &config.quiet);
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
     }
+    OX_TRY(status, check_processes(command));
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
         status = read_clock(&config.clock_s);
+    }
+    if (launch.idx > 0) { /* the first process says what is wrong with the words, and prints results */
+        config.quiet = true;
+        if (status != OX_OK || freopen("/dev/null", "w", stdout) == NULL) {
+            return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
+        }
     }
     return status == OX_OK ? command->run(&config) : ox_cmd_exit(status);
 }
@@ -153,7 +192,7 @@ int ox_cmd_exit(enum ox_status status) {
     if (status == OX_OK) {
         return OX_EXIT_OK;
     }
-    print_line("offload: ", ox_error_text());
+    print_line("offload: ", true, ox_error_text());
     return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
 }
 

@@ -172,6 +172,39 @@ static void test_full_stdout(void) {
     }
 }
 
+/* Runs a line as process `idx` of two that mpirun has started; the answer on stderr must be `says`. */
+static void run_process(const char *line, const char *idx, const char *says) {
+    setenv("OMPI_COMM_WORLD_RANK", idx, 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", idx, 1);
+    run(line);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    if (last->exit_status != 2 || last->out[0] != '\0' || strcmp(last->err, says) != 0) {
+        printf("process %s: offload %s: expected \"%s\", got %d:\n%s%s\n", idx, line, says, last->exit_status,
+               last->out, last->err);
+        test_failure_count++;
+    }
+}
+
+/* Of several processes the first one speaks; a failure of another names it. */
+static void test_processes(void) {
+    static const char train[] = "train --model m --data d --output o --max-steps 1";
+    run_process("train --bogus", "0", "offload: process 0 of 2: '--bogus' is not a flag of `offload train`; `offload "
+                                      "help train` lists them\n");
+    run_process("train --bogus", "1", "");
+    run_process(train, "0", "offload: process 0 of 2: mpirun has started 2 processes, which do not train together yet; "
+                            "start one\n");
+    run_process(train, "1", "");
+    run_process("plan --model /nonexistent", "1", "offload: process 1 of 2: --model /nonexistent: there is no such "
+                "file or folder; give a folder of Hugging Face files, or a config.json for a fresh start\n");
+    setenv("RANK", "0", 1);
+    refused("plan --model /nonexistent", "RANK is set, but WORLD_SIZE is not; a launcher sets both");
+    answers("doctor", "OpenBLAS core"); /* it is one process whatever the environment says */
+    unsetenv("RANK");
+}
+
 static void test_tokenize(void) {
     refused("tokenize", "--model is missing");
     refused("tokenize --model tests/golden/tokenizers/qwen.json", "--data is missing");
@@ -232,6 +265,7 @@ int main(void) {
     test_doctor_strict();
     test_help();
     test_doctor();
+    test_processes();
     test_tokenize();
     test_token_file();
     test_full_stdout();

@@ -1,0 +1,102 @@
+/* Reads the environment that launchers set. Everything follows from one table. */
+#include "tools/command/launch.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COUNT_MAX = 1 << 20, NO_NUMBER = -1 };
+
+/* The variables of a launcher, from the inner ones to the outer ones: mpirun starts its processes through srun where it
+ * can, and both may start a torchrun per machine. */
+static const struct source {
+    const char *launcher, *idx, *count, *local_idx, *local_count; /* local_count may be NULL */
+} sources[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    /* SLURM_NTASKS is also set in a batch script, which is one process. */
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
+};
+enum { SOURCE_COUNT = sizeof sources / sizeof *sources };
+
+/* Reads a variable; NO_NUMBER if it is not set. */
+static enum ox_status read_number(ox_launch_get *get, const char *name, int64_t *out) {
+    const char *const text = name != NULL ? get(name) : NULL;
+    *out = NO_NUMBER;
+    if (text == NULL) {
+        return OX_OK;
+    }
+    const bool digits = text[0] != '\0' && text[strspn(text, "0123456789")] == '\0' && strlen(text) < 8;
+    *out = digits ? strtoll(text, NULL, 10) : NO_NUMBER;
+    return *out >= 0 && *out <= COUNT_MAX ? OX_OK
+                                          : ox_fail(OX_E_CONFIG, "%s is \"%.40s\"; it must be a number up to %d, as a "
+                                                    "launcher sets it, or not be set", name, text, COUNT_MAX);
+}
+
+static enum ox_status check_below(const char *idx_name, int64_t idx, const char *count_name, int64_t count) {
+    return count == NO_NUMBER || idx < count
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s is %lld, but %s is %lld; numbers begin at 0", idx_name, (long long)idx,
+                         count_name, (long long)count);
+}
+
+/* Sets out->launcher to NULL if the launcher has not set its variables. */
+static enum ox_status read_source(ox_launch_get *get, const struct source *source, struct ox_launch *out) {
+    int64_t idx = 0, count = 0, local_idx = 0, local_count = 0;
+    *out = (struct ox_launch){.count = 1};
+    /* Slurm sets the number of a process in a batch script too; a launcher is there where there is a count. */
+    const bool counted = get(source->count) != NULL;
+    if (!counted && (get(source->idx) == NULL || strcmp(source->launcher, "srun") == 0)) {
+        return OX_OK;
+    }
+    enum ox_status status = read_number(get, source->idx, &idx);
+    OX_TRY(status, read_number(get, source->count, &count));
+    OX_TRY(status, read_number(get, source->local_idx, &local_idx));
+    OX_TRY(status, read_number(get, source->local_count, &local_count));
+    if (status == OX_OK && (idx == NO_NUMBER || count == NO_NUMBER)) {
+        return ox_fail(OX_E_CONFIG, "%s is set, but %s is not; a launcher sets both",
+                       idx == NO_NUMBER ? source->count : source->idx, idx == NO_NUMBER ? source->idx : source->count);
+    }
+    OX_TRY(status, check_below(source->idx, idx, source->count, count));
+    OX_TRY(status, check_below(source->local_idx, local_idx, source->local_count, local_count));
+    OX_TRY(status, check_below(source->local_idx, local_idx, source->count, count));
+    if (status == OX_OK) {
+        *out = (struct ox_launch){.launcher = source->launcher, .idx = (uint32_t)idx, .count = (uint32_t)count,
+                                  .local_idx = local_idx == NO_NUMBER ? 0 : (uint32_t)local_idx,
+                                  .local_count = local_count == NO_NUMBER ? 0 : (uint32_t)local_count};
+    }
+    return status;
+}
+
+/* An outer launcher has as many processes, and then this one has its number in both, or it has started an inner one for
+ * each group of them. */
+static bool can_be_outer(const struct ox_launch *outer, const struct ox_launch *inner) {
+    return outer->count == inner->count ? outer->idx == inner->idx
+                                        : inner->count > outer->count && inner->count % outer->count == 0;
+}
+
+enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out) {
+    enum ox_status status = OX_OK;
+    const struct source *inner = NULL;
+    *out = (struct ox_launch){.count = 1};
+    for (unsigned i = 0; status == OX_OK && i < SOURCE_COUNT; i++) {
+        struct ox_launch launch;
+        status = read_source(get, &sources[i], &launch);
+        if (status != OX_OK || launch.launcher == NULL) {
+            continue;
+        }
+        if (inner == NULL) {
+            inner = &sources[i];
+            *out = launch;
+        } else if (!can_be_outer(&launch, out)) {
+            status = ox_fail(OX_E_CONFIG, "%s says that this is process %u of %u (%s, %s), %s that it is %u of %u (%s, "
+                             "%s); start it with one of them, or unset the variables of the other", out->launcher,
+                             out->idx, out->count, inner->idx, inner->count, launch.launcher, launch.idx, launch.count,
+                             sources[i].idx, sources[i].count);
+        }
+    }
+    return status;
+}
