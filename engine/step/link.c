@@ -110,6 +110,16 @@ static void count(struct ox_rank *rank, enum ox_traffic_kind kind, const struct 
     ox_rank_count(rank, OX_LINK_PEER_OUT, kind, own * (ranks - 1));
 }
 
+/* Counts a gather of weights. Those that lie in host memory the device takes over its own link. */
+static void count_weights(struct ox_rank *rank, uint32_t unit_idx, const struct cuts *cuts) {
+    const bool unified = rank->config.budget.unified;
+    if (!unified && ox_plan_gather_tier(&rank->plan->input, unit_idx) == OX_TIER_HOST) {
+        ox_rank_count(rank, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, cuts->at[rank->comm->count] - cuts->at[0]);
+    } else {
+        count(rank, OX_TRAFFIC_WEIGHTS, cuts);
+    }
+}
+
 /* Gathers one plane of a unit's weights in compute memory. */
 static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
                                    unsigned char *target) {
@@ -120,7 +130,7 @@ static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *t
     const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
         .source = source, .target = target, .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
     if (status == OX_OK) {
-        count(rank, OX_TRAFFIC_WEIGHTS, &cuts);
+        count_weights(rank, task->unit_idx, &cuts);
     }
     return status;
 }

@@ -92,7 +92,7 @@ static bool reads_state(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_build_homes(b, unit_idx)->weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx);
 }
 
-/* Brings a whole unit together in compute memory, where each rank has its slice in `slice`. Returns its buffer. */
+/* Brings a whole unit together in compute memory; each rank has its slice in `slice`. Returns the unit's buffer. */
 static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t slice) {
     const uint64_t bytes = ox_plan_whole_weight_bytes(b->in, unit_idx);
     uint32_t *const whole = &b->scratch->gathered[unit_idx];
@@ -101,15 +101,15 @@ static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t
     }
     struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_LINK, slice, *whole);
     task->unit_idx = unit_idx;
-    if (reads_state(b, unit_idx)) {
+    if (ox_plan_lo_in_state(b->in, unit_idx) && slice == b->scratch->weights_home[unit_idx]) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
     ox_build_count_peers(b, task);
     return *whole;
 }
 
-/* Returns the buffer that has the planes of a unit, or those of the rank's slice, in compute memory, and emits the
- * transfers that fill it. */
+/* Returns the buffer that has the planes of a unit in compute memory, or those of the rank's slice where they are
+ * gathered from, and emits the transfers that fill it. */
 static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first) {
     const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
@@ -122,7 +122,8 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
     }
-    if (home == b->compute || (home == OX_TIER_NVME && ox_build_unified(b))) {
+    const bool takes_from_host = ox_plan_gathers(b->in) && ox_plan_gather_tier(b->in, unit_idx) == OX_TIER_HOST;
+    if (home == b->compute || takes_from_host || (home == OX_TIER_NVME && ox_build_unified(b))) {
         return at;
     }
     const uint32_t target = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);

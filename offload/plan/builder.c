@@ -99,6 +99,7 @@ void ox_build_count_peers(struct ox_builder *b, struct ox_task *task) {
     const struct ox_peer_bytes bytes = ox_plan_peer_bytes(b->in, task);
     ox_build_count(b, task, OX_LINK_PEER_IN, ox_task_traffic(task), bytes.in);
     ox_build_count(b, task, OX_LINK_PEER_OUT, ox_task_traffic(task), bytes.out);
+    ox_build_count(b, task, OX_LINK_H2D, ox_task_traffic(task), bytes.up);
 }
 
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,

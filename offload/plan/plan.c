@@ -46,8 +46,11 @@ static struct ox_peer_bytes gather_bytes(const struct ox_plan_input *input, uint
 
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE && task->move == OX_MOVE_WEIGHTS);
-    return gather_bytes(input, ox_plan_weight_bytes(input, task->unit_idx),
-                        ox_plan_whole_weight_bytes(input, task->unit_idx));
+    const uint64_t whole = ox_plan_whole_weight_bytes(input, task->unit_idx);
+    if (ox_plan_gather_tier(input, task->unit_idx) == OX_TIER_HOST && !input->budget.unified) {
+        return (struct ox_peer_bytes){.up = whole};
+    }
+    return gather_bytes(input, ox_plan_weight_bytes(input, task->unit_idx), whole);
 }
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {

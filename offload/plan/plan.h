@@ -286,7 +286,7 @@ enum ox_sharding {
     OX_SHARDING_GRAD,    /* whole weights on every device; gradients and state in slices (ZeRO-2) */
     OX_SHARDING_STATE,   /* whole weights and gradients on every device; state in slices (ZeRO-1) */
     OX_SHARDING_NONE,    /* every rank has everything (DDP) */
-    OX_SHARDING_SHARED,  /* one copy in host memory, from which every device uploads whole units */
+    OX_SHARDING_SHARED,  /* as FULL, but every device takes the slices of all ranks from host memory itself */
     OX_SHARDING_COUNT
 };
 
@@ -337,13 +337,21 @@ static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
 /* Whether ranks have slices of the weights, so that a unit is gathered in compute memory before compute reads it; and
  * whether a unit that was gathered stays until its last use in the step, or, resident, beyond it. */
 static inline bool ox_plan_gathers(const struct ox_plan_input *input) {
-    return ox_plan_rank_count(input) > 1 && input->ranks.sharding <= OX_SHARDING_STATE;
+    return ox_plan_rank_count(input) > 1 && input->ranks.sharding != OX_SHARDING_NONE;
 }
 static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input) {
-    return ox_plan_gathers(input) && input->ranks.sharding != OX_SHARDING_FULL;
+    return ox_plan_gathers(input) && input->ranks.sharding != OX_SHARDING_FULL &&
+           input->ranks.sharding != OX_SHARDING_SHARED;
 }
 static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *input) {
     return ox_plan_keeps_gathered(input) && input->ranks.sharding != OX_SHARDING_STEP;
+}
+/* The tier from which a unit is gathered: compute memory, to which each rank has brought its slice; or host memory,
+ * from which every device takes the slices of all ranks. */
+static inline enum ox_tier ox_plan_gather_tier(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const bool shared = input->ranks.sharding == OX_SHARDING_SHARED;
+    const bool in_host = input->table->shards[unit_idx].homes.weights != OX_TIER_DEVICE;
+    return input->budget.unified || (shared && in_host) ? OX_TIER_HOST : OX_TIER_DEVICE;
 }
 /* How many links and lanes a step has: those between ranks come last. */
 static inline int ox_plan_link_count(const struct ox_plan_input *input) {
@@ -431,9 +439,10 @@ int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx);
 uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
 
-/* Bytes that a rank gets from others and gives to them. */
+/* Bytes that a rank gets from others and gives to them, and those that its device takes from host memory, where it and
+ * the others have them. */
 struct ox_peer_bytes {
-    uint64_t in, out;
+    uint64_t in, out, up;
 };
 /* Those of a task of the lane LINK. */
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task);

@@ -63,18 +63,24 @@ static void move_weights(struct effects *e, struct route route, uint32_t unit_id
 }
 
 /* A unit is gathered in compute memory from the parts of all ranks, of which this rank gives its own to each of the
- * others. */
+ * others. With SHARED every device takes all parts from host memory, unless they live on the devices. */
 static void gather_weights(struct effects *e, uint32_t unit_idx) {
-    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
+    const bool shared = e->in->ranks.sharding == OX_SHARDING_SHARED && homes->weights != OX_TIER_DEVICE;
+    const enum ox_tier compute = ox_effects_compute_tier(e), from = shared ? OX_TIER_HOST : compute;
     const uint64_t own = ox_proof_planes_bytes(e->in, unit_idx), whole = ox_proof_whole_bytes(e->in, unit_idx);
-    if (!ox_proof_gathers(e->in)) {
+    if (!ox_proof_divides(e->in)) {
         ox_effects_reject(e, "gathers a unit of which every rank has the whole");
     }
-    ox_effects_need(e, OX_USE_SOURCE, tier, ox_content(PLANES, unit_idx, CURRENT));
-    if (ox_proof_homes(e->in, unit_idx)->weights == tier && ox_proof_lo_in_state(e->in, unit_idx)) {
-        ox_effects_need(e, OX_USE_STATE, tier, ox_content(STATE, unit_idx, CURRENT));
+    ox_effects_need(e, OX_USE_SOURCE, from, ox_content(PLANES, unit_idx, CURRENT));
+    if (homes->weights == from && ox_proof_lo_in_state(e->in, unit_idx)) {
+        ox_effects_need(e, OX_USE_STATE, from, ox_content(STATE, unit_idx, CURRENT));
     }
-    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(GATHERED, unit_idx, 0));
+    ox_effects_fill(e, OX_USE_TARGET, compute, ox_content(GATHERED, unit_idx, 0));
+    if (from != compute) {
+        ox_effects_count(e, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, whole);
+        return;
+    }
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_WEIGHTS, whole - own);
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_WEIGHTS, own * (ox_proof_ranks(e->in) - 1));
 }

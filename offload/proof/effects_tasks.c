@@ -6,7 +6,7 @@
 /* Demands the planes of a unit where its kernels read them: gathered, or as they are, when lo may lie in the state. */
 static void need_planes(struct effects *e, uint32_t unit_idx, bool is_table) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    if (ox_proof_gathers(e->in)) {
+    if (ox_proof_divides(e->in)) {
         ox_effects_need(e, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, tier, ox_content(GATHERED, unit_idx, 0));
         return;
     }

@@ -16,13 +16,10 @@ static inline uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_
 static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
     return input->ranks.count > 1 ? input->ranks.count : 1;
 }
-/* Whether each rank has its own part of the units' weights and state; and whether compute reads what is gathered from
+/* Whether each rank has its own part of the units' weights and state, so that compute reads what was gathered from
  * these parts. */
 static inline bool ox_proof_divides(const struct ox_plan_input *input) {
     return ox_proof_ranks(input) > 1 && input->ranks.sharding != OX_SHARDING_NONE;
-}
-static inline bool ox_proof_gathers(const struct ox_plan_input *input) {
-    return ox_proof_divides(input) && input->ranks.sharding != OX_SHARDING_SHARED;
 }
 /* The elements of a unit that a rank has, [first, first + count). The chunks of a unit go to the ranks in order, to
  * each as many as the largest part has, until there are none left. */

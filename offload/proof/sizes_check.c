@@ -36,7 +36,7 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
 /* Whether whole units have a place in compute memory also between steps. */
 static bool stays_gathered(const struct ox_plan_input *input) {
     const enum ox_sharding sharding = input->ranks.sharding;
-    return ox_proof_gathers(input) && (sharding == OX_SHARDING_GRAD || sharding == OX_SHARDING_STATE);
+    return ox_proof_divides(input) && (sharding == OX_SHARDING_GRAD || sharding == OX_SHARDING_STATE);
 }
 
 /* Bytes that a resident buffer must have, whether or not this plan fills it; 0: no step needs it. A gradient's extent

@@ -235,13 +235,15 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     const double ranks = ox_plan_rank_count(p->setup->input);
     work.latency *= 2; /* all ranks meet before and after */
     if (!p->on_gpu) {
-        const double copied = 2 * (double)bytes.in * ranks / (ranks - 1);
+        const double copied = 2 * ((double)bytes.up + (double)bytes.in * ranks / (ranks - 1));
         work.seconds = copied / p->core_rate;
         use_cores(p, &work, work.seconds, 1);
         use_memory(p, &work, copied);
         return finish(p, work);
     }
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    work.use[OX_SIM_H2D] = (double)bytes.up / gpu->h2d_rate;
+    use_memory(p, &work, (double)bytes.up);
     const double rate = gpu->peer_rate > 0 ? gpu->peer_rate : min(gpu->h2d_rate, gpu->d2h_rate);
     work.use[OX_SIM_PEER_IN] = (double)bytes.in / rate;
     work.use[OX_SIM_PEER_OUT] = (double)bytes.out / rate;

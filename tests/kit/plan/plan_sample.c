@@ -183,6 +183,6 @@ struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
     struct ox_plan_ranks ranks = {.count = 2 + (uint32_t)plan_sample_number(seed, &counter, 7)};
     ranks.sum_groups = ranks.count + (uint32_t)plan_sample_number(seed, &counter, 9);
     ranks.micro_batches = ranks.sum_groups + (uint32_t)plan_sample_number(seed, &counter, 9);
-    ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_NONE);
+    ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_COUNT);
     return ranks;
 }

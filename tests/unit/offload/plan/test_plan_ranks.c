@@ -37,7 +37,8 @@ static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks) {
 /* Makes the sample that of one rank, with its slices of `whole`. */
 static void become_rank(struct plan_sample *s, const struct ox_shard_table *whole, struct ox_plan_ranks ranks,
                         uint32_t idx) {
-    REQUIRE_OK(ox_shard_table_slice(whole, ranks.count, idx, &s->table));
+    const bool divided = ranks.sharding != OX_SHARDING_NONE;
+    REQUIRE_OK(ox_shard_table_slice(whole, divided ? ranks.count : 1, divided ? idx : 0, &s->table));
     ranks.idx = idx;
     s->in.table = &s->table;
     s->in.ranks = ranks;
@@ -48,20 +49,26 @@ static void become_rank(struct plan_sample *s, const struct ox_shard_table *whol
 
 /* ---- what crosses between ranks --------------------------------------------------------------------- */
 
-/* Gathers of weights that the plan needs: in each tile one for each pass of a unit and for the head's table, or one for
- * each unit. */
+/* Whether devices take the unit from host memory and not from each other. */
+static bool takes_from_host(const struct plan_sample *s, uint32_t unit_idx) {
+    return s->in.ranks.sharding == OX_SHARDING_SHARED && !s->in.budget.unified &&
+           s->table.shards[unit_idx].homes.weights != OX_TIER_DEVICE;
+}
+
+/* Bytes of weights that come from other ranks: in each tile for each pass of a unit and for the head's table, or once
+ * for each unit. */
 static uint64_t expected_in(const struct plan_sample *s, bool train) {
     const struct ox_plan_model *const model = &s->in.model;
     const uint64_t width = model->fp32 ? 4 : 2, tiles = s->in.placement.tiles;
-    const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL;
+    const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL || s->in.ranks.sharding == OX_SHARDING_SHARED;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const struct ox_plan_unit *const unit = &model->units[i];
+        const uint32_t table = unit->table_unit_idx;
         const uint64_t passes = unit->kind == OX_PLAN_BLOCK && train ? 2 : 1;
         const uint64_t others = (unit->elem_count - s->table.shards[i].elem_count) * width;
-        bytes += others * (each_pass ? passes * tiles : 1);
-        if (each_pass && unit->table_unit_idx != OX_NONE) {
-            const uint32_t table = unit->table_unit_idx;
+        bytes += takes_from_host(s, i) ? 0 : others * (each_pass ? passes * tiles : 1);
+        if (each_pass && table != OX_NONE && !takes_from_host(s, table)) {
             bytes += (model->units[table].elem_count - s->table.shards[table].elem_count) * width * tiles;
         }
     }
