@@ -247,7 +247,9 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
                                            .folders = folders,
                                            .drive_count = drive_count,
                                            .queue_depth = QUEUE_DEPTH};
-    enum ox_status status = ox_store_open(&config, &store);
+    struct ox_store_offer offer;
+    enum ox_status status = ox_store_look(&config, &offer);
+    OX_TRY(status, ox_store_open(&config, &store));
     if (status != OX_OK) {
         return status == OX_E_CONFIG
                    ? ox_fail_in(status, "name a store on several drives as FOLDER,FOLDER,...")
@@ -263,6 +265,9 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
     put(in, in->report, "run_id", ox_json_hex(info.run_id, 2));
     put_count(in, in->report, "step", info.step);
     put(in, in->report, "committed", json_boolean(info.committed));
+    if (offer.point_count > 1 && offer.points[1].committed) {
+        put_count(in, in->report, "step_before", offer.points[1].step);
+    }
     put_count(in, in->report, "generation", info.generation);
     put_count(in, in->report, "state_bytes", info.state_bytes);
     put_count(in, in->report, "file_bytes", info.file_bytes);

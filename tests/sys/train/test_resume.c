@@ -406,6 +406,7 @@ static void test_other_format(void) {
     stop_at_three(" --save-steps 0");
     expect_inspected(test_path("start/checkpoint-3"), "adamw", "q8");
     expect_inspected(test_path("start-drive-0"), "adamw", "q8");
+    CHECK(strstr(process.outcome.out, "\nstep_before       2\n") != NULL); /* the other generation */
     numerics = " --dtype bf16 --optimizer lion";
     go_on(1, "");
     expect(2, "other settings");
