@@ -6,8 +6,8 @@
  * flow backward. Sums are taken in float32 for every type; gradients of weights, statistics of rows, angles and logits
  * are float32. The CPU device computes in OX_REAL_F32 only.
  *
- * Same bits: an operation's result depends on its inputs, its shapes and the device's thread count, never on addresses
- * or on what else runs. Gradients of weights are added to (`+=`), in call order. */
+ * Same bits: an operation's result depends on its inputs and its shapes, never on the device's threads, on addresses or
+ * on what else runs. Gradients of weights are added to (`+=`), in call order. */
 #ifndef OX_KERNELS_OPS_H
 #define OX_KERNELS_OPS_H
 

@@ -11,7 +11,7 @@ static bool on_cpu(const struct ox_compute *compute) {
 
 /* Sums over rows for gain and bias, per group of rows. */
 uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols) {
-    return on_cpu(compute) ? ox_cpu_norm_scratch_bytes(cols, compute->threads)
+    return on_cpu(compute) ? ox_cpu_norm_scratch_bytes(cols)
                            : (uint64_t)OX_CUDA_ROW_GROUPS * 2 * cols * sizeof(float);
 }
 

@@ -140,7 +140,7 @@ struct ox_config {
     uint64_t device_state_units; /* 0: planned */
     char io_backend[16];     /* auto | uring | threads */
     uint64_t optimizer_threads; /* 0: all cores */
-    uint64_t compute_threads;   /* 0: all cores; a different count may change the last bits of results */
+    uint64_t compute_threads;   /* 0: all cores */
     char isa[16];            /* auto | scalar | avx2 | avx512 | neon, for the optimizer */
     uint64_t chaos_seed;     /* for tests: random delays on every lane; 0: none */
     char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": none */

@@ -42,7 +42,8 @@ static uint64_t rate_hash(const struct ox_config *config, uint64_t seed) {
     return ox_hash64(text, (size_t)bytes, seed);
 }
 
-/* Hash of everything that may change bits. */
+/* Hash of everything that may change bits. Its "0" stands where earlier versions had the threads of the CPU device,
+ * because their bits depended on them; so a run that they began on that device has another hash. */
 static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_config *const c = &trainer->config;
     const struct ox_engine_config *const e = &trainer->engine_config;
@@ -50,12 +51,11 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     char text[1024];
     const int bytes = snprintf(text, sizeof text,
         "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %" PRId64
-        " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s %u",
+        " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s 0",
         m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
         e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
         c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
-        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order,
-        e->device == OX_DEVICE_CPU ? e->compute_threads : 0);
+        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
     char rows[512];
     int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,
@@ -291,8 +291,9 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
         ox_trainer_options_text(trainer, origin, false, differences);
         ox_log(OX_LOG_WARN, "%s: was made with other training options%s%s%s; from here on the run differs from one "
                "that was never interrupted", origin, differences[0] != '\0' ? ": " : "", differences,
-               differences[0] != '\0' ? "" : ", which are not recorded beside it, or on another device, with other "
-               "libraries of it, or with data that gives another number of steps");
+               differences[0] != '\0' ? "" : ", which are not recorded beside it, on another device, with other "
+               "libraries of it, with data that gives another number of steps, or by an earlier version, which adds in "
+               "another order");
         trainer->state.numerics_hash = expected.numerics_hash;
     }
     if (found->data_fingerprint != expected.data_fingerprint) {

@@ -1,6 +1,6 @@
 /* Attention for generating text. Many rows are computed in blocks, as in training. A single row is limited by reading
- * the cache: its keys are cut into spans for the threads, and each thread takes all heads of a key while the key is at
- * hand, so that the cache is read once and in order. */
+ * the cache: its keys are cut into spans, as many as their number says, and a thread takes all heads of a key while the
+ * key is at hand, so that the cache is read once and in order. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
@@ -9,7 +9,7 @@
 
 /* Keys: the fewest of a span, those whose scores exist at a time, and the length of a row of scores; that length is no
  * power of two because the heads' rows lie side by side. Then the rows that one item copies. */
-enum { SPAN_LEAST = 64, BLOCK = 256, SCORE_STRIDE = BLOCK + 16, SPANS_PER_THREAD = 2, COPY_ROWS = 64 };
+enum { SPAN_LEAST = 64, BLOCK = 256, SCORE_STRIDE = BLOCK + 16, SPANS_MOST = 48, COPY_ROWS = 64 };
 
 static size_t kv_len(const struct ox_op_attention_cached *op) {
     return (size_t)op->kv_heads * op->head_dim;
@@ -54,15 +54,15 @@ static size_t partial_len(const struct ox_op_attention_cached *op) {
     return (size_t)op->heads * (op->head_dim + 2);
 }
 
-static uint32_t span_count(uint32_t keys, uint32_t threads) {
-    return (uint32_t)ox_min_u64(ox_div_up(keys, SPAN_LEAST), (uint64_t)threads * SPANS_PER_THREAD);
+static uint32_t span_count(uint32_t keys) {
+    return (uint32_t)ox_min_u64(ox_div_up(keys, SPAN_LEAST), SPANS_MOST);
 }
 
 uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
     const uint32_t keys = op->cached + op->rows;
     const struct ox_attention_shape whole = {.seq = keys};
     const uint64_t one =
-        ((uint64_t)threads * scores_len(op) + span_count(keys, threads) * partial_len(op)) * sizeof(float);
+        ((uint64_t)threads * scores_len(op) + span_count(keys) * partial_len(op)) * sizeof(float);
     return ox_max_u64(one, ox_cpu_attention_scratch_bytes(&whole, threads));
 }
 
@@ -141,7 +141,7 @@ static void run_row(const struct ox_cpu *cpu, const struct ox_op_attention_cache
     struct row job = {.vector = cpu->vector, .op = op, .scores = op->scratch};
     job.begin = op->window == 0 || place < op->window ? 0 : place - op->window + 1;
     job.count = place + 1 - job.begin;
-    job.span_count = span_count(job.count, threads);
+    job.span_count = span_count(job.count);
     job.partials = ox_cpu_at(op->scratch, threads * scores_len(op));
     ox_cpu_items(cpu->pool, job.span_count, span_item, &job);
     join_spans(&job);

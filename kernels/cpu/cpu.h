@@ -38,7 +38,7 @@ static inline const float *ox_cpu_from(const void *tensor, size_t at) {
 OX_OP_MODEL_LIST(OX_OP_DECLARATION, cpu)
 
 /* This device's part of the sizes in ops.h. */
-uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols, uint32_t threads);
+uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols);
 uint64_t ox_cpu_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
 uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
 uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
@@ -55,7 +55,7 @@ void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_
 
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
  * c is first set to residual (n floats per row, may be c itself) plus bias (n), and beta is ignored. The division into
- * tiles depends on shape and thread count alone and never cuts k. */
+ * tiles depends on the shape alone and never cuts k. */
 struct ox_gemm {
     float *c;
     const float *a, *b;

@@ -1,15 +1,27 @@
 /* GEMMs: a grid of output tiles, each by OpenBLAS on one thread. The library's own threads would spin beside the
- * pool's, and its own division of a GEMM could not be fixed. */
+ * pool's, and its own division of a GEMM could not be fixed. The library's last bits depend on where a tile begins and
+ * ends: so the shape alone decides the grid, and threads take the tiles as they come free. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
 #include <cblas.h>
 #include <string.h>
 
-/* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. Below SMALL multiply-adds one thread is faster
- * than waking the others. The library packs a strip of all rows of a call into memory that no budget counts, so a tile
- * of more than SLAB_ROWS rows is computed in slabs. */
-enum { TILE_GRAIN = 32, SMALL = 64 * 64 * 32, SLAB_ROWS = 4096 };
+/* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. The library packs a strip of all rows of a call
+ * into memory that no budget counts, so a tile of more than SLAB_ROWS rows is computed in slabs. */
+enum { TILE_GRAIN = 32, SLAB_ROWS = 4096 };
+
+/* Tiles of a GEMM with at least so many outputs. More tiles keep more threads busy; fewer, larger ones pack less, to
+ * which a tile of 512 by 512 adds about 2 percent. Most numbers of threads divide 12, 24, ... or nearly so. */
+static const struct {
+    uint64_t outputs_least;
+    uint32_t tiles;
+} tile_steps[] = {{4096, 2}, {65536, 4}, {700000, 8}, {1500000, 12}, {4000000, 24}, {16000000, 48}, {64000000, 96}};
+enum {
+    TILE_STEPS = sizeof tile_steps / sizeof *tile_steps,
+    TILE_WORK_LEAST = 1 << 17, /* multiply-adds; with less, one thread is faster than waking the others */
+    PACK_ROWS = 64,            /* to read and pack an element of b takes as long as computing with so many rows of a */
+};
 
 struct grid {
     const struct ox_gemm *gemm;
@@ -75,8 +87,22 @@ static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
     }
 }
 
-/* Finds the grid of `parts` tiles that packs the least: each tile packs its rows of a and its columns of b. */
-static void divide(struct grid *grid, uint32_t parts) {
+static uint32_t tiles_of(const struct ox_gemm *gemm) {
+    const uint64_t work = (uint64_t)gemm->m * gemm->n * gemm->k;
+    /* One row takes as long as reading b, of which a tile needs not be large because nothing is packed. */
+    const uint64_t outputs = gemm->m == 1 ? work : ((uint64_t)gemm->m + PACK_ROWS) * gemm->n;
+    uint32_t tiles = 1;
+    for (int i = 0; i < TILE_STEPS && outputs >= tile_steps[i].outputs_least; i++) {
+        if (work / TILE_WORK_LEAST >= tile_steps[i].tiles) {
+            tiles = tile_steps[i].tiles;
+        }
+    }
+    return tiles;
+}
+
+/* Finds the grid of tiles that packs the least: each tile packs its rows of a and its columns of b. */
+static void divide(struct grid *grid) {
+    const uint32_t parts = tiles_of(grid->gemm);
     uint64_t least = UINT64_MAX;
     for (uint32_t rows = 1; rows <= parts; rows++) {
         if (parts % rows != 0) {
@@ -93,8 +119,6 @@ static void divide(struct grid *grid, uint32_t parts) {
 
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
     struct grid grid = {.gemm = gemm, .vector = cpu->vector, .row_parts = 1, .col_parts = 1};
-    if ((uint64_t)gemm->m * gemm->n * gemm->k > SMALL) {
-        divide(&grid, ox_pool_size(cpu->pool));
-    }
+    divide(&grid);
     ox_cpu_items(cpu->pool, grid.row_parts * grid.col_parts, gemm_tile, &grid);
 }

@@ -7,10 +7,16 @@
 struct norm {
     const struct ox_vector *vector;
     const void *op;
-    uint32_t threads;
+    uint32_t groups;
 };
 
-enum { ITEM_ROWS = 32 };
+/* The gradients of gain and bias are sums over rows: first over groups of rows, then over the groups in order. Most
+ * numbers of threads divide GROUPS_MOST or nearly so. */
+enum { ITEM_ROWS = 32, GROUP_ROWS_LEAST = 32, GROUPS_MOST = 24 };
+
+static uint32_t groups_of(uint32_t rows) {
+    return (uint32_t)ox_min_u64(ox_div_up(rows, GROUP_ROWS_LEAST), GROUPS_MOST);
+}
 
 static void forward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
     const struct ox_op_norm_forward *const op = args;
@@ -40,20 +46,21 @@ void ox_cpu_norm_forward(const struct ox_cpu *cpu, const void *args) {
     ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, forward_rows, op);
 }
 
-/* Each thread's sums over its rows: dgain, then dbias. */
+/* The sums over one group: dgain, then dbias. */
 static size_t partial_len(uint32_t cols) {
     return ox_align_up(2 * (uint64_t)cols, OX_CPU_GRAIN);
 }
 
-uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols, uint32_t threads) {
-    return (uint64_t)threads * partial_len(cols) * sizeof(float);
+uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols) {
+    return GROUPS_MOST * partial_len(cols) * sizeof(float);
 }
 
-static void backward_share(void *context, uint32_t idx, uint32_t count) {
+static void backward_group(void *context, uint32_t group, uint32_t thread) {
+    (void)thread;
     const struct norm *const job = context;
     const struct ox_op_norm_backward *const op = job->op;
-    const struct ox_range rows = ox_pool_range(op->rows, 1, idx, count);
-    float *const partial = ox_cpu_at(op->scratch, idx * partial_len(op->cols));
+    const struct ox_range rows = ox_pool_range(op->rows, 1, group, job->groups);
+    float *const partial = ox_cpu_at(op->scratch, group * partial_len(op->cols));
     memset(partial, 0, 2 * (size_t)op->cols * sizeof(float));
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         const size_t at = row * op->cols;
@@ -73,14 +80,14 @@ static void backward_share(void *context, uint32_t idx, uint32_t count) {
     }
 }
 
-/* Adds the threads' sums in the order of the threads. */
+/* Adds the groups' sums in order; threads divide the columns. */
 static void reduce_share(void *context, uint32_t idx, uint32_t count) {
     const struct norm *const job = context;
     const struct ox_op_norm_backward *const op = job->op;
     const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, idx, count);
     const size_t width = cols.end - cols.begin;
-    for (uint32_t thread = 0; thread < job->threads; thread++) {
-        const float *const partial = ox_cpu_from(op->scratch, thread * partial_len(op->cols) + cols.begin);
+    for (uint32_t group = 0; group < job->groups; group++) {
+        const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->cols) + cols.begin);
         job->vector->add(op->dgain + cols.begin, op->dgain + cols.begin, partial, width);
         if (op->dbias != NULL) {
             job->vector->add(op->dbias + cols.begin, op->dbias + cols.begin, partial + op->cols, width);
@@ -89,8 +96,9 @@ static void reduce_share(void *context, uint32_t idx, uint32_t count) {
 }
 
 void ox_cpu_norm_backward(const struct ox_cpu *cpu, const void *args) {
-    struct norm job = {.vector = cpu->vector, .op = args, .threads = ox_pool_size(cpu->pool)};
-    ox_pool_run(cpu->pool, backward_share, &job);
+    const struct ox_op_norm_backward *const op = args;
+    struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows)};
+    ox_cpu_items(cpu->pool, job.groups, backward_group, &job);
     ox_pool_run(cpu->pool, reduce_share, &job);
 }
 
@@ -119,11 +127,12 @@ void ox_cpu_head_norm_forward(const struct ox_cpu *cpu, const void *args) {
     ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, head_forward_rows, op);
 }
 
-static void head_backward_share(void *context, uint32_t idx, uint32_t count) {
+static void head_backward_group(void *context, uint32_t group, uint32_t thread) {
+    (void)thread;
     const struct norm *const job = context;
     const struct ox_op_head_norm_backward *const op = job->op;
-    const struct ox_range rows = ox_pool_range(op->rows, 1, idx, count);
-    float *const partial = ox_cpu_at(op->scratch, idx * partial_len(op->head_dim));
+    const struct ox_range rows = ox_pool_range(op->rows, 1, group, job->groups);
+    float *const partial = ox_cpu_at(op->scratch, group * partial_len(op->head_dim));
     memset(partial, 0, op->head_dim * sizeof(float));
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         for (uint32_t head = 0; head < op->heads; head++) {
@@ -145,10 +154,10 @@ static void head_backward_share(void *context, uint32_t idx, uint32_t count) {
 
 void ox_cpu_head_norm_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head_norm_backward *const op = args;
-    struct norm job = {.vector = cpu->vector, .op = op};
-    ox_pool_run(cpu->pool, head_backward_share, &job);
-    for (uint32_t thread = 0; thread < ox_pool_size(cpu->pool); thread++) { /* few enough to add on one thread */
-        const float *const partial = ox_cpu_from(op->scratch, thread * partial_len(op->head_dim));
+    struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows)};
+    ox_cpu_items(cpu->pool, job.groups, head_backward_group, &job);
+    for (uint32_t group = 0; group < job.groups; group++) { /* few enough to add on one thread */
+        const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->head_dim));
         cpu->vector->add(op->dgain, op->dgain, partial, op->head_dim);
     }
 }

@@ -12,10 +12,10 @@
 
 /* ---- labs --------------------------------------------------------------------------------------- */
 
-/* Four CPU devices (one thread, two, two under random delays, three), the CUDA plugin on the emulated runtime of
+/* Five CPU devices (one thread, two, two under random delays, three, five), the CUDA plugin on the emulated runtime of
  * tests/simt, whose device memory is host memory, and the GPU of this machine twice, to see that it repeats its bits.
  * Without a GPU the last two are not there. */
-enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_CUDA, LAB_CUDA_AGAIN, LAB_MAX };
+enum { LAB_CPU_COUNT = 5, LAB_SIMT = LAB_CPU_COUNT, LAB_CUDA, LAB_CUDA_AGAIN, LAB_MAX };
 extern int lab_count; /* LAB_CUDA or LAB_MAX, from labs_open on */
 
 struct lab {
@@ -43,8 +43,8 @@ bool lab_knows(struct lab *lab, enum ox_real real);
 void lab_finish(struct lab *lab);
 /* Adds an output to the case's digest. */
 void lab_digest(struct lab *lab, const void *data, size_t bytes);
-/* Ends a case that ran on all labs: two threads with and without delays gave the same bits, and so did a GPU twice; and
- * all guarded buffers are checked and freed. */
+/* Ends a case that ran on all labs: every number of threads gave the same bits, with and without delays, and so did a
+ * GPU twice; and all guarded buffers are checked and freed. */
 void labs_end_case(struct lab labs[LAB_MAX]);
 
 /* ---- guarded buffers ---------------------------------------------------------------------------- */

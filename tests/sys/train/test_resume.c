@@ -278,6 +278,11 @@ static void test_total_limit(void) {
     compare("limit", 1);
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--config=%s", test_path("limit/config.resolved.yaml"));
+    sys_args_add(&args, "--resume latest --compute-threads 3");
+    sys_run_well(&args, &process);
+    CHECK(said("resumed at step 8 of 8 from ") && !said("other training options"));
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--config=%s", test_path("limit/config.resolved.yaml"));
     sys_args_add(&args, "--resume latest --max-steps 4");
     sys_run_well(&args, &process);
     CHECK(said("resumed at step 8 from ") && said(": nothing left to do, the run ends at step 4\n"));

@@ -2,14 +2,13 @@
 #include "tests/sys/train/same_bits.inc"
 #include "tests/kit/files.h"
 
-/* The threads that compute count among the numerics: each group has its own number. */
 static const struct group groups[] = {
-    {"llama in fp32", "llama", "--dtype fp32 --compute-threads 1", 3},
-    {"gpt2 in fp32", "gpt2", "--dtype fp32 --compute-threads 1", 2},
-    {"llama in bf16", "llama", "--dtype bf16 --compute-threads 1", 2},
-    {"gpt2 in bf16", "gpt2", "--dtype bf16 --compute-threads 1 --save-dtype bf16", 3},
-    {"llama in bf16 with bf16 gradients", "llama", "--dtype bf16 --grad-dtype bf16 --compute-threads 2", 1},
-    {"gpt2 in fp32 with bf16 gradients", "gpt2", "--dtype fp32 --grad-dtype bf16 --compute-threads 1", 1},
+    {"llama in fp32", "llama", "--dtype fp32", 3},
+    {"gpt2 in fp32", "gpt2", "--dtype fp32", 2},
+    {"llama in bf16", "llama", "--dtype bf16", 2},
+    {"gpt2 in bf16", "gpt2", "--dtype bf16 --save-dtype bf16", 3},
+    {"llama in bf16 with bf16 gradients", "llama", "--dtype bf16 --grad-dtype bf16", 1},
+    {"gpt2 in fp32 with bf16 gradients", "gpt2", "--dtype fp32 --grad-dtype bf16", 1},
 };
 
 int main(void) {
