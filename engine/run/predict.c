@@ -55,6 +55,8 @@ static double resource_seconds(const struct ox_sim_result *step, enum ox_floor_r
         return step->used[OX_SIM_MEMORY];
     case OX_FLOOR_NVME:
         return step->used[OX_SIM_NVME_READ] + step->used[OX_SIM_NVME_WRITE];
+    case OX_FLOOR_PEER:
+        return fmax(step->used[OX_SIM_PEER_IN], step->used[OX_SIM_PEER_OUT]);
     default:
         return INFINITY;
     }
@@ -77,6 +79,7 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
     given.box.host_bytes = (double)budget->host_bytes;
     given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are for the run alone */
     given.box.unified = budget->unified;
+    given.box.gpus = ox_plan_rank_count(&input->plan->input);
     const struct ox_floor least = ox_floor_of(&given);
     const double passes = passes_seconds(input->plan->train, setup);
     double seconds = passes;
@@ -84,7 +87,8 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
         seconds = fmax(seconds, fmin(least.seconds[i], resource_seconds(&out->step, (enum ox_floor_resource)i)));
     }
     out->floor_seconds = isfinite(seconds) ? seconds : NAN;
-    given.box.flops = passes > 0 ? least.flop / passes : given.box.flops;
+    const double devices = budget->unified ? 1 : given.box.gpus;
+    given.box.flops = passes > 0 ? least.flop / (passes * devices) : given.box.flops;
     out->hidden_tokens = ox_floor_hidden_tokens(&given);
 }
 

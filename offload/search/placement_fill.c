@@ -63,9 +63,10 @@ static enum ox_tier *home_of(struct ox_shard *shard, enum ox_home plane) {
            : plane == OX_HOME_GRAD  ? &shard->homes.grad : &shard->homes.state;
 }
 
+/* Bytes of a plane of what the rank has of a unit. */
 static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_home plane) {
     const struct ox_plan_model *const model = &s->in->model;
-    const uint64_t elems = model->units[unit_idx].elem_count;
+    const uint64_t elems = s->table->shards[unit_idx].elem_count;
     if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights */
         const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
         return (elems + (addend == OX_NONE ? 0 : model->grads[addend].elem_count)) * sizeof(float);

@@ -21,6 +21,11 @@ static double drive_seconds(const struct ox_floor_box *box, double read, double 
     return seconds_for(read, box->nvme_read_rate) + seconds_for(written, box->nvme_write_rate);
 }
 
+/* N, and GPUs with memory of their own: a unified box is one device, however it is cut up. */
+static double gpus_of(const struct ox_floor_box *box) {
+    return box->unified ? 1.0 : fmax(box->gpus, 1.0);
+}
+
 static double largest(const double *values, unsigned count) {
     double most = values[0];
     for (unsigned i = 1; i < count; i++) {
@@ -29,18 +34,19 @@ static double largest(const double *values, unsigned count) {
     return most;
 }
 
-/* Batch shape: T_mu = min(T, q T_mu0), G = ceil(floor(T) / floor(T_mu)), A = 2 h L T, A_t = A / k, D = 4 h T / k for F,
- * K = 4 P if there is a sum to keep: with more than one tile, or in ZeRO-Infinity's order. */
+/* Batch shape: T_mu = min(T / N, q T_mu0), G = ceil(floor(T) / floor(T_mu)), A = 2 h L T, A_t = A / k,
+ * D = 4 h T / (k N) for F, K = 4 P if there is a sum to keep: with more than one tile, or in ZeRO-Infinity's order. */
 static void shape_batch(const struct ox_floor_case *given, double tiles, struct ox_floor *out) {
     const struct ox_floor_model *const model = &given->model;
     const double tokens = given->run.tokens;
     const bool vertical = given->run.schedule == OX_FLOOR_F;
-    out->micro_tokens = fmin(tokens, given->box.micro_factor * model->micro_tokens);
+    const double gpus = gpus_of(&given->box);
+    out->micro_tokens = fmax(1.0, fmin(tokens / gpus, given->box.micro_factor * model->micro_tokens));
     out->micro_batches = fmax(1.0, ceil(floor(tokens) / floor(out->micro_tokens)));
     out->tiles = vertical ? tiles : out->micro_batches;
     out->checkpoint_bytes = BF16 * model->hidden * model->layers * tokens;
     out->alive_bytes = out->checkpoint_bytes / out->tiles;
-    out->boundary_bytes = vertical ? 2 * BF16 * model->hidden * tokens / out->tiles : 0.0;
+    out->boundary_bytes = vertical ? 2 * BF16 * model->hidden * tokens / (out->tiles * gpus) : 0.0;
     out->boundary_spilled = !given->box.unified && out->boundary_bytes > 0.25 * given->box.gpu_bytes;
     if (out->boundary_spilled) {
         out->boundary_bytes = 0.0;
@@ -59,7 +65,7 @@ static void place(const struct ox_floor_case *given, struct ox_floor *out) {
     out->working_bytes = 3 * BF16 * layer + 2 * F32 * layer + 40.0 * given->model.hidden * out->micro_tokens +
                          out->boundary_bytes + box->gpu_reserved_bytes;
     out->fits = out->working_bytes < (box->unified ? host : usable);
-    out->spare_gpu_bytes = box->unified ? 0.0 : fmax(0.0, usable - out->working_bytes);
+    out->spare_gpu_bytes = box->unified ? 0.0 : gpus_of(box) * fmax(0.0, usable - out->working_bytes);
     const double free_host = box->unified ? fmax(0.0, host - out->working_bytes) : host;
     double left = out->spare_gpu_bytes + free_host; /* x */
     const double kept = fmin(out->alive_bytes, 0.5 * free_host);
@@ -84,6 +90,10 @@ static void count_traffic(const struct ox_floor_case *given, struct ox_floor *ou
         t->h2d = BF16 * streamed * 2.0 * tiles + acts + 2.0 * spilled * acts;
         t->d2h = BF16 * streamed * tiles + acts + spilled * acts;
     }
+    /* Each GPU gets its slice of the sum from the others, and gives them theirs. What is gathered depends on what the
+     * GPUs divide. */
+    const double gpus = gpus_of(&given->box);
+    t->peer = F32 * params * (gpus - 1.0) / gpus;
     t->weights_read = BF16 * params * (1.0 - out->weight_share) * 2.0 * tiles;
     /* ZeRO-Infinity also writes the last sum to NVMe. */
     const double sums = schedule == OX_FLOOR_H ? tiles : tiles - 1.0;
@@ -103,9 +113,11 @@ static void count_traffic(const struct ox_floor_case *given, struct ox_floor *ou
 static void take_time(const struct ox_floor_case *given, struct ox_floor *out) {
     const struct ox_floor_box *const box = &given->box;
     const struct ox_floor_traffic *const t = &out->traffic;
-    out->seconds[OX_FLOOR_COMPUTE] = out->flop / box->flops;
-    out->seconds[OX_FLOOR_H2D] = t->h2d / box->h2d_rate;
-    out->seconds[OX_FLOOR_D2H] = t->d2h / box->d2h_rate;
+    const double gpus = gpus_of(box);
+    out->seconds[OX_FLOOR_COMPUTE] = out->flop / (box->flops * gpus);
+    out->seconds[OX_FLOOR_H2D] = t->h2d / (box->h2d_rate * gpus);
+    out->seconds[OX_FLOOR_D2H] = t->d2h / (box->d2h_rate * gpus);
+    out->seconds[OX_FLOOR_PEER] = t->peer / (box->peer_rate > 0.0 ? box->peer_rate : box->h2d_rate);
     out->seconds[OX_FLOOR_DRAM] = t->dram / box->dram_rate;
     out->seconds[OX_FLOOR_NVME] = drive_seconds(box, t->nvme_read, t->nvme_written);
     out->optimizer_seconds = fmax(drive_seconds(box, t->state_read, t->state_written), t->adam / box->dram_rate);
@@ -142,7 +154,7 @@ static struct ox_floor with_tiles(const struct ox_floor_case *given, double tile
     take_time(given, &out);
     out.step_seconds = step_seconds(given->run.schedule, &out);
     out.tokens_per_second = given->run.tokens / out.step_seconds;
-    out.mfu = 3.0 / passes * out.flop / (given->box.flops * out.step_seconds);
+    out.mfu = 3.0 / passes * out.flop / (given->box.flops * gpus_of(&given->box) * out.step_seconds);
     for (unsigned i = 1; i < OX_FLOOR_RESOURCE_COUNT; i++) {
         out.bound = out.seconds[i] > out.seconds[out.bound] ? (enum ox_floor_resource)i : out.bound;
     }
@@ -153,7 +165,7 @@ static struct ox_floor with_tiles(const struct ox_floor_case *given, double tile
 /* ---- public -------------------------------------------------------------------------------------------- */
 
 const char *ox_floor_resource_name(enum ox_floor_resource resource) {
-    static const char *const names[OX_FLOOR_RESOURCE_COUNT] = {"compute", "h2d", "d2h", "dram", "nvme"};
+    static const char *const names[OX_FLOOR_RESOURCE_COUNT] = {"compute", "h2d", "d2h", "dram", "nvme", "peer"};
     OX_ASSERT((unsigned)resource < OX_FLOOR_RESOURCE_COUNT);
     return names[resource];
 }
@@ -223,6 +235,7 @@ struct ox_floor_box ox_floor_box_of(const struct ox_machine *machine) {
         .gpu_reserved_bytes = gpu ? OX_FLOOR_GPU_RESERVED : 0.0,
         .host_reserved_bytes = OX_FLOOR_HOST_RESERVED,
         .micro_factor = 1.0,
+        .peer_rate = gpu ? machine->gpu.peer_rate : 0.0,
         .unified = !gpu,
     };
 }

@@ -24,9 +24,9 @@ enum ox_floor_schedule {
 
 /* If several resources take equally long, the first of them is named as the bound. */
 enum ox_floor_resource {
-    OX_FLOOR_COMPUTE, OX_FLOOR_H2D, OX_FLOOR_D2H, OX_FLOOR_DRAM, OX_FLOOR_NVME, OX_FLOOR_RESOURCE_COUNT
+    OX_FLOOR_COMPUTE, OX_FLOOR_H2D, OX_FLOOR_D2H, OX_FLOOR_DRAM, OX_FLOOR_NVME, OX_FLOOR_PEER, OX_FLOOR_RESOURCE_COUNT
 };
-const char *ox_floor_resource_name(enum ox_floor_resource resource); /* "compute", "h2d", "d2h", "dram", "nvme" */
+const char *ox_floor_resource_name(enum ox_floor_resource resource); /* "compute", "h2d" ... "nvme", "peer" */
 
 /* Bytes that are kept free: on the host for the system, on the GPU for its libraries. */
 #define OX_FLOOR_HOST_RESERVED 16e9
@@ -40,6 +40,9 @@ struct ox_floor_box {
     double gpu_bytes, host_bytes;                   /* M_gpu, M_ram                                       */
     double gpu_reserved_bytes, host_reserved_bytes; /* OX_FLOOR_*_RESERVED                                */
     double micro_factor;                            /* q: this GPU's micro-batch in units of the model's  */
+    double gpus;                                    /* N: GPUs that do a step together; 0: one. C, B_up, B_dn, M_gpu
+                                                       and q are of one of them, the rest is of all               */
+    double peer_rate;                               /* B_p, one way between two GPUs; 0: as B_up          */
     /* The device computes in host memory: nothing crosses a link, and the working set takes host memory. */
     bool unified;
 };
@@ -64,7 +67,8 @@ struct ox_floor_run {
 };
 
 struct ox_floor_traffic {
-    double h2d, d2h;                   /* H2D, D2H                                                       */
+    double h2d, d2h;                   /* H2D, D2H: of all GPUs                                          */
+    double peer;                       /* PEER: into each GPU and out of it                              */
     double weights_read;               /* R_hi                                                           */
     double grad_read, grad_written;    /* R_g, W_g: the accumulator                                      */
     double checkpoints;                /* A_sp: written once and read once                               */
@@ -89,7 +93,7 @@ struct ox_floor {
     /* Work and time. */
     double flop;                                /* FL                                                        */
     struct ox_floor_traffic traffic;
-    double seconds[OX_FLOOR_RESOURCE_COUNT];    /* t_comp, t_h2d, t_d2h, t_dram, t_nvme                      */
+    double seconds[OX_FLOOR_RESOURCE_COUNT];    /* t_comp, t_h2d, t_d2h, t_dram, t_nvme, t_peer              */
     double optimizer_seconds, passes_seconds;   /* T_opt, T_fb                                               */
     /* T_step. For HA it can be less than its own t_nvme, and for H and HA less than t_dram, because their formulas do
      * not make the passes and the optimizer share a resource. */

@@ -377,7 +377,7 @@ static double drawn(struct draw *draw, double least, double most) {
 static struct ox_floor_case random_case(struct draw *draw) {
     static const double formats[] = {OX_FLOOR_S_F32_SEPARATE, OX_FLOOR_S_F32_SPLIT, OX_FLOOR_S_BF16, OX_FLOOR_S_8BIT};
     const double hidden = floor(drawn(draw, 256, 16384)), layers = floor(drawn(draw, 2, 128));
-    return (struct ox_floor_case){
+    struct ox_floor_case given = {
         .box = {.flops = drawn(draw, 1e11, 1e15), .h2d_rate = drawn(draw, 2 * GB, 400 * GB),
                 .d2h_rate = drawn(draw, 2 * GB, 400 * GB), .dram_rate = drawn(draw, 10 * GB, 1000 * GB),
                 .nvme_read_rate = drawn(draw, 0.3 * GB, 60 * GB), .nvme_write_rate = drawn(draw, 0.3 * GB, 60 * GB),
@@ -389,6 +389,8 @@ static struct ox_floor_case random_case(struct draw *draw) {
         .run = {.schedule = (enum ox_floor_schedule)(3 * unit(draw)),
                 .state_bytes = formats[(unsigned)(4 * unit(draw))], .tokens = floor(drawn(draw, 1, 4e6)),
                 .recompute = unit(draw) < 0.5 ? 1.0 : 0.0}};
+    given.box.gpus = floor(9.0 * unit(draw));
+    return given;
 }
 
 static bool in_unit(double share) {
@@ -501,6 +503,26 @@ static void test_floor_is_below(void) {
 }
 
 /* A machine without drives takes forever where something has to go to one, and is as fast as any where nothing has. */
+/* Four GPUs compute four times as fast and have a link each, but the drive is no faster. They exchange slices of the
+ * gradient: 4 bytes of 13e9 parameters, of which each has a quarter, at 26.8 GB/s. Their memory is too small to keep
+ * anything. */
+static void test_gpus(void) {
+    struct ox_floor_case given = column_case(GAMER_1, M13, 2, 16384);
+    given.box.gpu_bytes = 8 * GB;
+    const struct ox_floor one = ox_floor_of(&given);
+    given.box.gpus = 4;
+    const struct ox_floor four = ox_floor_of(&given);
+    near("compute", four.seconds[OX_FLOOR_COMPUTE], one.seconds[OX_FLOOR_COMPUTE] / 4, 1e-12);
+    near("h2d", four.seconds[OX_FLOOR_H2D], one.seconds[OX_FLOOR_H2D] / 4, 1e-12);
+    near("peer", four.seconds[OX_FLOOR_PEER], 39e9 / 26.8e9, 1e-12);
+    CHECK(one.seconds[OX_FLOOR_PEER] == 0 && four.seconds[OX_FLOOR_NVME] == one.seconds[OX_FLOOR_NVME]);
+    CHECK(four.step_seconds == one.step_seconds && four.bound == OX_FLOOR_NVME && four.mfu == one.mfu / 4);
+    given.box.peer_rate = 1e9;
+    CHECK(ox_floor_of(&given).bound == OX_FLOOR_PEER && ox_floor_of(&given).step_seconds == 39);
+    given.box.unified = true; /* one memory: cut into ranks it is the same machine */
+    CHECK(ox_floor_of(&given).seconds[OX_FLOOR_PEER] == 0);
+}
+
 static void test_no_drive(void) {
     struct ox_floor_case large = column_case(GAMER_1, M70, 2, 65536), small = column_case(GAMER_1, M7, 2, 65536);
     const double seconds = ox_floor_of(&small).step_seconds;
@@ -552,6 +574,7 @@ int main(void) {
     test_example();
     test_properties();
     test_floor_is_below();
+    test_gpus();
     test_no_drive();
     test_box_of_profile();
     test_committed_profiles();
