@@ -42,7 +42,7 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
 /* The losses of all micro-batches, where the list ends with a head. */
 static void place_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
-    const uint64_t bytes = plan->micro_batches * sizeof(double);
+    const uint64_t bytes = b->sums.micro_batches * sizeof(double); /* of all ranks */
     plan->loss_buf = plan->loss_host_buf = OX_NONE;
     if (!ox_plan_has_outside_output(&b->in->model)) {
         plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE);
@@ -608,6 +608,17 @@ static void count_slots(struct ox_builder *b) {
     }
 }
 
+/* Brings the losses to the host, and together from all ranks. */
+static void save_losses(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    if (plan->loss_host_buf != plan->loss_buf) {
+        ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
+    }
+    if (plan->loss_host_buf != OX_NONE && ox_plan_rank_count(b->in) > 1) {
+        ox_build_gather_here(b, OX_MOVE_LOSSES, plan->loss_host_buf, OX_NONE);
+    }
+}
+
 static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
     check_input(plan, input, kind);
@@ -631,9 +642,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     choose_kept(&b);
     place_homes(&b);
     emit_visits(&b);
-    if (plan->loss_host_buf != plan->loss_buf) {
-        ox_build_count_move(&b, ox_build_move(&b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
-    }
+    save_losses(&b);
     if (b.train) {
         ox_build_optimizer(&b);
     }

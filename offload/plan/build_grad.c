@@ -19,11 +19,16 @@ static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     return ox_build_grad(b, grad_idx)->elem_count * sizeof(float);
 }
 
+/* Bytes of the rank's slice of a finished gradient, in fp32. */
+static uint64_t slice_bytes(const struct ox_builder *b, uint32_t grad_idx) {
+    return ox_plan_grad_slice(b->in, grad_idx) * sizeof(float);
+}
+
 /* Bytes of a gradient's home. With several tiles it also takes fp32 partial sums, unless these stay on the device. */
 static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     const uint64_t partial = ox_build_on_device(b, grad->unit_idx) ? 0 : b->rest_slots * sum_bytes(b, grad_idx);
-    return ox_max_u64(partial, grad->elem_count * (packs(b, grad_idx) ? 2 : 4));
+    return ox_max_u64(partial, slice_bytes(b, grad_idx) / (packs(b, grad_idx) ? 2 : 1));
 }
 
 static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t grad_idx) {
@@ -36,16 +41,16 @@ static bool grad_on_device(const struct ox_builder *b, uint32_t grad_idx) {
 
 /* True when the kernels add right into the gradient's home, which has room for a single sum. */
 static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
-    return b->slots == 1 && b->scratch->grad_home[grad_idx] != OX_NONE && grad_tier(b, grad_idx) == b->compute &&
-           !packs(b, grad_idx);
+    return b->slots == 1 && !ox_plan_exchanges(b->in) && b->scratch->grad_home[grad_idx] != OX_NONE &&
+           grad_tier(b, grad_idx) == b->compute && !packs(b, grad_idx);
 }
 
-/* Whether the last fold brings the finished sum to where it waits for the optimizer, so that the other slots need not
- * wait there with it. */
-static bool folds_away(const struct ox_builder *b, uint32_t grad_idx) {
+/* Whether the last addition brings the finished sum to where it waits for the optimizer, so that what it was added of
+ * need not wait there with it. */
+static bool sums_away(const struct ox_builder *b, uint32_t grad_idx) {
     const bool waits_here = grad_on_device(b, grad_idx) ||
                             (ox_build_unified(b) && grad_tier(b, grad_idx) == OX_TIER_HOST);
-    return b->slots > 1 && waits_here && !packs(b, grad_idx);
+    return waits_here && !packs(b, grad_idx);
 }
 
 /* ---- homes ------------------------------------------------------------------------------------ */
@@ -137,29 +142,68 @@ void ox_build_grad_clear(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_id
     }
 }
 
-/* Lets a fold, which makes the finished sum, take it to where it waits for the optimizer. */
-static void fold_away(struct ox_builder *b, uint32_t grad_idx, struct ox_task *task) {
-    struct ox_plan_scratch *const s = b->scratch;
-    uint32_t target = s->grad_home[grad_idx];
+/* Lets a task, which makes the finished sum, take it to where it waits for the optimizer. */
+static void sum_away(struct ox_builder *b, uint32_t grad_idx, struct ox_task *task) {
+    uint32_t target = b->scratch->grad_home[grad_idx];
     if (target == OX_NONE) {
-        target = ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
+        target = ox_build_grad_buf(b, b->compute, slice_bytes(b, grad_idx), grad_idx);
     }
-    ox_build_reads(task, s->grad_live[grad_idx], OX_USE_GRAD);
     ox_build_writes(task, target, OX_USE_TARGET);
-    s->grad_live[grad_idx] = target;
+    b->scratch->grad_live[grad_idx] = target;
 }
 
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
     const uint32_t folds = ox_sums_folds(&b->sums, mb_idx);
-    const bool ends = mb_idx + 1 == b->plan->micro_batches;
+    const bool ends = mb_idx + 1 == b->plan->micro_batches && !ox_plan_exchanges(b->in);
     for (uint32_t i = 1; i <= folds; i++) {
         struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_FOLD, OX_LANE_COMPUTE, grad_idx);
         task->slot = ox_sums_slot(&b->sums, mb_idx) - i;
-        if (ends && task->slot == 0 && folds_away(b, grad_idx)) {
-            fold_away(b, grad_idx, task);
+        if (ends && task->slot == 0 && sums_away(b, grad_idx)) {
+            ox_build_reads(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
+            sum_away(b, grad_idx, task);
         } else {
             ox_build_updates(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
         }
+    }
+}
+
+/* Gathers the finished sum of all slices, where each rank has whole units. */
+static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
+    struct ox_plan_scratch *const s = b->scratch;
+    const uint32_t home = sums_away(b, grad_idx) ? s->grad_home[grad_idx] : OX_NONE;
+    const uint32_t target = home != OX_NONE ? home
+                                            : ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, OX_LANE_LINK, s->grad_live[grad_idx], target);
+    task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    task->grad_idx = grad_idx;
+    task->last = true;
+    ox_build_count_peers(b, task);
+    s->grad_live[grad_idx] = target;
+}
+
+/* Lets every rank get its slice of the parts that all ranks have summed, and add them. */
+static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
+    struct ox_plan_scratch *const s = b->scratch;
+    const uint32_t rounds = ox_sums_rounds(&b->sums), own = ox_sums_part_count(&b->sums);
+    const uint64_t part_bytes = ox_plan_grad_cut(b->in, grad_idx) * sizeof(float);
+    const uint32_t parts = ox_build_grad_buf(b, b->compute, ox_sums_parts(&b->sums) * part_bytes, grad_idx);
+    for (uint32_t part = 0; part < rounds; part++) {
+        struct ox_task *const task = ox_build_grad_task(b, OX_TASK_MOVE, OX_LANE_LINK, grad_idx);
+        task->move = OX_MOVE_GRAD;
+        task->slot = part;
+        if (part < own) {
+            ox_build_reads(task, s->grad_live[grad_idx], OX_USE_SOURCE);
+        }
+        (part == 0 ? ox_build_writes : ox_build_updates)(task, parts, OX_USE_TARGET); /* what came before stays */
+        ox_build_count_peers(b, task);
+    }
+    struct ox_task *const sum = ox_build_grad_task(b, OX_TASK_SUM_PARTS, OX_LANE_COMPUTE, grad_idx);
+    ox_build_updates(sum, parts, OX_USE_GRAD);
+    s->grad_live[grad_idx] = parts;
+    if (!ox_plan_gathers(b->in)) {
+        gather_grad(b, grad_idx);
+    } else if (sums_away(b, grad_idx)) {
+        sum_away(b, grad_idx, sum);
     }
 }
 
@@ -171,8 +215,8 @@ static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
     if (grad->addend != OX_NONE) {
         second = s->grad_home[grad->addend];
         if (second == OX_NONE) {
-            second = ox_build_grad_buf(b, OX_TIER_HOST, sum_bytes(b, grad->addend), grad->addend);
-            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, 1);
+            second = ox_build_grad_buf(b, OX_TIER_HOST, slice_bytes(b, grad->addend), grad->addend);
+            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, 0);
         }
     }
     struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, grad->unit_idx, OX_NONE);
@@ -220,6 +264,9 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = tile + 1 == b->in->placement.tiles;
+    if (last && ox_plan_exchanges(b->in)) {
+        sum_ranks(b, grad_idx);
+    }
     if (grad_on_device(b, grad_idx)) {
         if (last) {
             finish_on_device(b, grad_idx);
@@ -228,7 +275,7 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     }
     const bool to_host = grad_tier(b, grad_idx) == OX_TIER_HOST;
     const uint32_t partial = last ? 0 : ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile + 1));
-    uint64_t bytes = sum_bytes(b, grad_idx) * (last ? 1 : partial);
+    uint64_t bytes = last ? slice_bytes(b, grad_idx) : partial * sum_bytes(b, grad_idx);
     uint32_t at = s->grad_live[grad_idx];
     if (last && packs(b, grad_idx)) {
         bytes /= 2;

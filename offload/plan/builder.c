@@ -95,6 +95,13 @@ void ox_build_count_move(struct ox_builder *b, struct ox_task *task) {
                    ox_plan_move_bytes(b->in, task));
 }
 
+void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx) {
+    struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, OX_LANE_LINK, unit_idx, OX_NONE);
+    task->move = (uint8_t)what;
+    ox_build_updates(task, buf_idx, OX_USE_TARGET);
+    ox_build_count_peers(b, task);
+}
+
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task) {
     const struct ox_peer_bytes bytes = ox_plan_peer_bytes(b->in, task);
     ox_build_count(b, task, OX_LINK_PEER_IN, ox_task_traffic(task), bytes.in);

@@ -74,6 +74,8 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
                               uint32_t target);
 /* Counts the bytes of a move, after unit, gradient or micro-batch were filled in. */
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
+/* Gathers what each rank has written to its place of a buffer in host memory. */
+void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx);
 /* Counts what a task takes from other ranks and gives to them, after unit or gradient was filled in. */
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task);
 /* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */

@@ -17,12 +17,16 @@ enum word {
     WORD_GRAD_SAVE, WORD_GRAD_WRITE, WORD_GRAD_READ, WORD_GRAD_LOAD, WORD_REDUCE, WORD_DEVICE_REDUCE, WORD_NORM_SAVE,
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
-    WORD_GATHER, WORD_GRAD_FOLD,
+    WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
+    WORD_GRAD_GATHER,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
 
 static uint32_t word_of_move(const struct ox_task *task) {
+    if (task->move == OX_MOVE_GRAD && task->lane == OX_LANE_LINK && task->last) {
+        return WORD_GRAD_GATHER;
+    }
     static const uint8_t words[OX_MOVE_COUNT][OX_LANE_COUNT] = {
         [OX_MOVE_WEIGHTS] = {[OX_LANE_NVME_READ] = WORD_READ, [OX_LANE_H2D] = WORD_UPLOAD,
                              [OX_LANE_LINK] = WORD_GATHER},
@@ -30,10 +34,11 @@ static uint32_t word_of_move(const struct ox_task *task) {
         [OX_MOVE_ACT] = {[OX_LANE_D2H] = WORD_ACT_SAVE, [OX_LANE_NVME_WRITE] = WORD_ACT_WRITE,
                          [OX_LANE_NVME_READ] = WORD_ACT_READ, [OX_LANE_H2D] = WORD_ACT_LOAD},
         [OX_MOVE_GRAD] = {[OX_LANE_D2H] = WORD_GRAD_SAVE, [OX_LANE_NVME_WRITE] = WORD_GRAD_WRITE,
-                          [OX_LANE_NVME_READ] = WORD_GRAD_READ, [OX_LANE_H2D] = WORD_GRAD_LOAD},
+                          [OX_LANE_NVME_READ] = WORD_GRAD_READ, [OX_LANE_H2D] = WORD_GRAD_LOAD,
+                          [OX_LANE_LINK] = WORD_EXCHANGE},
         [OX_MOVE_BATCH] = {[OX_LANE_H2D] = WORD_BATCH},
-        [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS},
-        [OX_MOVE_PARTIALS] = {[OX_LANE_D2H] = WORD_NORM_SAVE},
+        [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS, [OX_LANE_LINK] = WORD_LOSS_GATHER},
+        [OX_MOVE_PARTIALS] = {[OX_LANE_D2H] = WORD_NORM_SAVE, [OX_LANE_LINK] = WORD_NORM_GATHER},
         [OX_MOVE_NONFINITE] = {[OX_LANE_D2H] = WORD_NONFINITE},
         [OX_MOVE_OUTSIDE_ACT] = {[OX_LANE_H2D] = WORD_ACT_ARRIVE, [OX_LANE_D2H] = WORD_ACT_LEAVE},
         [OX_MOVE_OUTSIDE_DX] = {[OX_LANE_H2D] = WORD_DX_ARRIVE, [OX_LANE_D2H] = WORD_DX_LEAVE},
@@ -49,6 +54,7 @@ uint32_t ox_task_word(const struct ox_task *task) {
         [OX_TASK_GRAD_PACK] = WORD_GRAD_PACK, [OX_TASK_REDUCE] = WORD_REDUCE,       [OX_TASK_NORM] = WORD_NORM,
         [OX_TASK_BEGIN] = WORD_BEGIN,         [OX_TASK_UPDATE] = WORD_ADAM,         [OX_TASK_WRITTEN] = WORD_WRITTEN,
         [OX_TASK_COMMIT] = WORD_COMMIT,       [OX_TASK_GRAD_FOLD] = WORD_GRAD_FOLD,
+        [OX_TASK_SUM_PARTS] = WORD_SUM_PARTS,
     };
     const bool on_device = task->lane == OX_LANE_COMPUTE;
     OX_ASSERT(task->kind < OX_TASK_KIND_COUNT);
@@ -70,7 +76,8 @@ const char *ox_task_word_name(uint32_t word) {
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
-        "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold"};
+        "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
+        "norm-gather", "loss-gather", "grad-gather"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

@@ -277,6 +277,9 @@ void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t
 void ox_build_optimizer(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     save_partials(b);
+    for (uint32_t i = 0; i < plan->unit_count && ox_plan_gathers(b->in); i++) {
+        ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i);
+    }
     struct ox_task *const norm = ox_build_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
     ox_build_updates(norm, plan->norm_buf, OX_USE_NORM);
     if (plan->loss_host_buf != OX_NONE) {

@@ -44,13 +44,44 @@ static struct ox_peer_bytes gather_bytes(const struct ox_plan_input *input, uint
     return (struct ox_peer_bytes){.in = whole - own, .out = own * (ox_plan_rank_count(input) - 1)};
 }
 
-struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
-    OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE && task->move == OX_MOVE_WEIGHTS);
-    const uint64_t whole = ox_plan_whole_weight_bytes(input, task->unit_idx);
-    if (ox_plan_gather_tier(input, task->unit_idx) == OX_TIER_HOST && !input->budget.unified) {
+/* A rank that has the part gives the others their slices of it, and gets its own slice from each other that has it. */
+static struct ox_peer_bytes exchange_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t part) {
+    const struct ox_sums sums = ox_plan_sums(input);
+    const uint64_t slice = ox_plan_grad_cut(input, grad_idx);
+    const bool gives = ox_sums_part_count(&sums) > part;
+    return (struct ox_peer_bytes){
+        .in = (ox_sums_givers(&sums, part) - gives) * slice * sizeof(float),
+        .out = gives ? (input->model.grads[grad_idx].elem_count - slice) * sizeof(float) : 0};
+}
+
+static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint64_t whole = ox_plan_whole_weight_bytes(input, unit_idx);
+    if (ox_plan_gather_tier(input, unit_idx) == OX_TIER_HOST && !input->budget.unified) {
         return (struct ox_peer_bytes){.up = whole};
     }
-    return gather_bytes(input, ox_plan_weight_bytes(input, task->unit_idx), whole);
+    return gather_bytes(input, ox_plan_weight_bytes(input, unit_idx), whole);
+}
+
+struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    const struct ox_plan_model *const model = &input->model;
+    OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
+    switch ((enum ox_move)task->move) {
+    case OX_MOVE_WEIGHTS:
+        return gathered_weight_bytes(input, task->unit_idx);
+    case OX_MOVE_GRAD:
+        return task->last ? gather_bytes(input, ox_plan_grad_cut(input, task->grad_idx) * sizeof(float),
+                                         model->grads[task->grad_idx].elem_count * sizeof(float))
+                          : exchange_bytes(input, task->grad_idx, task->slot);
+    case OX_MOVE_PARTIALS:
+        return gather_bytes(input, ox_plan_partials_bytes(input, task->unit_idx),
+                            model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
+    case OX_MOVE_LOSSES:
+        return gather_bytes(input, model->micro_batches * sizeof(double),
+                            ox_plan_sums(input).micro_batches * sizeof(double));
+    default:
+        OX_ASSERT(!"moves nothing between ranks");
+        return (struct ox_peer_bytes){0};
+    }
 }
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -69,6 +100,23 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
                             .groups = ox_plan_sum_groups(input),
                             .ranks = ox_plan_rank_count(input),
                             .rank = input->ranks.idx};
+}
+
+uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    const struct ox_shard *const slice = &input->table->shards[grad->unit_idx];
+    return ox_min_u64(slice->elem_first + slice->elem_count, grad->elem_count) -
+           ox_min_u64(slice->elem_first, grad->elem_count);
+}
+
+uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    const uint32_t count = ox_plan_rank_count(input), idx = input->ranks.idx;
+    if (ox_plan_gathers(input) || count == 1) {
+        return ox_plan_grad_slice(input, grad_idx);
+    }
+    return ox_min_u64(ox_shard_cut(input->table, grad->unit_idx, count, idx + 1), grad->elem_count) -
+           ox_min_u64(ox_shard_cut(input->table, grad->unit_idx, count, idx), grad->elem_count);
 }
 
 enum ox_link ox_lane_link(enum ox_lane_id lane) {
@@ -96,13 +144,14 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
 }
 
 /* Bytes of a gradient on this route. Partial sums and gradients that are added to another move in fp32; of partial sums
- * all occupied slots move. A sum to which another is added on the host moves to the host in fp32 too, and is rounded
- * there. */
+ * all occupied slots move, of finished ones the rank's slice. A sum to which another is added on the host moves to the
+ * host in fp32 too, and is rounded there. */
 static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_grad *const grad = &input->model.grads[task->grad_idx];
     const bool added = grad->addend == OX_NONE || task->lane == OX_LANE_NVME_WRITE;
     const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
-    return grad->elem_count * (rounded ? 2 : 4) * (task->slot + 1);
+    return task->last ? ox_plan_grad_slice(input, task->grad_idx) * (rounded ? 2 : 4)
+                      : grad->elem_count * 4 * (task->slot + 1);
 }
 
 /* Bytes that another part of the model hands over or takes. Activations that leave, and gradients that arrive, are
@@ -278,13 +327,17 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
      * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and what goes with
      * it. With several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have
-     * slices, a tile also gathers the weights for two visits of a unit and a second use. */
+     * slices, a tile also gathers the weights for two visits of a unit and a second use, and a step exchanges and adds
+     * the parts of each gradient and gathers square sums and losses. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * units;
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * (2 * units + 1) : 0;
+    const struct ox_sums sums = ox_plan_sums(input);
+    const uint64_t exchanges = ox_plan_exchanges(input) ? grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + folds + gathers + 64;
+        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + folds + gathers +
+        exchanges + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);

@@ -42,6 +42,8 @@ enum ox_task_kind {
     OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its activation checkpoint or from what forward kept */
     OX_TASK_GRAD_ZERO, /* compute: clears a slot of an accumulator                         */
     OX_TASK_GRAD_FOLD, /* compute: adds the slot above to a slot, there or at its target   */
+    OX_TASK_SUM_PARTS, /* compute: adds the parts of a gradient's slice that the ranks have summed, in the order of the
+                          tree, in place or to its target                                  */
     OX_TASK_GRAD_ADD,  /* compute: adds the gradient of the second use of tied weights to that of the first, where the
                           sum stays on the device                                          */
     OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
@@ -63,10 +65,11 @@ enum ox_move {
                           of the whole unit, from the slices of all ranks                            */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
     OX_MOVE_ACT,       /* activation checkpoint: the input of a unit                                 */
-    OX_MOVE_GRAD,      /* partial or finished sum                                                    */
+    OX_MOVE_GRAD,      /* partial or finished sum; link: a part of each rank's sum, cut into slices, to the
+                          ranks whose slices they are, or the finished sum of all slices             */
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
-    OX_MOVE_LOSSES,    /* losses of all micro-batches                                                */
-    OX_MOVE_PARTIALS,  /* square sums of a gradient that stays on the device                         */
+    OX_MOVE_LOSSES,    /* losses of the rank's micro-batches; link: those of all ranks               */
+    OX_MOVE_PARTIALS,  /* square sums of a gradient that stays on the device; link: those of a unit, from all ranks */
     OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
     OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h)  */
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
@@ -150,7 +153,7 @@ struct ox_task {
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
     uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is cleared or added to; MOVE of a
-                          partial sum: the last slot that travels; else 0 */
+                          partial sum: the last slot that travels, of a part: which one; else 0 */
     uint64_t bytes;    /* bytes that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
     struct ox_use uses[OX_TASK_USES_MAX];
@@ -158,7 +161,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 37 };
+enum { OX_TASK_WORD_COUNT = 42 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -367,6 +370,14 @@ static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
 
 /* The order in which gradients are summed, and what of it belongs to the rank of the plan. */
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
+/* Whether the ranks exchange their sums of a gradient, after which each has the sum of its slice. */
+static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
+    return ox_plan_rank_count(input) > 1;
+}
+/* Elements of a finished gradient that the rank has: those of its slice of the unit. And those that it adds up of the
+ * parts of all ranks: the same, unless ranks have whole units, for which the slices are gathered then. */
+uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx);
+uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx);
 
 /* Whether the unit is updated in the backward of its own step, if steps overlap. */
 static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {

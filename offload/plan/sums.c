@@ -105,6 +105,49 @@ struct ox_sum_node ox_sums_part(const struct ox_sums *sums, uint32_t part) {
     return node;
 }
 
+/* How many parts another rank has. */
+static uint32_t parts_of(const struct ox_sums *sums, uint32_t rank) {
+    struct ox_sums other = *sums;
+    other.rank = rank;
+    return ox_sums_part_count(&other);
+}
+
+uint32_t ox_sums_rounds(const struct ox_sums *sums) {
+    uint32_t most = 0;
+    for (uint32_t rank = 0; rank < sums->ranks; rank++) {
+        const uint32_t parts = parts_of(sums, rank);
+        most = parts > most ? parts : most;
+    }
+    return most;
+}
+
+uint32_t ox_sums_givers(const struct ox_sums *sums, uint32_t part) {
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < sums->ranks; rank++) {
+        count += parts_of(sums, rank) > part;
+    }
+    return count;
+}
+
+uint32_t ox_sums_parts(const struct ox_sums *sums) {
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < sums->ranks; rank++) {
+        count += parts_of(sums, rank);
+    }
+    return count;
+}
+
+uint32_t ox_sums_place(const struct ox_sums *sums, uint32_t rank, uint32_t part) {
+    uint32_t place = 0;
+    for (uint32_t i = 0; i < part; i++) {
+        place += ox_sums_givers(sums, i);
+    }
+    for (uint32_t i = 0; i < rank; i++) {
+        place += parts_of(sums, i) > part;
+    }
+    return place;
+}
+
 uint32_t ox_sums_top_folds(const struct ox_sums *sums, struct ox_sum_node part) {
     return node_count(sums, 0, part.first) + 1 - node_count(sums, 0, part.past);
 }

@@ -55,6 +55,12 @@ uint32_t ox_sums_slots(const struct ox_sums *sums, uint32_t mb_first, uint32_t m
 /* How many parts the rank has, and the leaves of one. */
 uint32_t ox_sums_part_count(const struct ox_sums *sums);
 struct ox_sum_node ox_sums_part(const struct ox_sums *sums, uint32_t part);
+/* Over all ranks: the most parts that one has, how many ranks have part `part`, and how many parts there are. */
+uint32_t ox_sums_rounds(const struct ox_sums *sums);
+uint32_t ox_sums_givers(const struct ox_sums *sums, uint32_t part);
+uint32_t ox_sums_parts(const struct ox_sums *sums);
+/* Where part `part` of a rank lies among all of them, if first parts come first, and equal ones in order of ranks. */
+uint32_t ox_sums_place(const struct ox_sums *sums, uint32_t rank, uint32_t part);
 /* How many folds follow a part in the top of the tree, where the parts of all ranks are stacked in ascending order. */
 uint32_t ox_sums_top_folds(const struct ox_sums *sums, struct ox_sum_node part);
 

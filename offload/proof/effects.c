@@ -49,6 +49,7 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_UNIT, true, true, false},
     [OX_TASK_GRAD_ZERO] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_FOLD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_SUM_PARTS] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_ADD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_PACK] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_REDUCE] = {ON_REDUCE | ON_COMPUTE, OF_UNIT, false, true, false},
@@ -62,10 +63,10 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D | ON_LINK, OF_UNIT, false, false, false},
     [OX_MOVE_PLANES] = {ON_D2H | ON_H2D, OF_UNIT, false, true, true},
     [OX_MOVE_ACT] = {ON_ALL_ROUTES, OF_UNIT, true, true, false},
-    [OX_MOVE_GRAD] = {ON_ALL_ROUTES, OF_GRADIENT, false, true, false},
+    [OX_MOVE_GRAD] = {ON_ALL_ROUTES | ON_LINK, OF_GRADIENT, false, true, false},
     [OX_MOVE_BATCH] = {ON_H2D, OF_STEP, true, false, false},
-    [OX_MOVE_LOSSES] = {ON_D2H, OF_STEP, false, false, false},
-    [OX_MOVE_PARTIALS] = {ON_D2H, OF_UNIT, false, true, false},
+    [OX_MOVE_LOSSES] = {ON_D2H | ON_LINK, OF_STEP, false, false, false},
+    [OX_MOVE_PARTIALS] = {ON_D2H | ON_LINK, OF_UNIT, false, true, false},
     [OX_MOVE_NONFINITE] = {ON_D2H, OF_STEP, false, true, true},
     [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H, OF_UNIT, true, false, false},
     [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H, OF_UNIT, true, true, false},
@@ -287,8 +288,8 @@ bool ox_effects_exchanged(const struct effects *e) {
 
 /* Whether the losses of all micro-batches are on the host, where the list has a head. */
 static bool losses_arrive(const struct effects *e) {
-    const struct ox_content all = ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
-    return ox_proof_output_leaves(e->in) || ox_content_same(e->held[e->plan->loss_host_buf], all);
+    return ox_proof_output_leaves(e->in) ||
+           ox_content_same(e->held[e->plan->loss_host_buf], ox_content_losses(e));
 }
 
 /* Returns what is missing at the end of the step, or NULL: every home as the optimizer made it, or the gradient for an

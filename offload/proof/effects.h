@@ -20,15 +20,19 @@ enum ox_holding {
     ACT,      /* input of unit `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
     ACT_GRAD, /* gradient of such activations */
     KEPT,     /* what the backward of unit `idx` needs from its forward of micro-batch `count` */
-    SUM,      /* gradient `idx` of the model in fp32, after the first `count` steps of its sum; finished after all */
+    SUM,      /* gradient `idx` of the model in fp32, after the first `count` steps of the rank's sum */
+    PARTS,    /* what the rank adds up of gradient `idx`, in the first `count` parts of the sums of all ranks */
+    SLICE,    /* the same in the sum of all ranks */
+    COMPLETE, /* all of gradient `idx` in the sum of all ranks */
     TOTAL,    /* gradient `idx`, the whole sum, to which that of a second use of the weights is added */
     PACKED,   /* gradient `idx`, the whole sum in bf16 */
     REDUCED,  /* gradient of unit `idx` as the optimizer takes it, counted in the norm; makes version `count` */
     BATCH,    /* micro-batch `count` */
     BATCHES,  /* all micro-batches */
-    LOSSES,   /* losses of the first `count` micro-batches */
+    LOSSES,   /* losses of the rank's first `count` micro-batches */
+    ALL_LOSSES, /* losses of the micro-batches of all ranks */
     PARTIALS, /* square sums of the gradient of unit `idx`, on the device */
-    NORMS,    /* square sums of `count` units, on the host */
+    NORMS,    /* square sums of `count` units, on the host; of `idx` units those of all ranks */
     FACTOR,   /* the clip factor: the global norm is known */
     COUNTS,   /* how many parameters are not finite in `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
@@ -54,7 +58,7 @@ struct effects {
     struct ox_content *held; /* per buffer */
     uint64_t *largest_bytes; /* per buffer: size of the largest thing it has held, over all cases */
     uint8_t *updated;        /* per unit: the version it was updated to */
-    uint8_t *reduced;        /* per unit: whether its gradient is counted in the norm */
+    uint8_t *reduced;        /* per unit: 1: what the rank has of its gradient is counted in the norm; 2: all of it */
     struct ox_proof_sum_step *sum_steps; /* how every gradient is summed */
     uint32_t sum_step_count;
     bool *keeps;             /* per unit: ox_proof_keeps() */
@@ -78,9 +82,20 @@ static inline struct ox_content ox_content(enum ox_holding what, uint32_t idx, u
     return (struct ox_content){(uint8_t)what, idx, count};
 }
 
-/* A gradient after its last step, unrounded. */
-static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t grad_idx) {
+/* What the rank sums of a gradient, after the last step; and the finished sum of what it has of the gradient: these
+ * are the same where there are no other ranks. */
+static inline struct ox_content ox_content_own_sum(const struct effects *e, uint32_t grad_idx) {
     return ox_content(SUM, grad_idx, e->sum_step_count);
+}
+static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t grad_idx) {
+    return ox_proof_ranks(e->in) == 1 ? ox_content_own_sum(e, grad_idx)
+                                      : ox_content(ox_proof_divides(e->in) ? SLICE : COMPLETE, grad_idx, 0);
+}
+
+/* The losses of the whole step. */
+static inline struct ox_content ox_content_losses(const struct effects *e) {
+    return ox_proof_ranks(e->in) > 1 ? ox_content(ALL_LOSSES, OX_NONE, 0)
+                                     : ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
 }
 
 static inline bool ox_content_same(struct ox_content a, struct ox_content b) {
@@ -117,6 +132,9 @@ static inline uint32_t ox_effects_device_units(const struct effects *e) {
 /* Whether other parts of the model gave and got all that this step exchanges with them, once for every micro-batch
  * (effects.c). */
 bool ox_effects_exchanged(const struct effects *e);
+
+/* What the buffer of the norm holds, after the square sums of these units (effects_optim.c). */
+struct ox_content ox_effects_norms(const struct effects *e);
 
 /* Returns why a step that is not finite may not end here, with its norm; NULL if it may (effects.c). */
 const char *ox_effects_unfinite(const struct effects *e);
@@ -164,6 +182,7 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx);
 void ox_effects_reduce(struct effects *e, uint32_t unit_idx);
 void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx);
 void ox_effects_norm_save(struct effects *e, uint32_t unit_idx);
+void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx);
 void ox_effects_norm(struct effects *e);
 void ox_effects_adam(struct effects *e, uint32_t unit_idx);
 void ox_effects_device_adam(struct effects *e, uint32_t unit_idx);

@@ -129,6 +129,46 @@ static void move_outside(struct effects *e, struct route route, uint32_t unit_id
     ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, ox_effects_bytes(e, content, false));
 }
 
+/* All ranks that have this part of their sum of a gradient give every rank its slice of it. What came before stays. */
+static void exchange(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t part = e->task->slot, ranks = ox_proof_ranks(e->in);
+    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx), whole = ox_proof_sum_bytes(e->in, grad_idx);
+    uint64_t others = 0;
+    for (uint32_t i = 0; i < ranks; i++) {
+        others += i != e->in->ranks.idx && ox_proof_parts(e->in, i) > part;
+    }
+    const bool gives = ox_proof_parts(e->in, e->in->ranks.idx) > part;
+    if (ranks == 1 || (!gives && others == 0)) {
+        ox_effects_reject(e, "exchanges a part that no rank has");
+        return;
+    }
+    if (gives) {
+        ox_effects_need(e, OX_USE_SOURCE, tier, ox_content_own_sum(e, grad_idx));
+    }
+    if (part == 0) {
+        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PARTS, grad_idx, 1));
+    } else {
+        const struct ox_content from_to[2] = {ox_content(PARTS, grad_idx, part), ox_content(PARTS, grad_idx, part + 1)};
+        ox_effects_change(e, OX_USE_TARGET, tier, from_to);
+    }
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, own * others);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, gives ? whole - own : 0);
+}
+
+/* The slices of a finished sum come together where every rank has whole units. */
+static void gather_grad(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx), whole = ox_proof_sum_bytes(e->in, grad_idx);
+    if (ox_proof_ranks(e->in) == 1 || ox_proof_divides(e->in) || e->task->slot != 0) {
+        ox_effects_reject(e, "gathers a gradient of which every rank needs its slice alone");
+    }
+    ox_effects_need(e, OX_USE_SOURCE, tier, ox_content(SLICE, grad_idx, 0));
+    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content_sum(e, grad_idx));
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, whole - own);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, own * (ox_proof_ranks(e->in) - 1));
+}
+
 /* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */
 static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) {
     const uint32_t grad_idx = e->task->grad_idx;
@@ -138,11 +178,10 @@ static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) 
     const bool leaves = route.link == OX_LINK_D2H || route.link == OX_LINK_NVME_WRITE;
     const bool at_rest = route.link == OX_LINK_NVME_WRITE && !is_second_use;
     const struct ox_content whole = at_rest ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
-    const uint32_t slot = source.what == SUM ? ox_effects_last_slot(e, source.count) : 0;
-    if (e->task->slot != slot || source.idx != (source.what == REDUCED ? unit_idx : grad_idx) ||
-        (leaves && (e->task->last ? !ox_content_same(source, whole)
-                                  : source.what != SUM || source.count >= e->sum_step_count)) ||
-        (!leaves && (source.what != SUM || e->task->last))) {
+    const bool partial = source.what == SUM && source.idx == grad_idx && source.count < e->sum_step_count;
+    const uint32_t slot = partial ? ox_effects_last_slot(e, source.count) : 0;
+    const bool may_be_last = leaves || is_second_use; /* the first use is read at rest by the optimizer */
+    if (e->task->slot != slot || (e->task->last ? !may_be_last || !ox_content_same(source, whole) : !partial)) {
         ox_effects_reject(e, "does not move the gradient that it names");
         return;
     }
@@ -160,21 +199,51 @@ static void move_batch(struct effects *e, struct route route) {
     ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, e->in->model.batch_bytes);
 }
 
+/* The losses come together from all ranks. */
+static void gather_losses(struct effects *e) {
+    const uint64_t own = e->plan->micro_batches, all = ox_proof_micro_batches(e->in);
+    const struct ox_content from_to[2] = {ox_content(LOSSES, OX_NONE, e->plan->micro_batches), ox_content_losses(e)};
+    if (ox_proof_ranks(e->in) == 1) {
+        ox_effects_reject(e, "gathers losses that no other rank has");
+    }
+    ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
+    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, 8 * (all - own));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, 8 * own * (ox_proof_ranks(e->in) - 1));
+}
+
 static void move_losses(struct effects *e, struct route route) {
     move(e, route, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
     ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->micro_batches);
 }
 
-void ox_effects_move(struct effects *e, uint32_t unit_idx) {
-    const struct route route = route_of(e);
+/* What a rank does together with the others. */
+static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
     switch ((enum ox_move)e->task->move) {
     case OX_MOVE_WEIGHTS:
-        if (e->task->lane == OX_LANE_LINK) {
-            gather_weights(e, unit_idx);
-        } else {
-            move_weights(e, route, unit_idx);
-        }
+        gather_weights(e, unit_idx);
+        break;
+    case OX_MOVE_GRAD:
+        (e->task->last ? gather_grad : exchange)(e, e->task->grad_idx);
+        break;
+    case OX_MOVE_PARTIALS:
+        ox_effects_norm_gather(e, unit_idx);
+        break;
+    default:
+        gather_losses(e);
+    }
+}
+
+void ox_effects_move(struct effects *e, uint32_t unit_idx) {
+    const struct route route = route_of(e);
+    if (e->task->lane == OX_LANE_LINK) {
+        move_between_ranks(e, unit_idx);
+        return;
+    }
+    switch ((enum ox_move)e->task->move) {
+    case OX_MOVE_WEIGHTS:
+        move_weights(e, route, unit_idx);
         break;
     case OX_MOVE_PLANES:
         move_planes(e, route, unit_idx);

@@ -1,16 +1,21 @@
 /* What the tasks of norm and optimizer need in their buffers and leave in them. */
 #include "offload/proof/effects.h"
 
+struct ox_content ox_effects_norms(const struct effects *e) {
+    uint32_t counts[2] = {0, 0};
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        counts[0] += e->reduced[i] > 0;
+        counts[1] += e->reduced[i] > 1;
+    }
+    return ox_content(NORMS, counts[1], counts[0]);
+}
+
 /* Adds the square sums of a unit to those of the others. */
 static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_use_role role) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        count += e->reduced[i];
-    }
     if (e->reduced[unit_idx]++ != 0) {
         ox_effects_reject(e, "counts a gradient twice in the norm");
     }
-    ox_effects_fill(e, role, OX_TIER_HOST, ox_content(NORMS, OX_NONE, count + 1));
+    ox_effects_fill(e, role, OX_TIER_HOST, ox_effects_norms(e));
     ox_effects_need_buffer(e, role, e->plan->norm_buf);
 }
 
@@ -44,14 +49,29 @@ void ox_effects_norm_save(struct effects *e, uint32_t unit_idx) {
     ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_proof_partials_bytes(e->in, unit_idx));
 }
 
+/* The square sums of a unit come together from all ranks, each of which has counted what it has of the gradient. */
+void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
+    const uint64_t own = ox_proof_partials_bytes(e->in, unit_idx);
+    const struct ox_content before = ox_effects_norms(e);
+    if (!ox_proof_divides(e->in) || e->reduced[unit_idx]++ != 1) {
+        ox_effects_reject(e, "gathers square sums twice, or before the rank has its own");
+        return;
+    }
+    const struct ox_content from_to[2] = {before, ox_effects_norms(e)};
+    ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
+    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->norm_buf);
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, ox_proof_whole_partials_bytes(e->in, unit_idx) - own);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_ranks(e->in) - 1));
+}
+
 /* A step that is not finite ends with this task. */
 void ox_effects_norm(struct effects *e) {
-    const struct ox_content from_to[2] = {ox_content(NORMS, OX_NONE, e->plan->unit_count),
-                                          ox_content(FACTOR, OX_NONE, 0)};
+    const uint32_t unit_count = e->plan->unit_count, gathered = ox_proof_divides(e->in) ? unit_count : 0;
+    const struct ox_content from_to[2] = {ox_content(NORMS, gathered, unit_count), ox_content(FACTOR, OX_NONE, 0)};
     ox_effects_change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_NORM, e->plan->norm_buf);
     if (!ox_proof_output_leaves(e->in)) {
-        ox_effects_need(e, OX_USE_LOSS, OX_TIER_HOST, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+        ox_effects_need(e, OX_USE_LOSS, OX_TIER_HOST, ox_content_losses(e));
         ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_host_buf);
     }
     const char *const unfinite = ox_effects_unfinite(e);

@@ -72,7 +72,7 @@ static void fold(struct effects *e, uint32_t grad_idx) {
         return;
     }
     const struct ox_content from = ox_content(SUM, grad_idx, e->sum_step_count - 1);
-    if (!is_next_step(e, from, grad_idx, SUM_FOLDS) || e->task->slot != 0) {
+    if (ox_proof_ranks(e->in) > 1 || !is_next_step(e, from, grad_idx, SUM_FOLDS) || e->task->slot != 0) {
         ox_effects_reject(e, "takes a sum away that is not finished");
     }
     ox_effects_need(e, OX_USE_GRAD, tier, from);
@@ -186,6 +186,23 @@ static void backward(struct effects *e, uint32_t unit_idx) {
     }
 }
 
+/* SUM_PARTS: all parts are added, in the order of the tree, so that the sum is the first of them or the target's. */
+static void sum_parts(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const bool away = ox_effects_use(e, OX_USE_TARGET) != NULL;
+    uint32_t rounds = 0;
+    for (uint32_t i = 0; i < ox_proof_ranks(e->in); i++) {
+        const uint32_t parts = ox_proof_parts(e->in, i);
+        rounds = parts > rounds ? parts : rounds;
+    }
+    const struct ox_content from_to[2] = {ox_content(PARTS, grad_idx, rounds), ox_content(SLICE, grad_idx, 0)};
+    ox_effects_change(e, OX_USE_GRAD, tier, from_to);
+    if (away && e->wrong == NULL) {
+        e->held[ox_effects_use(e, OX_USE_GRAD)->buf_idx] = ox_content(NOTHING, 0, 0);
+        ox_effects_fill(e, OX_USE_TARGET, tier, from_to[1]);
+    }
+}
+
 /* GRAD_ADD: the gradient of a second use of the weights is added to this one. */
 static void add_second_use(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
@@ -222,6 +239,9 @@ void ox_effects_follow(struct effects *e) {
         break;
     case OX_TASK_GRAD_FOLD:
         fold(e, grad_idx);
+        break;
+    case OX_TASK_SUM_PARTS:
+        sum_parts(e, grad_idx);
         break;
     case OX_TASK_GRAD_ADD:
         add_second_use(e, grad_idx);

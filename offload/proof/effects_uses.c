@@ -13,6 +13,8 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
         [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
+        [PARTS] = OX_BUF_GRAD,    [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
+        [COMPLETE] = OX_BUF_GRAD,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -21,9 +23,18 @@ uint32_t ox_effects_last_slot(const struct effects *e, uint32_t count) {
     return e->sum_steps[count - 1].slot;
 }
 
+/* How many parts there are among the first `count` of every rank. */
+static uint64_t all_parts(const struct ox_plan_input *input, uint32_t count) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < ox_proof_ranks(input); i++) {
+        const uint32_t parts = ox_proof_parts(input, i);
+        all += parts < count ? parts : count;
+    }
+    return all;
+}
+
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home) {
     const struct ox_plan_model *const model = &e->in->model;
-    const uint64_t micro_batches = e->plan->micro_batches;
     switch ((enum ox_holding)content.what) {
     case PLANES:
         return at_home ? ox_proof_weights_home_bytes(e->in, content.idx) : ox_proof_planes_bytes(e->in, content.idx);
@@ -35,8 +46,13 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_elems(e->in, content.idx) * sizeof(float);
     case SUM:
         return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1);
+    case PARTS:
+        return ox_proof_cut_bytes(e->in, content.idx) * all_parts(e->in, content.count);
+    case SLICE:
+        return ox_proof_cut_bytes(e->in, content.idx);
+    case COMPLETE:
     case TOTAL:
-        return ox_proof_sum_bytes(e->in, content.idx);
+        return ox_proof_slice_bytes(e->in, content.idx);
     case PACKED:
         return ox_proof_packed_bytes(e->in, content.idx);
     case REDUCED:
@@ -50,9 +66,10 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case BATCH:
         return model->batch_bytes;
     case BATCHES:
-        return model->batch_bytes * micro_batches;
+        return model->batch_bytes * e->plan->micro_batches;
     case LOSSES:
-        return 8 * micro_batches;
+    case ALL_LOSSES:
+        return 8 * (uint64_t)ox_proof_micro_batches(e->in);
     case PARTIALS:
         return ox_proof_partials_bytes(e->in, content.idx);
     case COUNTS:

@@ -9,13 +9,18 @@ static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
 /* ---- planes and state ------------------------------------------------------------------------------ */
 
-struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
+/* The part of a rank where a unit is divided among so many. */
+static struct ox_proof_part part_among(const struct ox_plan_input *input, uint64_t ranks, uint32_t unit_idx,
+                                       uint32_t rank_idx) {
     const uint64_t elems = ox_proof_elems(input, unit_idx), chunk = input->table->chunk_elems;
-    const uint64_t ranks = ox_proof_divides(input) ? ox_proof_ranks(input) : 1;
     const uint64_t chunks = (elems + chunk - 1) / chunk, most = (chunks + ranks - 1) / ranks * chunk;
     const uint64_t before = ranks > 1 ? most * rank_idx : 0;
     const uint64_t first = before < elems ? before : elems, left = elems - first;
     return (struct ox_proof_part){.first = first, .count = left < most ? left : most};
+}
+
+struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
+    return part_among(input, ox_proof_divides(input) ? ox_proof_ranks(input) : 1, unit_idx, rank_idx);
 }
 
 static uint64_t bytes_of_planes(const struct ox_plan_input *input, uint64_t elems) {
@@ -75,8 +80,29 @@ uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx
     return input->model.grads[grad_idx].elem_count * WORD_BYTES;
 }
 
+/* A gradient may be shorter than the unit, and ends then within the part of some rank. */
+static uint64_t elems_within(const struct ox_plan_grad *grad, struct ox_proof_part part) {
+    const uint64_t left = part.first < grad->elem_count ? grad->elem_count - part.first : 0;
+    return left < part.count ? left : part.count;
+}
+
+static uint64_t slice_elems(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    return elems_within(grad, ox_proof_part_of(input, grad->unit_idx, input->ranks.idx));
+}
+
+uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return slice_elems(input, grad_idx) * WORD_BYTES;
+}
+
+uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    return WORD_BYTES *
+           elems_within(grad, part_among(input, ox_proof_ranks(input), grad->unit_idx, input->ranks.idx));
+}
+
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
-    return input->model.grads[grad_idx].elem_count * HALF_BYTES;
+    return slice_elems(input, grad_idx) * HALF_BYTES;
 }
 
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -88,7 +114,7 @@ uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
     const uint64_t tiles = input->placement.tiles, micro_batches = input->model.micro_batches;
     uint64_t bytes = ox_proof_packs(input, grad_idx) ? ox_proof_packed_bytes(input, grad_idx)
-                                                     : ox_proof_sum_bytes(input, grad_idx);
+                                                     : ox_proof_slice_bytes(input, grad_idx);
     for (uint64_t i = 1; i < tiles && !ox_proof_on_device(input, input->model.grads[grad_idx].unit_idx); i++) {
         const uint32_t sums = ox_proof_sums_after(input, (uint32_t)(micro_batches * i / tiles));
         bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx));
@@ -105,10 +131,14 @@ uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t uni
     return square_sums_bytes(ox_proof_own_elems(input, unit_idx));
 }
 
+uint64_t ox_proof_whole_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return square_sums_bytes(ox_proof_elems(input, unit_idx));
+}
+
 uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        bytes += square_sums_bytes(ox_proof_elems(input, i));
+        bytes += ox_proof_whole_partials_bytes(input, i);
     }
     return bytes;
 }

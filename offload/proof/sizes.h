@@ -30,6 +30,10 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
 static inline uint64_t ox_proof_own_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_part_of(input, unit_idx, input->ranks.idx).count;
 }
+/* Micro-batches of the step, of all ranks. */
+static inline uint32_t ox_proof_micro_batches(const struct ox_plan_input *input) {
+    return ox_proof_ranks(input) > 1 ? input->ranks.micro_batches : input->model.micro_batches;
+}
 static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return &input->table->shards[unit_idx].homes;
 }
@@ -58,16 +62,21 @@ uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t
 /* Whether the device rounds the finished sum of a gradient to bf16. The two sums of weights that are used twice are
  * rounded after they are added; if the optimizer runs on the host, both leave the device in fp32. */
 bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx);
-/* Bytes of a gradient sum, whole or partial; of a packed one; and of a unit's finished gradient as the optimizer reads
- * it. */
+/* Bytes of a gradient's sum over what the rank computes; of the finished sum of what the rank has of it, in fp32 and
+ * packed; and of a unit's finished gradient as the optimizer reads it. */
 uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
+uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
+/* Bytes of what the rank adds up of the sums of all ranks, which divide it also where each has whole units. */
+uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Bytes of a gradient's home, in memory or in the spool: the widest form in which the gradient leaves the memory where
  * it is summed. */
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
-/* Square sums of a finished gradient, one per group of elements; and those of all units and ranks. */
+/* Square sums of a finished gradient, one per group of elements: of what the rank has of a unit, of the whole unit, and
+ * of all units. */
 uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input);
+uint64_t ox_proof_whole_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
 /* The unit of the first and of the last stage. Where the first is no embedding, its input arrives from another part of

@@ -18,8 +18,8 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
         uint64_t bytes;
     } named[] = {
         {plan->const_buf, input->model.const_bytes > 0 ? input->model.const_bytes : 1},
-        {plan->loss_buf, 8 * (uint64_t)plan->micro_batches},
-        {plan->loss_host_buf, 8 * (uint64_t)plan->micro_batches},
+        {plan->loss_buf, 8 * (uint64_t)ox_proof_micro_batches(input)},
+        {plan->loss_host_buf, 8 * (uint64_t)ox_proof_micro_batches(input)},
         {plan->norm_buf, ox_proof_norms_bytes(input)},
         {plan->counts_buf, 8 * (uint64_t)plan->unit_count},
         {plan->nonfinite_buf, 8 * (uint64_t)plan->unit_count},
@@ -53,7 +53,8 @@ static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_
     case OX_BUF_GATHERED:
         return of_unit && stays_gathered(input) ? ox_proof_whole_bytes(input, buf->unit_idx) : 0;
     case OX_BUF_GRAD:
-        return of_gradient && !input->model.eval_only ? ox_proof_grad_home_bytes(input, buf->grad_idx) : 0;
+        return of_gradient && !input->model.eval_only
+                   ? ox_max_u64(ox_proof_grad_home_bytes(input, buf->grad_idx), 1) : 0;
     case OX_BUF_BATCH:
         return buf_idx == plan->batch_host_buf ? input->model.batch_bytes * plan->micro_batches : 0;
     case OX_BUF_STREAM:

@@ -10,12 +10,12 @@ struct tree {
     uint32_t count;
 };
 
-static struct tree tree_of(const struct ox_plan_input *input) {
+static struct tree tree_of(const struct ox_plan_input *input, uint64_t rank_idx) {
     const struct ox_plan_ranks *const ranks = &input->ranks;
     const uint64_t leaves = ranks->sum_groups > 1 ? ranks->sum_groups : 1, count = ranks->count > 1 ? ranks->count : 1;
     return (struct tree){.micro_batches = ranks->micro_batches > 0 ? ranks->micro_batches : input->model.micro_batches,
-                         .leaves = leaves, .first = leaves * ranks->idx / count,
-                         .past = leaves * (ranks->idx + 1) / count};
+                         .leaves = leaves, .first = leaves * rank_idx / count,
+                         .past = leaves * (rank_idx + 1) / count};
 }
 
 /* The first micro-batch of a leaf, counted from the rank's first. */
@@ -67,10 +67,25 @@ static uint32_t sum_parts(struct tree *tree, uint64_t a, uint64_t b, uint32_t sl
 }
 
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out) {
-    struct tree tree = tree_of(input);
+    struct tree tree = tree_of(input, input->ranks.idx);
     tree.steps = out;
     sum_parts(&tree, 0, tree.leaves, 0);
     return tree.count;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------------- */
+
+static uint32_t parts_of(const struct tree *tree, uint64_t a, uint64_t b) {
+    if (b <= tree->first || a >= tree->past) {
+        return 0;
+    }
+    return a >= tree->first && b <= tree->past ? 1 : parts_of(tree, a, split_of(a, b)) +
+                                                         parts_of(tree, split_of(a, b), b);
+}
+
+uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t rank_idx) {
+    const struct tree tree = tree_of(input, rank_idx);
+    return parts_of(&tree, 0, tree.leaves);
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------- */
@@ -87,6 +102,6 @@ static uint32_t slots_of(const struct tree *tree, uint64_t a, uint64_t b, int64_
 }
 
 uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count) {
-    const struct tree tree = tree_of(input);
+    const struct tree tree = tree_of(input, input->ranks.idx);
     return slots_of(&tree, 0, tree.leaves, count);
 }

@@ -21,11 +21,14 @@ struct ox_proof_sum_step {
     uint32_t mb_idx; /* ADDS: within the rank; else OX_NONE */
 };
 
-/* Writes all steps in order and returns how many there are, at most three for each micro-batch. */
+/* Writes all steps of the rank's sums in order and returns how many there are, at most three for each micro-batch. */
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out);
 
 /* How many slots hold a sum when the first `count` micro-batches of the rank are added and folded. */
 uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count);
+
+/* How many nodes, which are its parts, a rank sums; they are the first slots of its accumulator. */
+uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t rank_idx);
 
 #ifdef __cplusplus
 }

@@ -189,6 +189,16 @@ static double own_elems(const struct pricing *p) {
     return (double)p->setup->input->table->shards[p->task->unit_idx].elem_count;
 }
 
+/* Elements of what the rank has of the finished gradient, and how many additions the rank makes of the parts of all. */
+static double grad_slice(const struct pricing *p) {
+    return (double)ox_plan_grad_slice(p->setup->input, p->task->grad_idx);
+}
+
+static double added_elems(const struct pricing *p) {
+    const struct ox_sums sums = ox_plan_sums(p->setup->input);
+    return (double)(ox_sums_parts(&sums) - 1) * (double)ox_plan_grad_cut(p->setup->input, p->task->grad_idx);
+}
+
 static double grad_elems(const struct pricing *p) {
     return (double)p->setup->input->model.grads[p->task->grad_idx].elem_count;
 }
@@ -197,7 +207,7 @@ static double grad_elems(const struct pricing *p) {
 static double addend_elems(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     const uint32_t addend = model->grads[unit_of(p)->grad_idx].addend;
-    return addend == OX_NONE ? 0 : (double)model->grads[addend].elem_count;
+    return addend == OX_NONE ? 0 : (double)ox_plan_grad_slice(p->setup->input, addend);
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */
@@ -454,8 +464,10 @@ static struct ox_sim_work price(const struct pricing *p) {
         return compute_bytes(p, grad_elems(p) * 4);
     case OX_TASK_GRAD_FOLD:
         return compute_bytes(p, grad_elems(p) * 12);
+    case OX_TASK_SUM_PARTS:
+        return compute_bytes(p, added_elems(p) * 12);
     case OX_TASK_GRAD_PACK:
-        return compute_bytes(p, grad_elems(p) * 6);
+        return compute_bytes(p, grad_slice(p) * 6);
     case OX_TASK_GRAD_ADD:
         return compute_bytes(p, addend_elems(p) * 12);
     case OX_TASK_REDUCE:

@@ -75,6 +75,32 @@ static uint64_t expected_in(const struct plan_sample *s, bool train) {
     return bytes;
 }
 
+/* Each other rank gives its slice of every gradient once for each part that it has: for each block of a power of two of
+ * groups. The last block of a step may be short. If ranks have whole units, they also give the slices that they have
+ * added up. */
+static uint64_t expected_grads_in(const struct plan_sample *s) {
+    const struct ox_plan_model *const model = &s->in.model;
+    const uint64_t groups = s->in.ranks.sum_groups, ranks = s->in.ranks.count;
+    uint64_t parts = 0, elems = 0;
+    for (uint64_t i = 0; i < ranks; i++) {
+        const uint64_t past = groups * (i + 1) / ranks;
+        for (uint64_t at = groups * i / ranks; i != s->in.ranks.idx && at < past; parts++) {
+            uint64_t block = 1;
+            while (at % (2 * block) == 0 && (at + 2 * block <= past || (past == groups && at + block < past))) {
+                block *= 2;
+            }
+            at += block;
+        }
+    }
+    for (uint32_t i = 0; i < model->grad_count; i++) {
+        const uint64_t unit = model->units[model->grads[i].unit_idx].elem_count, all = model->grads[i].elem_count;
+        const uint64_t most = ox_div_up(ox_div_up(unit, s->table.chunk_elems), ranks) * s->table.chunk_elems;
+        const uint64_t first = ox_min_u64(most * s->in.ranks.idx, all), own = ox_min_u64(most, all - first);
+        elems += parts * own + (s->in.ranks.sharding == OX_SHARDING_NONE ? all - own : 0);
+    }
+    return elems * sizeof(float);
+}
+
 /* ---- one rank --------------------------------------------------------------------------------------- */
 
 static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan_kind kind, uint64_t seed,
@@ -91,6 +117,7 @@ static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan
         totals->gathers += plan->tasks[i].lane == OX_LANE_LINK;
     }
     CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS] == expected_in(s, kind == OX_PLAN_TRAIN));
+    CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_GRADS] == (kind == OX_PLAN_TRAIN ? expected_grads_in(s) : 0));
     if (seed % 4 == 0) {
         plan_faults_deps(s, plan, seed, &totals->deps);
         plan_faults_effects(s, plan, seed, &totals->faults);
@@ -204,16 +231,18 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
 /* Proves the plans of all ranks. */
 static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind kind, uint64_t seed,
                        struct totals *totals) {
-    uint64_t in = 0, out = 0;
+    uint64_t in[OX_TRAFFIC_KIND_COUNT] = {0}, out[OX_TRAFFIC_KIND_COUNT] = {0};
     for (uint32_t i = 0; i < box->count; i++) {
         s->in = box->inputs[i];
         s->table = box->tables[i];
         s->in.table = &s->table;
         check_rank(s, box->plans[i], kind, seed, totals);
-        in += box->plans[i]->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS];
-        out += box->plans[i]->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_WEIGHTS];
+        for (int k = 0; k < OX_TRAFFIC_KIND_COUNT; k++) {
+            in[k] += box->plans[i]->traffic[OX_LINK_PEER_IN][k];
+            out[k] += box->plans[i]->traffic[OX_LINK_PEER_OUT][k];
+        }
     }
-    CHECK(in == out);
+    CHECK(memcmp(in, out, sizeof in) == 0);
     REQUIRE_OK(check_box(box));
     change_joint(box, seed, totals);
 }
@@ -233,6 +262,7 @@ static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *to
         check_kind(s, &box, OX_PLAN_EVAL_AFTER_STEP, seed, totals);
     }
     check_kind(s, &box, OX_PLAN_EVAL, seed, totals);
+    check_kind(s, &box, OX_PLAN_TRAIN, seed, totals);
     for (uint32_t idx = 0; idx < ranks.count; idx++) {
         s->in = box.inputs[idx];
         s->table = box.tables[idx];

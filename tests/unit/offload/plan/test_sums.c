@@ -71,9 +71,11 @@ static uint32_t run_rank(const struct ox_sums *sums, const float *values, float 
     return occupied;
 }
 
+/* Lets each rank sum its parts, puts all parts to their places and adds them there. */
 static float run_ranks(uint32_t micro_batches, uint32_t groups, uint32_t ranks, const float *values) {
-    float top[MB_MAX];
-    uint32_t stacked = 0, leaf = 0, first = 0;
+    float all[MB_MAX];
+    bool taken[MB_MAX] = {false};
+    uint32_t top[MB_MAX], stacked = 0, leaf = 0, first = 0, rounds = 0, part_count = 0;
     for (uint32_t rank = 0; rank < ranks; rank++) {
         const struct ox_sums sums = {micro_batches, groups, ranks, rank};
         float slots[SLOTS_MAX];
@@ -85,16 +87,25 @@ static float run_ranks(uint32_t micro_batches, uint32_t groups, uint32_t ranks, 
             const struct ox_sum_node part = ox_sums_part(&sums, i);
             CHECK(part.first == leaf && part.past > leaf);
             leaf = part.past;
-            top[stacked++] = slots[i];
+            const uint32_t place = ox_sums_place(&sums, rank, i);
+            CHECK(place < ox_sums_parts(&sums) && !taken[place]);
+            CHECK(i > 0 || place == rank); /* first parts come first, so that the sum of all lies where rank 0's was */
+            taken[place] = true;
+            all[place] = slots[i];
+            top[stacked++] = place;
             for (uint32_t folds = ox_sums_top_folds(&sums, part); folds > 0; folds--, stacked--) {
                 OX_ASSERT(stacked >= 2);
-                top[stacked - 2] += top[stacked - 1];
+                all[top[stacked - 2]] += all[top[stacked - 1]];
             }
+            CHECK(ox_sums_givers(&sums, i) > 0 && ox_sums_givers(&sums, ox_sums_rounds(&sums)) == 0);
         }
+        rounds = parts > rounds ? parts : rounds;
+        part_count += parts;
+        CHECK(rank + 1 < ranks || (ox_sums_rounds(&sums) == rounds && ox_sums_parts(&sums) == part_count));
         CHECK(leaf == ox_sums_leaves(&sums).past);
     }
     CHECK(leaf == groups && first == micro_batches && stacked == 1);
-    return top[0];
+    return all[0];
 }
 
 static bool same_bits(float a, float b) {

@@ -40,6 +40,7 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
     model->micro_batches = 1 + (uint32_t)plan_sample_even(seed, &counter, 0, 5);
+    s->in.ranks.sum_groups = 1 + (uint32_t)(seed % model->micro_batches);
     model->batch_bytes = 1200;
     model->fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
     model->grad_bf16 = plan_sample_even(seed, &counter, 0, 2) < 1;
@@ -250,8 +251,9 @@ static uint32_t check_ranks(uint64_t seed) {
         REQUIRE_OK(ox_sim_open(eval->task_cap, &sim));
         ox_sim_run(sim, eval, &setup, &result);
         const bool gpu = s.machine.has_gpu && !s.in.budget.unified;
-        const double in = gpu ? (double)eval->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS] / 7e9 : 0;
-        const double out = gpu ? (double)eval->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_WEIGHTS] / 7e9 : 0;
+        const uint64_t *const from = eval->traffic[OX_LINK_PEER_IN], *const to = eval->traffic[OX_LINK_PEER_OUT];
+        const double in = gpu ? (double)(from[OX_TRAFFIC_WEIGHTS] + from[OX_TRAFFIC_OTHER]) / 7e9 : 0;
+        const double out = gpu ? (double)(to[OX_TRAFFIC_WEIGHTS] + to[OX_TRAFFIC_OTHER]) / 7e9 : 0;
         const double read = (double)eval->traffic[OX_LINK_NVME_READ][OX_TRAFFIC_WEIGHTS];
         CHECK(fabs(result.used[OX_SIM_PEER_IN] - in) <= 1e-9 * (1 + in));
         CHECK(fabs(result.used[OX_SIM_PEER_OUT] - out) <= 1e-9 * (1 + out));
