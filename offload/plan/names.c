@@ -121,3 +121,11 @@ const char *ox_tier_name(enum ox_tier tier) {
     OX_ASSERT((unsigned)tier < OX_TIER_COUNT);
     return names[tier];
 }
+
+const char *ox_sharding_name(enum ox_sharding sharding) {
+    static const char *const names[OX_SHARDING_COUNT] = {
+        [OX_SHARDING_FULL] = "full_shard", [OX_SHARDING_STEP] = "shard_grad_op", [OX_SHARDING_GRAD] = "zero2",
+        [OX_SHARDING_STATE] = "zero1",     [OX_SHARDING_NONE] = "no_shard",      [OX_SHARDING_SHARED] = "shared"};
+    OX_ASSERT((unsigned)sharding < OX_SHARDING_COUNT);
+    return names[sharding];
+}

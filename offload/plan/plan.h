@@ -293,6 +293,8 @@ enum ox_sharding {
     OX_SHARDING_COUNT
 };
 
+const char *ox_sharding_name(enum ox_sharding sharding); /* as --sharding: "full_shard" ... */
+
 /* The ranks that do a step together, and which of them the plan is for. Zeros are one rank with one sum group. */
 struct ox_plan_ranks {
     uint32_t count, idx;

@@ -188,6 +188,22 @@ static void print_kept(FILE *out, const struct ox_plan_input *input) {
     }
 }
 
+/* Prints which rank the plan is for, and how much of the model that rank has. */
+static void print_rank(FILE *out, const struct ox_plan_input *input) {
+    uint64_t own = 0, whole = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        own += input->table->shards[i].elem_count;
+        whole += input->model.units[i].elem_count;
+    }
+    if (ox_plan_rank_count(input) > 1) {
+        char text[2][OX_SIZE_TEXT_BYTES];
+        fprintf(out, "\nrank %u of %u, %s: it has %s of %s parameters, and %u of %u micro-batches, which are summed in "
+                "%u groups", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding),
+                ox_count_text((double)own, text[0]), ox_count_text((double)whole, text[1]), input->model.micro_batches,
+                input->ranks.micro_batches, ox_plan_sum_groups(input));
+    }
+}
+
 /* Prints what a part of a model exchanges with the parts before and after it. */
 static void print_part(FILE *out, const struct ox_plan_model *model) {
     char text[OX_SIZE_TEXT_BYTES];
@@ -228,6 +244,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     }
     print_kept(out, input);
     print_part(out, &input->model);
+    print_rank(out, input);
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);

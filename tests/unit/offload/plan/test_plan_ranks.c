@@ -101,6 +101,17 @@ static uint64_t expected_grads_in(const struct plan_sample *s) {
     return elems * sizeof(float);
 }
 
+/* The text of the plan says whose it is, and has a column for each link between ranks. */
+static void check_text(const struct plan_sample *s, const struct ox_plan *plan) {
+    char *text = NULL, line[64];
+    REQUIRE_OK(ox_plan_text(plan, &s->in, false, &text));
+    snprintf(line, sizeof line, "rank %u of %u, %s: it has", s->in.ranks.idx, s->in.ranks.count,
+             ox_sharding_name(s->in.ranks.sharding));
+    CHECK(strstr(text, line) != NULL);
+    CHECK(strstr(text, "traffic per step: none") != NULL || strstr(text, "peer_in    peer_out") != NULL);
+    free(text);
+}
+
 /* ---- one rank --------------------------------------------------------------------------------------- */
 
 static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan_kind kind, uint64_t seed,
@@ -118,6 +129,7 @@ static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan
     }
     CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_WEIGHTS] == expected_in(s, kind == OX_PLAN_TRAIN));
     CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_GRADS] == (kind == OX_PLAN_TRAIN ? expected_grads_in(s) : 0));
+    check_text(s, plan);
     if (seed % 4 == 0) {
         plan_faults_deps(s, plan, seed, &totals->deps);
         plan_faults_effects(s, plan, seed, &totals->faults);
