@@ -420,7 +420,7 @@ static const struct ox_option options[] = {
     {.name = "compute-threads", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, compute_threads),
      .min = 0, .max = 4096, .group = group_placement, .default_text = "0",
      .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_BENCH,
-     .help = "threads of the CPU device; 0: all cores"},
+     .help = "threads of the CPU device, which its ranks share; 0: all cores"},
     {.name = "optimizer-threads", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, optimizer_threads), .min = 0, .max = 4096,
      .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_BENCH,

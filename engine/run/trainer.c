@@ -180,8 +180,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     const struct ox_host_claim claim = {
         .host_bytes = config->host_mem_bytes,
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
-        .beside_bytes = on_cpu ? ox_fixed_overhead_bytes((uint64_t)engine->ranks * engine->compute_threads,
-                                                         engine->optimizer_threads)
+        .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
                                : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
     const enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
     if (config->host_mem_bytes == 0) {
@@ -574,8 +573,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
     const bool on_cpu = engine->device == OX_DEVICE_CPU;
-    const uint64_t compute_threads = on_cpu ? (uint64_t)engine->ranks * engine->compute_threads : 0;
-    ox_size_text(ox_fixed_overhead_bytes(compute_threads, engine->optimizer_threads) +
+    ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
                      (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";

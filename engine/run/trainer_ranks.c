@@ -102,8 +102,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         config->sum_groups = engine->ranks; /* recorded, because other groups give other bits */
     }
     engine->sum_groups = trainer->input.eval_alone ? 1 : (uint32_t)config->sum_groups;
-    if (status == OX_OK && engine->device == OX_DEVICE_CPU && config->compute_threads == 0) {
-        engine->compute_threads = ox_processor_count() / engine->ranks; /* they share the processors */
+    if (engine->device == OX_DEVICE_CPU) { /* ranks divide the threads; each has at least one */
+        engine->compute_threads = (uint32_t)ox_max_u64(engine->compute_threads, engine->ranks);
     }
     return status;
 }

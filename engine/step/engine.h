@@ -36,7 +36,7 @@ struct ox_engine_config {
     bool decay_all; /* weight decay also for norms and biases */
     bool eval_only; /* holds weights alone, for ox_engine_eval */
     enum ox_device_kind device;
-    uint32_t compute_threads; /* threads of the CPU device; a GPU has its own */
+    uint32_t compute_threads; /* threads of the CPU device, of all ranks together; a GPU has its own */
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below; drive_speeds outlive the engine */
     struct ox_placement_request request;
