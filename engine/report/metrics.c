@@ -104,11 +104,37 @@ static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
     return lanes;
 }
 
+enum rank_number { RANK_MICRO_BATCHES, RANK_BUSY, RANK_STALL, RANK_PEER_WAIT };
+
+/* One number of every rank. */
+static json_t *ranks_json(const struct ox_step_result *result, enum rank_number number) {
+    json_t *const array = json_array();
+    for (uint32_t i = 0; i < result->rank_count; i++) {
+        const struct ox_rank_times *const rank = &result->ranks[i];
+        json_array_append_new(array, number == RANK_MICRO_BATCHES ? json_integer(rank->micro_batches)
+                                     : number == RANK_BUSY        ? ox_json_number(rank->busy_seconds)
+                                     : number == RANK_STALL       ? ox_json_number(rank->wait_seconds)
+                                                                  : ox_json_number(rank->peer_wait_seconds));
+    }
+    return array;
+}
+
+/* With one rank the line is as it was before there were others. */
+static json_t *with_ranks(json_t *line, const struct ox_step_result *result) {
+    if (line != NULL && result->rank_count > 1) {
+        json_object_set_new(line, "ranks", json_pack("{s:o, s:o, s:o, s:o}",
+            "micro_batches", ranks_json(result, RANK_MICRO_BATCHES), "busy_seconds", ranks_json(result, RANK_BUSY),
+            "stall_seconds", ranks_json(result, RANK_STALL), "peer_wait_seconds",
+            ranks_json(result, RANK_PEER_WAIT)));
+    }
+    return line;
+}
+
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
     const struct ox_step_result *const result = &report->result;
     const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
     metrics->last.step = report->step;
-    write_line(metrics, json_pack(
+    write_line(metrics, with_ranks(json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "type", "step", "step",
         (json_int_t)report->step, "loss", ox_json_number(result->loss), "grad_norm", ox_json_number(result->grad_norm),
         "grad_scale", ox_json_number(result->grad_scale), "learning_rate", ox_json_number(report->learning_rate),
@@ -116,7 +142,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
         (json_int_t)report->tokens_seen, "seconds", ox_json_number(report->wall_seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "tokens_per_second", ox_json_number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
-        traffic_json(result->traffic), "speculated", result->speculated));
+        traffic_json(result->traffic), "speculated", result->speculated), result));
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {

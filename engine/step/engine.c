@@ -23,6 +23,7 @@ struct ox_engine {
     struct ox_store *store;  /* NULL: none */
     struct ox_pool *threads; /* one for each rank; NULL with one rank */
     uint32_t rank_count;
+    struct ox_rank_times times[OX_COMM_RANKS_MAX]; /* of the last step */
     struct seat seats[];
 };
 
@@ -474,8 +475,11 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     }
     out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_times(engine->seats[i].rank, &engine->times[i]);
         ox_rank_add_result(engine->seats[i].rank, out);
     }
+    out->rank_count = engine->rank_count;
+    out->ranks = engine->times;
     const struct ox_step_state *const done = &first_rank(engine)->step;
     out->loss = done->loss;
     out->grad_norm = done->grad_norm;

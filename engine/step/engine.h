@@ -182,6 +182,14 @@ struct ox_step_input {
     void *context;
 };
 
+/* What a rank did in a step. */
+struct ox_rank_times {
+    uint32_t micro_batches;
+    double busy_seconds, wait_seconds; /* its compute lane: at work, and waiting for other lanes of the rank */
+    double peer_wait_seconds; /* in which its calls waited until all ranks had come; the rank for which the others wait
+                                 has the least */
+};
+
 struct ox_step_result {
     double loss;            /* mean over counted targets */
     double grad_norm;       /* before clipping */
@@ -190,7 +198,9 @@ struct ox_step_result {
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
     bool speculated;        /* the last units were updated in backward, and the norm was not clipped, so that counted */
     double seconds;
-    double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
+    double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT]; /* sums over the ranks */
+    uint32_t rank_count;               /* 0 without a step */
+    const struct ox_rank_times *ranks; /* as many; valid until the next step, or the engine closes */
     /* Bytes that crossed links, counted where they did, with those of an update finished alone since the
      * step before. */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];

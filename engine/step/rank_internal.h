@@ -98,6 +98,7 @@ struct ox_rank_traffic {
 struct ox_rank_before {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     struct ox_lane_stats lanes[OX_LANE_COUNT];
+    uint64_t peer_wait_ns;
 };
 
 struct ox_rank {
@@ -179,6 +180,7 @@ OX_MUST enum ox_status ox_rank_end(struct ox_rank *rank, enum ox_status status);
 OX_MUST enum ox_status ox_rank_run_pending(struct ox_rank *rank);
 OX_MUST enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status);
 /* Adds traffic and seconds of the step to the result, and traffic of the step to `out`. */
+void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out);
 void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* The losses of the rank's micro-batches in the last step or evaluation. */

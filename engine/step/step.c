@@ -399,12 +399,24 @@ static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT]
     }
 }
 
+/* How long calls have waited for other ranks since the rank was opened. */
+static uint64_t peer_wait_ns(const struct ox_rank *rank) {
+    uint64_t wait_ns = 0;
+    for (int call = 0; call < OX_COMM_CALL_COUNT && rank->comm != NULL; call++) {
+        struct ox_comm_stats stats;
+        ox_comm_stats(rank->comm, (enum ox_comm_call)call, &stats);
+        wait_ns += stats.wait_ns;
+    }
+    return wait_ns;
+}
+
 /* Notes the counters at the beginning of a step, from which its result is worked out. */
 static void begin_counting(struct ox_rank *rank) {
     read_traffic(rank, rank->before.traffic);
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_stats(rank->lanes[i], &rank->before.lanes[i]);
     }
+    rank->before.peer_wait_ns = peer_wait_ns(rank);
 }
 
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -478,6 +490,17 @@ enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status) 
         ox_overlap_plan_finish(rank, rank->traffic.finished_planned);
     }
     return status;
+}
+
+void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out) {
+    const struct ox_lane_stats *const before = &rank->before.lanes[OX_LANE_COMPUTE];
+    struct ox_lane_stats now;
+    ox_lane_stats(rank->lanes[OX_LANE_COMPUTE], &now);
+    *out = (struct ox_rank_times){.micro_batches = rank->config.micro_batches,
+                                  .busy_seconds = (double)(now.busy_ns - before->busy_ns) * 1e-9,
+                                  .wait_seconds = (double)(now.wait_ns - before->wait_ns) * 1e-9,
+                                  .peer_wait_seconds =
+                                      (double)(peer_wait_ns(rank) - rank->before.peer_wait_ns) * 1e-9};
 }
 
 void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {

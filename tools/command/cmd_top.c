@@ -305,17 +305,45 @@ static void put_lanes(const struct screen *screen, const struct progress *s) {
     json_t *value = NULL;
     json_t *const busy = json_object_get(s->last, "busy_seconds");
     const json_t *const stall = json_object_get(s->last, "stall_seconds");
-    if (!(s->seconds > 0)) {
+    const size_t ranks = json_array_size(json_object_get(json_object_get(s->last, "ranks"), "busy_seconds"));
+    const double seconds = s->seconds * (ranks > 1 ? (double)ranks : 1); /* of all ranks together */
+    if (!(seconds > 0)) {
         return;
     }
     fprintf(screen->out, "%slane         busy %*swaits%s", screen->end, BAR_CELLS + 4, "", screen->end);
     json_object_foreach(busy, lane, value) {
-        const double works = json_number_value(value) / s->seconds, waits = number(stall, lane) / s->seconds;
+        const double works = json_number_value(value) / seconds, waits = number(stall, lane) / seconds;
         if (works > 0) {
             fprintf(screen->out, "%-11s ", lane);
             put_bar(screen, works);
             fprintf(screen->out, " %5.1f%%   %5.1f%%%s", 100 * works, 100 * waits, screen->end);
         }
+    }
+}
+
+/* The share of the step that one of the arrays of numbers of all ranks has for rank `idx`. */
+static double rank_share(const struct progress *s, const json_t *ranks, const char *key, size_t idx) {
+    const json_t *const value = json_array_get(json_object_get(ranks, key), idx);
+    return json_is_number(value) ? 100 * json_number_value(value) / s->seconds : NAN;
+}
+
+/* With several ranks, a line for each: the one for which the others wait waits least itself. */
+static void put_ranks(const struct screen *screen, const struct progress *s) {
+    const json_t *const ranks = json_object_get(s->last, "ranks");
+    const json_t *const parts = json_object_get(ranks, "micro_batches");
+    double all = 0;
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        all += json_number_value(json_array_get(parts, i));
+    }
+    if (!(all > 0) || !(s->seconds > 0)) {
+        return;
+    }
+    fprintf(screen->out, "%srank         computes  waits for its lanes  for other ranks  tokens/s%s", screen->end,
+            screen->end);
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        fprintf(screen->out, "%-11zu %8.1f%%  %17.1f%%  %14.1f%%  %8.0f%s", i, rank_share(s, ranks, "busy_seconds", i),
+                rank_share(s, ranks, "stall_seconds", i), rank_share(s, ranks, "peer_wait_seconds", i),
+                s->tokens_per_second * json_number_value(json_array_get(parts, i)) / all, screen->end);
     }
 }
 
@@ -363,6 +391,7 @@ static void put_all(const struct screen *screen, const struct progress *s) {
     }
     put_top(screen, s);
     put_lanes(screen, s);
+    put_ranks(screen, s);
     put_links(screen, s);
     if (s->traced && s->analysis.wall_ns > 0) {
         put_chain(screen, s);

@@ -89,7 +89,8 @@ struct sums {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     uint64_t steps, tokens, batch_tokens, skipped, empty, speculated;
     double loss; /* sum over steps neither skipped nor empty */
-    double seconds, busy_seconds;
+    double seconds, busy_seconds, peer_wait_seconds; /* the last two: means of the ranks */
+    uint32_t rank_count;
 };
 
 struct progress {
@@ -157,7 +158,11 @@ static void add_step(struct sums *sums, const struct ox_step_report *report) {
     sums->speculated += report->result.speculated;
     sums->loss += report->tokens > 0 && report->result.finite ? report->result.loss : 0;
     sums->seconds += report->wall_seconds;
-    sums->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
+    for (uint32_t i = 0; i < report->result.rank_count; i++) {
+        sums->rank_count = report->result.rank_count;
+        sums->busy_seconds += report->result.ranks[i].busy_seconds / sums->rank_count;
+        sums->peer_wait_seconds += report->result.ranks[i].peer_wait_seconds / sums->rank_count;
+    }
 }
 
 /* Prints a line for the steps since the last one: means, but norm and rate of the last step, as the Trainer does. */
@@ -166,7 +171,7 @@ static void print_line(struct progress *progress, const struct ox_step_report *r
     const uint64_t counted = since->steps - since->skipped - since->empty;
     const double loss = counted > 0 ? since->loss / (double)counted : report->result.loss;
     const double stalled = since->seconds > 0 ? 1 - since->busy_seconds / since->seconds : 0;
-    char eta[OX_DURATION_TEXT_BYTES], links[128] = "";
+    char eta[OX_DURATION_TEXT_BYTES], links[128] = "", each[48] = "", peers[48] = "";
     const double elapsed = (double)(ox_clock_ns() - progress->begin_ns) * 1e-9;
     const double per_step = elapsed / (double)(report->step - progress->begin_step);
     ox_duration_text(per_step * (double)(report->max_steps - report->step), eta);
@@ -179,10 +184,15 @@ static void print_line(struct progress *progress, const struct ox_step_report *r
                                      ox_link_name((enum ox_link)link), (double)bytes / wall * 1e-9);
         }
     }
-    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 " | loss %.4f | norm %.3g | lr %.2e | %.0f ms | %.0f tok/s |%s%s "
-            "stall %.0f%% | eta %s", progress->terminal ? "\r\033[K" : "", report->step, report->max_steps,
+    if (since->rank_count > 1) {
+        snprintf(each, sizeof each, ", %.0f a rank", (double)since->batch_tokens / wall / since->rank_count);
+        snprintf(peers, sizeof peers, ", for other ranks %.0f%%", 100 * since->peer_wait_seconds / wall);
+    }
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 " | loss %.4f | norm %.3g | lr %.2e | %.0f ms | %.0f tok/s%s |%s%s "
+            "stall %.0f%%%s | eta %s", progress->terminal ? "\r\033[K" : "", report->step, report->max_steps,
             loss, report->result.grad_norm, report->learning_rate, since->seconds * 1e3 / (double)since->steps,
-            (double)since->batch_tokens / wall, links, used > 0 ? " GB/s |" : "", 100 * fmax(0, stalled), eta);
+            (double)since->batch_tokens / wall, each, links, used > 0 ? " GB/s |" : "", 100 * fmax(0, stalled), peers,
+            eta);
     progress->since = (struct sums){0};
     progress->open_line = progress->terminal;
     if (!progress->terminal) {

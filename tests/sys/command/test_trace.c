@@ -344,6 +344,25 @@ static void test_top_far(void) {
     }
 }
 
+/* Lanes of several ranks are shares of the time of all; each rank has a line of its own. */
+static void test_top_ranks(void) {
+    char words[SYS_PATH_BYTES * 2];
+    files_make_folder("ranks");
+    files_write_text("ranks/metrics.jsonl",
+                     "{\"type\":\"step\",\"step\":1,\"loss\":3,\"seconds\":2,\"tokens_per_second\":100,"
+                     "\"busy_seconds\":{\"compute\":3},\"stall_seconds\":{\"compute\":0.4},"
+                     "\"bytes\":{\"peer_in\":{\"grads\":4e9}},"
+                     "\"ranks\":{\"micro_batches\":[3,1],\"busy_seconds\":[2,1],\"stall_seconds\":[0,0.4],"
+                     "\"peer_wait_seconds\":[0,1]}}\n");
+    snprintf(words, sizeof words, "%s --once", test_path("ranks"));
+    tell("top", words);
+    told(" 75.0%    10.0%\n");
+    told("rank         computes  waits for its lanes  for other ranks  tokens/s\n"
+         "0              100.0%                0.0%             0.0%        75\n"
+         "1               50.0%               20.0%            50.0%        25\n");
+    told("peer_in       2.000 GB/s");
+}
+
 /* Reads what the terminal shows until it has `words`; returns false if it closes or shows nothing more. */
 static bool await(int terminal, const char *words, char *seen, size_t room) {
     size_t used = strlen(seen);
@@ -402,6 +421,7 @@ int main(void) {
     test_cut(run);
     test_refusals(run);
     test_top_far();
+    test_top_ranks();
     test_top(run);
     test_terminal(run, false);
     test_terminal(run, true);

@@ -103,6 +103,32 @@ static void test_end_line(void) {
     expect_lines("s1 s2 e2 e2");
 }
 
+/* Whether the last line of a step of `rank_count` ranks has `words`. */
+static bool step_has(uint32_t rank_count, const char *words) {
+    static const struct ox_rank_times times[] = {{3, 0.5, 0.25, 0.125}, {2, 0.75, 0, 0.0625}};
+    struct ox_step_report report = {.step = 1, .wall_seconds = 1, .predicted_seconds = 1};
+    report.result.rank_count = rank_count;
+    report.result.ranks = times;
+    unlink(path);
+    struct ox_metrics *metrics = open_at(0);
+    ox_metrics_step(metrics, &report);
+    ox_metrics_close(&metrics);
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(path, 1 << 22, &text, &bytes));
+    const bool found = strstr(text, words) != NULL;
+    free(text);
+    expect_lines("s1");
+    return found;
+}
+
+/* Numbers of each rank are there if there are several. */
+static void test_ranks(void) {
+    CHECK(step_has(2, ",\"speculated\":false,\"ranks\":{\"micro_batches\":[3,2],\"busy_seconds\":[0.5,0.75],"
+                      "\"stall_seconds\":[0.25,0.0],\"peer_wait_seconds\":[0.125,0.0625]}}\n"));
+    CHECK(step_has(1, ",\"speculated\":false}\n") && step_has(0, ",\"speculated\":false}\n"));
+}
+
 static void test_cut(void) {
     static const struct {
         uint64_t step, eval_step;
@@ -214,6 +240,7 @@ int main(void) {
     log_count_warnings("metrics.jsonl");
     REQUIRE_OK(ox_path_join(test_folder(), "metrics.jsonl", path));
     test_end_line();
+    test_ranks();
     test_cut();
     test_foreign_ends();
     test_large();
