@@ -208,6 +208,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
         task->unit_idx++;
         refuse_box(box, "a joint task of another unit", totals);
         *task = kept;
+        task->slot++;
+        refuse_box(box, "a joint task of another part", totals);
+        *task = kept;
         task->lane = OX_LANE_H2D;
         refuse_box(box, "a joint task that one rank lacks", totals);
         *task = kept;
