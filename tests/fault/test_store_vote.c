@@ -1,6 +1,6 @@
 /* One transaction over two stores on disks in memory, with a scripted vote. Each process dies, and loses power or not,
- * at every write and flush of a run: alone, or both at once; every message of the vote is lost; roots, tables and data
- * are damaged. Afterwards both agree on one step, no older than the last that both have committed, which both hold in
+ * at every write and flush of a run: alone, or both at once; each of these fails once; every message of the vote is
+ * lost; roots, tables and data are damaged. Afterwards both agree on one step, no older than the last that both have committed, which both hold in
  * every word; the next transactions work, also where the recovery itself is cut.
  *
  *     test_store_vote [--count SEEDS] */
@@ -27,6 +27,7 @@ struct side {
     struct ox_store *store;
     struct ox_store_port *port;
     uint64_t die_at, op_count; /* writes and flushes of this life */
+    bool lives_on;             /* only that operation fails, and the process notices */
 };
 
 struct pair {
@@ -37,6 +38,7 @@ struct pair {
 /* One life of both processes, from their start to their end. */
 struct script {
     uint64_t die_at[SIDES]; /* write or flush, from 0; NEVER */
+    bool lives_on;
     unsigned lost;          /* messages of the first step: bit 2 * round + receiver; rounds are prepared, committed */
     bool cuts[SIDES];       /* at the end, its power is cut */
     uint32_t steps;
@@ -51,21 +53,26 @@ static const struct ox_io_backend *inner;
 
 /* ---- a process that dies ------------------------------------------------------------------------------- */
 
-static void count_op(void) {
-    if (now->op_count++ == now->die_at) {
-        ox_io_fault_set(now->faults[0], &(struct ox_fault_rule){OX_FAULT_EIO, OX_FAULT_ON_WRITE, 0, true});
-        ox_io_fault_set(now->faults[1], &(struct ox_fault_rule){OX_FAULT_EIO, OX_FAULT_ON_FLUSH, 0, true});
+static void count_op(enum ox_fault_point point) {
+    if (now->op_count++ != now->die_at) {
+        return;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        const enum ox_fault_point here = i == 0 ? OX_FAULT_ON_WRITE : OX_FAULT_ON_FLUSH;
+        if (here == point || !now->lives_on) {
+            ox_io_fault_set(now->faults[i], &(struct ox_fault_rule){OX_FAULT_EIO, here, 0, !now->lives_on});
+        }
     }
 }
 
 static enum ox_status counted_flush(struct ox_drive *drive) {
-    count_op();
+    count_op(OX_FAULT_ON_FLUSH);
     return inner->drive_flush(drive);
 }
 
 static enum ox_status counted_submit(struct ox_io_queue *queue, uint32_t drive_idx, const struct ox_io_req *req) {
     if (req->kind == OX_IO_WRITE) {
-        count_op();
+        count_op(OX_FAULT_ON_WRITE);
     }
     return inner->queue_submit(queue, drive_idx, req);
 }
@@ -87,9 +94,10 @@ static void side_open(struct side *side, uint64_t seed, uint32_t drive_count) {
     ox_store_close(&side->store);
 }
 
-static void side_start(struct side *side, uint64_t die_at) {
+static void side_start(struct side *side, uint64_t die_at, bool lives_on) {
     now = side;
     side->die_at = die_at;
+    side->lives_on = lives_on;
     side->op_count = 0;
 }
 
@@ -157,7 +165,7 @@ static enum ox_status open_at(struct side *side, const struct ox_store_point *po
 static void start(struct pair *pair, const struct script *script) {
     struct ox_store_point point;
     for (uint32_t i = 0; i < SIDES; i++) {
-        side_start(&pair->sides[i], script->die_at[i]);
+        side_start(&pair->sides[i], script->die_at[i], script->lives_on);
     }
     REQUIRE_OK(agree(pair, &point));
     CHECK(point.step >= pair->done_step && point.step <= pair->tried_step);
@@ -270,10 +278,25 @@ static void deaths_at(uint64_t seed, uint32_t drive_count, uint32_t first_steps,
     pair_close(&pair);
 }
 
+/* An operation of one side fails once: the step is committed on both or on none. */
+static void failure_at(uint32_t drive_count, uint32_t first_steps, uint32_t idx, uint64_t at) {
+    struct pair pair;
+    struct script script = quiet;
+    script.lives_on = true;
+    script.die_at[idx] = at;
+    begin(&pair, at, drive_count, first_steps);
+    live(&pair, &script);
+    live_on(&pair);
+    pair_close(&pair);
+}
+
 static void deaths(uint64_t seeds, uint64_t stride) {
     for (uint32_t drive_count = 1; drive_count <= 3; drive_count++) {
         for (uint32_t first_steps = 0; first_steps <= FIRST_STEPS; first_steps += FIRST_STEPS) {
             const uint64_t ops = ops_of_life(drive_count, first_steps);
+            for (uint64_t at = 0; at <= SIDES * ops; at++) {
+                failure_at(drive_count, first_steps, at % SIDES, at / SIDES);
+            }
             for (uint64_t seed = 0; seed < seeds; seed++) {
                 for (uint64_t at = seed % stride; at <= ops; at += stride) {
                     deaths_at(seed, drive_count, first_steps, (uint64_t[]){at, NEVER});
