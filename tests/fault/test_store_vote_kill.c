@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { KILLS_USUAL = 8, STRIDE_USUAL = 24 };
+enum { KILLS_USUAL = 4, STRIDE_USUAL = 48 };
 #else
 enum { KILLS_USUAL = 24, STRIDE_USUAL = 9 };
 #endif
