@@ -55,7 +55,9 @@ struct ox_store_config {
     const uint64_t *spool_bytes; /* spool extents, multiples of OX_IO_ALIGN_BYTES; copied */
     uint32_t spool_count;
     uint64_t run_id[2];    /* create: this run, seeds the checksums. open: must match unless 0,0 */
-    uint64_t config_hash;  /* open: another model's geometry is refused */
+    /* open: another model's geometry is refused. With several processes it covers which one of how many this is, as
+     * their extents may be alike: else drives that two of them exchanged would open. */
+    uint64_t config_hash;
     uint32_t queue_depth;  /* requests in flight per port and drive; at least 1 */
     uint32_t stall_warn_ms; /* warn of a drive silent for this long; 0: 10 s */
     uint32_t stall_fail_ms; /* give it up after this; the port breaks; 0: 10 minutes */
