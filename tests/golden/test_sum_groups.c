@@ -65,7 +65,8 @@ static uint64_t check_groups(const struct golden *golden, uint32_t group_count, 
     struct ox_hf_folder *folder = NULL;
     uint64_t wrong = 0, compared = 0, other = 0;
     for (uint32_t i = 0; i < group_count; i++) {
-        sum_range(golden, 1, MICRO_BATCHES * i / group_count, MICRO_BATCHES * (i + 1) / group_count, target_count,
+        const struct ox_sums group = {MICRO_BATCHES, group_count, group_count, i}; /* what a rank of as many has */
+        sum_range(golden, 1, ox_sums_first(&group), ox_sums_first(&group) + ox_sums_count(&group), target_count,
                   &groups[i]);
     }
     sum_range(golden, group_count, 0, MICRO_BATCHES, target_count, &whole);
