@@ -115,7 +115,10 @@ RUN_P   := $(if $(tests),$(foreach p,$(TEST_P),$(if $(strip $(foreach t,$(tests)
 # The plugin, where this build has one.
 CUDA_SO := $(if $(san),,$(if $(filter 1,$(HAVE_CUDA)),$(if $(filter-out 0,$(cuda)),$(B)/liboffload_cuda.so)))
 
-all: $(B)/offload $(CUDA_SO)
+# Sanitizers report what the MPI library itself does, so their builds have no plugin.
+MPI_SO  := $(if $(san),,$(if $(filter 1,$(HAVE_MPI)),$(if $(filter-out 0,$(mpi)),$(B)/liboffload_mpi.so)))
+
+all: $(B)/offload $(CUDA_SO) $(MPI_SO)
 
 $(B)/liboffload.a: $(LIB_O)
 	@echo "  AR      $@"
@@ -190,6 +193,13 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	$(Q)$(CUDA_NVCC) $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || \
 	    { cat $(@:.o=.ptxas) >&2; exit 1; }
 
+# ---- the MPI plugin --------------------------------------------------------------------------------
+
+$(B)/liboffload_mpi.so: kernels/comm/mpi/wire.c Makefile $(CONFIG)
+	@mkdir -p $(OBJ)
+	@echo "  LINK    $@"
+	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(CFLAGS) -fPIC -shared -MMD -MP -MF $(OBJ)/liboffload_mpi.d -o $@ $<
+
 # The CUDA sources compiled by the host's compiler for the emulated runtime of tests/simt.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
               -Wno-unknown-pragmas -Itests/simt -x c++
@@ -230,7 +240,7 @@ $(EMULATED): $(B)/offload $(B)/liboffload_simt.so
 # trace_page.c includes the style sheet and the script of the page.
 $(OBJ)/tools/command/trace_page.o: tools/command/trace_page.css tools/command/trace_page.js
 
-tests: $(TEST_P) $(EMULATED) $(FAKE_NVML)
+tests: $(TEST_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
 
 # Fuzz targets run over their seeds in one test, and each with clang's libFuzzer by tests/fuzz/fuzz.sh.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
@@ -334,6 +344,7 @@ SHARE   := $(DESTDIR)$(PREFIX)/share
 install: all man completion
 	install -D -m 755 $(B)/offload $(DESTDIR)$(PREFIX)/bin/offload
 	$(if $(CUDA_SO),install -D -m 755 $(CUDA_SO) $(DESTDIR)$(PREFIX)/lib/offload/liboffload_cuda.so)
+	$(if $(MPI_SO),install -D -m 755 $(MPI_SO) $(DESTDIR)$(PREFIX)/lib/offload/liboffload_mpi.so)
 	install -d $(SHARE)/man/man1
 	install -m 644 $(B)/man/*.1 $(SHARE)/man/man1
 	install -D -m 644 $(B)/completion/offload $(SHARE)/bash-completion/completions/offload
@@ -378,4 +389,5 @@ FORCE:
 
 .PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
+-include $(OBJ)/liboffload_mpi.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)

@@ -31,8 +31,11 @@ static void check_cuts(const struct ox_comm *comm, const uint64_t *cuts) {
 static enum ox_status end(struct ox_comm *comm, enum ox_status status, const struct ox_comm_stats *add,
                           enum ox_comm_call call) {
     if (status != OX_OK) {
-        comm->ops->abort(comm, status, ox_error_text());
-        const enum ox_status cause = comm->ops->cause(comm);
+        enum ox_status cause = comm->ops->cause(comm);
+        if (cause == OX_OK) {
+            comm->ops->abort(comm, status, ox_error_text());
+            cause = comm->ops->cause(comm);
+        }
         return cause != OX_OK ? cause : status;
     }
     pthread_mutex_lock(&comm->lock);

@@ -176,6 +176,20 @@ struct ox_comm_local_config {
 /* Opens the endpoints of all ranks, each to be used and closed by its own rank. */
 OX_MUST enum ox_status ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out);
 
+/* ---- mpi: processes, each with ranks as threads, started by mpirun or Slurm --------------------------- */
+
+/* Names of variables, ended by NULL, one of which launchers set in the environment of every process that they start. */
+extern const char *const ox_comm_mpi_variables[];
+
+/* Which process this is, and of how many. `plugin_path` NULL: beside the program, then in ../lib/offload, then where
+ * the loader looks. OX_E_COMM with what to install where there is no plugin or no fitting library. */
+OX_MUST enum ox_status ox_comm_mpi_world(const char *plugin_path, uint32_t *process, uint32_t *process_count);
+
+/* Opens the endpoints of this process's config->count ranks; all processes call it, with the same count. Ranks are
+ * numbered process by process. Memory on a GPU does not go between processes. */
+OX_MUST enum ox_status ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_local_config *config,
+                                        struct ox_comm **out);
+
 /* ---- decorators, for tests: each takes an endpoint over, unless it fails, and closes it -------------------------- */
 
 /* Sleeps at random before and after every call, by seed, rank and turn. */

@@ -87,9 +87,9 @@ static const char *post_text(const struct ox_comm_post *post, char text[POST_TEX
 enum ox_status ox_comm_posts_clash(uint32_t a_rank, const struct ox_comm_post *a, uint32_t b_rank,
                                    const struct ox_comm_post *b) {
     char a_text[POST_TEXT_BYTES], b_text[POST_TEXT_BYTES];
-    return ox_fail(OX_E_COMM, "rank %u calls %s where rank %u calls %s; all ranks must make the same calls in the same "
-                   "order: start them with the same program, model and options", a_rank, post_text(a, a_text), b_rank,
-                   post_text(b, b_text));
+    return ox_fail(OX_E_COMM, "rank %u: it calls %s where rank %u calls %s; all ranks must make the same calls in the "
+                   "same order: start them with the same program, model and options", a_rank, post_text(a, a_text),
+                   b_rank, post_text(b, b_text));
 }
 
 static bool same_name_and_size(const struct ox_comm_post *a, const struct ox_comm_post *b) {
@@ -103,11 +103,11 @@ enum ox_status ox_comm_posts_check(const struct ox_comm_post *posts, uint32_t co
         }
         if (posts[r].digest != posts[0].digest) {
             char text[POST_TEXT_BYTES];
-            return ox_fail(OX_E_COMM, "ranks 0 and %u call %s with other slices or givers; start all ranks with the "
-                           "same program, model and options", r, post_text(&posts[r], text));
+            return ox_fail(OX_E_COMM, "rank %u: it calls %s with other slices or givers than rank 0; start all ranks "
+                           "with the same program, model and options", r, post_text(&posts[r], text));
         }
         if (posts[r].payload_bytes > posts[r].bytes && posts[r].call == OX_COMM_MEET) {
-            return ox_fail(OX_E_COMM, "rank %u brings %u bytes to meeting \"%.*s\", which has room for %" PRIu64, r,
+            return ox_fail(OX_E_COMM, "rank %u: it brings %u bytes to meeting \"%.*s\", which has room for %" PRIu64, r,
                            posts[r].payload_bytes, OX_COMM_WHAT_BYTES - 1, posts[r].what, posts[r].bytes);
         }
     }

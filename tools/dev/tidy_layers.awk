@@ -15,7 +15,8 @@ BEGIN {
     room("kernels/cpu", "base kernels")
     room("kernels/cuda", "base kernels")
     # Communication and offload move bytes and compute nothing: of kernels they need the device alone.
-    room("kernels/comm", "base base/hash kernels/device.h")
+    room("kernels/comm", "base base/hash kernels/device.h kernels/comm/mpi/plugin.h")
+    room("kernels/comm/mpi", "base kernels/comm")
     room("offload/plan", "base nvme kernels/device.h")
     # The proof reads a plan as data and shares no code with the builder.
     room("offload/proof", "base offload/plan/plan.h")

@@ -1,0 +1,498 @@
+/* The calls of a rank. Ranks meet and state their calls, and then each pulls what it needs from its peers in this
+ * process: by its own thread, or by a lane of its device; what lies in other processes comes over the wire. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/lane.h"
+#include "kernels/comm/comm_group.h"
+
+#include <string.h>
+#include <time.h>
+
+/* How long an own failure may be on its way to the process that orders events, before this process ends by itself. */
+enum { RAISE_MS = 5000 };
+
+static struct ox_comm_endpoint *endpoint_of(struct ox_comm *comm) {
+    return (struct ox_comm_endpoint *)comm;
+}
+
+/* ---- waiting and failing: the caller holds the lock ------------------------------------------------- */
+
+static enum ox_status cause_of(const struct ox_comm_group *group) {
+    return group->cause == OX_OK ? OX_OK : ox_fail(group->cause, "%s", group->cause_text);
+}
+
+static uint64_t raise_limit_ns(const struct ox_comm_group *group) {
+    const uint32_t fail_ms = group->limits.fail_ms;
+    return ox_clock_ns() + (fail_ms > 0 && fail_ms < RAISE_MS ? fail_ms : RAISE_MS) * UINT64_C(1000000);
+}
+
+static void wait_until(struct ox_comm_group *group, struct ox_comm_channel *channel, uint64_t until_ns) {
+    const struct timespec at = {.tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000)};
+    group->waiting++;
+    pthread_cond_timedwait(&channel->moved, &group->lock, &at);
+    group->waiting--;
+}
+
+/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for now. */
+static enum ox_status wait_for(struct ox_comm_endpoint *self, struct ox_comm_channel *channel,
+                               struct ox_comm_patience *patience, const struct ox_comm_post *post, uint64_t missing) {
+    struct ox_comm_group *const group = self->group;
+    if ((missing & group->gone) != 0) {
+        char names[OX_COMM_RANKS_TEXT_BYTES];
+        return ox_fail(OX_E_COMM, "%s \"%s\": %s ended before it", ox_comm_call_name((enum ox_comm_call)post->call),
+                       post->what, ox_comm_ranks_text(missing & group->gone, names));
+    }
+    const enum ox_status status = ox_comm_patience_check(patience, &self->base, post, missing);
+    if (status == OX_OK) {
+        wait_until(group, channel, ox_min_u64(patience->warn_ns, patience->fail_ns));
+    }
+    return status;
+}
+
+/* Aborts all ranks, and waits until this is decided: another failure may come first. */
+static void raise_failure(struct ox_comm_endpoint *self, enum ox_status status, const char *text) {
+    struct ox_comm_group *const group = self->group;
+    const uint64_t limit_ns = raise_limit_ns(group);
+    const uint32_t aborts = group->abort_count;
+    char kept[OX_ERROR_TEXT_BYTES];
+    memcpy(kept, text, strnlen(text, sizeof kept - 1) + 1);
+    kept[sizeof kept - 1] = '\0';
+    const bool revival = group->channels[OX_COMM_CHANNEL_REVIVE].arrived != 0;
+    ox_comm_group_abort(group, self->base.rank, status, kept);
+    bool decided = false;
+    while (!decided && ox_clock_ns() < limit_ns) {
+        decided = revival ? group->abort_count != aborts : group->cause != OX_OK;
+        if (!decided) {
+            wait_until(group, &group->channels[OX_COMM_CHANNEL_LINK], limit_ns);
+        }
+    }
+    if (!decided) {
+        struct ox_comm_event event = {.kind = OX_COMM_ABORTS, .rank = self->base.rank, .status = status,
+                                      .aborts = aborts};
+        event.payload_bytes = (uint32_t)strlen(kept);
+        ox_comm_group_apply(group, &event, kept);
+    }
+}
+
+static void enter(struct ox_comm_endpoint *self) {
+    pthread_mutex_lock(&self->group->lock);
+    self->inside++;
+}
+
+/* A failure of this rank reaches all before the call returns, and the call returns the first failure of all. */
+static enum ox_status leave(struct ox_comm_endpoint *self, enum ox_status status) {
+    if (status != OX_OK && self->group->cause == OX_OK) {
+        raise_failure(self, status, ox_error_text());
+    }
+    if (status != OX_OK) {
+        status = cause_of(self->group);
+    }
+    self->inside--;
+    pthread_mutex_unlock(&self->group->lock);
+    return status;
+}
+
+/* Comes to the present round and waits until all have. On failure all ranks are aborted already. */
+static enum ox_status arrive(struct ox_comm_endpoint *self, uint32_t channel_idx, const struct ox_comm_post *post,
+                             const void *payload) {
+    struct ox_comm_group *const group = self->group;
+    struct ox_comm_channel *const channel = &group->channels[channel_idx];
+    const uint64_t round = channel->round, all = ox_comm_ranks_all(group->count);
+    const uint32_t aborts = group->abort_count;
+    const bool revival = channel_idx == OX_COMM_CHANNEL_REVIVE;
+    if (!revival && group->cause != OX_OK) {
+        return cause_of(group);
+    }
+    const struct ox_comm_event event = {.kind = OX_COMM_ARRIVES, .rank = self->base.rank, .channel = channel_idx,
+                                        .payload_bytes = post->payload_bytes, .post = *post};
+    struct ox_comm_patience patience;
+    ox_comm_patience_begin(&patience, &group->limits);
+    ox_comm_group_submit(group, &event, payload);
+    while (channel->round == round) {
+        if (revival ? group->abort_count != aborts : group->cause != OX_OK) {
+            return cause_of(group);
+        }
+        const enum ox_status status = wait_for(self, channel, &patience, post, all & ~channel->arrived);
+        if (status != OX_OK) {
+            raise_failure(self, status, ox_error_text());
+        }
+    }
+    if (!revival) {
+        ox_comm_waited(&self->base, post->call, patience.begin_ns);
+    }
+    return OX_OK;
+}
+
+/* ---- copies: without the lock ----------------------------------------------------------------------- */
+
+static enum ox_status copy(struct ox_comm_endpoint *self, bool on_host, const struct ox_copy *one,
+                           struct ox_mark *done) {
+    if (one->bytes == 0 || one->target == one->source) {
+        return OX_OK;
+    }
+    if (on_host || self->lane == NULL) {
+        memcpy(one->target, one->source, one->bytes);
+        return OX_OK;
+    }
+    return ox_device_lane_copy(self->device, self->lane, one, done);
+}
+
+/* After a failure nothing may be left on the lane either: peers reuse their memory when this rank is done. */
+static enum ox_status copies_end(struct ox_comm_endpoint *self, enum ox_status status, struct ox_mark done) {
+    if (done.lane == NULL) {
+        return status;
+    }
+    OX_TRY(status, ox_mark_join(done));
+    if (status != OX_OK) {
+        struct ox_first_failure first = {0};
+        ox_first_failure_note(&first, status);
+        ox_first_failure_note(&first, ox_lane_drain(self->lane));
+        ox_lane_reset(self->lane);
+        status = ox_first_failure_result(&first);
+    }
+    return status;
+}
+
+static enum ox_status pull_gather(struct ox_comm_endpoint *self, const struct ox_comm_gather *call,
+                                  struct ox_comm_remote_job *job) {
+    const uint32_t rank = self->base.rank, count = self->base.count;
+    unsigned char *const target = call->target;
+    for (uint32_t r = 0; r < count && job != NULL; r++) {
+        ox_comm_remote_add(self->group, job, r, rank, target + (call->cuts[r] - call->cuts[0]),
+                           call->cuts[r + 1] - call->cuts[r]);
+        ox_comm_remote_add(self->group, job, rank, r, (void *)(uintptr_t)call->source,
+                           call->cuts[rank + 1] - call->cuts[rank]);
+    }
+    ox_comm_remote_begin(self->group, job);
+    struct ox_mark done = {0};
+    enum ox_status status = OX_OK;
+    /* Each rank begins behind itself, so that not all read the same peer at once. */
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        const uint32_t from = (rank + 1 + i) % count;
+        if (self->group->endpoints[from] != NULL) {
+            const struct ox_copy one = {.target = target + (call->cuts[from] - call->cuts[0]),
+                                        .source = self->group->endpoints[from]->source,
+                                        .bytes = call->cuts[from + 1] - call->cuts[from]};
+            status = copy(self, call->on_host, &one, &done);
+        }
+    }
+    return copies_end(self, status, done);
+}
+
+static enum ox_status pull_exchange(struct ox_comm_endpoint *self, const struct ox_comm_exchange *call,
+                                    struct ox_comm_remote_job *job) {
+    const uint32_t rank = self->base.rank, count = self->base.count;
+    const uint64_t first = call->cuts[rank] - call->cuts[0], bytes = call->cuts[rank + 1] - call->cuts[rank];
+    unsigned char *target = call->target;
+    for (uint32_t r = 0; r < count && job != NULL; r++) {
+        if (call->gives[rank]) {
+            ox_comm_remote_add(self->group, job, rank, r,
+                               (unsigned char *)(uintptr_t)call->source + (call->cuts[r] - call->cuts[0]),
+                               call->cuts[r + 1] - call->cuts[r]);
+        }
+        if (call->gives[r]) {
+            ox_comm_remote_add(self->group, job, r, rank, target, bytes);
+            target += bytes;
+        }
+    }
+    ox_comm_remote_begin(self->group, job);
+    struct ox_mark done = {0};
+    enum ox_status status = OX_OK;
+    target = call->target;
+    for (uint32_t from = 0; from < count && status == OX_OK; from++) {
+        if (call->gives[from]) {
+            if (self->group->endpoints[from] != NULL) {
+                const unsigned char *const source = self->group->endpoints[from]->source;
+                const struct ox_copy one = {.target = target, .source = source + first, .bytes = bytes};
+                status = copy(self, call->on_host, &one, &done);
+            }
+            target += bytes;
+        }
+    }
+    return copies_end(self, status, done);
+}
+
+/* ---- the calls -------------------------------------------------------------------------------------- */
+
+/* The call itself is one of the two. */
+struct link_call {
+    const struct ox_comm_gather *gather;
+    const struct ox_comm_exchange *exchange;
+    bool on_host;
+};
+
+/* A wire reads and writes memory of the host; that of the CPU device is. */
+static enum ox_status check_memory(const struct ox_comm_endpoint *self, bool on_host, const char *what) {
+    if (self->group->remote == NULL || on_host || self->device == NULL || strcmp(self->device->ops->name, "cpu") == 0) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "\"%s\": memory of a GPU does not go between processes over MPI; start one process "
+                   "with all ranks", what);
+}
+
+static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_comm_post *post, const void *source,
+                               const struct link_call *call) {
+    struct ox_comm_group *const group = self->group;
+    struct ox_comm_channel *const link = &group->channels[OX_COMM_CHANNEL_LINK];
+    enter(self);
+    self->source = source;
+    enum ox_status status = check_memory(self, call->on_host, post->what);
+    OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, ""));
+    if (status != OX_OK) {
+        return leave(self, status);
+    }
+    pthread_mutex_unlock(&group->lock);
+    struct ox_comm_remote_job job, *const wired = group->remote != NULL ? &job : NULL;
+    job.count = 0;
+    status = call->gather != NULL ? pull_gather(self, call->gather, wired) : pull_exchange(self, call->exchange, wired);
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    if (wired != NULL) {
+        ox_first_failure_note(&first, ox_comm_remote_join(group, &job));
+    }
+    pthread_mutex_lock(&group->lock);
+    group->copying &= ~(UINT64_C(1) << self->base.rank);
+    if (group->copying == 0) {
+        pthread_cond_broadcast(&link->moved);
+    }
+    /* Peers read the source until they are done, whatever has failed; copies end by themselves. */
+    struct ox_comm_patience patience;
+    ox_comm_patience_begin(&patience, &group->limits);
+    enum ox_status waited = OX_OK;
+    while (group->copying != 0 && waited == OX_OK) {
+        waited = wait_for(self, link, &patience, post, group->copying);
+    }
+    ox_first_failure_note(&first, waited);
+    return leave(self, ox_first_failure_result(&first));
+}
+
+static enum ox_status group_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
+    struct ox_comm_post post;
+    ox_comm_post_gather(comm, call, &post);
+    return link_run(endpoint_of(comm), &post, call->source,
+                    &(struct link_call){.gather = call, .on_host = call->on_host});
+}
+
+static enum ox_status group_exchange(struct ox_comm *comm, const struct ox_comm_exchange *call) {
+    struct ox_comm_post post;
+    ox_comm_post_exchange(comm, call, &post);
+    return link_run(endpoint_of(comm), &post, call->source,
+                    &(struct link_call){.exchange = call, .on_host = call->on_host});
+}
+
+static enum ox_status group_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
+    (void)comm;
+    return ox_fail(OX_E_CONFIG, "reduce-scatter \"%s\": there is no library here whose sums could be used; use the "
+                   "fixed sums", call->what);
+}
+
+/* States the transfer and waits until its other side has, and both agree. On failure all ranks are aborted already. */
+static enum ox_status match(struct ox_comm_endpoint *self, const struct ox_comm_post *post, const void *source) {
+    struct ox_comm_group *const group = self->group;
+    const struct ox_comm_member *const member = &group->members[self->base.rank];
+    if (group->cause != OX_OK) {
+        return cause_of(group);
+    }
+    self->source = source;
+    self->released = false;
+    const struct ox_comm_event event = {.kind = OX_COMM_TRANSFERS, .rank = self->base.rank, .post = *post};
+    struct ox_comm_patience patience;
+    ox_comm_patience_begin(&patience, &group->limits);
+    group->members[self->base.rank].state = OX_COMM_IDLE;
+    ox_comm_group_submit(group, &event, "");
+    while (member->state != OX_COMM_MATCHED) {
+        if (group->cause != OX_OK) {
+            return cause_of(group);
+        }
+        const enum ox_status status = wait_for(self, &group->channels[OX_COMM_CHANNEL_LINK], &patience, post,
+                                               UINT64_C(1) << post->peer);
+        if (status != OX_OK) {
+            raise_failure(self, status, ox_error_text());
+        }
+    }
+    ox_comm_waited(&self->base, post->call, patience.begin_ns);
+    return OX_OK;
+}
+
+/* The other side is in another process. */
+static enum ox_status transfer_over_wire(struct ox_comm_endpoint *self, const struct ox_comm_post *post, void *at) {
+    const bool sends = post->call == OX_COMM_SEND;
+    struct ox_comm_remote_job job = {.count = 0};
+    pthread_mutex_unlock(&self->group->lock);
+    ox_comm_remote_add(self->group, &job, sends ? self->base.rank : post->peer, sends ? post->peer : self->base.rank,
+                       at, post->bytes);
+    ox_comm_remote_begin(self->group, &job);
+    const enum ox_status status = ox_comm_remote_join(self->group, &job);
+    pthread_mutex_lock(&self->group->lock);
+    return status;
+}
+
+static enum ox_status group_send(struct ox_comm *comm, const struct ox_comm_send *call) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    struct ox_comm_group *const group = self->group;
+    struct ox_comm_post post;
+    ox_comm_post_send(call, &post);
+    enter(self);
+    const bool wired = group->endpoints[call->peer] == NULL;
+    enum ox_status status = wired ? check_memory(self, call->on_host, call->what) : OX_OK;
+    OX_TRY(status, match(self, &post, call->source));
+    if (wired) {
+        OX_TRY(status, transfer_over_wire(self, &post, (void *)(uintptr_t)call->source));
+        return leave(self, status);
+    }
+    struct ox_comm_patience patience;
+    ox_comm_patience_begin(&patience, &group->limits);
+    while (status == OX_OK && !self->released) {
+        status = wait_for(self, &group->channels[OX_COMM_CHANNEL_LINK], &patience, &post, UINT64_C(1) << call->peer);
+    }
+    return leave(self, status);
+}
+
+/* The receiver copies, and releases the sender. */
+static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    struct ox_comm_group *const group = self->group;
+    struct ox_comm_endpoint *const peer = group->endpoints[call->peer];
+    struct ox_comm_post post;
+    ox_comm_post_recv(call, &post);
+    enter(self);
+    enum ox_status status = peer == NULL ? check_memory(self, call->on_host, call->what) : OX_OK;
+    OX_TRY(status, match(self, &post, NULL));
+    if (status == OX_OK && peer == NULL) {
+        status = transfer_over_wire(self, &post, call->target);
+    } else if (status == OX_OK) {
+        const struct ox_copy one = {.target = call->target, .source = peer->source, .bytes = call->bytes};
+        pthread_mutex_unlock(&group->lock);
+        struct ox_mark done = {0};
+        status = copies_end(self, copy(self, call->on_host, &one, &done), done);
+        pthread_mutex_lock(&group->lock);
+        peer->released = true;
+        pthread_cond_broadcast(&group->channels[OX_COMM_CHANNEL_LINK].moved);
+    }
+    return leave(self, status);
+}
+
+static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    struct ox_comm_channel *const channel = &self->group->channels[call->channel];
+    struct ox_comm_post post;
+    ox_comm_post_meet(call, &post);
+    enter(self);
+    const uint32_t parity = (uint32_t)(channel->round % 2);
+    const enum ox_status status = arrive(self, call->channel, &post, call->mine);
+    for (uint32_t r = 0; r < comm->count && status == OX_OK; r++) {
+        const uint32_t bytes = channel->posts[parity][r].payload_bytes;
+        if (bytes > 0) {
+            memcpy((unsigned char *)call->all + (size_t)r * call->slot_bytes,
+                   channel->payloads[parity] + (size_t)r * OX_COMM_MEET_BYTES, bytes);
+        }
+        if (call->all_bytes != NULL) {
+            call->all_bytes[r] = bytes;
+        }
+    }
+    return leave(self, status);
+}
+
+static void group_abort(struct ox_comm *comm, enum ox_status status, const char *text) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    pthread_mutex_lock(&self->group->lock);
+    ox_comm_group_abort(self->group, comm->rank, status, text);
+    pthread_mutex_unlock(&self->group->lock);
+}
+
+/* Waits until what this rank has raised is decided: another failure may come before it, and a revival after it. */
+static void settle(struct ox_comm_endpoint *self) {
+    struct ox_comm_group *const group = self->group;
+    const struct ox_comm_member *const member = &group->members[self->base.rank];
+    const uint64_t limit_ns = raise_limit_ns(group);
+    while (member->applied < member->raised && ox_clock_ns() < limit_ns) {
+        wait_until(group, &group->channels[OX_COMM_CHANNEL_LINK], limit_ns);
+    }
+}
+
+static enum ox_status group_cause(struct ox_comm *comm) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    struct ox_comm_group *const group = self->group;
+    pthread_mutex_lock(&group->lock);
+    settle(self);
+    const enum ox_status cause = cause_of(group);
+    pthread_mutex_unlock(&group->lock);
+    return cause;
+}
+
+static enum ox_status group_revive(struct ox_comm *comm) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    const struct ox_comm_post post = {.call = OX_COMM_MEET, .what = "revive", .on_host = true};
+    enter(self);
+    OX_ASSERT(self->inside == 1);
+    settle(self);
+    return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, ""));
+}
+
+/* ---- open and close --------------------------------------------------------------------------------- */
+
+/* The endpoint itself stays until the last one of the process is closed, because peers look at it. */
+static void group_close(struct ox_comm *comm) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    struct ox_comm_group *const group = self->group;
+    ox_lane_close(&self->lane);
+    pthread_mutex_lock(&group->lock);
+    OX_ASSERT(self->inside == 0);
+    ox_comm_group_submit(group, &(struct ox_comm_event){.kind = OX_COMM_LEAVES, .rank = comm->rank}, "");
+    const bool last = --group->open_count == 0;
+    pthread_mutex_unlock(&group->lock);
+    if (last) {
+        if (group->remote != NULL) {
+            ox_comm_remote_close(group);
+        }
+        ox_comm_group_close(group);
+    }
+}
+
+static const struct ox_comm_ops group_ops = {
+    .name = "local",
+    .gather = group_gather,
+    .exchange = group_exchange,
+    .reduce_scatter = group_reduce_scatter,
+    .send = group_send,
+    .recv = group_recv,
+    .meet = group_meet,
+    .abort = group_abort,
+    .cause = group_cause,
+    .revive = group_revive,
+    .close = group_close,
+};
+
+enum ox_status ox_comm_endpoints_open(struct ox_comm_group *group, const struct ox_comm_local_config *config,
+                                      struct ox_comm **out) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < group->local; i++) {
+        struct ox_comm_endpoint *const self = group->endpoints[group->first + i];
+        self->group = group;
+        self->device = config->devices != NULL ? config->devices[i] : NULL;
+        ox_comm_init(&self->base, &group_ops, group->first + i, group->count);
+        out[i] = &self->base;
+        if (self->device != NULL) {
+            OX_TRY(status, ox_device_lane_open(self->device, "link.copy", &self->lane));
+        }
+    }
+    for (uint32_t i = 0; i < group->local && status != OX_OK; i++) {
+        struct ox_comm_endpoint *const self = group->endpoints[group->first + i];
+        ox_lane_close(&self->lane);
+        pthread_mutex_destroy(&self->base.lock);
+        out[i] = NULL;
+    }
+    return status;
+}
+
+enum ox_status ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out) {
+    struct ox_comm_group *group = NULL;
+    memset(out, 0, config->count * sizeof *out);
+    enum ox_status status = ox_comm_group_open(config, 0, config->count, &group);
+    OX_TRY(status, ox_comm_endpoints_open(group, config, out));
+    if (status != OX_OK && group != NULL) {
+        ox_comm_group_close(group);
+    }
+    return status;
+}

@@ -1,0 +1,139 @@
+/* Communication between ranks over MPI: this program starts itself under mpirun, with 2 and 4 processes of one or more
+ * ranks, and runs the cases of every backend there; then a process is killed. */
+#include "base/clock.h"
+#include "tests/kit/comm/comm_cases.h"
+#include "tests/kit/files.h"
+#include "tests/kit/test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char plugin[PATH_MAX];
+
+static void open_mpi(struct comm_world *world, const struct ox_comm_limits *limits) {
+    const struct ox_comm_local_config config = {.count = world->local, .limits = *limits};
+    REQUIRE_OK(ox_comm_mpi_open(plugin, &config, world->comms));
+}
+
+static struct comm_world world_of(uint32_t local) {
+    struct comm_world world;
+    uint32_t process = 0, process_count = 0;
+    memset(&world, 0, sizeof world);
+    REQUIRE_OK(ox_comm_mpi_world(plugin, &process, &process_count));
+    world.name = "mpi";
+    world.count = process_count * local;
+    world.first = process * local;
+    world.local = local;
+    world.open = open_mpi;
+    return world;
+}
+
+static int run_cases(uint32_t local) {
+    struct comm_world world = world_of(local);
+    bool launched = false;
+    for (uint32_t i = 0; ox_comm_mpi_variables[i] != NULL; i++) {
+        launched = launched || getenv(ox_comm_mpi_variables[i]) != NULL;
+    }
+    CHECK(launched);
+    comm_cases_calls(&world);
+    comm_cases_random(&world, 200, world.count);
+    comm_cases_failures(&world);
+    comm_cases_faults(&world, 3);
+    return test_end();
+}
+
+/* The last process kills itself; the others must end with its name, or be ended by the launcher. */
+static void call_until_lost(struct comm_rank *rank) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK; i++) {
+        if (i == 30 && rank->rank + 1 == rank->count) {
+            raise(SIGKILL);
+        }
+        const struct comm_try call = {.kind = i % 2 == 0 ? OX_COMM_GATHER : OX_COMM_MEET, .variant = i % 9};
+        status = comm_try(rank, &call);
+    }
+    printf("rank %u ended: %s\n", rank->rank, ox_error_text());
+    fflush(stdout);
+}
+
+static int run_lost(void) {
+    struct comm_world world = world_of(1);
+    comm_world_open(&world, 0, 60000);
+    comm_each(&world, call_until_lost, NULL, NULL);
+    return 3;
+}
+
+/* Every process has another number of ranks. */
+static int run_unequal(void) {
+    uint32_t process = 0, process_count = 0;
+    struct ox_comm *comms[8];
+    REQUIRE_OK(ox_comm_mpi_world(plugin, &process, &process_count));
+    const struct ox_comm_local_config config = {.count = 1 + process};
+    CHECK(ox_comm_mpi_open(plugin, &config, comms) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "has 2 ranks and process 0 has 1") != NULL);
+    return test_end();
+}
+
+/* Runs a command and returns its exit status; 127: there is no such program. Its output is in the file "output". */
+static int run(char *const *words) {
+    const char *const path = test_path("output");
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        const int out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+        dup2(out, STDOUT_FILENO);
+        dup2(out, STDERR_FILENO);
+        execvp(words[0], words);
+        _exit(127);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Runs this program under mpirun; returns its exit status, and its output in *text. */
+static int launch(const char *processes, const char *mode, char **text) {
+    char self[PATH_MAX];
+    const ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    CHECK(len > 0);
+    self[len > 0 ? len : 0] = '\0';
+    const char *words[] = {"timeout", "-k", "5", "100", "mpirun", "--oversubscribe", "--bind-to", "none", "-np",
+                           processes, geteuid() == 0 ? "--allow-run-as-root" : "--quiet", self, mode, NULL};
+    const int status = run((char *const *)(uintptr_t)words);
+    free(*text);
+    *text = files_read("output", NULL);
+    fputs(*text, stdout);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    test_build_path("liboffload_mpi.so", plugin);
+    if (argc == 2) {
+        return strcmp(argv[1], "lost") == 0      ? run_lost()
+               : strcmp(argv[1], "unequal") == 0 ? run_unequal()
+                                                 : run_cases((uint32_t)strtoul(argv[1], NULL, 10));
+    }
+    struct ox_comm *none[1];
+    const struct ox_comm_local_config alone = {.count = 1};
+    CHECK(ox_comm_mpi_open("/nowhere/liboffload_mpi.so", &alone, none) == OX_E_COMM);
+    CHECK(strstr(ox_error_text(), "install libopenmpi-dev") != NULL && none[0] == NULL);
+    if (access(plugin, R_OK) != 0) {
+        test_skip("this build has no MPI plugin");
+    }
+    if (run((char *[]){(char[]){"mpirun"}, (char[]){"--version"}, NULL}) != 0) {
+        test_skip("there is no mpirun");
+    }
+    char *text = NULL;
+    CHECK(launch("2", "1", &text) == 0);
+    CHECK(launch("2", "2", &text) == 0);
+    CHECK(launch("4", "1", &text) == 0);
+    CHECK(launch("2", "unequal", &text) == 0);
+    const uint64_t begin = ox_clock_ns();
+    CHECK(launch("2", "lost", &text) != 0);
+    CHECK(ox_clock_ns() - begin < UINT64_C(30000000000));
+    CHECK(strstr(text, "process 1 (pid") != NULL || strstr(text, "signal 9") != NULL);
+    free(text);
+    return test_end();
+}

@@ -1,0 +1,227 @@
+#include "tests/kit/comm/comm_hub.h"
+
+#include "base/clock.h"
+#include "base/prng/prng.h"
+#include "tests/kit/test.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { PROCESSES_MAX = 8 };
+
+struct letter {
+    struct letter *next;
+    uint64_t due_ns;
+    uint32_t from, bytes;
+    unsigned char data[];
+};
+
+struct ox_wire_request {
+    struct ox_wire_request *next;
+    struct ox_wire_transfer transfer;
+    uint32_t process; /* that has begun it */
+    uint64_t due_ns;
+    bool done, dropped;
+};
+
+struct wire {
+    struct ox_wire base;
+    struct comm_hub *hub;
+};
+
+struct comm_hub {
+    pthread_mutex_t lock;
+    uint32_t open_count;
+    uint64_t seed, turn, delay_ns;
+    struct letter *letters[PROCESSES_MAX]; /* by receiver, in order */
+    struct ox_wire_request *requests;      /* in order */
+    bool lost[PROCESSES_MAX];
+    struct wire wires[PROCESSES_MAX];
+};
+
+static struct comm_hub *hub_of(struct ox_wire *wire) {
+    return ((struct wire *)wire)->hub;
+}
+
+static uint64_t due_ns(struct comm_hub *hub) {
+    return ox_clock_ns() + (uint64_t)(ox_uniform(hub->seed, 0, hub->turn++) * (double)hub->delay_ns);
+}
+
+static enum ox_status hub_post(struct ox_wire *wire, uint32_t process, const void *message, uint32_t bytes) {
+    struct comm_hub *const hub = hub_of(wire);
+    struct letter *const letter = malloc(sizeof *letter + bytes);
+    CHECK(bytes <= OX_WIRE_MESSAGE_BYTES && process != wire->process);
+    letter->next = NULL;
+    letter->from = wire->process;
+    letter->bytes = bytes;
+    memcpy(letter->data, message, bytes);
+    pthread_mutex_lock(&hub->lock);
+    letter->due_ns = due_ns(hub);
+    struct letter **at = &hub->letters[process];
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    if (hub->lost[wire->process]) {
+        free(letter);
+    } else {
+        *at = letter;
+    }
+    pthread_mutex_unlock(&hub->lock);
+    return OX_OK;
+}
+
+/* Takes the first letter that is due and before which none from the same sender waits. */
+static enum ox_status hub_poll(struct ox_wire *wire, uint32_t *process, void *message, uint32_t *bytes) {
+    struct comm_hub *const hub = hub_of(wire);
+    const uint64_t now = ox_clock_ns();
+    bool waits[PROCESSES_MAX] = {false};
+    *bytes = 0;
+    pthread_mutex_lock(&hub->lock);
+    for (struct letter **at = &hub->letters[wire->process]; *at != NULL; at = &(*at)->next) {
+        struct letter *const letter = *at;
+        if (letter->due_ns <= now && !waits[letter->from]) {
+            *process = letter->from;
+            *bytes = letter->bytes;
+            memcpy(message, letter->data, letter->bytes);
+            *at = letter->next;
+            free(letter);
+            break;
+        }
+        waits[letter->from] = true;
+    }
+    pthread_mutex_unlock(&hub->lock);
+    return OX_OK;
+}
+
+static bool hub_sending(struct ox_wire *wire) {
+    (void)wire;
+    return false;
+}
+
+static enum ox_status hub_begin(struct ox_wire *wire, const struct ox_wire_transfer *transfer,
+                                struct ox_wire_request **out) {
+    struct comm_hub *const hub = hub_of(wire);
+    struct ox_wire_request *const request = calloc(1, sizeof *request);
+    CHECK(transfer->bytes > 0 && transfer->tag < 1 << 15 && transfer->process != wire->process);
+    request->transfer = *transfer;
+    request->process = wire->process;
+    pthread_mutex_lock(&hub->lock);
+    request->due_ns = due_ns(hub);
+    struct ox_wire_request **at = &hub->requests;
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    *at = request;
+    pthread_mutex_unlock(&hub->lock);
+    *out = request;
+    return OX_OK;
+}
+
+static bool match(const struct ox_wire_request *a, const struct ox_wire_request *b) {
+    return !b->done && a->process == b->transfer.process && b->process == a->transfer.process &&
+           a->transfer.tag == b->transfer.tag && a->transfer.sends != b->transfer.sends;
+}
+
+/* The caller holds the lock. */
+static void request_free(struct comm_hub *hub, struct ox_wire_request *request) {
+    struct ox_wire_request **at = &hub->requests;
+    while (*at != request) {
+        at = &(*at)->next;
+    }
+    *at = request->next;
+    free(request);
+}
+
+static enum ox_status hub_test(struct ox_wire *wire, struct ox_wire_request *request, bool *done) {
+    struct comm_hub *const hub = hub_of(wire);
+    pthread_mutex_lock(&hub->lock);
+    struct ox_wire_request *other = hub->requests;
+    while (other != NULL && !match(request, other)) {
+        other = other->next;
+    }
+    if (!request->done && other != NULL && ox_clock_ns() >= request->due_ns && !hub->lost[request->transfer.process]) {
+        CHECK(request->transfer.bytes == other->transfer.bytes);
+        void *const target = request->transfer.sends ? other->transfer.at : request->transfer.at;
+        memcpy(target, request->transfer.sends ? request->transfer.at : other->transfer.at, request->transfer.bytes);
+        request->done = other->done = true;
+    }
+    *done = request->done;
+    if (request->done) {
+        request_free(hub, request);
+    }
+    pthread_mutex_unlock(&hub->lock);
+    return OX_OK;
+}
+
+static void hub_drop(struct ox_wire *wire, struct ox_wire_request *request) {
+    struct comm_hub *const hub = hub_of(wire);
+    pthread_mutex_lock(&hub->lock);
+    request_free(hub, request);
+    pthread_mutex_unlock(&hub->lock);
+}
+
+static bool hub_lost(struct ox_wire *wire, uint32_t process) {
+    struct comm_hub *const hub = hub_of(wire);
+    pthread_mutex_lock(&hub->lock);
+    const bool lost = hub->lost[process];
+    pthread_mutex_unlock(&hub->lock);
+    return lost;
+}
+
+static const char *hub_name(struct ox_wire *wire, uint32_t process) {
+    static const char *const names[] = {"process 0", "process 1", "process 2", "process 3"};
+    (void)wire;
+    return names[process % 4];
+}
+
+static void hub_close(struct ox_wire *wire, bool clean) {
+    struct comm_hub *const hub = hub_of(wire);
+    (void)clean;
+    pthread_mutex_lock(&hub->lock);
+    const bool last = --hub->open_count == 0;
+    pthread_mutex_unlock(&hub->lock);
+    if (!last) {
+        return;
+    }
+    for (uint32_t p = 0; p < PROCESSES_MAX; p++) {
+        while (hub->letters[p] != NULL) {
+            struct letter *const next = hub->letters[p]->next;
+            free(hub->letters[p]);
+            hub->letters[p] = next;
+        }
+    }
+    pthread_mutex_destroy(&hub->lock);
+    free(hub);
+}
+
+static const struct ox_wire_ops hub_ops = {
+    .post = hub_post,
+    .poll = hub_poll,
+    .sending = hub_sending,
+    .begin = hub_begin,
+    .test = hub_test,
+    .drop = hub_drop,
+    .lost = hub_lost,
+    .name = hub_name,
+    .close = hub_close,
+};
+
+struct comm_hub *comm_hub_open(uint32_t process_count, uint64_t seed, uint64_t delay_ns, struct ox_wire **wires) {
+    struct comm_hub *const hub = calloc(1, sizeof *hub);
+    pthread_mutex_init(&hub->lock, NULL);
+    hub->open_count = process_count;
+    hub->seed = seed;
+    hub->delay_ns = delay_ns;
+    for (uint32_t p = 0; p < process_count; p++) {
+        hub->wires[p] = (struct wire){
+            .base = {.ops = &hub_ops, .label = "hub", .process = p, .process_count = process_count}, .hub = hub};
+        wires[p] = &hub->wires[p].base;
+    }
+    return hub;
+}
+
+void comm_hub_lose(struct comm_hub *hub, uint32_t process) {
+    pthread_mutex_lock(&hub->lock);
+    hub->lost[process] = true;
+    pthread_mutex_unlock(&hub->lock);
+}

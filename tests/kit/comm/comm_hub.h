@@ -1,0 +1,14 @@
+/* Wires between processes that are all this one: messages and transfers through memory, each late by a random time. */
+#ifndef OX_TESTS_COMM_HUB_H
+#define OX_TESTS_COMM_HUB_H
+
+#include "kernels/comm/comm_wire.h"
+
+struct comm_hub;
+
+/* Opens `process_count` wires, which together own the hub. `delay_ns`: at most, for each message and transfer. */
+struct comm_hub *comm_hub_open(uint32_t process_count, uint64_t seed, uint64_t delay_ns, struct ox_wire **wires);
+/* The process has ended: its messages no longer leave, and its wire says so to the others. */
+void comm_hub_lose(struct comm_hub *hub, uint32_t process);
+
+#endif
