@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "engine/config/config.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +23,8 @@ struct variant {
 };
 
 const char *ox_advice_name(enum ox_advice_kind kind) {
-    static const char *const names[OX_ADVICE_COUNT] = {"drive", "host_memory", "device_memory", "tokens"};
+    static const char *const names[OX_ADVICE_COUNT] = {"drive", "host_memory", "device_memory", "tokens",
+                                                       "ranks", "one_rank"};
     OX_ASSERT((unsigned)kind < OX_ADVICE_COUNT);
     return names[kind];
 }
@@ -45,6 +47,13 @@ static bool add_drive(struct variant *v) {
     return true;
 }
 
+/* Only GPUs are bought in numbers. The order of sums of the current plan stays possible. */
+static bool double_ranks(struct ox_engine_config *config) {
+    config->ranks = 2 * (uint32_t)ox_max_u64(1, config->ranks);
+    config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, config->ranks);
+    return config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX && config->ranks <= config->micro_batches;
+}
+
 /* Changes one thing; returns false if that is not possible. */
 static bool vary(struct variant *v, enum ox_advice_kind kind) {
     struct ox_plan_budget *const budget = &v->config.budget;
@@ -55,6 +64,11 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
         return ox_add_u64(budget->host_bytes, MORE_HOST_BYTES, &budget->host_bytes);
     case OX_ADVICE_DEVICE:
         return !budget->unified && ox_add_u64(budget->device_bytes, MORE_DEVICE_BYTES, &budget->device_bytes);
+    case OX_ADVICE_RANKS:
+        return double_ranks(&v->config);
+    case OX_ADVICE_ONE_RANK:
+        v->config.ranks = v->config.ranks > 1 ? 1 : 0;
+        return v->config.ranks == 1;
     default:
         v->config.micro_batches *= 2;
         return v->config.micro_batches <= UINT32_MAX / 4;
@@ -65,7 +79,8 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
                           enum ox_advice_kind kind, struct ox_advice *out) {
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
     v.config.machine = &v.machine;
-    v.config.request.quick = kind != OX_ADVICE_TOKENS; /* the others can fall back on the current plan */
+    const bool falls_back = kind < OX_ADVICE_TOKENS; /* on the current plan, which still fits with more memory */
+    v.config.request.quick = falls_back;
     if (!vary(&v, kind)) {
         return OX_OK;
     }
@@ -81,10 +96,10 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
     }
     if (status == OX_OK) {
         const double tokens = (double)v.config.micro_batches / input->config->micro_batches;
-        /* With more memory the current plan still fits, even if the search has missed it. */
-        const bool as_now = kind != OX_ADVICE_TOKENS && now->mean_seconds < then.mean_seconds;
+        const bool as_now = falls_back && now->mean_seconds < then.mean_seconds;
         const double seconds = as_now ? now->mean_seconds : then.mean_seconds;
-        *out = (struct ox_advice){.known = true, .seconds = seconds, .speedup = tokens * now->mean_seconds / seconds};
+        *out = (struct ox_advice){.known = true, .ranks = v.config.ranks, .seconds = seconds,
+                                  .speedup = tokens * now->mean_seconds / seconds};
     }
     ox_engine_plan_close(&plan);
     return none ? OX_OK : status;
@@ -107,11 +122,19 @@ void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) 
     text[0] = '\0';
     for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
         const struct ox_advice *const a = &advice[kind];
-        if (a->known && fabs(1 / a->speedup - 1) > NOTABLE && used < OX_ADVICE_TEXT_BYTES) {
-            char time[OX_SIZE_TEXT_BYTES];
-            used += (size_t)snprintf(text + used, OX_ADVICE_TEXT_BYTES - used,
-                                     "with %s: %s a step on average, %.2f times the tokens/s\n", with[kind],
-                                     ox_seconds_text(a->seconds, time), a->speedup);
+        const bool notable = fabs(1 / a->speedup - 1) > NOTABLE, counts_ranks = kind >= OX_ADVICE_RANKS;
+        char time[OX_SIZE_TEXT_BYTES], change[48];
+        if (!a->known || (!notable && !counts_ranks) || used >= OX_ADVICE_TEXT_BYTES) {
+            continue;
         }
+        if (counts_ranks) {
+            snprintf(change, sizeof change, "%u rank%s", a->ranks, ox_plural(a->ranks));
+        } else {
+            snprintf(change, sizeof change, "%s", with[kind]);
+        }
+        used += (size_t)snprintf(text + used, OX_ADVICE_TEXT_BYTES - used,
+                                 "with %s: %s a step on average, %.2f times the tokens/s%s\n", change,
+                                 ox_seconds_text(a->seconds, time), a->speedup,
+                                 !notable ? ", so the number of ranks gains nothing" : "");
     }
 }

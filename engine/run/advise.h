@@ -13,12 +13,15 @@ enum ox_advice_kind {
     OX_ADVICE_HOST,   /* 32 GiB more host memory                    */
     OX_ADVICE_DEVICE, /* 8 GiB more device memory                   */
     OX_ADVICE_TOKENS, /* twice the micro-batches in a step          */
+    OX_ADVICE_RANKS,  /* twice the GPUs                             */
+    OX_ADVICE_ONE_RANK, /* one GPU instead of several               */
     OX_ADVICE_COUNT
 };
-const char *ox_advice_name(enum ox_advice_kind kind); /* "drive", "host_memory", "device_memory", "tokens" */
+const char *ox_advice_name(enum ox_advice_kind kind); /* "drive", "host_memory", ... */
 
 struct ox_advice {
     bool known;     /* the change is possible, and a plan with it exists */
+    uint32_t ranks; /* with the change */
     double seconds; /* predicted time of a step with the change */
     double speedup; /* tokens per second with the change over those without */
 };
@@ -28,7 +31,7 @@ OX_MUST enum ox_status ox_advise(const struct ox_predict_input *input, const str
                                  struct ox_advice out[OX_ADVICE_COUNT]);
 
 enum { OX_ADVICE_TEXT_BYTES = 512 };
-/* Writes a line for each change that gains more than 2 %; "" if none does. */
+/* Writes a line for each change that gains more than 2 %, and whatever it gains for another number of ranks. */
 void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text);
 
 #ifdef __cplusplus

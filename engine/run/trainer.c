@@ -426,7 +426,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
         ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
     engine->machine_compute_threads = (uint32_t)config->compute_threads;
     engine->machine_optimizer_threads = (uint32_t)config->optimizer_threads;
-    return predict(trainer, ox_engine_plan_open(engine, &trainer->plan));
+    return predict(trainer, ox_trainer_open_plan(trainer));
 }
 
 static enum ox_status open_parts(struct ox_trainer *trainer) {

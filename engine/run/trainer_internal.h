@@ -117,6 +117,9 @@ struct ox_trainer {
 
 /* Sets ranks and what they divide in trainer->engine_config, whose device is known. */
 OX_MUST enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer);
+/* Makes trainer->plan, for what ranks divide by the options, or for what is the fastest; returns as
+ * ox_engine_plan_open. */
+OX_MUST enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer);
 /* Refuses drives and an output folder that a run cannot use, before anything is measured or planned. */
 OX_MUST enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */

@@ -5,6 +5,7 @@
 #include "base/pool.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +53,12 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
     return OX_OK;
 }
 
-/* Refuses what the engine cannot do yet. */
+/* Refuses what the engine cannot do yet; plans are made for any number of ranks. */
 static enum ox_status check_supported(const struct ox_config *config, uint32_t ranks) {
     if (config->reduction == OX_REDUCTION_LIBRARY) {
         return ox_fail(OX_E_CONFIG, "--reduction library: is not there yet; use fixed");
     }
-    if (ranks > 1) {
+    if (ranks > 1 && !config->plan_only) {
         return ox_fail(OX_E_CONFIG, "--ranks %u: several ranks are not there yet; give --ranks 1", ranks);
     }
     return OX_OK;
@@ -106,4 +107,50 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         engine->compute_threads = (uint32_t)ox_max_u64(engine->compute_threads, engine->ranks);
     }
     return status;
+}
+
+/* ---- the plan ------------------------------------------------------------------------------------------- */
+
+/* Makes the plan and predicts the mean time of its steps. */
+static enum ox_status try_sharding(struct ox_trainer *trainer, enum ox_sharding sharding, double *seconds) {
+    struct ox_prediction prediction;
+    trainer->engine_config.sharding = sharding;
+    enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+    if (status == OX_OK) {
+        const struct ox_predict_input input = ox_trainer_predict_input(trainer);
+        status = ox_predict(&input, &prediction);
+        *seconds = status == OX_OK ? prediction.mean_seconds : 0;
+    }
+    return status;
+}
+
+/* Compares what ranks may divide by the simulator, from the choice that takes the least memory on; another one has to
+ * gain 1 %. If nothing fits, the refusal is that of the first. */
+static enum ox_status choose_sharding(struct ox_trainer *trainer) {
+    static const enum ox_sharding choices[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD,
+                                               OX_SHARDING_SHARED};
+    enum ox_sharding best = OX_SHARDING_FULL;
+    double best_seconds = INFINITY, seconds = 0;
+    for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
+        const enum ox_status status = try_sharding(trainer, choices[i], &seconds);
+        ox_engine_plan_close(&trainer->plan);
+        if (status != OX_OK && status != OX_E_CONFIG) {
+            return status;
+        }
+        if (status == OX_OK && seconds < 0.99 * best_seconds) {
+            best = choices[i];
+            best_seconds = seconds;
+        }
+    }
+    trainer->engine_config.sharding = best;
+    return ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+}
+
+enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    if (engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1) {
+        return choose_sharding(trainer);
+    }
+    engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
+    return ox_engine_plan_open(engine, &trainer->plan);
 }

@@ -76,18 +76,19 @@ static enum ox_status enlarge_drives(struct ox_search *s, struct enough_drives *
 
 static void name_drives(const struct ox_search *s, const struct enough_drives *drives, char *text) {
     const uint64_t *const given = s->in->budget.drive_bytes;
+    const uint64_t ranks = ox_plan_rank_count(s->in); /* which share a drive */
     char size[OX_SIZE_TEXT_BYTES];
     size_t used = 0;
     text[0] = '\0';
     if (drives->each) {
         snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%s (each of %u drives)",
-                 ox_size_flag_text(drives->bytes[0], size), drives->count);
+                 ox_size_flag_text(ranks * drives->bytes[0], size), drives->count);
         return;
     }
     for (uint32_t i = 0; i < drives->count && used < FIX_TEXT_BYTES; i++) {
         if (drives->bytes[i] != given[i]) {
             used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme PATH:%s (drive %u of %u)",
-                                     ox_size_flag_text(drives->bytes[i], size), i + 1, drives->count);
+                                     ox_size_flag_text(ranks * drives->bytes[i], size), i + 1, drives->count);
         }
     }
 }
@@ -100,7 +101,8 @@ static enum ox_status fix_drives(struct ox_search *s, char *text) {
         return OX_OK;
     }
     if (budget->drive_bytes == NULL) {
-        const uint64_t bytes = ox_max_u64(ox_search_need(s, OX_TIER_NVME), budget->nvme_bytes);
+        const uint64_t bytes = ox_plan_rank_count(s->in) *
+                               ox_max_u64(ox_search_need(s, OX_TIER_NVME), budget->nvme_bytes);
         char size[OX_SIZE_TEXT_BYTES];
         snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%s (all drives together)", ox_size_flag_text(bytes, size));
         return OX_OK;
@@ -120,7 +122,10 @@ struct refusal {
 static enum ox_status tell(struct ox_search *s, struct refusal *r) {
     char size[OX_SIZE_TEXT_BYTES];
     for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
-        const uint64_t need = ox_search_need(s, (enum ox_tier)tier), have = ox_search_budget(s, (enum ox_tier)tier);
+        /* Options give each rank a device, and all of them together host memory and drives. */
+        const uint64_t ranks = tier == OX_TIER_DEVICE ? 1 : ox_plan_rank_count(s->in);
+        const uint64_t need = ranks * ox_search_need(s, (enum ox_tier)tier);
+        const uint64_t have = ranks * ox_search_budget(s, (enum ox_tier)tier);
         ox_size_text(need, r->need[tier]);
         ox_size_text(have, r->have[tier]);
         r->enough[tier] = whole_mib(ox_max_u64(need, have));

@@ -387,6 +387,12 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
         (int)plan->table.unit_count, "homes", homes_json(&plan->table));
     json_object_update(json, more);
     json_decref(more);
+    const struct ox_plan_ranks *const ranks = &plan->input.ranks;
+    if (ranks->count > 1) {
+        json_object_set_new(json, "ranks", json_pack("{s:i, s:s, s:i}", "count", (int)ranks->count, "sharding",
+                                                     ox_sharding_name(ranks->sharding), "sum_groups",
+                                                     (int)ranks->sum_groups));
+    }
 }
 
 /* Adds what checkpoints take; null: not known. */

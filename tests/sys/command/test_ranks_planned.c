@@ -1,0 +1,120 @@
+/* `offload plan --ranks N`: what several GPUs gain for a model of 8 billion parameters, what they divide by the
+ * planner's choice, and the budget that is named where N ranks do not fit. No GPU is needed: the plan is for one. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+static const char config_text[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
+    " \"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
+    " \"max_position_embeddings\": 8192, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5}";
+static const char in_memory[] = "--host-mem 400GiB --profile docs/profiles/rtx4090-4-drives.json "
+                                "--max-seq-length 4096 --global-batch-size 32";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *config_path;
+
+static void run(const char *words, const char *more) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_add(&args, "--device cuda --device-mem 24GiB --dtype bf16 --max-steps 9");
+    sys_args_add(&args, words);
+    sys_args_add(&args, more);
+    sys_run(&args, &process);
+}
+
+static json_t *plan(const char *words, const char *more) {
+    run(words, more);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    if (process.outcome.exit_status != 0 || json == NULL) {
+        printf("%s %s: status %d\n%s%s\n", words, more, process.outcome.exit_status, process.outcome.out,
+               process.outcome.err);
+        exit(1);
+    }
+    return json;
+}
+
+static double number(const json_t *json, const char *key) {
+    return json_number_value(json_object_get(json, key));
+}
+
+/* Where compute is the bound four GPUs are almost four times as fast, and each plan says what the others would give. */
+static void test_gain(void) {
+    json_t *const one = plan(in_memory, "--format json");
+    json_t *const four = plan(in_memory, "--format json --ranks 4");
+    const double seconds = number(one, "predicted_mean_seconds"), divided = number(four, "predicted_mean_seconds");
+    const json_t *const more = json_object_get(one, "with_more"), *const less = json_object_get(four, "with_more");
+    printf("one GPU %.2f s, four %.2f s\n", seconds, divided);
+    CHECK(divided < 0.3 * seconds && divided > 0.25 * seconds);
+    CHECK(number(json_object_get(more, "ranks"), "speedup") > 1.8 && json_is_null(json_object_get(more, "one_rank")));
+    CHECK(fabs(number(json_object_get(less, "one_rank"), "seconds") / seconds - 1) < 0.02);
+    CHECK(number(json_object_get(less, "ranks"), "speedup") > 1.8);
+    CHECK(json_object_get(one, "ranks") == NULL && number(json_object_get(four, "ranks"), "count") == 4);
+    CHECK(number(json_object_get(four, "ranks"), "sum_groups") == 4);
+    json_decref(one);
+    json_decref(four);
+}
+
+/* --sharding auto is as fast as the best of what it chooses from. */
+static void test_choice(void) {
+    static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "shared"};
+    json_t *json = plan(in_memory, "--format json --ranks 2");
+    const double chosen = number(json, "predicted_mean_seconds");
+    CHECK(json_string_value(json_object_get(json_object_get(json, "ranks"), "sharding")) != NULL);
+    json_decref(json);
+    for (unsigned i = 0; i < sizeof shardings / sizeof *shardings; i++) {
+        char words[64];
+        snprintf(words, sizeof words, "--format json --ranks 2 --sharding %s", shardings[i]);
+        json = plan(in_memory, words);
+        const double seconds = number(json, "predicted_mean_seconds");
+        printf("%s: %.2f s, chosen %.2f s\n", shardings[i], seconds, chosen);
+        CHECK(chosen < seconds * 1.0102);
+        const char *const name = json_string_value(json_object_get(json_object_get(json, "ranks"), "sharding"));
+        CHECK(name != NULL && strcmp(name, shardings[i]) == 0);
+        json_decref(json);
+    }
+}
+
+/* Where drives are the bound more GPUs gain nothing, which the plan says. */
+static void test_no_gain(void) {
+    char words[SYS_PATH_BYTES + 128];
+    snprintf(words, sizeof words, "--host-mem 24GiB --nvme %s:300GiB --accept-wear --profile "
+             "docs/profiles/rtx4090-1-drive.json --max-seq-length 2048 --global-batch-size 4",
+             files_make_folder("drive"));
+    run(words, "--ranks 2");
+    CHECK(process.outcome.exit_status == 0);
+    CHECK(strstr(process.outcome.out, "with 4 ranks: ") != NULL);
+    CHECK(strstr(process.outcome.out, "with 1 rank: ") != NULL);
+    CHECK(strstr(process.outcome.out, "so the number of ranks gains nothing\n") != NULL);
+    CHECK(strstr(process.outcome.out, "rank 0 of 2, ") != NULL);
+}
+
+/* The refusal names the memory of all ranks together, and that fits. */
+static void test_refusal(void) {
+    static const char words[] = "--profile docs/profiles/rtx4090-4-drives.json --max-seq-length 1024 "
+                                "--global-batch-size 4 --ranks 4 --sharding full_shard";
+    char enough[96];
+    run(words, "--host-mem 2GiB");
+    const char *const advice = strstr(process.outcome.err, "nearest that fits: --device-mem 24.0GiB --host-mem ");
+    CHECK(process.outcome.exit_status == 2 && advice != NULL && strstr(process.outcome.err, "of 2.00 GiB;") != NULL);
+    if (advice != NULL) {
+        const char *const flag = strstr(advice, "--host-mem ");
+        snprintf(enough, sizeof enough, "--format json %.*s", (int)(strcspn(flag + 11, ", \n") + 11), flag);
+        printf("%s\n", enough);
+        json_decref(plan(words, enough));
+    }
+}
+
+int main(void) {
+    config_path = files_write_text("8b.json", config_text);
+    test_gain();
+    test_choice();
+    test_no_gain();
+    test_refusal();
+    return test_end();
+}
