@@ -8,8 +8,9 @@
 #include <string.h>
 
 /* Keys: the fewest of a span, those whose scores exist at a time, and the length of a row of scores; that length is no
- * power of two because the heads' rows lie side by side. Then the rows that one item copies. */
-enum { SPAN_LEAST = 64, BLOCK = 256, SCORE_STRIDE = BLOCK + 16, SPANS_MOST = 48, COPY_ROWS = 64 };
+ * power of two because the heads' rows lie side by side. Then numbers of spans: one that threads divide well, and the
+ * most; and the rows that one item copies. */
+enum { SPAN_LEAST = 64, BLOCK = 256, SCORE_STRIDE = BLOCK + 16, SPANS_GRAIN = 4, SPANS_MOST = 48, COPY_ROWS = 64 };
 
 static size_t kv_len(const struct ox_op_attention_cached *op) {
     return (size_t)op->kv_heads * op->head_dim;
@@ -54,8 +55,10 @@ static size_t partial_len(const struct ox_op_attention_cached *op) {
     return (size_t)op->heads * (op->head_dim + 2);
 }
 
+/* Spans of up to two blocks of keys, because a shorter one takes longer for each key. */
 static uint32_t span_count(uint32_t keys) {
-    return (uint32_t)ox_min_u64(ox_div_up(keys, SPAN_LEAST), SPANS_MOST);
+    const uint64_t whole = ox_align_up(ox_div_up(keys, 2 * BLOCK), SPANS_GRAIN);
+    return (uint32_t)ox_min_u64(ox_min_u64(whole, ox_div_up(keys, SPAN_LEAST)), SPANS_MOST);
 }
 
 uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
@@ -107,7 +110,7 @@ static void span_item(void *context, uint32_t item, uint32_t thread) {
     const struct row *const job = context;
     const struct partial to = partial_of(job, item);
     float *const scores = job->scores + thread * scores_len(job->op);
-    const struct ox_range keys = ox_pool_range(job->count, 1, item, job->span_count);
+    const struct ox_range keys = ox_pool_range(job->count, OX_CPU_GRAIN, item, job->span_count);
     memset(to.out, 0, partial_len(job->op) * sizeof *to.out);
     for (uint32_t head = 0; head < job->op->heads; head++) {
         to.max[head] = -INFINITY;

@@ -16,7 +16,7 @@ enum { TILE_GRAIN = 32, SLAB_ROWS = 4096 };
 static const struct {
     uint64_t outputs_least;
     uint32_t tiles;
-} tile_steps[] = {{4096, 2}, {65536, 4}, {700000, 8}, {1500000, 12}, {4000000, 24}, {16000000, 48}, {64000000, 96}};
+} tile_steps[] = {{4096, 2}, {65536, 4}, {700000, 8}, {1500000, 12}, {6000000, 24}, {16000000, 48}, {64000000, 96}};
 enum {
     TILE_STEPS = sizeof tile_steps / sizeof *tile_steps,
     TILE_WORK_LEAST = 1 << 17, /* multiply-adds; with less, one thread is faster than waking the others */

@@ -18,9 +18,10 @@ static const struct linear_case cases[] = {
     {48, 128, 1000, OX_WEIGHT_OUT_IN, false, false, false, true},
     {300, 96, 300, OX_WEIGHT_IN_OUT, true, false, false, true},
     {513, 70, 129, OX_WEIGHT_OUT_IN, false, true, true, false},
-    /* GEMMs that the CPU cuts into more tiles: 8 and 24 */
+    /* GEMMs that the CPU cuts into more tiles: 8, 12 and 24 */
     {1056, 31, 640, OX_WEIGHT_OUT_IN, false, true, false, true},
-    {3200, 2, 1300, OX_WEIGHT_IN_OUT, true, false, false, true},
+    {1200, 3, 1300, OX_WEIGHT_IN_OUT, true, false, false, true},
+    {3200, 2, 1900, OX_WEIGHT_IN_OUT, true, false, false, true},
     /* outputs of so many rows that a GEMM is cut into slabs */
     {8300, 12, 20, OX_WEIGHT_OUT_IN, true, true, true, true},
     {20, 12, 9001, OX_WEIGHT_OUT_IN, true, false, false, true},
