@@ -77,7 +77,7 @@ cxx() {
         say C++ found "$CXX $("$CXX" -dumpfullversion 2>/dev/null || "$CXX" -dumpversion)"
     else
         say C++ missing "the tests need it; Debian package g++"
-        wanted=g++
+        wanted="$wanted g++"
     fi
 }
 
@@ -199,7 +199,8 @@ mpi() {
         config "HAVE_MPI := 1"
         config "MPICC := $mpicc"
     else
-        say MPI missing "optional; a single machine works without it (Debian package libopenmpi-dev)"
+        say MPI missing "optional; one process works without it, and the tests want it; Debian package libopenmpi-dev"
+        wanted="$wanted libopenmpi-dev openmpi-bin"
         config "HAVE_MPI := 0"
     fi
 }
@@ -214,6 +215,7 @@ case $missing in
 libutf8proc-dev libxxhash-dev" ;;
 esac
 if [ "$quiet" -eq 1 ]; then
+    mpi
     for package in $missing $wanted; do echo "$package"; done
     exit 0
 fi

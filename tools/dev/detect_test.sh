@@ -64,8 +64,14 @@ detect 0 "found    nvcc 99.1 in $root/good" "CUDA_NVCC := $root/good/bin/nvcc" C
 detect 0 'the tests need it; Debian package g++' "DETECTED_FOR := $root/cc" CXX="$root/bad" CUDA_HOME="$root/good"
 detect 1 'on Debian or Ubuntu `make deps` installs:' '' CC="$root/bad" CUDA_HOME="$root/good"
 cases=$((cases + 1))
-[ "$(CC="$root/cc" CXX="$root/bad" sh "$tools/detect.sh" --missing)" = g++ ] || {
+[ "$(CC="$root/cc" CXX="$root/bad" MPICC="$root/cc" sh "$tools/detect.sh" --missing)" = g++ ] || {
     echo "detect_test: --missing does not name g++"
+    failed=$((failed + 1))
+}
+cases=$((cases + 1))
+missing=$(CC="$root/cc" CXX="$root/cc" MPICC="$root/bad" sh "$tools/detect.sh" --missing | tr '\n' ' ')
+[ "$missing" = "libopenmpi-dev openmpi-bin " ] || {
+    echo "detect_test: --missing does not name the packages of MPI: $missing"
     failed=$((failed + 1))
 }
 echo "detect_test: $cases cases, $failed wrong"
