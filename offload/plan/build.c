@@ -569,7 +569,7 @@ static void check_input(const struct ox_plan *plan, const struct ox_plan_input *
     OX_ASSERT(plan->unit_count == model->unit_count && plan->grad_count == model->grad_count);
     OX_ASSERT(plan->micro_batches == model->micro_batches);
     OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !model->eval_only));
-    OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= plan->micro_batches);
+    OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= ox_plan_tiles_max(input));
     OX_ASSERT(input->placement.kept_units <= ox_plan_block_count(model));
     /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
     OX_ASSERT(!model->fp32 || model->joins);

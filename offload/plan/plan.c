@@ -102,6 +102,15 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
                             .rank = input->ranks.idx};
 }
 
+uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
+    struct ox_sums sums = ox_plan_sums(input);
+    uint32_t fewest = input->model.micro_batches;
+    for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
+        fewest = (uint32_t)ox_min_u64(fewest, ox_sums_count(&sums));
+    }
+    return fewest;
+}
+
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
     const struct ox_shard *const slice = &input->table->shards[grad->unit_idx];

@@ -372,6 +372,8 @@ static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
 
 /* The order in which gradients are summed, and what of it belongs to the rank of the plan. */
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
+/* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest. */
+uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
 /* Whether the ranks exchange their sums of a gradient, after which each has the sum of its slice. */
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
     return ox_plan_rank_count(input) > 1;

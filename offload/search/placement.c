@@ -192,9 +192,10 @@ static enum ox_status check_device_request(const struct ox_search *s) {
 
 static enum ox_status check_request(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
-    if (request->tiles > s->in->model.micro_batches) {
-        return ox_fail(OX_E_CONFIG, "--tiles %u: there are only %u micro-batches per step "
-                       "(--gradient-accumulation-steps)", request->tiles, s->in->model.micro_batches);
+    if (request->tiles > ox_plan_tiles_max(s->in)) {
+        return ox_fail(OX_E_CONFIG, "--tiles %u: %s only %u micro-batches per step (--gradient-accumulation-steps)",
+                       request->tiles, ox_plan_rank_count(s->in) > 1 ? "a rank has" : "there are",
+                       ox_plan_tiles_max(s->in));
     }
     const bool asks_nvme = request->act_tier == OX_TIER_NVME || request->weights_tier == OX_TIER_NVME ||
                            request->state_tier == OX_TIER_NVME || request->grad_tier == OX_TIER_NVME;

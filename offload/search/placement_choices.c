@@ -117,11 +117,11 @@ static bool order_allowed(const struct ox_search *s, const char *order) {
 /* ---- the choices --------------------------------------------------------------------------------- */
 
 static void choose_tiles(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t micro_batches = s->in->model.micro_batches, at = from.placement.tiles;
+    const uint32_t most = ox_plan_tiles_max(s->in), at = from.placement.tiles;
     const uint32_t others[] = {at - 1, at + 1, at / 2, at * 2};
     for (unsigned i = 0; i < sizeof others / sizeof *others && s->request->tiles == 0; i++) {
         from.placement.tiles = others[i];
-        if (others[i] >= 1 && others[i] <= micro_batches) {
+        if (others[i] >= 1 && others[i] <= most) {
             add(out, &from);
         }
     }

@@ -68,8 +68,9 @@ static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum o
     const struct ox_plan_model *const model = &s->in->model;
     const uint64_t elems = s->table->shards[unit_idx].elem_count;
     if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights */
-        const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
-        return (elems + (addend == OX_NONE ? 0 : model->grads[addend].elem_count)) * sizeof(float);
+        const uint32_t grad_idx = model->units[unit_idx].grad_idx, addend = model->grads[grad_idx].addend;
+        return (ox_plan_grad_slice(s->in, grad_idx) + (addend == OX_NONE ? 0 : ox_plan_grad_slice(s->in, addend))) *
+               sizeof(float);
     }
     return plane == OX_HOME_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }

@@ -348,16 +348,16 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
 }
 
 static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
-    const uint32_t micro_batches = s->in->model.micro_batches;
+    const uint32_t most = ox_plan_tiles_max(s->in);
     double best = 0;
     uint32_t worse_count = 0;
     for (uint32_t tiles = 1; worse_count < 2 || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
-        const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
+        const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, most), act_tier);
         if (outcome.fits) {
             worse_count = best > 0 && outcome.seconds >= best ? worse_count + 1 : 0;
             best = worse_count == 0 ? outcome.seconds : best;
         }
-        if (tiles >= micro_batches) {
+        if (tiles >= most) {
             return;
         }
     }

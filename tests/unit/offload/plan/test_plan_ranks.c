@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SAMPLES = 200, RANKS_MAX = 8 };
+enum { SAMPLES = 200, PLANNED = 60, RANKS_MAX = 8 };
 
 struct totals {
     uint64_t plans, gathers, empty_slices, deps;
@@ -43,8 +43,7 @@ static void become_rank(struct plan_sample *s, const struct ox_shard_table *whol
     s->in.table = &s->table;
     s->in.ranks = ranks;
     s->in.model.micro_batches = micro_batches_of(&ranks);
-    const uint32_t least = ranks.micro_batches / ranks.sum_groups * (ranks.sum_groups / ranks.count);
-    s->in.placement.tiles = (uint32_t)ox_min_u64(s->in.placement.tiles, least);
+    s->in.placement.tiles = (uint32_t)ox_min_u64(s->in.placement.tiles, ox_plan_tiles_max(&s->in));
 }
 
 /* ---- what crosses between ranks --------------------------------------------------------------------- */
@@ -292,8 +291,79 @@ static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *to
     s->table = whole;
 }
 
+/* ---- the planner ------------------------------------------------------------------------------------ */
+
+static const struct ox_plan *plan_of(const struct ox_plans *plans, int kind) {
+    return kind == OX_PLAN_TRAIN ? plans->train : kind == OX_PLAN_EVAL ? plans->eval : plans->eval_after_step;
+}
+
+/* The planner chooses for the first rank, which has the largest slices; with its choice the plans of the others are
+ * proven too, and all fit together. Returns whether something fits; *over counts ranks that need more memory than the
+ * first one, because they have more micro-batches. */
+static bool check_planner(struct plan_sample *s, uint64_t seed, uint32_t *over) {
+    const struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    const struct ox_shard_table whole = s->table;
+    struct ox_plans plans = {0};
+    s->in.placement.tiles = 1;
+    become_rank(s, &whole, ranks, 0);
+    s->request.tiles = (uint32_t)ox_min_u64(s->request.tiles, ox_plan_tiles_max(&s->in));
+    s->in.budget.host_bytes *= 2;
+    s->in.budget.device_bytes *= 2;
+    const bool fits = ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_OK;
+    struct box box = {.count = ranks.count};
+    box.tables[0] = s->table;
+    box.inputs[0] = s->in;
+    for (uint32_t idx = 1; idx < ranks.count && fits; idx++) {
+        become_rank(s, &whole, ranks, idx);
+        CHECK(s->in.placement.tiles == box.inputs[0].placement.tiles);
+        for (uint32_t i = 0; i < whole.unit_count; i++) {
+            s->table.shards[i].homes = box.tables[0].shards[i].homes;
+        }
+        box.tables[idx] = s->table;
+        box.inputs[idx] = s->in;
+        box.inputs[idx].table = &box.tables[idx];
+        box.inputs[idx].budget.host_bytes += OX_GIB;
+        box.inputs[idx].budget.device_bytes += s->in.budget.unified ? 0 : OX_GIB;
+        REQUIRE_OK(ox_plan_open(&box.inputs[idx], &box.plans[idx]));
+    }
+    for (int kind = OX_PLAN_TRAIN; kind <= OX_PLAN_EVAL_AFTER_STEP && fits; kind++) {
+        box.plans[0] = (struct ox_plan *)plan_of(&plans, kind);
+        for (uint32_t idx = 1; idx < ranks.count && box.plans[0] != NULL; idx++) {
+            ox_plan_build(box.plans[idx], &box.inputs[idx], (enum ox_plan_kind)kind);
+            REQUIRE_OK(ox_proof_check(box.plans[idx], &box.inputs[idx]));
+            *over += box.plans[idx]->peak_bytes[OX_TIER_HOST] > s->in.budget.host_bytes ||
+                     box.plans[idx]->peak_bytes[OX_TIER_DEVICE] > s->in.budget.device_bytes;
+        }
+        if (box.plans[0] != NULL) {
+            REQUIRE_OK(check_box(&box));
+        }
+    }
+    for (uint32_t idx = 0; idx < ranks.count && (fits || idx == 0); idx++) {
+        if (idx > 0) {
+            ox_plan_close(&box.plans[idx]);
+        }
+        ox_shard_table_close(&box.tables[idx]);
+    }
+    ox_plans_close(&plans);
+    s->table = whole;
+    return fits;
+}
+
+static void test_planner(void) {
+    uint32_t fit = 0, over = 0;
+    for (uint64_t seed = 1; seed <= PLANNED; seed++) {
+        struct plan_sample s;
+        plan_sample_draw(&s, seed);
+        fit += check_planner(&s, seed, &over);
+        ox_shard_table_close(&s.table);
+    }
+    printf("%u of %d steps of ranks planned; %u plans of other ranks need more memory\n", fit, PLANNED, over);
+    CHECK(fit > PLANNED / 2);
+}
+
 int main(int argc, char **argv) {
     struct totals totals = {0};
+    test_planner();
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES;
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct plan_sample s;
