@@ -152,7 +152,7 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
     const uint32_t unit_count = config->model->unit_count;
     enum ox_status status =
         ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config), &plan->whole);
-    OX_TRY(status, ox_shard_table_slice(&plan->whole, plan->input.ranks.count, 0, &plan->table));
+    OX_TRY(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
         check_sizes(config, &plan->whole, plan->unit_elems[i]);
         for (uint32_t k = 0; k < plan->whole.shards[i].chunk_count; k++) {
@@ -215,17 +215,27 @@ static void close_plans(struct ox_engine_plan *plan) {
     ox_plan_close(&plan->eval_after_step);
     ox_plan_close(&plan->eval);
     ox_plan_close(&plan->train);
-    ox_shard_table_close(&plan->table);
+}
+
+static void close_others(struct ox_engine_plan *plan) {
+    for (uint32_t i = 1; i < plan->input.ranks.count && plan->others != NULL; i++) {
+        close_plans(&plan->others[i - 1]);
+        ox_shard_table_close(&plan->others[i - 1].table);
+    }
+    free(plan->others);
+    plan->others = NULL;
 }
 
 /* Builds and proves the plans of a rank, with the placement and the homes that were chosen for the first one. */
-static enum ox_status open_other(const struct ox_engine_plan *first, uint32_t idx, struct ox_engine_plan *out) {
+static enum ox_status open_other(const struct ox_engine_plan *first, const struct ox_plan_budget *budget, uint32_t idx,
+                                 struct ox_engine_plan *out) {
     out->input = first->input;
+    out->input.budget = *budget;
     out->input.ranks.idx = idx;
     out->input.model.micro_batches = micro_batches_of(&first->input.ranks, idx);
     out->input.placement.tiles =
         (uint32_t)ox_min_u64(out->input.placement.tiles, out->input.model.micro_batches);
-    enum ox_status status = ox_shard_table_slice(&first->whole, first->input.ranks.count, idx, &out->table);
+    enum ox_status status = ox_plan_table_open(&first->whole, &out->input.ranks, &out->table);
     for (uint32_t i = 0; i < out->table.unit_count && status == OX_OK; i++) {
         out->table.shards[i].homes = first->table.shards[i].homes;
     }
@@ -258,7 +268,7 @@ static enum ox_status check_together(const struct ox_engine_plan *plan) {
     return status;
 }
 
-static enum ox_status open_others(struct ox_engine_plan *plan) {
+static enum ox_status open_others(struct ox_engine_plan *plan, const struct ox_plan_budget *budget) {
     const uint32_t count = plan->input.ranks.count;
     enum ox_status status = OX_OK;
     if (count == 1) {
@@ -269,9 +279,57 @@ static enum ox_status open_others(struct ox_engine_plan *plan) {
         return ox_fail(OX_E_NOMEM, "plan: no memory for %u ranks", count);
     }
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
-        status = open_other(plan, i, &plan->others[i - 1]);
+        status = open_other(plan, budget, i, &plan->others[i - 1]);
     }
     OX_TRY(status, check_together(plan));
+    return status;
+}
+
+/* How much more memory of this tier the plans of the other ranks need than they have. */
+static uint64_t lacking(const struct ox_engine_plan *plan, enum ox_tier tier, uint64_t budget_bytes) {
+    uint64_t most = budget_bytes;
+    for (uint32_t i = 1; i < plan->input.ranks.count && plan->others != NULL; i++) {
+        const struct ox_plan *const plans[] = {plan->others[i - 1].train, plan->others[i - 1].eval,
+                                               plan->others[i - 1].eval_after_step};
+        for (int k = 0; k < 3; k++) {
+            most = plans[k] == NULL ? most : ox_max_u64(most, plans[k]->peak_bytes[tier]);
+        }
+    }
+    return most - budget_bytes;
+}
+
+/* Refuses what one of the ranks lacks; the host memory of all ranks is given together. */
+static enum ox_status refuse(const struct ox_engine_plan *plan, uint64_t host, uint64_t device) {
+    const uint32_t ranks = plan->input.ranks.count;
+    char text[OX_SIZE_TEXT_BYTES];
+    return ox_fail(OX_E_CONFIG, "the plan does not fit on all of %u ranks: give %s more of %s, or fewer ranks", ranks,
+                   ox_size_text(host > 0 ? host * ranks : device, text), host > 0 ? "--host-mem" : "--device-mem");
+}
+
+/* Chooses for the first rank, which has the largest slices. Another rank may have a micro-batch more and lack memory:
+ * then the choice is made again, as if there were less by that, and each time by twice as much more. */
+enum { CHOICES_MAX = 6 };
+static enum ox_status choose_for_all(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const struct ox_plan_budget budget = plan->input.budget;
+    enum ox_status status = OX_OK;
+    for (int i = 0; i < CHOICES_MAX; i++) {
+        status = choose(config, plan);
+        OX_TRY(status, open_others(plan, &budget));
+        const uint64_t host = lacking(plan, OX_TIER_HOST, budget.host_bytes);
+        const uint64_t device = budget.unified ? 0 : lacking(plan, OX_TIER_DEVICE, budget.device_bytes);
+        if (host + device == 0) {
+            break;
+        }
+        if (i + 1 == CHOICES_MAX) {
+            status = refuse(plan, host, device);
+            break;
+        }
+        plan->input.budget.host_bytes -= ox_min_u64(host << i, plan->input.budget.host_bytes);
+        plan->input.budget.device_bytes -= ox_min_u64(device << i, plan->input.budget.device_bytes);
+        close_others(plan);
+        close_plans(plan);
+    }
+    plan->input.budget = budget;
     return status;
 }
 
@@ -303,9 +361,8 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     if (status == OX_OK) {
         plan->input.budget.nvme_fixed_bytes =
             config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / plan->input.ranks.count;
-        status = choose(config, plan);
+        status = choose_for_all(config, plan);
     }
-    OX_TRY(status, open_others(plan));
     if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {
         ox_engine_plan_close(&plan);
         return status;
@@ -319,11 +376,9 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     if (plan == NULL) {
         return;
     }
-    for (uint32_t i = 1; i < plan->input.ranks.count && plan->others != NULL; i++) {
-        close_plans(&plan->others[i - 1]);
-    }
+    close_others(plan);
     close_plans(plan);
-    free(plan->others);
+    ox_shard_table_close(&plan->table);
     free(plan->drive_bytes);
     ox_shard_table_close(&plan->whole);
     free(plan->stages);

@@ -102,6 +102,12 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
                             .rank = input->ranks.idx};
 }
 
+enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const struct ox_plan_ranks *ranks,
+                                  struct ox_shard_table *out) {
+    const bool divides = ranks->count > 1 && ranks->sharding != OX_SHARDING_NONE;
+    return ox_shard_table_slice(whole, divides ? ranks->count : 1, divides ? ranks->idx : 0, out);
+}
+
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
     struct ox_sums sums = ox_plan_sums(input);
     uint32_t fewest = input->model.micro_batches;

@@ -339,6 +339,9 @@ struct ox_plan_input {
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;
 }
+/* Opens the shard table of a rank: its slices, or all of it where every rank has everything. */
+OX_MUST enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const struct ox_plan_ranks *ranks,
+                                          struct ox_shard_table *out);
 /* Whether ranks have slices of the weights, so that a unit is gathered in compute memory before compute reads it; and
  * whether a unit that was gathered stays until its last use in the step, or, resident, beyond it. */
 static inline bool ox_plan_gathers(const struct ox_plan_input *input) {

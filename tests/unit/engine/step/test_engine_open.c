@@ -1,4 +1,6 @@
-/* An engine runs whole models alone: it refuses the plan of a part of one before it reserves anything. */
+/* An engine runs whole models alone: it refuses the plan of a part of one before it reserves anything. And plans for
+ * several ranks fit all of them, or are refused as what does not fit. */
+#include "base/bytes.h"
 #include "tests/kit/plan/step_case.h"
 #include "tests/kit/test.h"
 
@@ -15,10 +17,39 @@ static enum ox_status open_with_block_at(const struct step_run *run, uint32_t st
     return ox_engine_open(&run->config, &plan, out);
 }
 
+/* Of three micro-batches the second of two ranks has two, so it needs more memory than the first one, for which the
+ * planner chooses. */
+static void test_ranks_fit(struct ox_engine_config config) {
+    uint32_t fit = 0, refused = 0, chosen_again = 0;
+    config.ranks = config.sum_groups = 2;
+    config.micro_batches = 3;
+    config.batch = 32;
+    for (uint64_t bytes = 4 * OX_MIB; bytes < 60 * OX_MIB; bytes += OX_MIB / 8) {
+        struct ox_engine_plan *plan = NULL;
+        config.budget.host_bytes = bytes;
+        if (ox_engine_plan_open(&config, &plan) == OX_OK) {
+            const uint64_t first = ox_engine_plan_at(plan, 0)->train->peak_bytes[OX_TIER_HOST];
+            const uint64_t second = ox_engine_plan_at(plan, 1)->train->peak_bytes[OX_TIER_HOST];
+            CHECK(first <= bytes / 2 && second <= bytes / 2);
+            chosen_again += second > first && second + OX_MIB / 8 > bytes / 2;
+            fit++;
+        } else if (strstr(ox_error_text(), "does not fit") != NULL) {
+            refused++;
+        } else {
+            printf("%llu bytes: %s\n", (unsigned long long)bytes, ox_error_text());
+            CHECK(strstr(ox_error_text(), "does not fit") != NULL);
+        }
+        ox_engine_plan_close(&plan);
+    }
+    printf("two ranks: %u budgets fit, %u are refused, %u are used up by the second\n", fit, refused, chosen_again);
+    CHECK(fit > 10 && refused > 10);
+}
+
 int main(void) {
     struct step_run run;
     struct ox_engine *engine = NULL;
     step_case_open(&small, &run);
+    test_ranks_fit(run.config);
     const uint32_t last = run.model->unit_count - 1, ends[] = {0, last};
     for (int i = 0; i < 2; i++) {
         CHECK(open_with_block_at(&run, ends[i], &engine) == OX_E_CONFIG && engine == NULL);

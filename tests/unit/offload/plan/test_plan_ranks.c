@@ -37,9 +37,8 @@ static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks) {
 /* Makes the sample that of one rank, with its slices of `whole`. */
 static void become_rank(struct plan_sample *s, const struct ox_shard_table *whole, struct ox_plan_ranks ranks,
                         uint32_t idx) {
-    const bool divided = ranks.sharding != OX_SHARDING_NONE;
-    REQUIRE_OK(ox_shard_table_slice(whole, divided ? ranks.count : 1, divided ? idx : 0, &s->table));
     ranks.idx = idx;
+    REQUIRE_OK(ox_plan_table_open(whole, &ranks, &s->table));
     s->in.table = &s->table;
     s->in.ranks = ranks;
     s->in.model.micro_batches = micro_batches_of(&ranks);
