@@ -440,7 +440,7 @@ static const struct ox_option options[] = {
     {.name = "ranks", .placeholder = "auto|N", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, ranks),
      .text_bytes = sizeof none->ranks, .group = group_ranks, .default_text = "1", .commands = RUN,
      .help = "devices that do a step together, each with its part of the micro-batches; on the CPU device, groups of "
-             "cores; auto: as many as there are GPUs"},
+             "cores; auto: as many GPUs as there are and gain time"},
     {.name = "sharding", .alias = "sharding-strategy", .placeholder = "NAME", .type = OX_OPT_CHOICE,
      .offset = offsetof(struct ox_config, sharding),
      .choices = "auto|full_shard|shard_grad_op|zero1|zero2|zero3|no_shard|shared", .group = group_ranks,

@@ -92,6 +92,11 @@ static enum ox_status pick_count(const struct ox_trainer *trainer, uint32_t *out
     return status;
 }
 
+/* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says. */
+static uint32_t groups_of(const struct ox_trainer *trainer, uint32_t ranks) {
+    return trainer->config.sum_groups > 0 ? (uint32_t)trainer->config.sum_groups : ranks;
+}
+
 enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -99,10 +104,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     engine->sharding = sharding_of(config->sharding);
     engine->comm_timeout_ns = config->comm_timeout_ns;
     const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
-    if (config->sum_groups == 0) {
-        config->sum_groups = engine->ranks; /* recorded, because other groups give other bits */
-    }
-    engine->sum_groups = trainer->input.eval_alone ? 1 : (uint32_t)config->sum_groups;
+    engine->sum_groups = trainer->input.eval_alone ? 1 : groups_of(trainer, engine->ranks);
     if (engine->device == OX_DEVICE_CPU) { /* ranks divide the threads; each has at least one */
         engine->compute_threads = (uint32_t)ox_max_u64(engine->compute_threads, engine->ranks);
     }
@@ -146,8 +148,44 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
     return ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
 }
 
+/* For --ranks auto: halves the number of ranks as long as a step takes as long, within 2 %, because devices that gain
+ * nothing are better left to others. A number that does not fit is passed over. */
+static enum ox_status choose_count(struct ox_trainer *trainer) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const enum ox_sharding given = engine->sharding;
+    const uint32_t most = engine->ranks;
+    double fastest = INFINITY, seconds = 0;
+    uint32_t best = most;
+    for (uint32_t ranks = most; ranks > 0; ranks /= 2) {
+        engine->ranks = ranks;
+        engine->sum_groups = groups_of(trainer, ranks);
+        const enum ox_status status = try_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
+                                                   &seconds);
+        ox_engine_plan_close(&trainer->plan);
+        if (status != OX_OK && status != OX_E_CONFIG) {
+            return status;
+        }
+        if (status == OX_OK && seconds < 1.02 * fastest) {
+            best = ranks;
+            fastest = seconds < fastest ? seconds : fastest;
+        }
+    }
+    engine->ranks = best;
+    engine->sum_groups = groups_of(trainer, best);
+    engine->sharding = given;
+    return OX_OK;
+}
+
 enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool is_auto = strcmp(trainer->config.ranks, "auto") == 0 && engine->ranks > 1;
+    const enum ox_status status = is_auto ? choose_count(trainer) : OX_OK;
+    if (status != OX_OK) {
+        return status;
+    }
+    if (!trainer->input.eval_alone) {
+        trainer->config.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
+    }
     if (engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1) {
         return choose_sharding(trainer);
     }

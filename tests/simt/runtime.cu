@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -34,7 +35,13 @@ simt_counters simt_counted;
 
 enum { RUNTIME_VERSION = 13000 };
 
-static std::atomic<int> device_count{1}, driver_version{RUNTIME_VERSION}, capability{90};
+/* A test of the whole program says with OX_SIMT_DEVICES how many there are. */
+static int devices_at_start() {
+    const char *const text = std::getenv("OX_SIMT_DEVICES");
+    return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : 1;
+}
+
+static std::atomic<int> device_count{devices_at_start()}, driver_version{RUNTIME_VERSION}, capability{90};
 static std::atomic<bool> same_host_pointer{true};
 static std::atomic<uint64_t> calls_to_failure{0}, pieces_to_break{0}, delay_seed{0}, delay_ns_max{0};
 static std::atomic<bool> broken{false};

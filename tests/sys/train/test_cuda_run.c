@@ -6,7 +6,9 @@
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
+#include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -138,6 +140,54 @@ static void check_refused(const char *name, const char *words, int status, const
     CHECK(good);
 }
 
+/* The mean time of a step on so many ranks ("auto"); *count becomes their number. */
+static double planned(const char *ranks, bool drive, unsigned *count) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--ranks=%s", ranks);
+    sys_args_add(&args, "--max-steps 3 --max-seq-length 16 --global-batch-size 8 --host-mem 16MiB --profile builtin "
+                        "--sharding full_shard --format json");
+    if (drive) {
+        sys_args_drive(&args, "auto-drive", "64MiB");
+        sys_args_add(&args, "--persist-steps 1 --state-tier nvme --optimizer-overlap off --accept-wear");
+    }
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const json_t *const several = json_object_get(json, "ranks");
+    const double seconds = json_number_value(json_object_get(json, "predicted_mean_seconds"));
+    *count = several != NULL ? (unsigned)json_integer_value(json_object_get(several, "count")) : 1;
+    json_decref(json);
+    return seconds;
+}
+
+/* --ranks auto takes no more of four GPUs than gain 2 %, which drives prevent. */
+static unsigned check_auto_ranks(bool drive) {
+    static const char *const numbers[] = {"4", "2", "1"};
+    double fastest = INFINITY;
+    unsigned best = 0, count = 0;
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const double seconds = planned(numbers[i], drive, &count);
+        printf("%s rank(s): %.3g s\n", numbers[i], seconds);
+        CHECK(count == strtoul(numbers[i], NULL, 10) && seconds > 0);
+        best = seconds < 1.02 * fastest ? count : best;
+        fastest = fmin(fastest, seconds);
+    }
+    planned("auto", drive, &count);
+    printf("auto: %u\n", count);
+    CHECK(count == best);
+    return count;
+}
+
+static void test_auto_ranks(void) {
+    unsigned count = 0;
+    setenv("OX_SIMT_DEVICES", "4", 1);
+    const unsigned gaining = check_auto_ranks(false), bound = check_auto_ranks(true);
+    CHECK(gaining == 4 && bound < 4);
+    unsetenv("OX_SIMT_DEVICES");
+    planned("auto", false, &count);
+    CHECK(count == 1);
+}
+
 int main(void) {
     const char *const program = place_program("with", true), *const lonely_program = place_program("without", false);
     model_path = sys_write_model("llama");
@@ -146,6 +196,7 @@ int main(void) {
     test_auto();
     test_same_bits();
     test_resume();
+    test_auto_ranks();
     check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
     check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
