@@ -178,7 +178,7 @@ struct ox_config {
     bool show;       /* tokenize: print sequences for a person to check */
     bool render;     /* tokenize: print conversations as the chat template writes them */
     /* measuring */
-    char what[8];    /* adam | nvme | gemm | copy | ops | all; "": not given */
+    char what[8];    /* adam | nvme | gemm | copy | ops | comm | all; "": not given */
     char state_format[8]; /* all | f32 | bf16 | q8 */
     uint64_t rounds, size_bytes; /* 0: the default of each measurement */
     bool strict;     /* a missed limit fails the command */

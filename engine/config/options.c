@@ -490,9 +490,11 @@ static const struct ox_option options[] = {
      .help = "read conversations from --data or stdin, write lines of {\"rendered\"} or {\"error\"}: the model's own "
              "chat template, as transformers renders it"},
     {.name = "what", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, what), .text_bytes = sizeof none->what,
-     .choices = "adam|nvme|gemm|copy|ops|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
+     .choices = "adam|nvme|gemm|copy|ops|comm|all", .group = group_measuring, .default_text = "",
+     .commands = OX_CMD_BENCH,
      .help = "what to measure: the optimizer (adam), drives (nvme), GEMMs (gemm), memory copies (copy), operations of "
-             "a step (ops); all: a short probe of all but ops, about a minute. The word --what may be left out"},
+             "a step (ops), calls of ranks (comm); all: a short probe of the first four, about a minute. --what may "
+             "be left out"},
     {.name = "state-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, state_format),
      .text_bytes = sizeof none->state_format, .choices = "all|f32|bf16|q8", .group = group_measuring,
      .default_text = "all", .commands = OX_CMD_BENCH, .help = "adam: number format of the optimizer's moments"},

@@ -138,6 +138,7 @@ OX_MUST enum ox_status ox_bench_gemm(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_copy(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_lane(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_ops(struct ox_bench *bench);
+OX_MUST enum ox_status ox_bench_comm(struct ox_bench *bench);
 
 /* Writes a profile of this machine (offload/sim/machine_profile.h) from the records to `path`. */
 OX_MUST enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path);

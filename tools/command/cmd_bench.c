@@ -57,14 +57,14 @@ static enum ox_status run_part(struct ox_bench *bench) {
         const char *name;
         enum ox_status (*run)(struct ox_bench *);
     } parts[] = {{"adam", ox_bench_adam}, {"nvme", ox_bench_nvme}, {"gemm", ox_bench_gemm}, {"copy", ox_bench_copy},
-                 {"ops", ox_bench_ops}, {"all", run_all}};
+                 {"ops", ox_bench_ops}, {"comm", ox_bench_comm}, {"all", run_all}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(bench->config->what, parts[i].name) == 0) {
             const enum ox_status status = parts[i].run == ox_bench_nvme ? OX_OK : ox_bench_gpu_open(bench);
             return status == OX_OK ? parts[i].run(bench) : status;
         }
     }
-    return ox_fail(OX_E_CONFIG, "what to measure is missing; give one of adam, nvme, gemm, copy, ops, all");
+    return ox_fail(OX_E_CONFIG, "what to measure is missing; give one of adam, nvme, gemm, copy, ops, comm, all");
 }
 
 int ox_cmd_bench(const struct ox_config *config) {

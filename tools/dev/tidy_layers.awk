@@ -39,7 +39,7 @@ BEGIN {
     room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
         " engine/step engine/measure engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
-    room("tools/bench", "base base/prng nvme cpu_optim kernels offload/sim engine/config engine/step engine/measure" \
+    room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step engine/measure" \
         " tools/doctor")
     room("tools/command", "base nvme offload/trace engine/text engine/config engine/checkpoint engine/data" \
         " engine/generate engine/run tools/doctor tools/bench")

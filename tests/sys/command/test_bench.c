@@ -275,8 +275,8 @@ static void refused(const char *words, const char *nvme, int exit_status, const 
 
 static void test_refusals(void) {
     char path[2 * SYS_PATH_BYTES];
-    refused("", NULL, 2, "give one of adam, nvme, gemm, copy, ops, all");
-    refused("adamw", NULL, 2, "what: 'adamw' is not one of adam, nvme, gemm, copy, ops, all");
+    refused("", NULL, 2, "give one of adam, nvme, gemm, copy, ops, comm, all");
+    refused("adamw", NULL, 2, "what: 'adamw' is not one of adam, nvme, gemm, copy, ops, comm, all");
     refused("adam copy", NULL, 2, "'copy' is unexpected");
     refused("nvme", NULL, 2, "--nvme is missing; name a folder");
     refused("nvme", "/nonexistent", 2, "--nvme: /nonexistent is not a folder");
@@ -294,6 +294,7 @@ static void test_refusals(void) {
     refused("adam --isa avx2 --size 1MiB", NULL, 2, "--isa avx2: this machine lacks these instructions");
 #endif
     refused("gemm --size 1", NULL, 2, "--size: 1 bytes are too few");
+    refused("comm --size 1", NULL, 2, "--size: 1 bytes are too few");
     refused("copy --size 1", NULL, 2, "--size: 1 bytes are too few");
     refused("adam --output x.json", NULL, 2, "--output is for the profile of `offload bench all`");
     refused("all --output /nonexistent/x.json", NULL, 2, "cannot be written to /nonexistent");
@@ -317,10 +318,26 @@ static void test_busy(void) {
     CHECK(rmdir(path) == 0);
 }
 
+/* Each kind of call has a rate beside that of plain copies. */
+static void test_comm(void) {
+    static const char *const names[] = {"comm.gather.ranks_2.1024KiB", "comm.exchange.ranks_2.1024KiB",
+                                        "comm.pair.ranks_2.1024KiB", "comm.meet.ranks_2"};
+    begin("comm --size 1MiB --rounds 1 --compute-threads 2 --format json");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 0);
+    json_t *const records = parse(process.outcome.out);
+    check_records(records);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CHECK(value_of(records, names[i]) > 0.0);
+    }
+    json_decref(records);
+}
+
 int main(void) {
     drive = files_make_folder("drive");
     test_adam();
     test_threads();
+    test_comm();
     test_gpu();
     test_nvme();
     test_without_fio();
