@@ -207,6 +207,17 @@ static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate,
     }
 }
 
+/* Lists the extents of the table. That of a rank leaves those of other ranks empty: this one needs no room for them. */
+static void list_extents(struct ox_search *s) {
+    ox_shard_extents(s->table, s->extents);
+    s->extent_count = 0;
+    for (uint32_t i = 0; i < 2 * s->table->chunk_count; i++) {
+        if (s->extents[i].bytes > 0) {
+            s->extents[s->extent_count++] = s->extents[i];
+        }
+    }
+}
+
 /* Each extent lies whole on one drive, so what fits in the sum of allowances may not fit in each. */
 enum ox_status ox_search_check_drives(struct ox_search *s) {
     const struct ox_plan_budget *const given = &s->in->budget;
@@ -219,7 +230,6 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
         .speeds = given->drive_speeds,
         .drive_count = given->drive_count,
         .extents = s->extents,
-        .extent_count = 2 * s->table->chunk_count,
         .spool_bytes = train->spool_bytes,
         .spool_count = train->spool_count,
         .generations = ox_plan_generations(given),
@@ -228,11 +238,11 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
     if (ox_store_surely_fits(&config, &sums)) {
         return OX_OK;
     }
-    if (!s->extents_listed) { /* only when needed: it takes long for a large model */
-        ox_shard_extents(s->table, s->extents);
-        s->extents_listed = true;
+    if (s->extent_count == 0) { /* only when needed: it takes long for a large model */
+        list_extents(s);
     }
-    return ox_store_fits(&config);
+    config.extent_count = s->extent_count;
+    return config.extent_count == 0 ? OX_OK : ox_store_fits(&config);
 }
 
 /* Whether the drives hold the store. Answers are remembered by spooled sizes, which most candidates share, because

@@ -62,7 +62,7 @@ struct ox_search {
     bool crowded;
     bool with_eval; /* evaluation plans are built too, and have to fit */
     struct ox_extent_spec *extents;      /* extents of the store; used when each drive's allowance is known */
-    bool extents_listed;
+    uint32_t extent_count;               /* of the rank's slices; 0: not listed yet */
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_tried best;
     struct ox_placement nearest; /* the candidate's that exceeds the budgets least, if none fits */

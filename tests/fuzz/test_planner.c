@@ -12,6 +12,7 @@
 #include "base/hash/hash.h"
 #include "base/prng/prng.h"
 #include "offload/plan/plan.h"
+#include "offload/plan/sums.h"
 #include "offload/proof/proof.h"
 #include "offload/search/placement.h"
 #include "offload/sim/sim.h"
@@ -38,6 +39,7 @@ struct fuzz_case {
     struct ox_machine machine;
     struct ox_sim_setup setup;
     struct ox_extent_spec *extents;
+    uint32_t extent_count; /* of the rank */
 };
 
 static struct {
@@ -164,7 +166,6 @@ static void draw_table(struct fuzz_case *c) {
     if (c->extents == NULL) {
         exit(1);
     }
-    ox_shard_extents(&c->table, c->extents);
 }
 
 /* One drive, or several unequal ones, with room from too little to plenty for the state alone. */
@@ -321,6 +322,35 @@ static void draw_kept(struct fuzz_case *c) {
     c->request.persist_steps = c->request.may_stay_in_memory && once_in(c, 3) ? 1 + draw(c, 20) : 0;
 }
 
+static void list_extents(struct fuzz_case *c) {
+    ox_shard_extents(&c->table, c->extents);
+    c->extent_count = 0;
+    for (uint32_t i = 0; i < 2 * c->table.chunk_count; i++) {
+        const struct ox_extent_spec spec = c->extents[i];
+        c->extents[c->extent_count] = spec;
+        c->extent_count += spec.bytes > 0;
+    }
+}
+
+/* In one case of four the plan is for one of several ranks. */
+static void draw_ranks(struct fuzz_case *c) {
+    struct ox_plan_ranks *const ranks = &c->in.ranks;
+    struct ox_shard_table whole = c->table;
+    if (c->seed % 4 == 2) {
+        ranks->count = 2 + (uint32_t)draw(c, 7);
+        ranks->idx = (uint32_t)draw(c, ranks->count);
+        ranks->sum_groups = ranks->count + (uint32_t)draw(c, 9);
+        ranks->micro_batches = ranks->sum_groups + (uint32_t)draw(c, 30);
+        ranks->sharding = (enum ox_sharding)draw(c, OX_SHARDING_COUNT);
+        const struct ox_sums sums = ox_plan_sums(&c->in);
+        c->in.model.micro_batches = ox_sums_count(&sums);
+        REQUIRE_OK(ox_plan_table_open(&whole, ranks, &c->table));
+        ox_shard_table_close(&whole);
+        c->request.tiles = (uint32_t)ox_min_u64(c->request.tiles, ox_plan_tiles_max(&c->in));
+    }
+    list_extents(c);
+}
+
 static void draw_case(struct fuzz_case *c, uint64_t seed) {
     memset(c, 0, offsetof(struct fuzz_case, machine));
     c->seed = seed;
@@ -330,6 +360,7 @@ static void draw_case(struct fuzz_case *c, uint64_t seed) {
     draw_budget(c);
     draw_request(c);
     draw_kept(c);
+    draw_ranks(c);
 }
 
 static void close_case(struct fuzz_case *c) {
@@ -394,10 +425,10 @@ static void check_budgets(const struct fuzz_case *c, const struct ox_plan *plan,
     expect(plan->peak_bytes[OX_TIER_DEVICE] <= (budget->unified ? 0 : budget->device_bytes), "device over budget");
     expect(plan->peak_bytes[OX_TIER_HOST] <= budget->host_bytes, "host over budget");
     expect(plan->peak_bytes[OX_TIER_NVME] <= budget->nvme_bytes, "drives over budget");
-    if (cuts && budget->drive_bytes != NULL && budget->nvme_bytes > 0) {
+    if (cuts && budget->drive_bytes != NULL && budget->nvme_bytes > 0 && c->extent_count > 0) {
         const struct ox_store_config store = {
             .bytes_max = budget->drive_bytes, .speeds = budget->drive_speeds, .drive_count = budget->drive_count,
-            .extents = c->extents, .extent_count = 2 * c->table.chunk_count, .spool_bytes = plan->spool_bytes,
+            .extents = c->extents, .extent_count = c->extent_count, .spool_bytes = plan->spool_bytes,
             .spool_count = plan->spool_count, .generations = budget->generations};
         expect(ox_store_fits(&store) == OX_OK, "a drive is over its part");
     }
@@ -408,17 +439,17 @@ static void check_sums(const struct fuzz_case *c) {
     const struct ox_plan_budget *const budget = &c->in.budget;
     const struct ox_store_sums sums = ox_shard_extent_sums(&c->table);
     uint64_t bytes = 0, most = 0;
-    for (uint32_t i = 0; i < 2 * c->table.chunk_count; i++) {
+    for (uint32_t i = 0; i < c->extent_count; i++) {
         bytes += c->extents[i].bytes;
         most = ox_max_u64(most, c->extents[i].bytes);
     }
     expect(sums.bytes == bytes && sums.extent_bytes_max == most && sums.extent_count == 2 * c->table.chunk_count,
            "the sums of extents are not theirs");
-    for (uint64_t spool = 0; budget->drive_bytes != NULL && spool < 8; spool++) {
+    for (uint64_t spool = 0; budget->drive_bytes != NULL && c->extent_count > 0 && spool < 8; spool++) {
         const uint64_t spools[] = {spool * most, spool * OX_IO_ALIGN_BYTES, bytes / 8 / 4096 * 4096 * spool};
         const struct ox_store_config store = {
             .bytes_max = budget->drive_bytes, .speeds = budget->drive_speeds, .drive_count = budget->drive_count,
-            .extents = c->extents, .extent_count = sums.extent_count, .spool_bytes = spools, .spool_count = 3,
+            .extents = c->extents, .extent_count = c->extent_count, .spool_bytes = spools, .spool_count = 3,
             .generations = budget->generations};
         expect(!ox_store_surely_fits(&store, &sums) || ox_store_fits(&store) == OX_OK, "what surely fits does not");
     }
@@ -480,7 +511,7 @@ static void check_accepted(const struct fuzz_case *c, const struct choice *choic
 static bool request_is_invalid(const struct fuzz_case *c) {
     const struct ox_placement_request *const request = &c->request;
     const enum ox_tier tiers[] = {request->act_tier, request->weights_tier, request->state_tier, request->grad_tier};
-    bool invalid = request->tiles > c->in.model.micro_batches;
+    bool invalid = request->tiles > ox_plan_tiles_max(&c->in);
     for (int i = 0; i < 4; i++) {
         invalid |= tiers[i] == OX_TIER_NVME && c->in.budget.nvme_bytes == 0;
     }
