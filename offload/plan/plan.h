@@ -356,8 +356,11 @@ static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *inp
 }
 /* The tier from which a unit is gathered: compute memory, to which each rank has brought its slice; or host memory,
  * from which every device takes the slices of all ranks. */
+static inline bool ox_plan_shares_host(const struct ox_plan_input *input) {
+    return ox_plan_rank_count(input) > 1 && input->ranks.sharding == OX_SHARDING_SHARED;
+}
 static inline enum ox_tier ox_plan_gather_tier(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool shared = input->ranks.sharding == OX_SHARDING_SHARED;
+    const bool shared = ox_plan_shares_host(input);
     const bool in_host = input->table->shards[unit_idx].homes.weights != OX_TIER_DEVICE;
     return input->budget.unified || (shared && in_host) ? OX_TIER_HOST : OX_TIER_DEVICE;
 }

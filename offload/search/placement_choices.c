@@ -97,7 +97,7 @@ uint32_t ox_choice_kept_units(const struct ox_search *s) {
 }
 
 bool ox_choice_device_weights(const struct ox_search *s) {
-    return !s->in->budget.unified && s->request->weights_tier == OX_TIER_COUNT;
+    return !s->in->budget.unified && s->request->weights_tier == OX_TIER_COUNT && !ox_plan_shares_host(s->in);
 }
 
 /* A unit on the device has its weights, gradients and state there, which no request may contradict, and there is no

@@ -284,7 +284,7 @@ static void stay_in_memory(struct ox_search *s) {
 }
 
 static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
-    if (!s->in->budget.unified && candidate->device_weights) {
+    if (!s->in->budget.unified && candidate->device_weights && !ox_plan_shares_host(s->in)) {
         fill_tier(s, candidate, OX_TIER_DEVICE);
     }
     fill_tier(s, candidate, OX_TIER_HOST);
