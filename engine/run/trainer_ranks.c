@@ -58,8 +58,9 @@ static enum ox_status check_supported(const struct ox_config *config, uint32_t r
     if (config->reduction == OX_REDUCTION_LIBRARY) {
         return ox_fail(OX_E_CONFIG, "--reduction library: is not there yet; use fixed");
     }
-    if (ranks > 1 && !config->plan_only) {
-        return ox_fail(OX_E_CONFIG, "--ranks %u: several ranks are not there yet; give --ranks 1", ranks);
+    if (ranks > 1 && config->sharding == OX_SHARDING_CHOICE_NO_SHARD && config->nvme_count > 0) {
+        return ox_fail(OX_E_CONFIG, "--sharding no_shard: every rank keeps all state in memory, so there is nothing to "
+                       "keep on a drive; leave out --nvme, or choose another sharding");
     }
     return OX_OK;
 }

@@ -8,11 +8,14 @@
 #include "base/hash/hash.h"
 #include "base/pool.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct seat {
+    struct ox_engine *engine;
     struct ox_rank *rank;
+    uint32_t spool_first; /* its spool extents among those of all ranks */
     struct ox_step_input input;
     struct ox_first_failure failure; /* of the last call */
 };
@@ -22,6 +25,8 @@ struct ox_engine {
     struct ox_engine_plan *plan;
     struct ox_store *store;  /* NULL: none */
     struct ox_pool *threads; /* one for each rank; NULL with one rank */
+    struct ox_tee tee;
+    pthread_mutex_t tee_lock; /* one rank at a time calls it */
     uint32_t rank_count;
     struct ox_rank_times times[OX_COMM_RANKS_MAX]; /* of the last step */
     struct seat seats[];
@@ -116,6 +121,7 @@ static enum ox_status open_ranks(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
         const struct ox_engine_config config = part_of(engine, i);
+        engine->seats[i].engine = engine;
         status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, i), &engine->plan->whole,
                               &engine->seats[i].rank);
     }
@@ -158,6 +164,7 @@ enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_e
     engine->config = *config;
     engine->plan = *plan;
     engine->rank_count = rank_count;
+    pthread_mutex_init(&engine->tee_lock, NULL);
     *plan = NULL;
     enum ox_status status = open_ranks(engine);
     OX_TRY(status, connect_ranks(engine));
@@ -177,6 +184,7 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     for (uint32_t i = 0; i < engine->rank_count; i++) {
         ox_rank_close(&engine->seats[i].rank);
     }
+    pthread_mutex_destroy(&engine->tee_lock);
     ox_pool_close(&engine->threads);
     ox_store_close(&engine->store);
     ox_engine_plan_close(&engine->plan);
@@ -231,11 +239,32 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
                ? hash : ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
+/* The spool extents of all ranks, one rank behind another. */
+struct spool {
+    uint64_t *bytes;
+    uint32_t count;
+};
+
+static bool list_spool(struct ox_engine *engine, struct spool *out) {
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        engine->seats[i].spool_first = out->count;
+        out->count += engine->seats[i].rank->plan->train->spool_count;
+    }
+    out->bytes = calloc(ox_max_u64(out->count, 1), sizeof *out->bytes);
+    for (uint32_t i = 0; i < engine->rank_count && out->bytes != NULL; i++) {
+        const struct ox_plan *const plan = engine->seats[i].rank->plan->train;
+        memcpy(out->bytes + engine->seats[i].spool_first, plan->spool_bytes, plan->spool_count * sizeof *out->bytes);
+    }
+    return out->bytes != NULL;
+}
+
 static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id[2], bool create) {
     OX_ASSERT(engine->store == NULL && engine->config.nvme_count > 0 && engine->config.io != NULL);
     const struct ox_shard_table *const table = &engine->plan->whole;
     struct ox_extent_spec *const extents = calloc(2 * (size_t)table->chunk_count, sizeof *extents);
-    if (extents == NULL) {
+    struct spool spool = {0};
+    if (extents == NULL || !list_spool(engine, &spool)) {
+        free(extents);
         return ox_fail(OX_E_NOMEM, "store: no memory for %u extents", 2 * table->chunk_count);
     }
     ox_shard_extents(table, extents);
@@ -247,8 +276,8 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
         .drive_count = engine->config.nvme_count,
         .extents = extents,
         .extent_count = 2 * table->chunk_count,
-        .spool_bytes = engine->plan->train->spool_bytes,
-        .spool_count = engine->plan->train->spool_count,
+        .spool_bytes = spool.bytes,
+        .spool_count = spool.count,
         .run_id = {run_id[0], run_id[1]},
         .config_hash = geometry_hash(engine),
         .queue_depth = engine->config.queue_depth,
@@ -256,9 +285,10 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
     };
     enum ox_status status = create ? ox_store_create(&config, &engine->store)
                                    : ox_store_open(&config, &engine->store);
+    free(spool.bytes);
     free(extents);
     for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
-        status = ox_rank_connect_store(engine->seats[i].rank, engine->store);
+        status = ox_rank_connect_store(engine->seats[i].rank, engine->store, engine->seats[i].spool_first);
     }
     return status;
 }
@@ -298,7 +328,13 @@ uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx
     return engine->plan->whole.shards[unit_idx].chunk_count;
 }
 
-/* The rank that owns a chunk of a unit; *chunk_idx becomes its number among those of the rank. */
+/* Whether every rank has every chunk. */
+static bool has_copies(const struct ox_engine *engine) {
+    return engine->plan->input.ranks.sharding == OX_SHARDING_NONE;
+}
+
+/* The rank that owns a chunk of a unit, or the first of those that have a copy; *chunk_idx becomes its number among
+ * those of the rank. */
 static struct ox_rank *owner_of(const struct ox_engine *engine, uint32_t unit_idx, uint32_t *chunk_idx) {
     uint32_t i = 0;
     for (; *chunk_idx >= engine->seats[i].rank->plan->table.shards[unit_idx].chunk_count; i++) {
@@ -328,7 +364,11 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
     struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
     struct ox_chunk_view own = *view;
     own.first -= ox_slice_first(rank, unit_idx);
-    return ox_rank_chunk_put(rank, unit_idx, chunk_idx, &own);
+    enum ox_status status = ox_rank_chunk_put(rank, unit_idx, chunk_idx, &own);
+    for (uint32_t i = 1; i < engine->rank_count && has_copies(engine) && status == OX_OK; i++) {
+        status = ox_rank_chunk_put(engine->seats[i].rank, unit_idx, chunk_idx, &own);
+    }
+    return status;
 }
 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
@@ -384,7 +424,7 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
 
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out) {
-    for (uint32_t i = 0; i < engine->rank_count; i++) {
+    for (uint32_t i = 0; i < (has_copies(engine) ? 1 : engine->rank_count); i++) {
         const struct ox_rank *const rank = engine->seats[i].rank;
         const uint64_t begin = ox_slice_first(rank, unit_idx), end = begin + ox_slice_elems(rank, unit_idx);
         const uint64_t from = ox_max_u64(first, begin), past = ox_min_u64(first + count, end);
@@ -502,7 +542,6 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
     status = end_all(engine, status, ox_rank_end);
     for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
         struct ox_rank *const rank = engine->seats[i].rank;
-        const double *const losses = ox_rank_losses(rank);
         uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
         ox_rank_add_traffic(rank, out->traffic);
         ox_overlap_planned(rank, planned);
@@ -510,16 +549,32 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
             out->planned[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT] +=
                 planned[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT];
         }
-        for (uint32_t mb_idx = 0; mb_idx < rank->config.micro_batches; mb_idx++) {
-            out->loss_sum += losses[mb_idx];
-        }
+    }
+    const double *const losses = ox_rank_losses(first_rank(engine));
+    for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {
+        out->loss_sum += losses[mb_idx];
     }
     return status;
 }
 
+/* Shows a chunk of a rank as the chunk of the unit that it is. */
+static void show_chunk(void *context, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view) {
+    const struct seat *const seat = context;
+    struct ox_engine *const engine = seat->engine;
+    struct ox_chunk_view of_unit = *view;
+    of_unit.first += ox_slice_first(seat->rank, unit_idx);
+    const uint32_t before = seat->rank->plan->table.shards[unit_idx].chunk_first -
+                            engine->plan->whole.shards[unit_idx].chunk_first;
+    pthread_mutex_lock(&engine->tee_lock);
+    engine->tee.chunk(engine->tee.context, unit_idx, before + chunk_idx, &of_unit);
+    pthread_mutex_unlock(&engine->tee_lock);
+}
+
 void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
+    engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
     for (uint32_t i = 0; i < engine->rank_count; i++) {
-        ox_rank_tee(engine->seats[i].rank, tee);
+        const struct ox_tee of_rank = {.chunk = show_chunk, .context = &engine->seats[i]};
+        ox_rank_tee(engine->seats[i].rank, tee == NULL ? NULL : &of_rank);
     }
 }
 

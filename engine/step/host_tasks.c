@@ -54,7 +54,9 @@ static enum ox_status move_spooled(const struct task_run *run) {
     const struct ox_task *const task = run->task;
     const bool write = task->lane == OX_LANE_NVME_WRITE, grad = task->move == OX_MOVE_GRAD;
     const uint64_t bytes = ox_plan_move_bytes(&rank->plan->input, task);
-    const uint64_t width = grad ? bytes / (ox_grad_elems(rank, task->grad_idx) * (task->slot + 1)) : 1;
+    const uint64_t elems = !grad ? bytes : task->last ? ox_plan_grad_slice(&rank->plan->input, task->grad_idx)
+                                                      : ox_grad_elems(rank, task->grad_idx) * (task->slot + 1);
+    const uint64_t width = bytes / ox_max_u64(elems, 1);
     const uint64_t piece_bytes = grad ? rank->plan->table.chunk_elems * width : bytes;
     struct ox_transfers transfers = {.port = write ? rank->write_port : rank->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
@@ -63,8 +65,8 @@ static enum ox_status move_spooled(const struct task_run *run) {
         const uint64_t len = ox_min_u64(piece_bytes, bytes - from);
         status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
-            .extent_idx = grad ? ox_plan_spool_grad(run->plan, task->grad_idx)
-                               : ox_plan_spool_act(run->plan, task->unit_idx, task->mb_idx),
+            .extent_idx = rank->spool_first + (grad ? ox_plan_spool_grad(run->plan, task->grad_idx)
+                                                    : ox_plan_spool_act(run->plan, task->unit_idx, task->mb_idx)),
             .buffer = buffer + from,
             .spool_from = from,
             .spool_len = len,
@@ -114,7 +116,7 @@ static void decide(const struct task_run *run) {
     const double *const losses = view(run, OX_USE_LOSS).ptr;
     const uint32_t unit_count = rank->plan->input.model.unit_count;
     double loss = 0;
-    for (uint32_t i = 0; i < run->plan->micro_batches; i++) {
+    for (uint32_t i = 0; i < ox_plan_sums(&rank->plan->input).micro_batches; i++) {
         loss += losses[i];
     }
     const double norm = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(rank, unit_count)));

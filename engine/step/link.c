@@ -92,18 +92,24 @@ enum ox_status ox_link_meet(struct ox_rank *rank, const char *what) {
 
 /* ---- slices ------------------------------------------------------------------------------------------- */
 
-/* Bytes [cuts[r], cuts[r + 1]) of a vector of the unit belong to rank r; `width` is that of `elems` elements. */
+/* Rank r has bytes [at[r], at[r + 1]) of a vector. */
 struct cuts {
     uint64_t at[OX_COMM_RANKS_MAX + 1];
 };
 
-static void cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint64_t bytes, uint64_t elems, struct cuts *out) {
+/* Cuts a vector of the unit where its slices begin, with `width` bytes for every `elems` elements; one that is shorter
+ * than the unit ends after `past` elements. */
+static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint64_t width, uint64_t elems,
+                            uint64_t past) {
+    struct cuts cuts = {{0}};
     for (uint32_t i = 0; i <= rank->comm->count; i++) {
-        out->at[i] = ox_shard_cut(rank->whole, unit_idx, rank->comm->count, i) / elems * bytes;
+        const uint64_t cut = ox_shard_cut(rank->whole, unit_idx, rank->comm->count, i);
+        cuts.at[i] = ox_min_u64(cut, past) / elems * width;
     }
+    return cuts;
 }
 
-static void count(struct ox_rank *rank, enum ox_traffic_kind kind, const struct cuts *cuts) {
+static void count_gather(struct ox_rank *rank, enum ox_traffic_kind kind, const struct cuts *cuts) {
     const uint32_t ranks = rank->comm->count;
     const uint64_t own = cuts->at[rank->idx + 1] - cuts->at[rank->idx];
     ox_rank_count(rank, OX_LINK_PEER_IN, kind, cuts->at[ranks] - cuts->at[0] - own);
@@ -116,7 +122,7 @@ static void count_weights(struct ox_rank *rank, uint32_t unit_idx, const struct 
     if (!unified && ox_plan_gather_tier(&rank->plan->input, unit_idx) == OX_TIER_HOST) {
         ox_rank_count(rank, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, cuts->at[rank->comm->count] - cuts->at[0]);
     } else {
-        count(rank, OX_TRAFFIC_WEIGHTS, cuts);
+        count_gather(rank, OX_TRAFFIC_WEIGHTS, cuts);
     }
 }
 
@@ -124,9 +130,9 @@ static void count_weights(struct ox_rank *rank, uint32_t unit_idx, const struct 
 static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
                                    unsigned char *target) {
     char what[OX_COMM_WHAT_BYTES];
-    struct cuts cuts;
+    const struct cuts cuts =
+        cut_unit(rank, task->unit_idx, OX_HI_BYTES, 1, ox_unit_elems(rank, task->unit_idx));
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
-    cut_unit(rank, task->unit_idx, OX_HI_BYTES, 1, &cuts);
     const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
         .source = source, .target = target, .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
     if (status == OX_OK) {
@@ -149,11 +155,100 @@ static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan 
     return status;
 }
 
+/* Gathers doubles of the host in place, where each rank has its own. */
+static enum ox_status gather_doubles(struct ox_rank *rank, void *all, const struct cuts *cuts, const char *what) {
+    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
+        .source = (unsigned char *)all + cuts->at[rank->idx], .target = all, .cuts = cuts->at, .on_host = true,
+        .what = what});
+    if (status == OX_OK) {
+        count_gather(rank, OX_TRAFFIC_OTHER, cuts);
+    }
+    return status;
+}
+
+static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint32_t unit_idx) {
+    char what[OX_COMM_WHAT_BYTES];
+    const struct cuts cuts =
+        cut_unit(rank, unit_idx, sizeof(double), OX_GROUP_ELEMS, ox_unit_elems(rank, unit_idx));
+    snprintf(what, sizeof what, "square sums of unit %u", unit_idx);
+    return gather_doubles(rank, norms + ox_norm_partials_first(rank, unit_idx), &cuts, what);
+}
+
+static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
+    struct ox_sums sums = ox_plan_sums(&rank->plan->input);
+    struct cuts cuts = {{0}};
+    for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
+        cuts.at[sums.rank + 1] = cuts.at[sums.rank] + ox_sums_count(&sums) * sizeof(double);
+    }
+    return gather_doubles(rank, losses, &cuts, "losses");
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------ */
+
+/* How many parts have a lower number than `part`: these lie before the slices of its round. */
+static uint64_t parts_before(const struct ox_sums *sums, uint32_t part) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < part; i++) {
+        count += ox_sums_givers(sums, i);
+    }
+    return count;
+}
+
+/* Exchanges one part of each rank that has it: each slice of it goes to the rank whose slice it is. */
+static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    const struct ox_sums sums = ox_plan_sums(&rank->plan->input);
+    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[task->grad_idx];
+    const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
+    const uint64_t slice_bytes = cuts.at[rank->idx + 1] - cuts.at[rank->idx];
+    const unsigned char *const slots = view(rank, plan, task, OX_USE_SOURCE).ptr;
+    unsigned char *const parts = view(rank, plan, task, OX_USE_TARGET).ptr;
+    bool gives[OX_COMM_RANKS_MAX];
+    char what[OX_COMM_WHAT_BYTES];
+    struct ox_sums other = sums;
+    for (other.rank = 0; other.rank < other.ranks; other.rank++) {
+        gives[other.rank] = ox_sums_part_count(&other) > task->slot;
+    }
+    snprintf(what, sizeof what, "part %u of gradient %u", task->slot, task->grad_idx);
+    const enum ox_status status = ox_comm_exchange(rank->comm, &(struct ox_comm_exchange){
+        .source = gives[rank->idx] ? slots + task->slot * grad->elem_count * sizeof(float) : NULL,
+        .target = parts + parts_before(&sums, task->slot) * slice_bytes,
+        .cuts = cuts.at, .gives = gives, .on_host = rank->config.budget.unified, .what = what});
+    if (status == OX_OK) {
+        const uint64_t whole = cuts.at[rank->comm->count];
+        const uint64_t givers = ox_sums_givers(&sums, task->slot) - gives[rank->idx];
+        ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, givers * slice_bytes);
+        ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, gives[rank->idx] ? whole - slice_bytes : 0);
+    }
+    return status;
+}
+
+/* Gathers the finished sum of a gradient from the slices that ranks have added up, where every rank has a copy
+ * of the unit. */
+static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[task->grad_idx];
+    const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
+    char what[OX_COMM_WHAT_BYTES];
+    snprintf(what, sizeof what, "sum of gradient %u", task->grad_idx);
+    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
+        .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
+        .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
+    if (status == OX_OK) {
+        count_gather(rank, OX_TRAFFIC_GRADS, &cuts);
+    }
+    return status;
+}
+
 enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
     OX_ASSERT(rank->comm != NULL);
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
         return gather_weights(rank, plan, task);
+    case OX_MOVE_GRAD:
+        return task->last ? gather_sums(rank, plan, task) : exchange(rank, plan, task);
+    case OX_MOVE_PARTIALS:
+        return gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
+    case OX_MOVE_LOSSES:
+        return gather_losses(rank, view(rank, plan, task, OX_USE_TARGET).ptr);
     default:
         OX_ASSERT(!"moves nothing between ranks");
         return OX_E_CONFIG;

@@ -74,7 +74,8 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     if (run.unit->source.grad == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_SPOOL_READ,
-            .extent_idx = ox_plan_spool_grad(rank->plan->train, ox_unit_grad_idx(rank, run.unit->unit_idx)),
+            .extent_idx = rank->spool_first +
+                          ox_plan_spool_grad(rank->plan->train, ox_unit_grad_idx(rank, run.unit->unit_idx)),
             .buffer = run.grad,
             .spool_from = run.chunk.first * grad_width(rank),
             .spool_len = run.layout.numbers_bytes,
@@ -293,7 +294,8 @@ static const struct ox_task *task_ahead(const struct ox_rank *rank, const struct
                                         const struct ox_task *task) {
     const struct ox_task *const past = &plan->tasks[plan->task_count];
     for (const struct ox_task *next = task + 1; next < past && next->kind != OX_TASK_WRITTEN; next++) {
-        if (ox_task_updates_on_host(next) && ox_rank_works(rank, next)) {
+        const bool empty = ox_task_updates_on_host(next) && ox_slice_elems(rank, next->unit_idx) == 0;
+        if (ox_task_updates_on_host(next) && !empty && ox_rank_works(rank, next)) {
             const bool there = next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE];
             return there && ox_overlap_update_args(rank, next).hyper != NULL ? next : NULL;
         }
@@ -329,7 +331,7 @@ static void update_in_place(struct ox_rank *rank, const struct ox_unit_run *run,
 static enum ox_status run_unit(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                                const struct ox_unit_run *run) {
     uint64_t nonfinite_count = 0;
-    if (rank->stream != NULL) {
+    if (rank->stream != NULL && run->chunk_count > 0) { /* a slice may be empty */
         const struct ox_task *const next = task_ahead(rank, plan, task);
         ox_stream_begin(rank->stream, run);
         if (next != NULL) {

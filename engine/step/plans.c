@@ -306,9 +306,18 @@ static enum ox_status refuse(const struct ox_engine_plan *plan, uint64_t host, u
                    ox_size_text(host > 0 ? host * ranks : device, text), host > 0 ? "--host-mem" : "--device-mem");
 }
 
-/* Chooses for the first rank, which has the largest slices. Another rank may have a micro-batch more and lack memory:
- * then the choice is made again, as if there were less by that, and each time by twice as much more. */
-enum { CHOICES_MAX = 6 };
+/* Takes as much from a budget as some rank lacks, and at least so much that the first rank's plan changes. */
+static void reduce(const struct ox_engine_plan *plan, enum ox_tier tier, uint64_t lacking_bytes, uint64_t *bytes) {
+    if (lacking_bytes > 0) {
+        const uint64_t used = ox_engine_plan_peak_bytes(plan, tier);
+        const uint64_t left = *bytes > lacking_bytes ? *bytes - lacking_bytes : 0;
+        *bytes = ox_min_u64(left, used > OX_IO_ALIGN_BYTES ? used - OX_IO_ALIGN_BYTES : 0);
+    }
+}
+
+/* Chooses for the first rank, which has the largest slices and most leaves of the sums. Another rank may need more
+ * slots for its sums and lack memory: then the choice is made again, as if there were less by that. */
+enum { CHOICES_MAX = 16 };
 static enum ox_status choose_for_all(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_plan_budget budget = plan->input.budget;
     enum ox_status status = OX_OK;
@@ -324,8 +333,8 @@ static enum ox_status choose_for_all(const struct ox_engine_config *config, stru
             status = refuse(plan, host, device);
             break;
         }
-        plan->input.budget.host_bytes -= ox_min_u64(host << i, plan->input.budget.host_bytes);
-        plan->input.budget.device_bytes -= ox_min_u64(device << i, plan->input.budget.device_bytes);
+        reduce(plan, OX_TIER_HOST, host, &plan->input.budget.host_bytes);
+        reduce(plan, OX_TIER_DEVICE, device, &plan->input.budget.device_bytes);
         close_others(plan);
         close_plans(plan);
     }

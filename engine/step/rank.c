@@ -121,6 +121,8 @@ enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct 
     rank->whole = whole;
     rank->shape = ox_engine_shape(config);
     rank->batch_bytes = plan->input.model.batch_bytes;
+    const struct ox_sums sums = ox_plan_sums(&plan->input);
+    rank->loss_first = ox_sums_first(&sums);
     const enum ox_status status = open_parts(rank);
     if (status != OX_OK) {
         ox_rank_close(&rank);
@@ -178,8 +180,9 @@ static void register_slots(struct ox_rank *rank) {
     }
 }
 
-enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store) {
+enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store, uint32_t spool_first) {
     rank->store = store;
+    rank->spool_first = spool_first;
     enum ox_status status = ox_store_port_open(rank->store, &rank->read_port);
     OX_TRY(status, ox_store_port_open(rank->store, &rank->write_port));
     OX_TRY(status, ox_store_port_open(rank->store, &rank->chunk_slots.transfers.port));

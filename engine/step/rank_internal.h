@@ -10,6 +10,7 @@
 #include "kernels/comm/comm.h"
 #include "nvme/transfers.h"
 #include "offload/plan/cases.h"
+#include "offload/plan/sums.h"
 #include "offload/plan/tier.h"
 
 #ifdef __cplusplus
@@ -127,10 +128,12 @@ struct ox_rank {
     struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
     struct ox_stream *stream;                     /* NULL without a store */
     struct ox_chunk_slots chunk_slots;
+    uint32_t spool_first; /* its spool extents among those of all ranks */
     bool loading; /* between load_begin and load_commit: chunks go to the store too */
 
     /* the step that runs */
     struct ox_step_state step;
+    uint32_t loss_first;  /* how many losses of a step come before those of its micro-batches */
     bool *packed;         /* per micro-batch: some sequence has several documents */
     float *logits_buffer; /* device memory, while a step runs whose logits are requested */
     struct ox_rank_before before;
@@ -167,7 +170,7 @@ OX_MUST enum ox_status ox_rank_open(const struct ox_engine_config *config, const
                                     const struct ox_shard_table *whole, struct ox_rank **out);
 void ox_rank_close(struct ox_rank **rank);
 /* Opens the rank's ports and its optimizer's stream. The store outlives the rank. */
-OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store);
+OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store, uint32_t spool_first);
 
 /* ---- a step: engine/step/step.c ---- */
 
@@ -183,7 +186,7 @@ OX_MUST enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status 
 void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out);
 void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
-/* The losses of the rank's micro-batches in the last step or evaluation. */
+/* The losses of all micro-batches of the last step or evaluation. */
 const double *ox_rank_losses(const struct ox_rank *rank);
 struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
 

@@ -92,7 +92,7 @@ static enum ox_status issue_head(const struct issue *is) {
         .dx = view_if(is, OX_USE_DX),
         .grads = sum_slot(is, OX_USE_GRAD, unit->grad_idx),
         .grads_table = sum_slot(is, OX_USE_GRAD_HEAD, unit->table_grad_idx),
-        .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->task->mb_idx,
+        .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->rank->loss_first + is->task->mb_idx,
         .loss_scale = rank->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? rank->logits_buffer : NULL,
     };
@@ -144,6 +144,30 @@ static enum ox_status issue_fold(const struct issue *is) {
         .target = target != NULL ? target : sum, .a = sum, .b = sum + count, .count = count});
 }
 
+/* Adds the parts of the rank's slice in the order of the tree's top, on a stack of parts. The lowest one, or the task's
+ * target, has the sum in the end. */
+static enum ox_status issue_sum_parts(const struct issue *is) {
+    const struct ox_sums all = ox_plan_sums(&is->rank->plan->input);
+    const uint64_t count = ox_plan_grad_cut(&is->rank->plan->input, is->task->grad_idx);
+    float *const parts = view(is, OX_USE_GRAD).ptr, *const target = view_if(is, OX_USE_TARGET);
+    float *stack[2 * OX_COMM_RANKS_MAX];
+    struct ox_run run = {.ops = &is->rank->ops, .lane = is->lane};
+    struct ox_sums sums = all;
+    uint32_t depth = 0, left = ox_sums_parts(&all) - 1; /* additions that remain */
+    for (sums.rank = 0; sums.rank < sums.ranks && count > 0; sums.rank++) {
+        for (uint32_t part = 0; part < ox_sums_part_count(&sums); part++) {
+            stack[depth++] = parts + ox_sums_place(&all, sums.rank, part) * count;
+            for (uint32_t i = ox_sums_top_folds(&sums, ox_sums_part(&sums, part)); i > 0; i--, depth--, left--) {
+                float *const lower = stack[depth - 2];
+                OX_RUN(&run, add, .target = left == 1 && target != NULL ? target : lower, .a = lower,
+                       .b = stack[depth - 1], .count = count);
+            }
+        }
+    }
+    OX_ASSERT(count == 0 || (depth == 1 && left == 0));
+    return run.status;
+}
+
 static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {
     struct ox_rank *const rank = is->rank;
     enum ox_status status = OX_OK;
@@ -172,12 +196,16 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         status = OX_QUEUE(&rank->ops, is->lane, add, &(struct ox_op_add){
             .target = view(is, OX_USE_GRAD).ptr, .a = view(is, OX_USE_GRAD).ptr,
             .b = view(is, OX_USE_GRAD_HEAD).ptr,
-            .count = ox_grad_elems(rank, rank->plan->input.model.grads[is->task->grad_idx].addend)});
+            .count = ox_plan_grad_slice(&rank->plan->input,
+                                        rank->plan->input.model.grads[is->task->grad_idx].addend)});
+        break;
+    case OX_TASK_SUM_PARTS:
+        status = issue_sum_parts(is);
         break;
     case OX_TASK_REDUCE:
         status = OX_QUEUE(&rank->ops, is->lane, square_sums, &(struct ox_op_square_sums){
             .partials = view(is, OX_USE_TARGET).ptr, .grad = view(is, OX_USE_GRAD).ptr,
-            .count = ox_unit_elems(rank, is->task->unit_idx), .grad_bf16 = rank->config.grad_bf16});
+            .count = ox_slice_elems(rank, is->task->unit_idx), .grad_bf16 = rank->config.grad_bf16});
         break;
     case OX_TASK_UPDATE:
         status = ox_optim_issue(rank, is->plan, is->task, is->lane);
@@ -185,7 +213,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
     case OX_TASK_GRAD_PACK:
         status = OX_QUEUE(&rank->ops, is->lane, bf16_pack, &(struct ox_op_bf16_pack){
             .out = view(is, OX_USE_TARGET).ptr, .in = view(is, OX_USE_SOURCE).ptr,
-            .count = ox_grad_elems(rank, is->task->grad_idx)});
+            .count = ox_plan_grad_slice(&rank->plan->input, is->task->grad_idx)});
         break;
     default:
         OX_ASSERT(!"not a task of the compute lane");
@@ -210,7 +238,11 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
     if (is->task->move == OX_MOVE_BATCH) {
         source += is->task->mb_idx * is->rank->batch_bytes;
     } else if (is->task->move == OX_MOVE_PARTIALS) {
-        target += ox_norm_partials_first(is->rank, is->task->unit_idx) * sizeof(double);
+        target += (ox_norm_partials_first(is->rank, is->task->unit_idx) +
+                   ox_slice_first(is->rank, is->task->unit_idx) / OX_GROUP_ELEMS) * sizeof(double);
+    } else if (is->task->move == OX_MOVE_LOSSES) {
+        target += is->rank->loss_first * sizeof(double);
+        source += is->rank->loss_first * sizeof(double);
     }
     if (state == NULL) {
         return copy(is, target, source, bytes, done);

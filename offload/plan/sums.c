@@ -1,6 +1,7 @@
 #include "offload/plan/sums.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
 
@@ -28,14 +29,14 @@ static uint32_t node_count(const struct ox_sums *sums, uint32_t first, uint32_t 
 
 /* The first micro-batch of a leaf, within the step. */
 static uint32_t leaf_first(const struct ox_sums *sums, uint32_t leaf) {
-    return (uint32_t)((uint64_t)sums->micro_batches * leaf / sums->groups);
+    return (uint32_t)ox_div_up((uint64_t)sums->micro_batches * leaf, sums->groups);
 }
 
 struct ox_sum_node ox_sums_leaves(const struct ox_sums *sums) {
     OX_ASSERT(sums->rank < sums->ranks && sums->ranks <= sums->groups && sums->groups <= sums->micro_batches);
     const uint64_t groups = sums->groups;
-    return (struct ox_sum_node){(uint32_t)(groups * sums->rank / sums->ranks),
-                                (uint32_t)(groups * (sums->rank + 1) / sums->ranks)};
+    return (struct ox_sum_node){(uint32_t)ox_div_up(groups * sums->rank, sums->ranks),
+                                (uint32_t)ox_div_up(groups * (sums->rank + 1), sums->ranks)};
 }
 
 uint32_t ox_sums_first(const struct ox_sums *sums) {
@@ -50,8 +51,8 @@ uint32_t ox_sums_count(const struct ox_sums *sums) {
 /* ---- micro-batches -------------------------------------------------------------------------------- */
 
 uint32_t ox_sums_leaf(const struct ox_sums *sums, uint32_t mb_idx) {
-    const uint64_t past = (uint64_t)ox_sums_first(sums) + mb_idx + 1;
-    return (uint32_t)((past * sums->groups - 1) / sums->micro_batches);
+    const uint64_t at = (uint64_t)ox_sums_first(sums) + mb_idx;
+    return (uint32_t)(at * sums->groups / sums->micro_batches);
 }
 
 bool ox_sums_begins_leaf(const struct ox_sums *sums, uint32_t mb_idx) {

@@ -3,8 +3,9 @@
  * The micro-batches of a step are cut into `groups` leaves of successive micro-batches. Each leaf is summed by itself,
  * from zero, in ascending order. Then leaves are joined in a tree: a node of leaves [a, b) splits at a + the largest
  * power of two below b - a, and its sum is that of its left side plus that of its right side. A rank has successive
- * leaves. The largest nodes that lie within them are its parts, which it sums alone; the top of the tree, over the
- * parts of all ranks, joins them.
+ * leaves; where shares are not whole, earlier ones are larger, so that the first rank has most to do. The largest nodes
+ * that lie within a rank's leaves are its parts, which it sums alone; the top of the tree, over the parts of all ranks,
+ * joins them.
  *
  * A rank follows the tree with a stack of sums, the slots of an accumulator: a leaf is summed in the slot above those
  * of all nodes that are still to be joined, and as long as the two topmost slots are the two sides of a node, the upper

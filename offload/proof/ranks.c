@@ -29,8 +29,8 @@ static bool same_models(const struct ox_plan_input *a, const struct ox_plan_inpu
 
 /* How many of the step's micro-batches come before those of a rank: all of the groups before its own. */
 static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t rank_idx) {
-    const uint64_t groups = ranks->sum_groups, before = groups * rank_idx / ranks->count;
-    return ranks->micro_batches * before / groups;
+    const uint64_t groups = ranks->sum_groups, before = (groups * rank_idx + ranks->count - 1) / ranks->count;
+    return (ranks->micro_batches * before + groups - 1) / groups;
 }
 
 /* Checks the input of one rank, which must be one of `count`. */

@@ -10,18 +10,23 @@ struct tree {
     uint32_t count;
 };
 
+/* Where shares are not whole, earlier ones are larger. */
+static uint64_t quotient_up(uint64_t total, uint64_t count) {
+    return (total + count - 1) / count;
+}
+
 static struct tree tree_of(const struct ox_plan_input *input, uint64_t rank_idx) {
     const struct ox_plan_ranks *const ranks = &input->ranks;
     const uint64_t leaves = ranks->sum_groups > 1 ? ranks->sum_groups : 1, count = ranks->count > 1 ? ranks->count : 1;
     return (struct tree){.micro_batches = ranks->micro_batches > 0 ? ranks->micro_batches : input->model.micro_batches,
-                         .leaves = leaves, .first = leaves * rank_idx / count,
-                         .past = leaves * (rank_idx + 1) / count};
+                         .leaves = leaves, .first = quotient_up(leaves * rank_idx, count),
+                         .past = quotient_up(leaves * (rank_idx + 1), count)};
 }
 
 /* The first micro-batch of a leaf, counted from the rank's first. */
 static int64_t begin_of(const struct tree *tree, uint64_t leaf) {
-    return (int64_t)(tree->micro_batches * leaf / tree->leaves) -
-           (int64_t)(tree->micro_batches * tree->first / tree->leaves);
+    return (int64_t)quotient_up(tree->micro_batches * leaf, tree->leaves) -
+           (int64_t)quotient_up(tree->micro_batches * tree->first, tree->leaves);
 }
 
 /* Where a node of several leaves is split. */

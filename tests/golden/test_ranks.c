@@ -6,6 +6,12 @@
 #include <stdio.h>
 
 enum { GROUPS = 8 };
+static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD, OX_SHARDING_STATE,
+                                             OX_SHARDING_SHARED, OX_SHARDING_NONE};
+
+static const char *const sharding_names[] = {[OX_SHARDING_FULL] = "full_shard", [OX_SHARDING_STEP] = "shard_grad_op",
+                                             [OX_SHARDING_GRAD] = "zero2", [OX_SHARDING_STATE] = "zero1",
+                                             [OX_SHARDING_NONE] = "no_shard", [OX_SHARDING_SHARED] = "shared"};
 
 static struct harness_run run_of(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
@@ -35,11 +41,41 @@ static void check_eval(const struct golden *golden) {
     }
 }
 
+static void check_ranks(const struct golden *golden, const struct harness_place *place, enum ox_sharding sharding,
+                        const struct outcome *expected) {
+    static const uint32_t counts[] = {2, 3, 4, 8};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct harness_run run = run_of(golden);
+        struct outcome outcome;
+        char name[160];
+        run.sum_groups = GROUPS;
+        run.ranks = counts[i];
+        run.sharding = sharding;
+        snprintf(name, sizeof name, "%u ranks, %s, %s", run.ranks, sharding_names[sharding], place->name);
+        golden_train(golden, &run, place, FEW_STEPS, &outcome);
+        outcome_check_same(name, expected, &outcome);
+        outcome_close(&outcome);
+    }
+}
+
 static void check(const char *name) {
     struct golden golden;
+    struct outcome expected;
     golden_open(name, &golden);
     golden.micro_batches = GROUPS;
+    struct harness_run run = run_of(&golden);
+    run.sum_groups = GROUPS;
     check_eval(&golden);
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (size_t i = 0; i < sizeof shardings / sizeof *shardings; i++) {
+        check_ranks(&golden, &harness_in_memory, shardings[i], &expected);
+    }
+    for (size_t i = 0; harness_places[i].name != NULL; i++) {
+        const enum ox_sharding sharding = shardings[i % (sizeof shardings / sizeof *shardings)];
+        check_ranks(&golden, &harness_places[i],
+                    sharding == OX_SHARDING_NONE && harness_places[i].store ? OX_SHARDING_FULL : sharding, &expected);
+    }
+    outcome_close(&expected);
     golden_close(&golden);
 }
 

@@ -280,7 +280,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .queue_depth = 8,
         .chaos_seed = place->chaos_seed,
     };
-    config.request.tiles = config.request.tiles > run->micro_batches ? run->micro_batches : config.request.tiles;
+    const uint32_t tiles_max = run->micro_batches / (run->ranks == 0 ? 1 : run->ranks);
+    config.request.tiles = config.request.tiles > tiles_max ? tiles_max : config.request.tiles;
     if (place->store) {
         config.nvme_folders = out->folders;
         config.nvme_bytes = out->bytes;
@@ -296,10 +297,16 @@ static void tighten(struct ox_engine_config *config) {
     struct ox_engine_config smallest = *config;
     struct ox_engine_plan *plan = NULL;
     smallest.request = (struct ox_placement_request){
-        .tiles = config->micro_batches, .act_tier = NVME, .weights_tier = NVME, .state_tier = NVME, .grad_tier = NVME};
+        .tiles = config->micro_batches / (config->ranks == 0 ? 1 : config->ranks),
+        .act_tier = NVME, .weights_tier = NVME, .state_tier = NVME, .grad_tier = NVME};
     REQUIRE_OK(ox_engine_plan_open(&smallest, &plan));
-    config->budget.device_bytes = plan->train->peak_bytes[OX_TIER_DEVICE] / 4 * 5;
-    config->budget.host_bytes = plan->train->peak_bytes[OX_TIER_HOST] / 4 * 5;
+    const uint32_t ranks = ox_plan_rank_count(&plan->input);
+    config->budget.device_bytes = config->budget.host_bytes = 0;
+    for (uint32_t i = 0; i < ranks; i++) {
+        const uint64_t *const peaks = ox_engine_plan_at(plan, i)->train->peak_bytes;
+        config->budget.device_bytes = ox_max_u64(config->budget.device_bytes, peaks[OX_TIER_DEVICE] / 4 * 5);
+        config->budget.host_bytes = ox_max_u64(config->budget.host_bytes, peaks[OX_TIER_HOST] / 4 * 5 * ranks);
+    }
     ox_engine_plan_close(&plan);
 }
 

@@ -28,10 +28,10 @@ static bool choose(struct plan_sample *s, uint64_t seed) {
 
 /* The micro-batches of a rank: those of its sum groups. */
 static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks) {
-    const uint64_t first = (uint64_t)ranks->sum_groups * ranks->idx / ranks->count;
-    const uint64_t past = (uint64_t)ranks->sum_groups * (ranks->idx + 1) / ranks->count;
-    return (uint32_t)(ranks->micro_batches * past / ranks->sum_groups -
-                      ranks->micro_batches * first / ranks->sum_groups);
+    const uint64_t first = ox_div_up((uint64_t)ranks->sum_groups * ranks->idx, ranks->count);
+    const uint64_t past = ox_div_up((uint64_t)ranks->sum_groups * (ranks->idx + 1), ranks->count);
+    return (uint32_t)(ox_div_up(ranks->micro_batches * past, ranks->sum_groups) -
+                      ox_div_up(ranks->micro_batches * first, ranks->sum_groups));
 }
 
 /* Makes the sample that of one rank, with its slices of `whole`. */
@@ -81,8 +81,8 @@ static uint64_t expected_grads_in(const struct plan_sample *s) {
     const uint64_t groups = s->in.ranks.sum_groups, ranks = s->in.ranks.count;
     uint64_t parts = 0, elems = 0;
     for (uint64_t i = 0; i < ranks; i++) {
-        const uint64_t past = groups * (i + 1) / ranks;
-        for (uint64_t at = groups * i / ranks; i != s->in.ranks.idx && at < past; parts++) {
+        const uint64_t past = ox_div_up(groups * (i + 1), ranks);
+        for (uint64_t at = ox_div_up(groups * i, ranks); i != s->in.ranks.idx && at < past; parts++) {
             uint64_t block = 1;
             while (at % (2 * block) == 0 && (at + 2 * block <= past || (past == groups && at + block < past))) {
                 block *= 2;

@@ -21,7 +21,7 @@ static void draw(float values[MB_MAX], uint64_t seed) {
 static float leaf_sum(const float *values, uint32_t micro_batches, uint32_t groups, uint32_t leaf) {
     float sum = 0;
     for (uint32_t i = 0; i < micro_batches; i++) {
-        if (i >= micro_batches * leaf / groups && i < micro_batches * (leaf + 1) / groups) {
+        if (i * groups / micro_batches == leaf) {
             sum += values[i];
         }
     }
@@ -134,22 +134,26 @@ static void test_all(void) {
     CHECK(differ_from_chain > 100);
 }
 
-/* Seven leaves on three ranks by hand: the tree is ((0 1)(2 3))((4 5) 6). */
+/* Seven leaves on three ranks by hand: the tree is ((0 1)(2 3))((4 5) 6), and the ranks have 3, 2 and 2 leaves. */
 static void test_by_hand(void) {
-    static const struct ox_sum_node parts[3][2] = {{{0, 2}}, {{2, 4}}, {{4, 7}}};
+    static const struct {
+        struct ox_sum_node leaves;
+        uint32_t folds;
+    } parts[3][2] = {{{{0, 2}, 0}, {{2, 3}, 0}}, {{{3, 4}, 2}, {{4, 5}, 0}}, {{{5, 6}, 1}, {{6, 7}, 2}}};
     for (uint32_t rank = 0; rank < 3; rank++) {
         const struct ox_sums sums = {14, 7, 3, rank};
-        CHECK(ox_sums_part_count(&sums) == 1);
-        const struct ox_sum_node part = ox_sums_part(&sums, 0);
-        CHECK(part.first == parts[rank][0].first && part.past == parts[rank][0].past);
-        CHECK(ox_sums_count(&sums) == (rank == 2 ? 6 : 4));
-        CHECK(ox_sums_top_folds(&sums, part) == rank - (rank == 2));
+        CHECK(ox_sums_part_count(&sums) == 2 && ox_sums_count(&sums) == (rank == 0 ? 6 : 4));
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct ox_sum_node part = ox_sums_part(&sums, i);
+            CHECK(part.first == parts[rank][i].leaves.first && part.past == parts[rank][i].leaves.past);
+            CHECK(ox_sums_top_folds(&sums, part) == parts[rank][i].folds);
+        }
     }
-    const struct ox_sums last = {14, 7, 3, 2}, middle = {10, 5, 2, 1};
-    CHECK(ox_sums_slots(&last, 0, 6) == 2 && ox_sums_slot(&last, 2) == 1 && ox_sums_slot(&last, 4) == 1);
-    CHECK(ox_sums_folds(&last, 3) == 1 && ox_sums_folds(&last, 5) == 1);
-    /* leaves 2, 3, 4 of ((0 1)(2 3)) 4: the parts are (2 3) and 4 */
-    CHECK(ox_sums_part_count(&middle) == 2 && ox_sums_part(&middle, 1).first == 4);
+    /* the second half of eight leaves: ((4 5)(6 7)), a part of its own */
+    const struct ox_sums half = {16, 8, 2, 1};
+    CHECK(ox_sums_part_count(&half) == 1 && ox_sums_slots(&half, 0, 8) == 3);
+    CHECK(ox_sums_slot(&half, 2) == 1 && ox_sums_slot(&half, 4) == 1 && ox_sums_slot(&half, 6) == 2);
+    CHECK(ox_sums_folds(&half, 3) == 1 && ox_sums_folds(&half, 5) == 0 && ox_sums_folds(&half, 7) == 2);
 }
 
 int main(void) {
