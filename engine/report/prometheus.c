@@ -56,6 +56,23 @@ static void by_lane(FILE *out, const char *name, const double seconds[OX_LANE_CO
     }
 }
 
+/* Where there are several ranks, what each did in the last step. */
+static void print_ranks(FILE *out, const struct ox_step_result *result) {
+    static const struct {
+        const char *name, *help;
+    } gauges[] = {{"rank_busy_seconds", "Time in which a rank computed in the last step."},
+                  {"rank_stall_seconds", "Time in which its compute lane waited for its others."},
+                  {"rank_peer_wait_seconds", "Time in which its calls waited for other ranks."}};
+    for (unsigned k = 0; k < sizeof gauges / sizeof *gauges && result->rank_count > 1; k++) {
+        heading(out, gauges[k].name, "gauge", gauges[k].help);
+        for (uint32_t i = 0; i < result->rank_count; i++) {
+            const struct ox_rank_times *const rank = &result->ranks[i];
+            fprintf(out, "offload_%s{rank=\"%u\"} ", gauges[k].name, i);
+            print_number(out, k == 0 ? rank->busy_seconds : k == 1 ? rank->wait_seconds : rank->peer_wait_seconds);
+        }
+    }
+}
+
 static void print_all(FILE *out, const struct ox_prometheus *p) {
     const struct ox_step_report *const last = &p->last;
     const double wall = last->wall_seconds;
@@ -81,6 +98,7 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
             }
         }
     }
+    print_ranks(out, &last->result);
     if (p->eval.tokens > 0) {
         gauge(out, "eval_loss", p->eval.loss, "Mean loss per token of the last evaluation.");
         gauge(out, "eval_step", (double)p->eval.step, "Step of the last evaluation.");

@@ -175,11 +175,23 @@ static void test_prometheus(void) {
         ox_prometheus_step(prometheus, &report);
     }
     REQUIRE_OK(ox_file_read(path, BYTES_MAX, &text, &bytes));
+    CHECK(strstr(text, "rank") == NULL); /* there is one */
     CHECK(value_of(text, "offload_steps_total") == 3 && value_of(text, "offload_tokens_total") == 300);
     CHECK(value_of(text, "offload_steps_skipped_total") == 1 && value_of(text, "offload_loss") == 2.25);
     CHECK(isinf(value_of(text, "offload_grad_norm")) && value_of(text, "offload_eval_loss") == 1.25);
     CHECK(value_of(text, "offload_link_bytes_total{link=\"h2d\",kind=\"weights\"}") == 3005);
     CHECK(value_of(text, "offload_lane_busy_seconds_total{lane=\"compute\"}") == 0.75);
+    check_lines(text);
+    free(text);
+    static const struct ox_rank_times times[] = {{3, 0.5, 0.25, 0.125}, {2, 0.75, 0, 0.0625}};
+    struct ox_step_report several = report_of(4);
+    several.result.rank_count = 2;
+    several.result.ranks = times;
+    ox_prometheus_step(prometheus, &several);
+    REQUIRE_OK(ox_file_read(path, BYTES_MAX, &text, &bytes));
+    CHECK(value_of(text, "offload_rank_busy_seconds{rank=\"1\"}") == 0.75);
+    CHECK(value_of(text, "offload_rank_stall_seconds{rank=\"0\"}") == 0.25);
+    CHECK(value_of(text, "offload_rank_peer_wait_seconds{rank=\"1\"}") == 0.0625);
     check_lines(text);
     free(text);
     ox_prometheus_close(&prometheus);
