@@ -168,11 +168,6 @@ static enum ox_status refuse(struct ox_search *s) {
 static enum ox_status check_device_request(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
     const char *const asked = request->device_units > 0 ? "--device-state-units" : "--state-tier device";
-    if (ox_plan_shares_host(s->in) && (request->device_units > 0 || request->state_tier == OX_TIER_DEVICE ||
-                                       request->weights_tier == OX_TIER_DEVICE)) {
-        return ox_fail(OX_E_CONFIG, "--sharding shared: devices take the weights of all ranks from host memory; leave "
-                       "out --weights-tier device, --state-tier device and --device-state-units");
-    }
     if (request->state_tier != OX_TIER_DEVICE && request->grad_tier == OX_TIER_DEVICE) {
         return ox_fail(OX_E_CONFIG, "--grads-tier device: a finished gradient stays on the device only for an "
                        "optimizer that runs there; add --state-tier device, or use host or nvme");

@@ -347,13 +347,6 @@ static void draw_ranks(struct fuzz_case *c) {
         REQUIRE_OK(ox_plan_table_open(&whole, ranks, &c->table));
         ox_shard_table_close(&whole);
         c->request.tiles = (uint32_t)ox_min_u64(c->request.tiles, ox_plan_tiles_max(&c->in));
-        if (ox_plan_shares_host(&c->in)) {
-            enum ox_tier *const tiers[] = {&c->request.weights_tier, &c->request.state_tier, &c->request.grad_tier};
-            for (int i = 0; i < 3; i++) {
-                *tiers[i] = *tiers[i] == OX_TIER_DEVICE ? OX_TIER_HOST : *tiers[i];
-            }
-            c->request.device_units = 0;
-        }
     }
     list_extents(c);
 }

@@ -308,15 +308,10 @@ static bool check_planner(struct plan_sample *s, uint64_t seed, uint32_t *over) 
     s->request.tiles = (uint32_t)ox_min_u64(s->request.tiles, ox_plan_tiles_max(&s->in));
     s->in.budget.host_bytes *= 2;
     s->in.budget.device_bytes *= 2;
-    if (ox_plan_shares_host(&s->in) && s->request.state_tier == OX_TIER_DEVICE) {
-        CHECK(s->in.budget.unified ||
-              ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_E_CONFIG);
-        s->request.state_tier = OX_TIER_COUNT;
-    }
-    s->request.device_units = ox_plan_shares_host(&s->in) ? 0 : s->request.device_units;
+    const bool asked = s->request.state_tier == OX_TIER_DEVICE || s->request.device_units > 0;
     const bool fits = ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_OK;
     for (uint32_t i = 0; i < s->table.unit_count && fits; i++) {
-        CHECK(!ox_plan_shares_host(&s->in) || s->table.shards[i].homes.weights != OX_TIER_DEVICE);
+        CHECK(asked || !ox_plan_shares_host(&s->in) || s->table.shards[i].homes.weights != OX_TIER_DEVICE);
     }
     struct box box = {.count = ranks.count};
     box.tables[0] = s->table;
