@@ -87,6 +87,9 @@ isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 # run time, but compiling for it needs its headers; without them, cudnn_absent.c takes its place.
 CUDNN_C := $(addprefix kernels/cuda/,cudnn.c cudnn_graph.c cudnn_library.c cudnn_plan.c)
 CUDNN_0 := kernels/cuda/cudnn_absent.c
+# So is NCCL.
+NCCL_C  := $(addprefix kernels/comm/nccl/,nccl.c library.c)
+NCCL_0  := kernels/comm/nccl/absent.c
 CUDA_C  := $(filter-out $(CUDNN_C) $(CUDNN_0),$(wildcard kernels/cuda/*.c))
 CUDA_CU := $(wildcard kernels/cuda/*.cu)
 SIMT_CU := $(wildcard tests/simt/*.cu)
@@ -171,7 +174,8 @@ NVCC_FLAGS_adam := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
 # The plugin reports which GPUs it has code for; tests/unit/kernels/test_cuda_build.c compares that with its contents.
 BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120
-CUDA_O  := $(patsubst %.c,$(OBJ)/%.o,$(CUDA_C) $(if $(filter 1,$(HAVE_CUDNN)),$(CUDNN_C),$(CUDNN_0))) \
+CUDA_O  := $(patsubst %.c,$(OBJ)/%.o,$(CUDA_C) $(if $(filter 1,$(HAVE_CUDNN)),$(CUDNN_C),$(CUDNN_0)) \
+             $(if $(filter 1,$(HAVE_NCCL)),$(if $(filter-out 0,$(nccl)),$(NCCL_C),$(NCCL_0)),$(NCCL_0))) \
            $(CUDA_CU:%.cu=$(OBJ)/%.o)
 
 # The versioned file name under which the program opens cuBLASLt at run time.
@@ -186,6 +190,11 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.c Makefile $(CONFIG)
 	@echo "  CC      $<"
 	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"$(BUILT_FOR)"' \
 	    -DOX_CUBLASLT='"$(notdir $(CUBLASLT))"' -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+
+$(OBJ)/kernels/comm/nccl/%.o: kernels/comm/nccl/%.c Makefile $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	$(Q)$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
@@ -203,7 +212,7 @@ $(B)/liboffload_mpi.so: kernels/comm/mpi/wire.c Makefile $(CONFIG)
 # The CUDA sources compiled by the host's compiler for the emulated runtime of tests/simt.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
               -Wno-unknown-pragmas -Itests/simt -x c++
-SIMT_C  := $(filter-out %/blas_library.c %/cudnn_library.c,$(CUDA_C) $(CUDNN_C))
+SIMT_C  := $(filter-out %/blas_library.c %/cudnn_library.c %/nccl/library.c,$(CUDA_C) $(CUDNN_C) $(NCCL_C))
 SIMT_O  := $(SIMT_C:%.c=$(OBJ)/simt/%.o) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
 
 $(B)/liboffload_simt.so: $(SIMT_O)

@@ -3,6 +3,7 @@
 #ifndef OX_KERNELS_CUDA_H
 #define OX_KERNELS_CUDA_H
 
+#include "kernels/comm/nccl/nccl.h"
 #include "kernels/ops.h"
 
 #include <stdbool.h>
@@ -52,6 +53,10 @@ struct ox_cuda_device_info {
     char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
     char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and the reason */
 };
+
+/* What endpoints of NCCL are opened with (kernels/comm/comm.h). OX_E_COMM with what to install where the plugin was
+ * built without it; whether there is a library shows when a rank opens. */
+OX_MUST enum ox_status ox_cuda_nccl(struct ox_device *device, const struct ox_nccl_ops **out);
 OX_MUST enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out);
 
 /* Compares the algorithms chosen for a linear layer's GEMMs with all that cuBLASLt offers for them, each timed alone on
@@ -80,7 +85,7 @@ enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raise it whenever anything that crosses the border changes, device.h, ops.h and base/lane.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 10 };
+enum { OX_CUDA_PLUGIN_VERSION = 11 };
 
 /* The plugin's only symbol of its own, "ox_cuda_plugin". The plugin takes everything of base/ from the program. */
 struct ox_cuda_plugin {
@@ -93,6 +98,7 @@ struct ox_cuda_plugin {
     void (*about)(struct ox_cuda_plugin_info *); /* all but the path */
     enum ox_status (*linear_search)(struct ox_device *, const struct ox_op_linear_forward *,
                                     const struct ox_op_linear_backward *, struct ox_cuda_search *);
+    const struct ox_nccl_ops *(*nccl)(void); /* returns NULL where it was built without NCCL */
 };
 
 #ifdef __cplusplus

@@ -127,6 +127,13 @@ enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_o
     return plugin_of(device)->linear_search(device, forward, backward, search);
 }
 
+enum ox_status ox_cuda_nccl(struct ox_device *device, const struct ox_nccl_ops **out) {
+    *out = plugin_of(device)->nccl();
+    return *out != NULL ? OX_OK
+                        : ox_fail(OX_E_COMM, "NCCL: the CUDA plugin was built without its headers; install NCCL "
+                                  "(libnccl-dev) and build with `make nccl=1`");
+}
+
 enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out) {
     return plugin_of(device)->facts(device, out);
 }

@@ -190,6 +190,21 @@ OX_MUST enum ox_status ox_comm_mpi_world(const char *plugin_path, uint32_t *proc
 OX_MUST enum ox_status ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_local_config *config,
                                         struct ox_comm **out);
 
+/* ---- nccl: memory of GPUs, one rank on each ---------------------------------------------------------- */
+
+struct ox_nccl_ops;
+struct ox_comm_nccl_config {
+    struct ox_device *device;          /* of this rank, closed after the endpoint */
+    const struct ox_nccl_ops *library; /* ox_cuda_nccl of that device (kernels/cuda.h) */
+    struct ox_comm_limits limits;
+};
+
+/* Puts NCCL over a local or mpi endpoint, which it takes over unless it fails: calls with memory of the device go
+ * through the library, all others as before. All ranks call it, each from a thread of its own. OX_E_COMM with what to
+ * install where there is no fitting library. The last channel of `meet` is used while ranks open and revive. */
+OX_MUST enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
+                                         struct ox_comm **out);
+
 /* ---- decorators, for tests: each takes an endpoint over, unless it fails, and closes it -------------------------- */
 
 /* Sleeps at random before and after every call, by seed, rank and turn. */

@@ -12,6 +12,8 @@
 /* How long an own failure may be on its way to the process that orders events, before this process ends by itself. */
 enum { RAISE_MS = 5000 };
 
+static const struct ox_comm_ops group_ops;
+
 static struct ox_comm_endpoint *endpoint_of(struct ox_comm *comm) {
     return (struct ox_comm_endpoint *)comm;
 }
@@ -371,6 +373,24 @@ static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv
         pthread_cond_broadcast(&group->channels[OX_COMM_CHANNEL_LINK].moved);
     }
     return leave(self, status);
+}
+
+enum ox_status ox_comm_endpoint_agree(struct ox_comm *comm, const struct ox_comm_post *post) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    OX_ASSERT(comm->ops == &group_ops);
+    enter(self);
+    const enum ox_status status = arrive(self, OX_COMM_CHANNEL_LINK, post, "");
+    if (status == OX_OK) {
+        self->group->copying &= ~(UINT64_C(1) << comm->rank);
+    }
+    return leave(self, status);
+}
+
+enum ox_status ox_comm_endpoint_match(struct ox_comm *comm, const struct ox_comm_post *post) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    OX_ASSERT(comm->ops == &group_ops);
+    enter(self);
+    return leave(self, match(self, post, NULL));
 }
 
 static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {

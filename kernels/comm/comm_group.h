@@ -84,6 +84,11 @@ void ox_comm_group_close(struct ox_comm_group *group);
 OX_MUST enum ox_status ox_comm_endpoints_open(struct ox_comm_group *group, const struct ox_comm_local_config *config,
                                               struct ox_comm **out);
 
+/* What a backend needs that moves the bytes itself: all ranks come to a call of all, or both sides to a transfer, and
+ * agree about it; control endpoints only, no decorators. */
+OX_MUST enum ox_status ox_comm_endpoint_agree(struct ox_comm *comm, const struct ox_comm_post *post);
+OX_MUST enum ox_status ox_comm_endpoint_match(struct ox_comm *comm, const struct ox_comm_post *post);
+
 /* The caller of these holds the lock. */
 void ox_comm_group_apply(struct ox_comm_group *group, const struct ox_comm_event *event, const void *payload);
 void ox_comm_group_submit(struct ox_comm_group *group, const struct ox_comm_event *event, const void *payload);

@@ -69,6 +69,9 @@ OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struc
                                            const struct ox_op_linear_backward *backward,
                                            struct ox_cuda_search *search);
 
+/* Communication through NCCL; NULL in a build without its headers. */
+const struct ox_nccl_ops *ox_cuda_nccl_ops(void);
+
 /* dbias of a linear_backward. */
 OX_MUST enum ox_status ox_cuda_column_sums(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op);
 

@@ -306,4 +306,5 @@ const struct ox_cuda_plugin ox_cuda_plugin = {
     .facts = facts,
     .about = about,
     .linear_search = ox_cuda_blas_search,
+    .nccl = ox_cuda_nccl_ops,
 };

@@ -384,6 +384,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return simt_note(simt_health());
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    const std::lock_guard<std::mutex> guard(event->lock);
+    return event->done < event->recorded ? cudaErrorNotReady : simt_health();
+}
+
 static cudaError_t time_of(cudaEvent_t event, uint64_t *out_ns) {
     const std::lock_guard<std::mutex> guard(event->lock);
     *out_ns = event->done_ns;

@@ -11,12 +11,14 @@ BEGIN {
     room("base", "base/prng")
     room("nvme", "base base/hash base/prng")
     room("cpu_optim", "base")
-    room("kernels", "base kernels/cpu/cpu.h")
+    room("kernels", "base kernels/cpu/cpu.h kernels/comm/nccl/nccl.h")
     room("kernels/cpu", "base kernels")
     room("kernels/cuda", "base kernels")
     # Communication and offload move bytes and compute nothing: of kernels they need the device alone.
-    room("kernels/comm", "base base/hash kernels/device.h kernels/comm/mpi/plugin.h")
+    room("kernels/comm", "base base/hash kernels/device.h kernels/comm/mpi/plugin.h" \
+        " kernels/comm/nccl/nccl.h")
     room("kernels/comm/mpi", "base kernels/comm")
+    room("kernels/comm/nccl", "base kernels kernels/cuda/cuda_device.h")
     room("offload/plan", "base nvme kernels/device.h")
     # The proof reads a plan as data and shares no code with the builder.
     room("offload/proof", "base offload/plan/plan.h")

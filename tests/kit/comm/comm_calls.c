@@ -46,6 +46,8 @@ static void counters(struct comm_rank *rank) {
         after[i].in_bytes -= before[i].in_bytes;
         after[i].out_bytes -= before[i].out_bytes;
         after[i].calls -= before[i].calls;
+        after[i].call_ns -= before[i].call_ns;
+        after[i].wait_ns -= before[i].wait_ns;
         CHECK(after[i].call_ns >= after[i].wait_ns);
     }
     const uint64_t peers = rank->count - 1;

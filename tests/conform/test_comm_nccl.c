@@ -1,0 +1,109 @@
+/* Communication between ranks through the emulated NCCL: the cases of every backend, with memory of emulated GPUs; and
+ * the library's own sums. */
+#include "tests/kit/comm/comm_cases.h"
+#include "tests/kit/device/simt_kit.h"
+
+#include <string.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { RANKS_MOST = 2 };
+#else
+enum { RANKS_MOST = 4 };
+#endif
+
+static const struct simt *simt;
+
+struct opening {
+    struct ox_comm *control;
+    struct ox_comm_nccl_config config;
+    struct ox_comm *out;
+    enum ox_status status;
+};
+
+static void *open_main(void *context) {
+    struct opening *const opening = context;
+    opening->status = ox_comm_nccl_open(opening->control, &opening->config, &opening->out);
+    return NULL;
+}
+
+/* Each rank opens in a thread of its own. */
+static void open_nccl(struct comm_world *world, const struct ox_comm_limits *limits) {
+    struct opening openings[OX_COMM_RANKS_MAX];
+    pthread_t threads[OX_COMM_RANKS_MAX];
+    struct ox_comm *controls[OX_COMM_RANKS_MAX];
+    const struct ox_comm_local_config config = {.count = world->count, .limits = *limits};
+    REQUIRE_OK(ox_comm_local_open(&config, controls));
+    for (uint32_t r = 0; r < world->count; r++) {
+        openings[r] = (struct opening){.control = controls[r],
+                                       .config = {.device = world->devices[r], .limits = *limits}};
+        REQUIRE_OK(ox_cuda_nccl(world->devices[r], &openings[r].config.library));
+        pthread_create(&threads[r], NULL, open_main, &openings[r]);
+    }
+    for (uint32_t r = 0; r < world->count; r++) {
+        pthread_join(threads[r], NULL);
+        CHECK(openings[r].status == OX_OK);
+        world->comms[r] = openings[r].out;
+    }
+}
+
+/* Small whole numbers, whose sums are exact in any order; slices alike, and a last one that is shorter. */
+static void add_up(struct comm_rank *rank) {
+    for (uint32_t uneven = 0; uneven < 2; uneven++) {
+        uint64_t cuts[OX_COMM_RANKS_MAX + 1] = {0};
+        for (uint32_t r = 0; r < rank->count; r++) {
+            cuts[r + 1] = cuts[r] + sizeof(float) * (r + 1 == rank->count && uneven ? 3 : 100);
+        }
+        const uint64_t total = cuts[rank->count] / sizeof(float), first = cuts[rank->rank] / sizeof(float);
+        const uint64_t own_bytes = cuts[rank->rank + 1] - cuts[rank->rank];
+        struct comm_block source, target;
+        float values[OX_COMM_RANKS_MAX * 100], sums[100];
+        for (uint64_t i = 0; i < total; i++) {
+            values[i] = (float)(i * (rank->rank + 1));
+        }
+        comm_block_open(rank, false, total * sizeof(float), &source);
+        comm_block_open(rank, false, own_bytes, &target);
+        comm_block_write(&source, 0, values, total * sizeof(float));
+        CHECK(ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
+            .source = (const float *)source.at, .target = (float *)target.at, .cuts = cuts, .what = "sums"}) == OX_OK);
+        comm_block_read(&target, 0, sums, own_bytes);
+        int wrong = 0;
+        for (uint64_t i = 0; i < own_bytes / sizeof(float); i++) {
+            wrong += sums[i] != (float)((first + i) * (rank->count * (rank->count + 1) / 2));
+        }
+        CHECK(wrong == 0);
+        comm_block_close(&source);
+        comm_block_close(&target);
+    }
+}
+
+static void run(uint32_t count) {
+    struct comm_world world;
+    memset(&world, 0, sizeof world);
+    world.name = "nccl";
+    world.count = world.local = count;
+    world.open = open_nccl;
+    for (uint32_t r = 0; r < count; r++) {
+        const struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};
+        REQUIRE_OK(ox_cuda_device_open(&config, &world.devices[r]));
+    }
+    comm_cases_calls(&world);
+    comm_cases_random(&world, 40, count);
+    comm_cases_failures(&world);
+    comm_cases_faults(&world, 3);
+    comm_world_open(&world, 0, 0);
+    comm_each(&world, add_up, NULL, NULL);
+    comm_world_close(&world);
+    for (uint32_t r = 0; r < count; r++) {
+        ox_device_close(&world.devices[r]);
+    }
+}
+
+int main(void) {
+    simt = simt_open();
+    simt->set_delay(1, 50000);
+    for (uint32_t count = 1; count <= RANKS_MOST; count++) {
+        run(count);
+    }
+    CHECK(simt->device_bytes() == 0);
+    return test_end();
+}
