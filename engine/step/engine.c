@@ -55,8 +55,9 @@ static void run_share(void *context, uint32_t idx, uint32_t count) {
     ox_first_failure_note(&seat->failure, all->fn(seat, all->context));
 }
 
-/* Returns the first failure of any rank. One that was aborted, by a stop or because another rank failed, counts only if
- * nothing else did. */
+/* Returns the first failure of any rank. The ranks know it, where it ended what they did together, and its text names
+ * its rank; a rank that then failed too has only that text. One that was aborted, by a stop or because another rank
+ * failed, counts only if nothing else did. */
 static enum ox_status first_failure(const struct ox_engine *engine) {
     const struct seat *found = NULL;
     for (uint32_t i = 0; i < engine->rank_count; i++) {
@@ -68,10 +69,12 @@ static enum ox_status first_failure(const struct ox_engine *engine) {
             found = seat;
         }
     }
-    if (found == NULL || engine->rank_count == 1 || found->failure.status == OX_E_ABORTED) {
+    if (found == NULL || found->failure.status == OX_E_ABORTED) {
         return found == NULL ? OX_OK : ox_first_failure_result(&found->failure);
     }
-    return ox_fail(found->failure.status, "rank %u: %s", found->rank->idx, found->failure.text);
+    const enum ox_status cause = ox_comm_cause(found->rank->comm);
+    return cause != OX_OK ? cause
+                          : ox_fail(found->failure.status, "rank %u: %s", found->rank->idx, found->failure.text);
 }
 
 static enum ox_status run_all(struct ox_engine *engine, rank_fn *fn, void *context) {

@@ -17,7 +17,7 @@ static struct ox_view view(const struct ox_rank *rank, const struct ox_plan *pla
 }
 
 void ox_link_abort(struct ox_rank *rank, enum ox_status status) {
-    if (rank->comm != NULL && status != OX_OK && !rank->step.stopped) {
+    if (rank->comm != NULL && status != OX_OK && status != OX_E_ABORTED) {
         char text[OX_ERROR_TEXT_BYTES];
         memcpy(text, ox_error_text(), sizeof text);
         ox_comm_abort(rank->comm, status, text);
