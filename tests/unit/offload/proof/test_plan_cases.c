@@ -2,7 +2,9 @@
  * is refused. Every bit of every task's mask is flipped, in a sample of plans; those flips that let no task work or
  * rest where it did not before change nothing and are left out. The cases are listed here once more, as facts, and the
  * proof must cover these and no others. */
+#include "base/bytes.h"
 #include "offload/plan/cases.h"
+#include "offload/plan/sums.h"
 #include "offload/proof/proof.h"
 #include "tests/kit/plan/plan_sample.h"
 #include "tests/kit/test.h"
@@ -14,6 +16,7 @@ enum { SAMPLES = 320, EVERY = 10, BITS = 16 };
 struct tally {
     uint64_t plans, overlapped, made, found, harmless;
     uint64_t speculative, in_memory, device, one_generation; /* of the plans, those with such updates or stores */
+    uint64_t ranks; /* and those for one of several ranks */
 };
 
 /* ---- the cases ------------------------------------------------------------------------------------- */
@@ -205,6 +208,21 @@ static void count_plan(const struct plan_sample *s, const struct ox_plan *plan, 
     tally->in_memory += ox_plan_may_stay_in_memory(&s->in);
     tally->device += plan->counts_buf != OX_NONE;
     tally->one_generation += s->in.budget.nvme_bytes > 0 && s->in.budget.generations == 1;
+    tally->ranks += s->in.ranks.count > 1;
+}
+
+/* Makes every other sample whose conditions are flipped the first of several ranks. */
+static void divide(struct plan_sample *s, uint64_t seed) {
+    if (seed % (2 * EVERY) != 0) {
+        return;
+    }
+    s->in.ranks = plan_sample_ranks(seed);
+    const struct ox_sums sums = ox_plan_sums(&s->in);
+    s->in.model.micro_batches = ox_sums_count(&sums);
+    s->request.tiles = (uint32_t)ox_min_u64(s->request.tiles, ox_plan_tiles_max(&s->in));
+    struct ox_shard_table whole = s->table;
+    REQUIRE_OK(ox_plan_table_open(&whole, &s->in.ranks, &s->table));
+    ox_shard_table_close(&whole);
 }
 
 int main(void) {
@@ -212,6 +230,7 @@ int main(void) {
     for (uint64_t seed = 1; seed <= SAMPLES; seed++) {
         struct plan_sample s;
         plan_sample_draw(&s, seed);
+        divide(&s, seed);
         struct ox_plans plans = {0};
         s.request.may_stay_in_memory = seed % 2 == 0;
         const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
@@ -233,13 +252,14 @@ int main(void) {
         ox_shard_table_close(&s.table);
     }
     printf("%llu of %llu wrong conditions found in %llu plans (%llu overlap, %llu update in backward, %llu may stay in "
-           "memory, %llu update on the device, %llu have one generation); %llu change no case\n",
+           "memory, %llu update on the device, %llu have one generation, %llu are of ranks); %llu change no case\n",
            (unsigned long long)tally.found, (unsigned long long)tally.made, (unsigned long long)tally.plans,
            (unsigned long long)tally.overlapped, (unsigned long long)tally.speculative,
            (unsigned long long)tally.in_memory, (unsigned long long)tally.device,
-           (unsigned long long)tally.one_generation, (unsigned long long)tally.harmless);
+           (unsigned long long)tally.one_generation, (unsigned long long)tally.ranks,
+           (unsigned long long)tally.harmless);
     CHECK(tally.found == tally.made && tally.made > 10000);
     CHECK(tally.overlapped > 10 && tally.speculative > 5 && tally.in_memory > 2 && tally.device > 1);
-    CHECK(tally.one_generation > 5);
+    CHECK(tally.one_generation > 5 && tally.ranks > 10);
     return test_end();
 }
