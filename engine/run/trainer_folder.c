@@ -212,13 +212,19 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
 
 /* ---- deletion ---------------------------------------------------------------------------------------- */
 
+/* Whether this is the trace of a rank after the first, "trace-1.bin". */
+static bool is_rank_trace(const char *name) {
+    const size_t digits = strncmp(name, "trace-", 6) == 0 ? strspn(name + 6, "0123456789") : 0;
+    return digits > 0 && strcmp(name + 6 + digits, ".bin") == 0;
+}
+
 static bool is_run_file(const char *name) {
     for (unsigned i = 0; i < RUN_FILE_COUNT; i++) {
         if (strcmp(name, run_files[i]) == 0) {
             return true;
         }
     }
-    return false;
+    return is_rank_trace(name);
 }
 
 /* Whether the path lies in what ox_run_clear removes. */
@@ -272,10 +278,10 @@ enum ox_status ox_run_clear(const char *output_dir) {
     enum ox_status status = OX_OK;
     for (const char *name = ""; status == OX_OK && name != NULL;) {
         status = ox_folder_next(folder, output_dir, &name);
-        const bool board = status == OX_OK && name != NULL && ox_tensorboard_is_ours(name);
-        if (status == OX_OK && name != NULL && (board || ox_checkpoint_is_ours(output_dir, name))) {
+        const bool file = status == OX_OK && name != NULL && (ox_tensorboard_is_ours(name) || is_rank_trace(name));
+        if (status == OX_OK && name != NULL && (file || ox_checkpoint_is_ours(output_dir, name))) {
             status = ox_path_join(output_dir, name, path);
-            if (status == OX_OK && board) {
+            if (status == OX_OK && file) {
                 unlink(path);
             } else if (status == OX_OK) {
                 status = ox_folder_remove(path);

@@ -5,10 +5,12 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/pool.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -581,16 +583,46 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
     }
 }
 
-/* ---- the trace: of the first rank ---------------------------------------------------------------------- */
+/* ---- the trace: a file for each rank --------------------------------------------------------------------- */
+
+/* "trace.bin" of the first rank is "trace-1.bin" of the next. */
+static void name_trace(const char *path, uint32_t rank, char out[OX_PATH_BYTES]) {
+    const char *const slash = strrchr(path, '/'), *const dot = strrchr(path, '.');
+    const size_t stem = dot != NULL && (slash == NULL || dot > slash) ? (size_t)(dot - path) : strlen(path);
+    snprintf(out, OX_PATH_BYTES, "%.*s-%u%s", (int)stem, path, rank, path + stem);
+}
 
 enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing_config *config) {
-    return ox_rank_trace(first_rank(engine), config);
+    const uint32_t count = engine->rank_count;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        struct ox_rank *const rank = engine->seats[i].rank;
+        struct ox_tracing_config of_rank = *config;
+        char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES];
+        if (count > 1) {
+            snprintf(title, sizeof title, "rank %u of %u, %s", i, count, config->title);
+            of_rank.title = title;
+            of_rank.bytes_max /= count;
+        }
+        if (i > 0) {
+            name_trace(config->path, i, path);
+            of_rank.path = path;
+            const bool alike = rank->plan->train->task_count == first_rank(engine)->plan->train->task_count;
+            of_rank.predicted = alike ? config->predicted : NULL;
+        }
+        status = ox_rank_trace(rank, &of_rank);
+    }
+    return status;
 }
 
 void ox_engine_trace_pause(struct ox_engine *engine, bool pause) {
-    ox_rank_trace_pause(first_rank(engine), pause);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_trace_pause(engine->seats[i].rank, pause);
+    }
 }
 
 void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uint64_t step, uint64_t begin_ns) {
-    ox_rank_trace_span(first_rank(engine), span, step, begin_ns);
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
+        ox_rank_trace_span(engine->seats[i].rank, span, step, begin_ns);
+    }
 }

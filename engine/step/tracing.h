@@ -22,7 +22,8 @@ struct ox_tracing_config {
     const struct ox_sim *predicted; /* its last run was the training plan; NULL: no predictions */
 };
 
-/* Begins to record, between steps, until ox_engine_close. */
+/* Begins to record, between steps, until ox_engine_close. Each rank after the first has a file of its own beside
+ * `path`, "trace-1.bin" for "trace.bin"; bytes_max is for all together. */
 OX_MUST enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing_config *config);
 
 /* Pauses the recording between steps, or continues it. */

@@ -37,7 +37,8 @@ static void check_colours(const char *html) {
 static void train(const char *folder, unsigned steps, const char *words) {
     struct sys_args args;
     sys_args_begin(&args, "train");
-    sys_args_add(&args, "--max-seq-length 32 --batch-size 2 --gradient-accumulation-steps 2 --tiles 2 "
+    sys_args_add(&args, strstr(words, "--ranks") != NULL ? "" : "--tiles 2");
+    sys_args_add(&args, "--max-seq-length 32 --batch-size 2 --gradient-accumulation-steps 2 "
                         "--device-mem 64MiB --host-mem 128MiB --chunk-elems 2048 --weights-tier nvme --state-tier nvme "
                         "--compute-threads 1 --optimizer-threads 1 --eval-windows 4 --save-steps 0");
     sys_args_word(&args, "--model");
@@ -180,6 +181,15 @@ static void test_recording(const char *run) {
 }
 
 /* A ring that holds little more than one step keeps the newest steps. */
+/* Each rank has a file, in which every task of every step is found. */
+static void test_ranks(const char *run) {
+    train(run, STEPS, "--eval-steps 1 --trace on --ranks 2 --sharding full_shard");
+    check_recording(test_pathf("%s/trace.bin", "run"), true);
+    check_recording(test_pathf("%s/trace-1.bin", "run"), true);
+    train(run, STEPS, "--eval-steps 0");
+    CHECK(files_count(run, "trace", ".bin") == 0);
+}
+
 static void test_small_ring(const char *run) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
@@ -414,6 +424,7 @@ int main(void) {
     drive = files_make_folder("drive");
     const char *const run = test_path("run");
     test_recording(run);
+    test_ranks(run);
     test_small_ring(run);
     train(run, STEPS, "--eval-steps 0 --trace on");
     test_report(run);
