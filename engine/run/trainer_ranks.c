@@ -79,15 +79,16 @@ static enum ox_sharding sharding_of(enum ox_sharding_choice choice) {
     return shardings[choice];
 }
 
-static enum ox_status pick_count(const struct ox_trainer *trainer, uint32_t *out) {
+static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     const struct ox_config *const config = &trainer->config;
-    const struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
     const bool here = engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes > 0;
     const uint64_t most = config->sum_groups > 0 ? config->sum_groups : engine->micro_batches;
     uint32_t devices = 1;
     enum ox_status status = strcmp(config->ranks, "1") == 0 ? OX_OK : device_count(trainer, &devices);
     *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)strtoull(config->ranks, NULL, 10)
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
+    engine->cuda_count = here ? devices : 0;
     OX_TRY(status, check_count(trainer, *out, devices));
     OX_TRY(status, check_supported(config, *out));
     return status;

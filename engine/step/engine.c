@@ -119,18 +119,26 @@ static struct ox_engine_config part_of(const struct ox_engine *engine, uint32_t 
     config.compute_threads = (uint32_t)ox_max_u64(1, config.compute_threads / engine->rank_count);
     config.optimizer_threads = (uint32_t)ox_max_u64(1, config.optimizer_threads / engine->rank_count);
     config.chaos_seed += config.chaos_seed == 0 ? 0 : idx;
+    config.cuda.device_idx += config.cuda_count > 0 ? idx % config.cuda_count : 0;
     return config;
 }
 
 static enum ox_status open_ranks(struct ox_engine *engine) {
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < engine->rank_count; i++) {
         const struct ox_engine_config config = part_of(engine, i);
         engine->seats[i].engine = engine;
-        status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, i), &engine->plan->whole,
-                              &engine->seats[i].rank);
+        const enum ox_status status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, i), &engine->plan->whole,
+                                                   &engine->seats[i].rank);
+        if (status != OX_OK && engine->rank_count > 1) {
+            char text[OX_ERROR_TEXT_BYTES];
+            snprintf(text, sizeof text, "%s", ox_error_text());
+            return ox_fail(status, "rank %u: %s", i, text);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
     }
-    return status;
+    return OX_OK;
 }
 
 /* Lets the ranks reach each other, and gives each a thread. */

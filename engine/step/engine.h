@@ -55,6 +55,7 @@ struct ox_engine_config {
     enum ox_isa isa;
     const volatile sig_atomic_t *stop; /* not 0 aborts the loading of weights; may be NULL */
     struct ox_cuda_config cuda; /* the GPU, if that is the device; its path outlives the engine */
+    uint32_t cuda_count; /* so many GPUs from that one on are given to the ranks in turn; 0: that one alone */
     uint64_t chaos_seed; /* not 0 (tests): random delays on every lane, and poisoned transient memory in each step */
 };
 

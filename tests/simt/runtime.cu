@@ -35,13 +35,15 @@ simt_counters simt_counted;
 
 enum { RUNTIME_VERSION = 13000 };
 
-/* A test of the whole program says with OX_SIMT_DEVICES how many there are. */
-static int devices_at_start() {
-    const char *const text = std::getenv("OX_SIMT_DEVICES");
-    return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : 1;
+/* A test of the whole program says with OX_SIMT_DEVICES how many devices there are, and with OX_SIMT_LOST_DEVICE which
+ * of them another process holds. */
+static int setting(const char *name, int otherwise) {
+    const char *const text = std::getenv(name);
+    return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : otherwise;
 }
 
-static std::atomic<int> device_count{devices_at_start()}, driver_version{RUNTIME_VERSION}, capability{90};
+static const int lost_device = setting("OX_SIMT_LOST_DEVICE", -1);
+static std::atomic<int> device_count{setting("OX_SIMT_DEVICES", 1)}, driver_version{RUNTIME_VERSION}, capability{90};
 static std::atomic<bool> same_host_pointer{true};
 static std::atomic<uint64_t> calls_to_failure{0}, pieces_to_break{0}, delay_seed{0}, delay_ns_max{0};
 static std::atomic<bool> broken{false};
@@ -189,6 +191,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
@@ -229,6 +232,9 @@ cudaError_t cudaGetDeviceCount(int *count) {
 cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= device_count) {
         return simt_note(cudaErrorInvalidDevice);
+    }
+    if (device == lost_device) {
+        return simt_note(cudaErrorDevicesUnavailable);
     }
     current_device = device;
     return simt_note(simt_health());

@@ -188,6 +188,26 @@ static void test_auto_ranks(void) {
     CHECK(count == 1);
 }
 
+/* Each rank has a GPU of its own: two ranks need the second one, with which they leave what one rank leaves. */
+static void test_ranks(void) {
+    setenv("OX_SIMT_DEVICES", "2", 1);
+    begin("single", "--dtype fp32 --sum-groups 2", false);
+    sys_run_well(&args, &process);
+    begin("pair", "--dtype fp32 --sum-groups 2 --ranks 2", false);
+    sys_run_well(&args, &process);
+    check_same("single", "pair");
+    setenv("OX_SIMT_LOST_DEVICE", "1", 1);
+    begin("lost", "--dtype fp32 --sum-groups 2 --ranks 2", false);
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 1);
+    CHECK(strstr(process.outcome.err, "offload: rank 1: GPU, choosing the device: ") != NULL);
+    begin("first", "--dtype fp32 --sum-groups 2 --ranks 1", false);
+    sys_run_well(&args, &process);
+    check_same("single", "first");
+    unsetenv("OX_SIMT_LOST_DEVICE");
+    unsetenv("OX_SIMT_DEVICES");
+}
+
 int main(void) {
     const char *const program = place_program("with", true), *const lonely_program = place_program("without", false);
     model_path = sys_write_model("llama");
@@ -197,6 +217,7 @@ int main(void) {
     test_same_bits();
     test_resume();
     test_auto_ranks();
+    test_ranks();
     check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
     check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
