@@ -34,9 +34,12 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     uint64_t bytes = 0;
-    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-        const bool state = kind == OX_TRAFFIC_WEIGHTS || kind == OX_TRAFFIC_STATE;
-        bytes += plan->train->traffic[OX_LINK_NVME_WRITE][kind] / (state ? persist_steps(trainer) : 1);
+    for (uint32_t i = 0; i < ox_plan_rank_count(&plan->input); i++) {
+        const struct ox_plan *const train = ox_engine_plan_at(plan, i)->train;
+        for (int kind = 0; train != NULL && kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            const bool state = kind == OX_TRAFFIC_WEIGHTS || kind == OX_TRAFFIC_STATE;
+            bytes += train->traffic[OX_LINK_NVME_WRITE][kind] / (state ? persist_steps(trainer) : 1);
+        }
     }
     return (struct ox_wear){
         .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),

@@ -74,9 +74,9 @@ struct ox_engine_plan {
     struct ox_plan_grad *grads;
     uint32_t *stages;
 };
-/* The plan of a rank. */
+/* The plan of a rank. Where nothing fits only the first rank has a plan, which stands for all. */
 static inline const struct ox_engine_plan *ox_engine_plan_at(const struct ox_engine_plan *plan, uint32_t rank) {
-    return rank == 0 ? plan : &plan->others[rank - 1];
+    return rank == 0 || plan->others == NULL ? plan : &plan->others[rank - 1];
 }
 
 /* If nothing fits the budget, returns OX_E_CONFIG, and *out is the nearest plan that exists (train alone), for its
@@ -85,6 +85,8 @@ OX_MUST enum ox_status ox_engine_plan_open(const struct ox_engine_config *config
 void ox_engine_plan_close(struct ox_engine_plan **plan);
 /* Bytes of a tier that the largest of its plans needs. */
 uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_tier tier);
+/* Bytes of a tier that all ranks need together. */
+uint64_t ox_engine_plan_all_bytes(const struct ox_engine_plan *plan, enum ox_tier tier);
 
 /* The simulator's setup for a plan of this configuration, whose `machine` may not be NULL. */
 struct ox_sim_setup;

@@ -407,3 +407,10 @@ uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_ti
     return bytes;
 }
 
+uint64_t ox_engine_plan_all_bytes(const struct ox_engine_plan *plan, enum ox_tier tier) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < ox_plan_rank_count(&plan->input); i++) {
+        bytes += ox_engine_plan_peak_bytes(ox_engine_plan_at(plan, i), tier);
+    }
+    return bytes;
+}

@@ -449,6 +449,12 @@ static void test_persist(const char *drive) {
     const double most = amount_after(out, "wear: the drive, were the state written every step, writes ");
     CHECK(most == often && strstr(out, "by prediction, then as often as costs 2 % of the measured time") != NULL);
     CHECK(rare > 0 && often > 6 * rare && often < 8 * rare);
+    begin_train("--max-steps 100 --persist-steps 1 --dry-run --chunk-elems 2048 --ranks 2 "
+                "--gradient-accumulation-steps 2");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    const double both = amount_after(out, "wear: the drive writes ");
+    CHECK(both > 0.9 * often && both < 1.1 * often);
     begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run");
     sys_run_well(&args, &process);
     CHECK(strstr(out, "--persist-steps 7 has no effect: part of the state lives on the drives") != NULL);
