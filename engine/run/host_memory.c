@@ -18,17 +18,26 @@ static uint64_t spared(uint64_t usable, uint64_t beside_bytes) {
     return usable - ox_min_u64(usable, ox_max_u64(usable / 8, beside_bytes));
 }
 
+/* Memory of the devices of all ranks. */
+static uint64_t devices_bytes(const struct ox_host_claim *claim) {
+    const uint64_t ranks = ox_max_u64(claim->ranks, 1);
+    return claim->device_bytes > UINT64_MAX / 2 / ranks ? UINT64_MAX / 2 : claim->device_bytes * ranks;
+}
+
 uint64_t ox_default_host_bytes(const struct ox_host_claim *claim) {
     struct ox_memory memory;
     ox_memory_read("", &memory);
     const uint64_t bytes = spared(memory.usable, claim->beside_bytes);
-    return bytes - ox_min_u64(bytes, claim->device_bytes);
+    return bytes - ox_min_u64(bytes, devices_bytes(claim));
 }
 
 static void name_budgets(const struct ox_host_claim *claim, char *text, size_t text_bytes) {
-    char host[OX_SIZE_TEXT_BYTES], device[OX_SIZE_TEXT_BYTES];
+    char host[OX_SIZE_TEXT_BYTES], size[OX_SIZE_TEXT_BYTES], ranks[32] = "", device[sizeof size + sizeof ranks];
+    if (claim->ranks > 1) {
+        snprintf(ranks, sizeof ranks, " for each of %u ranks", claim->ranks);
+    }
     ox_size_text(claim->host_bytes, host);
-    ox_size_text(claim->device_bytes, device);
+    snprintf(device, sizeof device, "%s%s", ox_size_text(claim->device_bytes, size), ranks);
     if (claim->device_bytes == 0) {
         snprintf(text, text_bytes, "--host-mem %s", host);
     } else if (claim->host_bytes == 0) {
@@ -49,15 +58,16 @@ enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
         [OX_MEMORY_DATA] = {"its limit of data", "raise it with ulimit -d"}};
     struct ox_memory memory;
     ox_memory_read("", &memory);
-    const uint64_t wanted = claim->host_bytes + claim->device_bytes;
+    const uint64_t wanted = claim->host_bytes + devices_bytes(claim);
     if (wanted == 0 || wanted + claim->beside_bytes <= memory.usable) {
         return OX_OK;
     }
+    const bool together = claim->device_bytes > 0 && (claim->host_bytes > 0 || claim->ranks > 1);
     char budgets[160], usable[OX_SIZE_TEXT_BYTES], beside[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
     name_budgets(claim, budgets, sizeof budgets);
     return ox_fail(OX_E_CONFIG, "%s: this process can use %s now (%s), and takes %s beside its budgets; give at most "
                    "%s%s, or %s", budgets, ox_size_text(memory.usable, usable), bounds[memory.bound].what,
                    ox_size_text(claim->beside_bytes, beside),
                    ox_size_flag_text(spared(memory.usable, claim->beside_bytes) / OX_MIB * OX_MIB, enough),
-                   claim->device_bytes > 0 && claim->host_bytes > 0 ? " together" : "", bounds[memory.bound].remedy);
+                   together ? " together" : "", bounds[memory.bound].remedy);
 }

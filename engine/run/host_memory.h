@@ -16,12 +16,14 @@ struct ox_host_claim {
     uint64_t host_bytes;   /* --host-mem; 0: automatic                                  */
     uint64_t device_bytes; /* --device-mem where the CPU computes; 0: automatic, or GPU */
     uint64_t beside_bytes; /* beside the budgets                                        */
+    uint32_t ranks;        /* that have device_bytes each; 0: one                       */
 };
 
 /* Refuses budgets beyond what this process can use now. */
 OX_MUST enum ox_status ox_host_claim_check(const struct ox_host_claim *claim);
 
-/* The default of --host-mem: 7/8 of what this process can use now, less claim->device_bytes. */
+/* The default of --host-mem: 7/8 of what this process can use now, less the device memory of all
+ * ranks. */
 uint64_t ox_default_host_bytes(const struct ox_host_claim *claim);
 
 /* The most host memory that the process uses beside its arenas: code, libraries, thread stacks, the matrix library's

@@ -172,7 +172,8 @@ static bool may_stay_in_memory(const struct ox_config *config) {
            config->speculative_units <= 0;
 }
 
-/* Sets the budget of host memory, once the device is known: the CPU's device memory is host memory too. */
+/* Sets the budget of host memory, once the device is known: the CPU's device memory, which each rank has, is host memory
+ * too. */
 static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -180,6 +181,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     const struct ox_host_claim claim = {
         .host_bytes = config->host_mem_bytes,
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
+        .ranks = engine->ranks,
         .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
                                : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
     const enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */

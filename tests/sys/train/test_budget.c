@@ -308,6 +308,9 @@ static void test_more_than_there_is(const char *flat) {
     expect_refusal(&args, "--host-mem 1000 TiB: this process can use ", "; give at most ");
     begin_train(&args, flat, "run-huge", "--max-steps 1 --device-mem 1000TiB");
     expect_refusal(&args, "--device-mem 1000 TiB, which on the CPU is host memory: ", "; give at most ");
+    begin_train(&args, flat, "run-huge", "--max-steps 1 --ranks 2 --global-batch-size 4 --device-mem 600TiB");
+    expect_refusal(&args, "--device-mem 600 TiB for each of 2 ranks, which on the CPU is host memory: ",
+                   " together, or ");
     CHECK(!files_exist("run-huge"));
 
     begin_train(&args, flat, "run-auto", "--max-steps 1");
