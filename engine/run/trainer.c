@@ -172,8 +172,8 @@ static bool may_stay_in_memory(const struct ox_config *config) {
            config->speculative_units <= 0;
 }
 
-/* Sets the budget of host memory, once the device is known: the CPU's device memory, which each rank has, is host memory
- * too. */
+/* Sets the budget of host memory, once the device is known: the CPU's device memory, which each rank has, is host
+ * memory too. */
 static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -513,12 +513,39 @@ const char *ox_trainer_result(const struct ox_trainer *trainer) {
 }
 
 static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
-    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
     uint64_t bytes = 0;
-    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
-        bytes += plans[i] == NULL ? 0 : ox_plan_memory_bytes(plans[i]);
+    for (uint32_t rank = 0; rank < ox_plan_rank_count(&plan->input); rank++) {
+        const struct ox_engine_plan *const own = ox_engine_plan_at(plan, rank);
+        const struct ox_plan *const plans[] = {own->train, own->eval, own->eval_after_step};
+        for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+            bytes += plans[i] == NULL ? 0 : ox_plan_memory_bytes(plans[i]);
+        }
     }
     return bytes;
+}
+
+enum { RANKS_LINE_BYTES = 160 };
+
+/* Says what all ranks take together, where there are several: the ledger is of the first one. */
+static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[RANKS_LINE_BYTES]) {
+    const uint32_t ranks = ox_plan_rank_count(&plan->input);
+    const char *before = " ";
+    text[0] = '\0';
+    if (ranks == 1) {
+        return text;
+    }
+    int used = snprintf(text, RANKS_LINE_BYTES, "memory of all %u ranks together:", ranks);
+    for (int tier = plan->input.budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+        const uint64_t bytes = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
+        char size[OX_SIZE_TEXT_BYTES];
+        if (bytes > 0) {
+            used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "%s%s %s", before,
+                             ox_tier_name((enum ox_tier)tier), ox_size_text(bytes, size));
+            before = ", ";
+        }
+    }
+    snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "; above is what rank 0 takes\n");
+    return text;
 }
 
 enum { EVAL_LINE_BYTES = 160 };
@@ -578,6 +605,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
                      (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
+    char all_ranks[RANKS_LINE_BYTES];
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
@@ -587,15 +615,15 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
+        "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
         model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
         model->config.hidden, model->config.vocab, compute_text(engine), device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
-        eval_memory_text(plan, eval_memory), overhead, tables, prediction, ox_trainer_persist_text(trainer, persist),
-        ox_trainer_wear_text(trainer, wear),
+        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), overhead, tables, prediction,
+        ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
         ox_trainer_room_text(trainer, room));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;

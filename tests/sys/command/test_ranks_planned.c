@@ -56,6 +56,10 @@ static void test_gain(void) {
     CHECK(number(json_object_get(less, "ranks"), "speedup") > 1.8);
     CHECK(json_object_get(one, "ranks") == NULL && number(json_object_get(four, "ranks"), "count") == 4);
     CHECK(number(json_object_get(four, "ranks"), "sum_groups") == 4);
+    const double own = number(json_object_get(four, "peak_bytes"), "host");
+    const double all = number(json_object_get(json_object_get(four, "ranks"), "peak_bytes"), "host");
+    printf("host memory: rank 0 %.0f bytes, all %.0f\n", own, all);
+    CHECK(all > 3.9 * own && all <= 4 * own);
     json_decref(one);
     json_decref(four);
 }
@@ -92,6 +96,7 @@ static void test_no_gain(void) {
     CHECK(strstr(process.outcome.out, "with 1 rank: ") != NULL);
     CHECK(strstr(process.outcome.out, "so the number of ranks gains nothing\n") != NULL);
     CHECK(strstr(process.outcome.out, "rank 0 of 2, ") != NULL);
+    CHECK(strstr(process.outcome.out, "memory of all 2 ranks together: device ") != NULL);
 }
 
 /* The refusal names the memory of all ranks together, and that fits. */
