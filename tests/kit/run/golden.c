@@ -88,7 +88,8 @@ uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size
     const json_t *const targets = json_object_get(golden->json, "targets");
     for (uint32_t mb_idx = 0; mb_idx < golden->micro_batches; mb_idx++) {
         const struct ox_batch batch = ox_engine_batch(engine, mb_idx);
-        const uint64_t idx = golden->first_micro_batch + step * golden->micro_batches + mb_idx;
+        const uint64_t idx = (golden->first_micro_batch + step * golden->micro_batches + mb_idx) %
+                             (GOLDEN_STEPS * golden->stored_micro_batches);
         const size_t from = idx / golden->stored_micro_batches, nth = idx % golden->stored_micro_batches;
         const json_t *const ids = json_array_get(json_array_get(inputs, from), nth);
         const json_t *const next = json_array_get(json_array_get(targets, from), nth);

@@ -39,7 +39,8 @@ struct outcome {
     uint64_t logits_count, elems[GOLDEN_UNITS_MAX];
 };
 
-/* Fills the micro-batches of a step and returns the count of targets that count. */
+/* Fills the micro-batches of a step and returns the count of targets that count. Behind the last batch comes the first
+ * again. */
 uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size_t step);
 struct ox_step_input golden_input(const struct golden *golden, size_t step, uint64_t target_count);
 /* Runs steps [first, past) and adds to `out`; what crossed links must be what the plan said. */
