@@ -158,8 +158,9 @@ MEMORY_P := $(B)/tests/fault/test_reader_faults
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 
-# A program that puts functions of its own before two of the library.
+# Programs that put functions of their own before some of the library.
 $(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose -Wl,--wrap=ox_model_build
+$(B)/tests/golden/test_ranks_bytes: LDFLAGS += -Wl,--wrap=ox_comm_local_open
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 

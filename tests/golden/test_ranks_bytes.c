@@ -1,0 +1,165 @@
+/* Bytes between ranks: what crossed, what the plans say and what the endpoints counted equal formulas that are written
+ * here by hand. Every unit of the model is a multiple of four chunks, so each of 2 or 4 ranks has an equal slice. */
+#include "kernels/comm/comm.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/harness.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A head of its own, so that each parameter has one gradient. */
+static const char model_config[] =
+    "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 64, \"n_head\": 4, "
+    "\"n_inner\": 7616, \"n_layer\": 2, \"n_positions\": 130, \"vocab_size\": 126, "
+    "\"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": 1e-05, \"tie_word_embeddings\": false}";
+
+enum { CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2 };
+
+/* The endpoints of the engine that was opened last. */
+static struct ox_comm *endpoints[RANKS_MAX];
+
+enum ox_status __real_ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out);
+enum ox_status __wrap_ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out);
+
+enum ox_status __wrap_ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out) {
+    const enum ox_status status = __real_ox_comm_local_open(config, out);
+    CHECK(config->count <= RANKS_MAX);
+    for (uint32_t i = 0; i < config->count && status == OX_OK; i++) {
+        endpoints[i] = out[i];
+    }
+    return status;
+}
+
+/* What each rank receives in a step, and sends. */
+struct expected {
+    uint64_t weights, grads, other;
+    uint64_t gathered; /* weights that its endpoint counts: with shared, those that it takes from host memory */
+    uint64_t uploaded; /* weights that it takes from host memory: not from other ranks */
+};
+
+/* A gather or an exchange of a vector brings a rank the (N - 1) / N of it that it lacks.
+ *
+ * Weights, of w bytes: with full_shard each of k tiles gathers every block twice, for its forward and for its backward,
+ * which recomputes it. It gathers the embedding once, as its backward adds to rows of the gradient and reads no weight;
+ * and the head once, as its forward and its backward are one pass. With shard_grad_op, zero2 and zero1 a gathered unit
+ * is kept, so k and passes do not count. Ranks upload their slices and gather the rest. With no_shard and shared they
+ * upload whole units, whose slices lie with shared in the host memory of all.
+ *
+ * Gradients, of 4 bytes: as many sum groups as ranks, so a rank has one part, which all tiles add to, and which is
+ * exchanged once. With no_shard the finished sums are gathered too, as each rank updates its own copy.
+ *
+ * The rest: a square sum of 8 bytes for each chunk of 2,048 gradients, where ranks have slices, and a loss of 8 bytes
+ * for each micro-batch. */
+static struct expected expect(const struct harness *harness, const struct harness_run *run, uint64_t tiles) {
+    const struct ox_model *const model = harness->model;
+    const uint64_t width = run->fp32 ? 4 : 2, ranks = run->ranks, others = ranks - 1;
+    const bool copies = run->sharding == OX_SHARDING_NONE, shared = run->sharding == OX_SHARDING_SHARED;
+    uint64_t all = 0, blocks = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        CHECK(model->units[i].elem_count % ((uint64_t)RANKS_MAX * CHUNK) == 0);
+        all += model->units[i].elem_count;
+        blocks += i > 0 && i + 1 < model->unit_count ? model->units[i].elem_count : 0;
+    }
+    const bool each_pass = copies || shared || run->sharding == OX_SHARDING_FULL;
+    const uint64_t used = width * (each_pass ? tiles * (all + blocks) : all);
+    return (struct expected){
+        .weights = copies || shared ? 0 : used / ranks * others,
+        .grads = 4 * all / ranks * others * (copies ? 2 : 1),
+        .other = (8 * run->micro_batches + (copies ? 0 : all / CHUNK * 8)) / ranks * others,
+        .gathered = copies ? 0 : used / ranks * others,
+        .uploaded = copies || shared ? used : used / ranks,
+    };
+}
+
+static uint64_t counted(uint32_t rank, enum ox_comm_call call, bool in) {
+    struct ox_comm_stats stats;
+    ox_comm_stats(endpoints[rank], call, &stats);
+    return in ? stats.in_bytes : stats.out_bytes;
+}
+
+static void take_step(struct harness *harness, const struct harness_run *run, uint64_t step,
+                      struct ox_step_result *result) {
+    for (uint32_t mb_idx = 0; mb_idx < run->micro_batches; mb_idx++) {
+        const struct ox_batch batch = ox_engine_batch(harness->engine, mb_idx);
+        for (int i = 0; i < SEQ; i++) {
+            batch.ids[i] = batch.targets[i] = (int)(mb_idx * 7 + step + (uint64_t)i * 5) % 126;
+        }
+    }
+    const struct ox_step_input input = {
+        .step = step,
+        .target_count = (uint64_t)SEQ * run->micro_batches,
+        .adam = {.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .grad_scale = 1, .step = step},
+        .max_grad_norm = 1,
+    };
+    REQUIRE_OK(ox_engine_step(harness->engine, &input, result));
+}
+
+static void check_step(const struct expected *each, const struct harness_run *run,
+                       const struct ox_step_result *result) {
+    const int links[] = {OX_LINK_PEER_IN, OX_LINK_PEER_OUT};
+    for (int i = 0; i < 2; i++) {
+        const uint64_t *const crossed = result->traffic[links[i]];
+        CHECK(crossed[OX_TRAFFIC_WEIGHTS] == each->weights * run->ranks);
+        CHECK(crossed[OX_TRAFFIC_GRADS] == each->grads * run->ranks);
+        CHECK(crossed[OX_TRAFFIC_OTHER] == each->other * run->ranks);
+    }
+    CHECK(result->traffic[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] == each->uploaded * run->ranks);
+    CHECK(memcmp(result->traffic, result->planned, sizeof result->traffic) == 0);
+}
+
+/* The endpoints count by call, rank by rank. */
+static void check_endpoints(const struct expected *each, const struct harness_run *run) {
+    const uint64_t sums = run->sharding == OX_SHARDING_NONE ? each->grads / 2 : 0; /* of no_shard, gathered */
+    for (uint32_t rank = 0; rank < run->ranks; rank++) {
+        for (int in = 0; in < 2; in++) {
+            CHECK(counted(rank, OX_COMM_EXCHANGE, in) == STEPS * (each->grads - sums));
+            CHECK(counted(rank, OX_COMM_GATHER, in) == STEPS * (each->gathered + sums + each->other));
+            CHECK(counted(rank, OX_COMM_SEND, in) + counted(rank, OX_COMM_RECV, in) == 0);
+        }
+    }
+}
+
+static void check(const char *config, const struct harness_run *of, uint32_t tiles) {
+    static const struct harness_place host = {
+        .request = {.prefetch_depth = 1, .act_tier = OX_TIER_HOST, .weights_tier = OX_TIER_HOST,
+                    .state_tier = OX_TIER_HOST, .grad_tier = OX_TIER_HOST},
+        .chunk_elems = CHUNK,
+        .optimizer_threads = 1,
+    };
+    struct harness_place place = host;
+    struct harness_run run = *of;
+    struct harness harness;
+    run.model_folder = config;
+    run.batch = 1;
+    run.seq = SEQ;
+    run.micro_batches = TILES_MAX * run.ranks;
+    run.sum_groups = run.ranks;
+    place.request.tiles = tiles;
+    harness_open(&run, &place, &harness);
+    const struct expected each = expect(&harness, &run, tiles);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        struct ox_step_result result;
+        take_step(&harness, &run, step, &result);
+        check_step(&each, &run, &result);
+    }
+    check_endpoints(&each, &run);
+    printf("%u ranks, %-13s %s, tiles %u: each way and rank %8llu bytes of weights, %8llu of gradients, %llu else\n",
+           run.ranks, ox_sharding_name(run.sharding), run.fp32 ? "fp32" : "bf16", tiles,
+           (unsigned long long)each.weights, (unsigned long long)each.grads, (unsigned long long)each.other);
+    harness_close(&harness);
+}
+
+int main(void) {
+    char config[512];
+    snprintf(config, sizeof config, "%s", files_write_text("config.json", model_config));
+    for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
+        for (int sharding = 0; sharding < OX_SHARDING_COUNT; sharding++) {
+            for (uint32_t i = 0; i < 4; i++) {
+                const struct harness_run run = {.ranks = ranks, .sharding = (enum ox_sharding)sharding, .fp32 = i / 2};
+                check(config, &run, 1 + i % 2);
+            }
+        }
+    }
+    return test_end();
+}
