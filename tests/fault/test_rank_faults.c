@@ -12,13 +12,15 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { HITS = 1, PLACES = 7, SPEED = 10 };
+enum { HITS = 1, PLACES = 11, SPEED = 3 };
 #else
-enum { HITS = 2, PLACES = 4, SPEED = 1 };
+enum { HITS = 2, PLACES = 5, SPEED = 1 };
 #endif
+enum { LATE_SECONDS = 3, WAIT_SECONDS = 1 };
 enum { STEPS = 3, FAULT_STEP = 1, GROUPS = 4, HANG_SECONDS = 30, NEVER = UINT32_MAX };
 
 /* Where a step fails. */
@@ -40,15 +42,24 @@ static bool on_drive(enum site site) {
     return site <= SITE_FLUSH;
 }
 
-/* ---- failures of compute: the lane of one rank fails behind the task number `fail_at` ---------------------- */
+/* ---- compute: the lane of one rank fails or is late behind the task number `fail_at` ----------------------- */
 
 static enum ox_status (*real_mark)(struct ox_lane *, struct ox_mark *);
 static struct ox_lane *failing_lane;
 static atomic_uint marks, fail_at;
+static bool is_late;
+
+static void be_late(void) {
+    nanosleep(&(struct timespec){.tv_sec = LATE_SECONDS * SPEED}, NULL);
+}
 
 static enum ox_status fail_job(void *owner, const void *args) {
     (void)owner;
     (void)args;
+    if (is_late) {
+        be_late();
+        return OX_OK;
+    }
     return ox_fail(OX_E_DEVICE, "injected fault in compute");
 }
 
@@ -226,6 +237,58 @@ static void check_place(struct rig *rig, const struct harness_place *place) {
     }
 }
 
+/* ---- one rank is late ----------------------------------------------------------------------------------------- */
+
+static struct ox_io_backend slow;
+static atomic_uint writes, late_write;
+
+static enum ox_status submit_late(struct ox_io_queue *queue, uint32_t drive_idx, const struct ox_io_req *req) {
+    if (req->kind == OX_IO_WRITE && atomic_fetch_add(&writes, 1) == atomic_load(&late_write)) {
+        be_late();
+    }
+    return ox_io_threads()->queue_submit(queue, drive_idx, req);
+}
+
+/* The rank that has waited longest says for whom; all go back to the last commit, and on from there. */
+static void try_late(struct rig *rig, const struct harness_place *place, uint32_t idx, bool at_drive) {
+    struct harness harness;
+    struct outcome outcome;
+    char missing[48];
+    unsigned named = NEVER;
+    rig->place = *place;
+    rig->place.io = &slow;
+    rig->run.ranks = 4;
+    harness_open(&rig->run, &rig->place, &harness);
+    golden_steps(&harness, &rig->golden, 0, FAULT_STEP, &outcome);
+    watch_compute(ox_engine_rank(harness.engine, idx));
+    atomic_store(&fail_at, at_drive ? NEVER : 5);
+    atomic_store(&writes, 0);
+    atomic_store(&late_write, at_drive ? 7 : NEVER);
+    CHECK(take_step(rig, harness.engine, FAULT_STEP) == OX_E_COMM);
+    printf("%s, late %s: %s\n", place->name, at_drive ? "at the drive" : "in compute", ox_error_text());
+    snprintf(missing, sizeof missing, " s for rank %u, which did not come", idx);
+    CHECK(sscanf(ox_error_text(), "rank %u: ", &named) == 1 && named < rig->run.ranks);
+    CHECK(strstr(ox_error_text(), at_drive ? ", which did not come" : missing) != NULL && (at_drive || named != idx));
+    check_together(harness.engine, rig->run.ranks);
+    atomic_store(&fail_at, NEVER);
+    go_on(rig, &harness, &outcome, "after it was late");
+}
+
+static void check_late(struct rig *rig) {
+    slow = *ox_io_threads();
+    slow.queue_submit = submit_late;
+    is_late = true;
+    rig->run.comm_timeout_ns = WAIT_SECONDS * SPEED * UINT64_C(1000000000);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct harness_place *place = harness_places;
+        while (i == 1 && place->request.overlap <= 0) {
+            place++;
+        }
+        try_late(rig, place, 2, false);
+        try_late(rig, place, 1, true);
+    }
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a hang then shows where */
     signal(SIGALRM, say_hang);
@@ -241,6 +304,7 @@ int main(int argc, char **argv) {
             check_place(&rig, &harness_places[i]);
         }
     }
+    check_late(&rig);
     outcome_close(&rig.expected);
     ox_io_fault_close(&rig.fault);
     golden_close(&rig.golden);

@@ -263,6 +263,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .sum_groups = run->sum_groups,
         .ranks = run->ranks,
         .sharding = run->sharding,
+        .comm_timeout_ns = run->comm_timeout_ns,
         .fp32 = run->fp32,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,

@@ -35,6 +35,7 @@ struct harness_run {
     uint32_t sum_groups; /* 0 = 1 */
     uint32_t ranks;      /* 0 = 1 */
     enum ox_sharding sharding;
+    uint64_t comm_timeout_ns; /* 0: ten minutes */
     uint32_t compute_threads; /* 0 = 1 */
     bool fp32, grad_bf16, decay_all;
     const char *cuda_plugin; /* NULL: on the CPU */
