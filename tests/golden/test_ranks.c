@@ -5,6 +5,11 @@
 
 #include <stdio.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { STRIDE = 5, IS_SHORT = 1 };
+#else
+enum { STRIDE = 1, IS_SHORT = 0 };
+#endif
 enum { GROUPS = 8 };
 static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD, OX_SHARDING_STATE,
                                              OX_SHARDING_SHARED, OX_SHARDING_NONE};
@@ -45,6 +50,9 @@ static void check_ranks(const struct golden *golden, const struct harness_place 
                         const struct outcome *expected) {
     static const uint32_t counts[] = {2, 3, 4, 8};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (IS_SHORT && counts[i] != 4) {
+            continue;
+        }
         struct harness_run run = run_of(golden);
         struct outcome outcome;
         char name[160];
@@ -71,6 +79,9 @@ static void check(const char *name) {
         check_ranks(&golden, &harness_in_memory, shardings[i], &expected);
     }
     for (size_t i = 0; harness_places[i].name != NULL; i++) {
+        if (i % STRIDE != 0) {
+            continue;
+        }
         const enum ox_sharding sharding = shardings[i % (sizeof shardings / sizeof *shardings)];
         check_ranks(&golden, &harness_places[i],
                     sharding == OX_SHARDING_NONE && harness_places[i].store ? OX_SHARDING_FULL : sharding, &expected);
@@ -79,8 +90,37 @@ static void check(const char *name) {
     golden_close(&golden);
 }
 
+/* Delays every lane and every call between ranks, with memory that is NaN before it is written. */
+static void check_chaos(const char *name) {
+    struct golden golden;
+    struct outcome expected;
+    golden_open(name, &golden);
+    golden.micro_batches = GROUPS;
+    struct harness_run run = run_of(&golden);
+    run.sum_groups = GROUPS;
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (size_t i = 0; harness_places[i].name != NULL; i++) {
+        if (i % (2 * STRIDE) == 0) {
+            struct outcome outcome;
+            struct harness_place place = harness_places[i];
+            place.chaos_seed = i + 1;
+            run.ranks = 4;
+            run.sharding = shardings[i / 2 % 5]; /* all but NONE, which has no store */
+            golden_train(&golden, &run, &place, FEW_STEPS, &outcome);
+            outcome_check_same(place.name, &expected, &outcome);
+            outcome_close(&outcome);
+        }
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
 int main(void) {
     check("llama_tied_gqa");
+    check_chaos("llama_tied_gqa");
+    if (IS_SHORT) {
+        return test_end();
+    }
     check("llama_untied_odd");
     check("gpt2_small");
     return test_end();
