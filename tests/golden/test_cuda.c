@@ -64,6 +64,32 @@ static void check_places(const struct cuda_kit *kit, const char *name, size_t st
     golden_close(&golden);
 }
 
+/* Several ranks on one device, divided in the first `count` ways, have the bits of one rank. What they exchange is
+ * copied by the device. */
+static void check_ranks(const struct cuda_kit *kit, const char *name, size_t count) {
+    static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_SHARED, OX_SHARDING_NONE,
+                                                 OX_SHARDING_STEP, OX_SHARDING_GRAD};
+    struct golden golden;
+    struct outcome expected, outcome;
+    golden_open(name, &golden);
+    golden.micro_batches = 4;
+    struct harness_run run = golden_run(&golden);
+    run.cuda_plugin = kit->plugin;
+    run.sum_groups = 4;
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (size_t i = 0; i < count; i++) {
+        char what[64];
+        run.ranks = i % 2 == 0 ? 2 : 3;
+        run.sharding = shardings[i];
+        snprintf(what, sizeof what, "%u ranks on one device, sharding %u", run.ranks, (unsigned)run.sharding);
+        golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
+        outcome_check_same(what, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
 /* The host never touches device memory, and waits for the device within a step only when it has nothing else to do; no
  * order that the device may choose changes a bit. */
 static void check_manners(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
@@ -141,12 +167,14 @@ int main(void) {
         check_case(&kit, cases[i], 1);
     }
     check_places(&kit, cases[0], 6);
+    check_ranks(&kit, cases[1], 2);
     check_emulated(cases[0]);
     if (cuda_kit_real(&kit)) {
         for (size_t i = 0; i < CASES; i++) {
             check_case(&kit, cases[i], GOLDEN_STEPS);
         }
         check_places(&kit, "llama_tied_gqa", 1);
+        check_ranks(&kit, "llama_tied_gqa", 5);
     }
     return test_end();
 }
