@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 5, IS_SHORT = 1 };
+enum { STRIDE = 2, IS_SHORT = 1 };
 #else
 enum { STRIDE = 1, IS_SHORT = 0 };
 #endif
