@@ -106,6 +106,17 @@ static enum ox_status load_record(const struct ox_trainer *trainer, const char *
     return status;
 }
 
+uint64_t ox_trainer_recorded_groups(const struct ox_trainer *trainer) {
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    struct ox_config *const record = resume[0] == '\0' ? NULL : calloc(1, sizeof *record);
+    uint64_t groups = 0;
+    if (record != NULL && load_record(trainer, resume, record) == OX_OK) {
+        groups = record->sum_groups;
+    }
+    free(record);
+    return groups;
+}
+
 /* Writes a value to `shown` (SHOWN_BYTES): without the middle of a long one, because a line of the log is short. */
 static const char *show(const char *value, char *shown) {
     const size_t bytes = strlen(value);

@@ -104,6 +104,12 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     engine->ranks = 1;
     engine->sharding = sharding_of(config->sharding);
+    if (config->sum_groups == 0) { /* a resumed run keeps its groups, and with them its bits, if they are enough */
+        const uint64_t groups = ox_trainer_recorded_groups(trainer);
+        const bool enough = strcmp(config->ranks, "auto") == 0 ? groups > 1
+                                                               : strtoull(config->ranks, NULL, 10) <= groups;
+        config->sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
+    }
     engine->comm_timeout_ns = config->comm_timeout_ns;
     const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
     engine->sum_groups = trainer->input.eval_alone ? 1 : groups_of(trainer, engine->ranks);

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,10 +32,15 @@ static enum ox_status different(uint32_t rank, const char *what) {
                    "version", rank, what);
 }
 
+static bool asks_stop(const struct ox_rank *rank) {
+    return rank->step.input->stop != NULL && *rank->step.input->stop != 0;
+}
+
 /* What all ranks must begin a step with. */
 struct begin {
     uint64_t step, weights_step, target_count, plan_kind, facts;
     double max_grad_norm;
+    uint64_t stop; /* may differ: if any rank is asked to stop, all do */
 };
 
 enum ox_status ox_link_begin(struct ox_rank *rank) {
@@ -45,16 +51,18 @@ enum ox_status ox_link_begin(struct ox_rank *rank) {
     const struct begin mine = {
         .step = rank->step.input->step, .weights_step = rank->step.weights_step,
         .target_count = rank->step.input->target_count, .plan_kind = rank->step.plan->kind,
-        .facts = rank->step.facts, .max_grad_norm = rank->step.input->max_grad_norm};
+        .facts = rank->step.facts, .max_grad_norm = rank->step.input->max_grad_norm,
+        .stop = asks_stop(rank)};
     enum ox_status status = ox_comm_meet(rank->comm, &(struct ox_comm_meet){
         .channel = CHANNEL_ISSUE, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
         .what = "the beginning of a step"});
-    for (uint32_t i = 1; i < rank->comm->count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < rank->comm->count && status == OX_OK; i++) {
+        rank->step.stopped |= all[i].stop != 0;
         status = all[i].step != all[0].step || all[i].weights_step != all[0].weights_step ? different(i, "step")
                  : all[i].target_count != all[0].target_count ? different(i, "number of tokens in the step")
-                 : memcmp(&all[i], &all[0], sizeof mine) != 0 ? different(i, "kind of step") : OX_OK;
+                 : memcmp(&all[i], &all[0], offsetof(struct begin, stop)) != 0 ? different(i, "kind of step") : OX_OK;
     }
-    return status;
+    return status == OX_OK && rank->step.stopped ? ox_fail(OX_E_ABORTED, "stopped before the step began") : status;
 }
 
 /* What the norm has come to on a rank. All but `stop` must have the same bits everywhere. */
@@ -70,7 +78,7 @@ enum ox_status ox_link_agree(struct ox_rank *rank) {
         return OX_OK;
     }
     const struct agreement mine = {.loss = step->loss, .norm = step->grad_norm, .scale = step->grad_scale,
-                                   .stop = step->input->stop != NULL && *step->input->stop != 0};
+                                   .stop = asks_stop(rank)};
     enum ox_status status = ox_comm_meet(rank->comm, &(struct ox_comm_meet){
         .channel = CHANNEL_REDUCE, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
         .what = "the norm of a step"});

@@ -221,10 +221,10 @@ enum ox_status ox_host_task_run(void *rank, const void *host_task);
 
 /* ---- other ranks: engine/step/link.c ---- */
 
-/* Compares with the other ranks what a step begins with. Without other ranks these four do nothing. */
+/* Compares with the other ranks what a step begins with. Together with ox_link_agree it is where several ranks look at
+ * a stop, so that either all stop or none; OX_E_ABORTED then. Without other ranks these four do nothing. */
 OX_MUST enum ox_status ox_link_begin(struct ox_rank *rank);
-/* Compares what the norm has come to, and sets step.stopped if any rank is asked to stop. Several ranks look at a stop
- * only here, so that either all stop or none. */
+/* Compares what the norm has come to, and sets step.stopped if any rank is asked to stop. */
 OX_MUST enum ox_status ox_link_agree(struct ox_rank *rank);
 /* Waits until all ranks have come here in the update of the step; `what` names the place in messages. */
 OX_MUST enum ox_status ox_link_meet(struct ox_rank *rank, const char *what);
