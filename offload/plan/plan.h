@@ -465,7 +465,7 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32
 struct ox_peer_bytes {
     uint64_t in, out, up;
 };
-/* Those of a task of the lane LINK. */
+/* Returns the bytes of a task of the lane LINK. */
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task);
 
 /* Bytes that a MOVE of another lane carries, also where they do not count as traffic. */

@@ -91,8 +91,8 @@ double ox_sim_end(const struct ox_sim *sim, uint32_t task_idx);
 
 /* ---- on a machine (offload/sim/sim_work.c) ------------------------------------------------------- */
 
-/* Of several ranks one is simulated, because they are alike: it has its part of the machine (ox_machine_of_rank), and
- * waits for the others no longer than for its own bytes. */
+/* Ranks are alike, so one of them is simulated: it has its part of the machine (ox_machine_of_rank), and waits for the
+ * others no longer than for its own bytes. */
 struct ox_sim_setup {
     const struct ox_machine *machine; /* the whole of it */
     const struct ox_plan_input *input;

@@ -188,7 +188,7 @@ static void run_process(const char *line, const char *idx, const char *says) {
     }
 }
 
-/* Of several processes the first one speaks; a failure of another names it. */
+/* The first of several processes speaks; a failure of another names it. */
 static void test_processes(void) {
     static const char train[] = "train --model m --data d --output o --max-steps 1";
     run_process("train --bogus", "0", "offload: process 0 of 2: '--bogus' is not a flag of `offload train`; `offload "

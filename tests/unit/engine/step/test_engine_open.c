@@ -17,8 +17,8 @@ static enum ox_status open_with_block_at(const struct step_run *run, uint32_t st
     return ox_engine_open(&run->config, &plan, out);
 }
 
-/* Of three micro-batches the second of two ranks has two, so it needs more memory than the first one, for which the
- * planner chooses. */
+/* The planner chooses for the first of two ranks, which has two of three micro-batches. Whatever it takes must fit
+ * both; every other budget is refused. */
 static void test_ranks_fit(struct ox_engine_config config) {
     uint32_t fit = 0, refused = 0, chosen_again = 0;
     config.ranks = config.sum_groups = 2;

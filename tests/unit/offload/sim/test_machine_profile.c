@@ -273,7 +273,7 @@ static void test_examples(void) {
 
 /* ---- ranks --------------------------------------------------------------------------------------------- */
 
-/* Of four ranks each has a GPU and a quarter of the rest, and of the link what is left when all use it. */
+/* Each of four ranks has a GPU, a quarter of the rest, and of the link what is left when all use it. */
 static void test_of_rank(void) {
     static struct ox_machine part;
     ox_machine_of_rank(&full, 1, &part);
