@@ -17,7 +17,6 @@
 struct seat {
     struct ox_engine *engine;
     struct ox_rank *rank;
-    uint32_t spool_first; /* its spool extents among those of all ranks */
     struct ox_step_input input;
     struct ox_first_failure failure; /* of the last call */
 };
@@ -157,10 +156,11 @@ static enum ox_status connect_ranks(struct ox_engine *engine) {
         .limits = {.fail_ms = (uint32_t)ox_min_u64(engine->config.comm_timeout_ns / 1000000, UINT32_MAX)}}, comms));
     for (uint32_t i = 0; i < engine->rank_count; i++) {
         struct ox_rank *const rank = engine->seats[i].rank;
-        rank->comm = comms[i];
+        struct ox_comm *delayed = NULL;
         if (status == OX_OK && rank->config.chaos_seed != 0) {
-            status = ox_comm_chaos_open(comms[i], rank->config.chaos_seed, OX_CHAOS_NS_MAX, &rank->comm);
+            status = ox_comm_chaos_open(comms[i], rank->config.chaos_seed, OX_CHAOS_NS_MAX, &delayed);
         }
+        rank->comm = delayed != NULL ? delayed : comms[i];
     }
     return status;
 }
@@ -260,13 +260,14 @@ struct spool {
 
 static bool list_spool(struct ox_engine *engine, struct spool *out) {
     for (uint32_t i = 0; i < engine->rank_count; i++) {
-        engine->seats[i].spool_first = out->count;
+        engine->seats[i].rank->spool_first = out->count;
         out->count += engine->seats[i].rank->plan->train->spool_count;
     }
     out->bytes = calloc(ox_max_u64(out->count, 1), sizeof *out->bytes);
     for (uint32_t i = 0; i < engine->rank_count && out->bytes != NULL; i++) {
-        const struct ox_plan *const plan = engine->seats[i].rank->plan->train;
-        memcpy(out->bytes + engine->seats[i].spool_first, plan->spool_bytes, plan->spool_count * sizeof *out->bytes);
+        const struct ox_rank *const rank = engine->seats[i].rank;
+        const struct ox_plan *const plan = rank->plan->train;
+        memcpy(out->bytes + rank->spool_first, plan->spool_bytes, plan->spool_count * sizeof *out->bytes);
     }
     return out->bytes != NULL;
 }
@@ -301,7 +302,7 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
     free(spool.bytes);
     free(extents);
     for (uint32_t i = 0; i < engine->rank_count && status == OX_OK; i++) {
-        status = ox_rank_connect_store(engine->seats[i].rank, engine->store, engine->seats[i].spool_first);
+        status = ox_rank_connect_store(engine->seats[i].rank, engine->store);
     }
     return status;
 }
@@ -497,10 +498,7 @@ enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
 void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     memset(out, 0, sizeof first_rank(engine)->traffic.finished);
     for (uint32_t i = 0; i < engine->rank_count; i++) {
-        for (int k = 0; k < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; k++) {
-            out[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT] +=
-                engine->seats[i].rank->traffic.finished[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT];
-        }
+        ox_traffic_add(engine->seats[i].rank->traffic.finished, out);
     }
 }
 
@@ -558,10 +556,7 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
         uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
         ox_rank_add_traffic(rank, out->traffic);
         ox_overlap_planned(rank, planned);
-        for (int k = 0; k < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; k++) {
-            out->planned[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT] +=
-                planned[k / OX_TRAFFIC_KIND_COUNT][k % OX_TRAFFIC_KIND_COUNT];
-        }
+        ox_traffic_add(planned, out->planned);
     }
     const double *const losses = ox_rank_losses(first_rank(engine));
     for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {

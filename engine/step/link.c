@@ -117,34 +117,35 @@ static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint6
     return cuts;
 }
 
-static void count_gather(struct ox_rank *rank, enum ox_traffic_kind kind, const struct cuts *cuts) {
-    const uint32_t ranks = rank->comm->count;
-    const uint64_t own = cuts->at[rank->idx + 1] - cuts->at[rank->idx];
-    ox_rank_count(rank, OX_LINK_PEER_IN, kind, cuts->at[ranks] - cuts->at[0] - own);
-    ox_rank_count(rank, OX_LINK_PEER_OUT, kind, own * (ranks - 1));
-}
-
-/* Counts a gather of weights. Those that lie in host memory the device takes over its own link. */
-static void count_weights(struct ox_rank *rank, uint32_t unit_idx, const struct cuts *cuts) {
-    const bool unified = rank->config.budget.unified;
-    if (!unified && ox_plan_gather_tier(&rank->plan->input, unit_idx) == OX_TIER_HOST) {
-        ox_rank_count(rank, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, cuts->at[rank->comm->count] - cuts->at[0]);
-    } else {
-        count_gather(rank, OX_TRAFFIC_WEIGHTS, cuts);
+/* Gathers, and counts what came from other ranks and went to them. */
+static enum ox_status gather(struct ox_rank *rank, const struct ox_comm_gather *call, enum ox_traffic_kind kind) {
+    const enum ox_status status = ox_comm_gather(rank->comm, call);
+    if (status == OX_OK) {
+        const uint32_t ranks = rank->comm->count;
+        const uint64_t own = call->cuts[rank->idx + 1] - call->cuts[rank->idx];
+        ox_rank_count(rank, OX_LINK_PEER_IN, kind, call->cuts[ranks] - call->cuts[0] - own);
+        ox_rank_count(rank, OX_LINK_PEER_OUT, kind, own * (ranks - 1));
     }
+    return status;
 }
 
-/* Gathers one plane of a unit's weights in compute memory. */
+/* Gathers one plane of a unit's weights in compute memory. Those that lie in host memory the device takes over its own
+ * link. */
 static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
                                    unsigned char *target) {
+    const bool unified = rank->config.budget.unified;
     char what[OX_COMM_WHAT_BYTES];
     const struct cuts cuts =
         cut_unit(rank, task->unit_idx, OX_HI_BYTES, 1, ox_unit_elems(rank, task->unit_idx));
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
-    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
-        .source = source, .target = target, .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
+    const struct ox_comm_gather call = {
+        .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .what = what};
+    if (unified || ox_plan_gather_tier(&rank->plan->input, task->unit_idx) != OX_TIER_HOST) {
+        return gather(rank, &call, OX_TRAFFIC_WEIGHTS);
+    }
+    const enum ox_status status = ox_comm_gather(rank->comm, &call);
     if (status == OX_OK) {
-        count_weights(rank, task->unit_idx, &cuts);
+        ox_rank_count(rank, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, cuts.at[rank->comm->count] - cuts.at[0]);
     }
     return status;
 }
@@ -165,13 +166,9 @@ static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan 
 
 /* Gathers doubles of the host in place, where each rank has its own. */
 static enum ox_status gather_doubles(struct ox_rank *rank, void *all, const struct cuts *cuts, const char *what) {
-    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
+    return gather(rank, &(struct ox_comm_gather){
         .source = (unsigned char *)all + cuts->at[rank->idx], .target = all, .cuts = cuts->at, .on_host = true,
-        .what = what});
-    if (status == OX_OK) {
-        count_gather(rank, OX_TRAFFIC_OTHER, cuts);
-    }
-    return status;
+        .what = what}, OX_TRAFFIC_OTHER);
 }
 
 static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint32_t unit_idx) {
@@ -237,13 +234,9 @@ static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *pl
     const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
     char what[OX_COMM_WHAT_BYTES];
     snprintf(what, sizeof what, "sum of gradient %u", task->grad_idx);
-    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
+    return gather(rank, &(struct ox_comm_gather){
         .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
-        .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
-    if (status == OX_OK) {
-        count_gather(rank, OX_TRAFFIC_GRADS, &cuts);
-    }
-    return status;
+        .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what}, OX_TRAFFIC_GRADS);
 }
 
 enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {

@@ -70,10 +70,10 @@ static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan, 
                                                   .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
 }
 
-/* How many of the step's micro-batches a rank has: those of its sum groups. */
-static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks, uint32_t idx) {
-    return ox_sums_count(&(struct ox_sums){.micro_batches = ranks->micro_batches, .rank = idx, .ranks = ranks->count,
-                                           .groups = (uint32_t)ox_max_u64(1, ranks->sum_groups)});
+/* How many of the step's micro-batches the rank of the input has: those of its sum groups. */
+static uint32_t own_micro_batches(const struct ox_plan_input *input) {
+    const struct ox_sums sums = ox_plan_sums(input);
+    return ox_sums_count(&sums);
 }
 
 /* A rank's part of the budget. Ranks of a process share its host memory and its drives; each has a device. */
@@ -123,7 +123,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .unit_count = model->unit_count,
         .grad_count = grad_count,
         .stage_count = model->unit_count,
-        .micro_batches = micro_batches_of(&plan->input.ranks, 0),
+        .micro_batches = own_micro_batches(&plan->input),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
         .fp32 = config->fp32,
@@ -232,7 +232,7 @@ static enum ox_status open_other(const struct ox_engine_plan *first, const struc
     out->input = first->input;
     out->input.budget = *budget;
     out->input.ranks.idx = idx;
-    out->input.model.micro_batches = micro_batches_of(&first->input.ranks, idx);
+    out->input.model.micro_batches = own_micro_batches(&out->input);
     out->input.placement.tiles =
         (uint32_t)ox_min_u64(out->input.placement.tiles, out->input.model.micro_batches);
     enum ox_status status = ox_plan_table_open(&first->whole, &out->input.ranks, &out->table);

@@ -180,9 +180,8 @@ static void register_slots(struct ox_rank *rank) {
     }
 }
 
-enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store, uint32_t spool_first) {
+enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store) {
     rank->store = store;
-    rank->spool_first = spool_first;
     enum ox_status status = ox_store_port_open(rank->store, &rank->read_port);
     OX_TRY(status, ox_store_port_open(rank->store, &rank->write_port));
     OX_TRY(status, ox_store_port_open(rank->store, &rank->chunk_slots.transfers.port));

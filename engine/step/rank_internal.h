@@ -147,6 +147,16 @@ struct ox_rank {
     struct ox_rank_traffic traffic;
 };
 
+/* Adds bytes by link and kind to others. */
+static inline void ox_traffic_add(const uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT],
+                                  uint64_t sum[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            sum[link][kind] += bytes[link][kind];
+        }
+    }
+}
+
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */
 static inline bool ox_rank_works(const struct ox_rank *rank, const struct ox_task *task) {
     const bool due = task->unit_idx < rank->plan->table.unit_count && rank->due.now[task->unit_idx];
@@ -170,7 +180,7 @@ OX_MUST enum ox_status ox_rank_open(const struct ox_engine_config *config, const
                                     const struct ox_shard_table *whole, struct ox_rank **out);
 void ox_rank_close(struct ox_rank **rank);
 /* Opens the rank's ports and its optimizer's stream. The store outlives the rank. */
-OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store, uint32_t spool_first);
+OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store);
 
 /* ---- a step: engine/step/step.c ---- */
 

@@ -546,12 +546,9 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
     }
     ox_overlap_planned(rank, planned);
     ox_rank_add_traffic(rank, out->traffic);
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out->traffic[link][kind] += traffic->finished[link][kind];
-            out->planned[link][kind] += planned[link][kind] + traffic->finished_planned[link][kind];
-        }
-    }
+    ox_traffic_add(traffic->finished, out->traffic);
+    ox_traffic_add(planned, out->planned);
+    ox_traffic_add(traffic->finished_planned, out->planned);
     memset(traffic->finished, 0, sizeof traffic->finished);
     memset(traffic->finished_planned, 0, sizeof traffic->finished_planned);
 }
