@@ -345,3 +345,17 @@ bool sys_same_checkpoint(const char *a, const char *b) {
     }
     return same;
 }
+
+bool sys_same_runs(const char *a, const char *b, unsigned steps) {
+    static const char *const types[] = {"step", "eval"};
+    const char *const folders[2] = {test_path(a), test_path(b)};
+    bool same =
+        sys_same_checkpoint(test_pathf("%s/checkpoint-%u", a, steps), test_pathf("%s/checkpoint-%u", b, steps));
+    for (int i = 0; i < 2; i++) {
+        char *const left = sys_curve(folders[0], types[i]), *const right = sys_curve(folders[1], types[i]);
+        same = sys_same_text(types[i], left, right) && same;
+        free(left);
+        free(right);
+    }
+    return same;
+}

@@ -83,5 +83,7 @@ long sys_number_after(const char *text, const char *words, long otherwise);
 /* True when both curves and the two files of both checkpoints are the same bytes; otherwise says what is not. */
 bool sys_same_checkpoint(const char *a, const char *b);
 bool sys_same_text(const char *what, const char *a, const char *b);
+/* The same of two runs in the test's folder: curves of steps and evaluations, and the checkpoints at this step. */
+bool sys_same_runs(const char *a, const char *b, unsigned steps);
 
 #endif

@@ -74,17 +74,7 @@ static void on_alarm(int signal_number) {
 }
 
 static void compare(const char *expected, const char *name, unsigned steps) {
-    static const char *const types[] = {"step", "eval"};
-    const char *const folders[2] = {test_path(expected), test_path(name)};
-    bool same = sys_same_checkpoint(test_pathf("%s/checkpoint-%u", expected, steps),
-                                    test_pathf("%s/checkpoint-%u", name, steps));
-    for (int i = 0; i < 2; i++) {
-        char *const left = sys_curve(folders[0], types[i]), *const right = sys_curve(folders[1], types[i]);
-        same = sys_same_text(types[i], left, right) && same;
-        free(left);
-        free(right);
-    }
-    if (!same) {
+    if (!sys_same_runs(expected, name, steps)) {
         complain(name);
     }
 }
