@@ -109,6 +109,7 @@ struct ox_trainer {
     struct ox_trainer_saving saving;
     uint64_t repeated_in_row;    /* steps in a row whose updates in backward did not count */
     bool told_of_repeats;
+    bool told_of_save, told_of_stop; /* that offload.save or offload.stop cannot be removed */
     bool stepped;        /* this process has taken a step */
     bool is_torn;        /* a step or its commit failed: the engine's planes must not be saved as this state */
     double step_seconds; /* time of the last step, by which a stop may wait for the next one */

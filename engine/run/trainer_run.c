@@ -5,18 +5,34 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- asked from outside -------------------------------------------------------------------------- */
 
-/* Returns whether the trigger file exists, and removes it, so that it acts once. */
-static bool take_trigger(const struct ox_trainer *trainer, const char *name) {
+/* Returns whether the trigger file exists, and removes it, so that it acts once. One that cannot be removed would act
+ * at every step, so it does not act; *told says that the user knows. */
+static bool take_trigger(const struct ox_trainer *trainer, const char *name, bool *told) {
     char path[OX_PATH_BYTES];
-    return ox_path_join(trainer->config.output_dir, name, path) == OX_OK && unlink(path) == 0;
+    struct stat info;
+    if (ox_path_join(trainer->config.output_dir, name, path) != OX_OK) {
+        return false;
+    }
+    if (unlink(path) == 0) {
+        return true;
+    }
+    const int cause = errno;
+    if (!*told && lstat(path, &info) == 0) {
+        *told = true;
+        ox_log(OX_LOG_WARN, "%s: is not acted upon, because it cannot be removed: %s; remove it and create a file of "
+               "this name, or send USR1 to save, USR2 to end", path, strerror(cause));
+    }
+    return false;
 }
 
 struct asked {
@@ -27,12 +43,12 @@ struct asked {
 static struct asked look_outside(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
     const struct ox_trainer_events *const events = trainer->events;
     struct asked asked = {.stop = events->stop, .finish = events->finish != 0};
-    asked.save = take_trigger(trainer, "offload.save");
+    asked.save = take_trigger(trainer, "offload.save", &trainer->told_of_save);
     if (events->save != *saves_seen) {
         *saves_seen = events->save;
         asked.save = true;
     }
-    asked.finish = take_trigger(trainer, "offload.stop") || asked.finish;
+    asked.finish = take_trigger(trainer, "offload.stop", &trainer->told_of_stop) || asked.finish;
     return asked;
 }
 

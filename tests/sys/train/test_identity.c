@@ -199,6 +199,20 @@ static void test_overwrite(void) {
     run(2, "already holds a run");
 }
 
+/* What cannot be removed would act at every step, so it does not act, and one line says so. */
+static void test_triggers(void) {
+    static const char *const names[] = {"over/offload.save: is not acted upon", "over/offload.stop: is not acted upon"};
+    files_make_folder("over/offload.save");
+    files_make_folder("over/offload.stop");
+    begin("over", "--max-steps 6 --resume latest");
+    run(0, "step 6/6");
+    for (int i = 0; i < 2; i++) {
+        const char *const first = strstr(process.outcome.err, names[i]);
+        CHECK(first != NULL && strstr(first + 1, names[i]) == NULL);
+    }
+    CHECK(exists("over/offload.save") && exists("over/offload.stop"));
+}
+
 static void test_lock(void) {
     static struct sys_process holder;
     begin("locked", "--max-steps 1000000 --logging-steps 1000000");
@@ -299,6 +313,7 @@ int main(void) {
     test_branch(true);
     test_fork();
     test_overwrite();
+    test_triggers();
     test_lock();
     test_early_stop();
     test_bad_data();
