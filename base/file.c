@@ -462,7 +462,7 @@ enum ox_status ox_file_copy(const char *source, const char *target) {
     return finish_as(&writer, target);
 }
 
-enum ox_status ox_file_create(const char *path, uint64_t bytes_expected, struct ox_file_writer *out) {
+static enum ox_status open_writer(const char *path, int flags, const char *what, struct ox_file_writer *out) {
     memset(out, 0, sizeof *out);
     out->fd = -1;
     const size_t path_bytes = strlen(path);
@@ -471,14 +471,22 @@ enum ox_status ox_file_create(const char *path, uint64_t bytes_expected, struct 
                        OX_PATH_BYTES - 1);
     }
     memcpy(out->path, path, path_bytes + 1);
-    out->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (out->fd < 0) {
-        return fail_path(errno, path, "create");
-    }
-    const enum ox_status status = reserve(out->fd, path, bytes_expected);
+    out->fd = open(path, flags | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return out->fd >= 0 ? OX_OK : fail_path(errno, path, what);
+}
+
+enum ox_status ox_file_create(const char *path, uint64_t bytes_expected, struct ox_file_writer *out) {
+    enum ox_status status = open_writer(path, O_CREAT | O_EXCL, "create", out);
+    OX_TRY(status, reserve(out->fd, path, bytes_expected));
     if (status != OX_OK) {
         ox_file_discard(out);
     }
+    return status;
+}
+
+enum ox_status ox_file_join(const char *path, struct ox_file_writer *out) {
+    const enum ox_status status = open_writer(path, 0, "open", out);
+    out->joined = true;
     return status;
 }
 
@@ -518,7 +526,9 @@ enum ox_status ox_file_finish(struct ox_file_writer *writer) {
 void ox_file_discard(struct ox_file_writer *writer) {
     if (writer->fd >= 0) {
         close(writer->fd);
-        unlink(writer->path);
+        if (!writer->joined) {
+            unlink(writer->path);
+        }
         writer->fd = -1;
     }
 }

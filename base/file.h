@@ -60,16 +60,19 @@ OX_MUST enum ox_status ox_file_copy(const char *source, const char *target);
  * offset. */
 struct ox_file_writer {
     int fd;
+    bool joined; /* another process has created the file */
     char path[OX_PATH_BYTES];
     uint64_t bytes_written;
 };
 OX_MUST enum ox_status ox_file_create(const char *path, uint64_t bytes_expected,
                                       struct ox_file_writer *out);
+/* Opens a file that another process has created, to write a part of it. It is never deleted by this writer. */
+OX_MUST enum ox_status ox_file_join(const char *path, struct ox_file_writer *out);
 OX_MUST enum ox_status ox_file_write(struct ox_file_writer *writer, const void *data, size_t bytes,
                                      uint64_t offset);
 /* Syncs and closes the file; the writer is closed also on failure. */
 OX_MUST enum ox_status ox_file_finish(struct ox_file_writer *writer);
-/* Closes and deletes the file, for error paths; does nothing once it is finished. */
+/* Closes and deletes the file, for error paths; does nothing once it is finished. A joined file stays. */
 void ox_file_discard(struct ox_file_writer *writer);
 
 /* Reads exactly `bytes` at `offset` from fd, resuming short reads; end of file is OX_E_CORRUPT. `path` is for

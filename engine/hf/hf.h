@@ -35,10 +35,16 @@ struct ox_hf_writer;
 OX_MUST enum ox_status ox_hf_create(const char *path, const struct ox_model *model,
                                     const json_t *original_config, enum ox_dtype dtype,
                                     uint64_t shard_bytes_max, struct ox_hf_writer **out);
+/* Lets other processes write a part of the weights: ox_hf_join opens the files that one of them has created for the
+ * same model. ox_hf_share lets that one finish without having written all; the others write no index and config.json,
+ * and remove nothing. */
+OX_MUST enum ox_status ox_hf_join(const char *path, const struct ox_model *model, enum ox_dtype dtype,
+                                  uint64_t shard_bytes_max, struct ox_hf_writer **out);
+void ox_hf_share(struct ox_hf_writer *writer);
 OX_MUST enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uint64_t first,
                                    uint64_t count, const void *data /* in dtype */);
-/* Syncs the shards and writes index and config.json; every element must have been written. Frees the writer, even on
- * failure. */
+/* Syncs the shards and writes index and config.json; unless they are shared every element must have been written. Frees
+ * the writer, even on failure. */
 OX_MUST enum ox_status ox_hf_finish(struct ox_hf_writer **writer);
 /* Removes what was written and frees the writer. */
 void ox_hf_discard(struct ox_hf_writer **writer);

@@ -26,6 +26,7 @@ struct ox_hf_writer {
     const struct ox_model *model;
     json_t *config;
     enum ox_dtype dtype;
+    bool joined; /* another process has created the files */
     struct shard *shards;
     uint32_t shard_count;
 };
@@ -156,15 +157,19 @@ static enum ox_status write_index(const struct ox_hf_writer *writer) {
     return status;
 }
 
-static enum ox_status open_shards(struct ox_hf_writer *writer, const struct ox_st_spec *specs) {
-    enum ox_status status = OX_OK;
+static enum ox_status open_shards(struct ox_hf_writer *writer) {
+    struct ox_st_spec *const specs = make_specs(writer->model, writer->dtype);
+    enum ox_status status =
+        specs != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to write the model", writer->path);
     for (uint32_t i = 0; status == OX_OK && i < writer->shard_count; i++) {
         struct shard *const shard = &writer->shards[i];
         char name[SHARD_NAME_BYTES], path[OX_PATH_BYTES];
         shard_name(writer, i, name);
         status = ox_path_join(writer->path, name, path);
-        OX_TRY(status, ox_st_create(path, specs + shard->tensor_first, shard->tensor_count, &shard->writer));
+        OX_TRY(status, (writer->joined ? ox_st_join : ox_st_create)(path, specs + shard->tensor_first,
+                                                                    shard->tensor_count, &shard->writer));
     }
+    free(specs);
     return status;
 }
 
@@ -182,49 +187,65 @@ static bool is_companion(const char *name) {
            (strncmp(name, "tokenizer", 9) == 0 && bytes >= 14 && strcmp(name + bytes - 5, ".json") == 0);
 }
 
-enum ox_status ox_hf_create(const char *path, const struct ox_model *model, const json_t *original_config,
-                            enum ox_dtype dtype, uint64_t shard_bytes_max, struct ox_hf_writer **out) {
-    struct ox_st_spec *specs = NULL;
-    struct ox_hf_writer *writer = calloc(1, sizeof *writer);
-    enum ox_status status = OX_OK;
+/* Opens a writer that has no files yet. */
+static enum ox_status open_writer(const char *path, const struct ox_model *model, enum ox_dtype dtype,
+                                  uint64_t shard_bytes_max, struct ox_hf_writer **out) {
     const uint32_t elem_bytes = ox_dtype_bytes(dtype);
     const uint32_t shard_count = divide(model, elem_bytes, shard_bytes_max, NULL);
+    struct ox_hf_writer *const writer = *out = calloc(1, sizeof *writer);
     if (writer != NULL) {
         writer->shards = calloc(shard_count, sizeof *writer->shards);
-        specs = make_specs(model, dtype);
     }
-    if (writer == NULL || writer->shards == NULL || specs == NULL) {
-        status = ox_fail(OX_E_NOMEM, "%s: no memory to write the model", path);
-        goto fail;
+    if (writer == NULL || writer->shards == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to write the model", path);
     }
     writer->model = model;
     writer->dtype = dtype;
     writer->shard_count = shard_count;
     divide(model, elem_bytes, shard_bytes_max, writer->shards);
-    if (shard_count > SHARDS_MAX) {
-        status = ox_fail(OX_E_CONFIG,
+    return shard_count <= SHARDS_MAX
+               ? ox_path_join(path, "", writer->path)
+               : ox_fail(OX_E_CONFIG,
                          "%s: the model needs %" PRIu32 " files of at most %" PRIu64
                          " bytes, but the limit is %d files; allow larger ones",
                          path, shard_count, shard_bytes_max, SHARDS_MAX);
-        goto fail;
-    }
-    status = ox_path_join(path, "", writer->path);
+}
+
+enum ox_status ox_hf_create(const char *path, const struct ox_model *model, const json_t *original_config,
+                            enum ox_dtype dtype, uint64_t shard_bytes_max, struct ox_hf_writer **out) {
+    struct ox_hf_writer *writer = NULL;
+    enum ox_status status = open_writer(path, model, dtype, shard_bytes_max, &writer);
     OX_TRY(status, check_empty(path));
-    if (status == OX_OK) {
-        status =
-            ox_model_config_json(&model->config, original_config, dtype_in_config(dtype), &writer->config);
-    }
-    OX_TRY(status, open_shards(writer, specs));
+    OX_TRY(status, ox_model_config_json(&model->config, original_config, dtype_in_config(dtype), &writer->config));
+    OX_TRY(status, open_shards(writer));
     if (status != OX_OK) {
-        goto fail;
+        ox_hf_discard(&writer);
+        return status;
     }
-    free(specs);
     *out = writer;
     return OX_OK;
-fail:
-    free(specs);
-    ox_hf_discard(&writer);
-    return status;
+}
+
+enum ox_status ox_hf_join(const char *path, const struct ox_model *model, enum ox_dtype dtype,
+                          uint64_t shard_bytes_max, struct ox_hf_writer **out) {
+    struct ox_hf_writer *writer = NULL;
+    enum ox_status status = open_writer(path, model, dtype, shard_bytes_max, &writer);
+    if (status == OX_OK) {
+        writer->joined = true;
+        status = open_shards(writer);
+    }
+    if (status != OX_OK) {
+        ox_hf_discard(&writer);
+        return status;
+    }
+    *out = writer;
+    return OX_OK;
+}
+
+void ox_hf_share(struct ox_hf_writer *writer) {
+    for (uint32_t i = 0; i < writer->shard_count; i++) {
+        ox_st_share(writer->shards[i].writer);
+    }
 }
 
 enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uint64_t first, uint64_t count,
@@ -250,13 +271,13 @@ enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
         status = ox_st_finish(&hf->shards[i].writer);
-        hf->shards[i].finished = status == OX_OK;
+        hf->shards[i].finished = status == OX_OK && !hf->joined;
     }
-    if (status == OX_OK && hf->shard_count > 1) {
-        status = write_index(hf);
+    if (status == OX_OK && !hf->joined) {
+        status = hf->shard_count > 1 ? write_index(hf) : OX_OK;
+        OX_TRY(status, write_json(hf->path, "config.json", hf->config));
+        OX_TRY(status, ox_folder_sync(hf->path));
     }
-    OX_TRY(status, write_json(hf->path, "config.json", hf->config));
-    OX_TRY(status, ox_folder_sync(hf->path));
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
         hf->shards[i].finished = false; /* so that ox_hf_discard keeps them */
     }

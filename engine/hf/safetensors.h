@@ -55,11 +55,16 @@ struct ox_st_spec {
 struct ox_st_writer;
 OX_MUST enum ox_status ox_st_create(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
                                     struct ox_st_writer **out);
+/* Lets other processes write a part of the file: ox_st_join opens the file that one of them has created with the same
+ * specs. ox_st_share lets that one finish without having written all. A joined file is never deleted. */
+OX_MUST enum ox_status ox_st_join(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
+                                  struct ox_st_writer **out);
+void ox_st_share(struct ox_st_writer *writer);
 /* Writes `bytes` bytes of tensor spec_idx, in its dtype, from byte_offset on. */
 OX_MUST enum ox_status ox_st_write(struct ox_st_writer *writer, uint32_t spec_idx, uint64_t byte_offset,
                                    const void *data, uint64_t bytes);
-/* Syncs and closes the file; every byte must have been written, which is asserted by their count. Frees the writer,
- * even on failure. */
+/* Syncs and closes the file; unless it is shared every byte must have been written, which is asserted by their count.
+ * Frees the writer, even on failure. */
 OX_MUST enum ox_status ox_st_finish(struct ox_st_writer **writer);
 void ox_st_discard(struct ox_st_writer **writer);
 

@@ -24,6 +24,7 @@ struct ox_st_writer {
     uint64_t *offsets, *bytes; /* per spec */
     uint32_t count;
     uint64_t header_bytes, file_bytes;
+    bool shared; /* other processes write the rest */
 };
 
 static uint64_t spec_bytes(const struct ox_st_spec *spec) {
@@ -119,8 +120,20 @@ static void writer_free(struct ox_st_writer **writer) {
     *writer = NULL;
 }
 
-enum ox_status ox_st_create(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
-                            struct ox_st_writer **out) {
+static enum ox_status create(const char *path, const struct layout *layout, struct ox_file_writer *out) {
+    enum ox_status status = ox_file_create(path, layout->file_bytes, out);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_file_write(out, layout->header, layout->header_bytes, 0);
+    if (status != OX_OK) {
+        ox_file_discard(out);
+    }
+    return status;
+}
+
+static enum ox_status open_writer(const char *path, const struct ox_st_spec *specs, uint32_t spec_count, bool joins,
+                                  struct ox_st_writer **out) {
     struct layout layout;
     enum ox_status status = layout_build(specs, spec_count, &layout);
     if (status != OX_OK) {
@@ -135,15 +148,11 @@ enum ox_status ox_st_create(const char *path, const struct ox_st_spec *specs, ui
     for (uint32_t i = 0; i < spec_count; i++) {
         bytes[i] = spec_bytes(&specs[i]);
     }
-    status = ox_file_create(path, layout.file_bytes, &writer->file);
+    status = joins ? ox_file_join(path, &writer->file) : create(path, &layout, &writer->file);
     if (status != OX_OK) {
         goto fail;
     }
-    status = ox_file_write(&writer->file, layout.header, layout.header_bytes, 0);
-    if (status != OX_OK) {
-        ox_file_discard(&writer->file);
-        goto fail;
-    }
+    writer->shared = joins;
     writer->offsets = layout.offsets;
     writer->bytes = bytes;
     writer->count = spec_count;
@@ -159,6 +168,20 @@ fail:
     return status;
 }
 
+enum ox_status ox_st_create(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
+                            struct ox_st_writer **out) {
+    return open_writer(path, specs, spec_count, false, out);
+}
+
+enum ox_status ox_st_join(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
+                          struct ox_st_writer **out) {
+    return open_writer(path, specs, spec_count, true, out);
+}
+
+void ox_st_share(struct ox_st_writer *writer) {
+    writer->shared = true;
+}
+
 enum ox_status ox_st_write(struct ox_st_writer *writer, uint32_t spec_idx, uint64_t byte_offset,
                            const void *data, uint64_t bytes) {
     OX_ASSERT(spec_idx < writer->count);
@@ -167,9 +190,9 @@ enum ox_status ox_st_write(struct ox_st_writer *writer, uint32_t spec_idx, uint6
 }
 
 enum ox_status ox_st_finish(struct ox_st_writer **writer) {
-    OX_ASSERT((*writer)->file.bytes_written == (*writer)->file_bytes);
+    OX_ASSERT((*writer)->shared || (*writer)->file.bytes_written == (*writer)->file_bytes);
     const enum ox_status status = ox_file_finish(&(*writer)->file);
-    if (status != OX_OK) {
+    if (status != OX_OK && !(*writer)->file.joined) {
         unlink((*writer)->file.path);
     }
     writer_free(writer);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/planes.h"
 #include "engine/hf/hf.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -31,6 +32,21 @@ static void make_folder(const char *config, char *path) {
     REQUIRE_OK(ox_file_replace(file, config, strlen(config)));
 }
 
+/* Writes fresh weights of a model, one element after another through each of `count` writers in turn. */
+static void write_weights(const struct ox_model *model, enum ox_dtype dtype, struct ox_hf_writer **writers,
+                          uint32_t count) {
+    uint32_t turn = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        for (uint64_t j = 0; j < tensor->count; j++) {
+            const float value = ox_model_init_value(model, tensor, 3, j);
+            const uint16_t half = ox_bf16_from_f32(value);
+            const void *const data = dtype == OX_DTYPE_BF16 ? (const void *)&half : &value;
+            REQUIRE_OK(ox_hf_write(writers[turn++ % count], i, j, 1, data));
+        }
+    }
+}
+
 /* Writes fresh weights of the model that `from` describes into the empty folder `to`. */
 static void write_model(const char *from, const char *to, enum ox_dtype dtype, uint64_t limit) {
     struct ox_hf_folder *source = NULL;
@@ -39,15 +55,7 @@ static void write_model(const char *from, const char *to, enum ox_dtype dtype, u
     CHECK(!ox_hf_has_weights(source));
     const struct ox_model *const model = ox_hf_model(source);
     REQUIRE_OK(ox_hf_create(to, model, ox_hf_config(source), dtype, limit, &writer));
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        for (uint64_t j = 0; j < tensor->count; j++) {
-            const float value = ox_model_init_value(model, tensor, 3, j);
-            const uint16_t half = ox_bf16_from_f32(value);
-            const void *const data = dtype == OX_DTYPE_BF16 ? (const void *)&half : &value;
-            REQUIRE_OK(ox_hf_write(writer, i, j, 1, data));
-        }
-    }
+    write_weights(model, dtype, &writer, 1);
     REQUIRE_OK(ox_hf_finish(&writer));
     CHECK(writer == NULL);
     ox_hf_close(&source);
@@ -125,6 +133,38 @@ static void test_round_trip(void) {
     REQUIRE_OK(ox_hf_open(file, true, &folder));
     CHECK(!ox_hf_has_weights(folder));
     ox_hf_close(&folder);
+}
+
+/* Several writers of the same files leave what one does, whichever ends first; those that joined remove nothing. */
+static void test_joined(void) {
+    char from[OX_PATH_BYTES], to[OX_PATH_BYTES], again[OX_PATH_BYTES];
+    struct ox_hf_folder *source = NULL;
+    make_folder(llama_json, from);
+    REQUIRE_OK(ox_hf_open(from, false, &source));
+    const struct ox_model *const model = ox_hf_model(source);
+    for (int i = 0; i < 2; i++) {
+        const uint64_t limit = i == 0 ? UINT64_MAX : 3000;
+        struct ox_hf_writer *writers[3] = {NULL}, *late = NULL;
+        make_folder("{}", to);
+        CHECK(ox_hf_join(to, model, OX_DTYPE_BF16, limit, &writers[1]) == OX_E_CONFIG && writers[1] == NULL);
+        CHECK(strstr(ox_error_text(), to) != NULL);
+        REQUIRE_OK(ox_hf_create(to, model, ox_hf_config(source), OX_DTYPE_BF16, limit, &writers[0]));
+        ox_hf_share(writers[0]);
+        REQUIRE_OK(ox_hf_join(to, model, OX_DTYPE_BF16, limit, &writers[1]));
+        REQUIRE_OK(ox_hf_join(to, model, OX_DTYPE_BF16, limit, &writers[2]));
+        write_weights(model, OX_DTYPE_BF16, writers, 3);
+        REQUIRE_OK(ox_hf_finish(&writers[i == 0 ? 1 : 0]));
+        REQUIRE_OK(ox_hf_join(to, model, OX_DTYPE_BF16, limit, &late));
+        ox_hf_discard(&late);
+        REQUIRE_OK(ox_hf_finish(&writers[2]));
+        REQUIRE_OK(ox_hf_finish(&writers[i == 0 ? 0 : 1]));
+        check_model(to, OX_DTYPE_BF16);
+        make_folder("{}", again);
+        write_model(from, again, OX_DTYPE_BF16, limit);
+        const char *const begin = i == 0 ? "model.safetensors" : "model-00002";
+        CHECK(files_same(files_find(to, begin, "safetensors"), files_find(again, begin, "safetensors")));
+    }
+    ox_hf_close(&source);
 }
 
 struct extra {
@@ -326,6 +366,7 @@ static void test_real(void) {
 
 int main(void) {
     test_round_trip();
+    test_joined();
     test_odd_files();
     test_index();
     test_too_large();
