@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -132,6 +133,7 @@ void sys_args_begin(struct sys_args *args, const char *command) {
     args->used = 0;
     args->count = 0;
     args->out_path = NULL;
+    args->program = NULL;
     sys_args_word(args, "offload");
     sys_args_add(args, command);
 }
@@ -159,13 +161,19 @@ void sys_args_drive(struct sys_args *args, const char *name, const char *bytes) 
 
 /* ---- the program ---------------------------------------------------------------------------------- */
 
+const char *sys_program(void) {
+    return getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+}
+
 /* The words lie in a struct that must not move: the pointers go into it. */
-static void become(char *const words[], const char *out_path, int err) {
-    const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+static void become(const struct sys_args *args, const char *out_path, int err) {
     setenv("OFFLOAD_PROFILE", "builtin", 0); /* measuring takes seconds, and predictions would depend on it */
+    if (args->program != NULL) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* it would keep what it has started */
+    }
     const int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (out >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0) {
-        execv(program, words);
+        execvp(args->program != NULL ? args->program : sys_program(), args->words);
     }
     _exit(126);
 }
@@ -183,7 +191,7 @@ void sys_start(const struct sys_args *args, struct sys_process *process) {
     fflush(stdout);
     process->pid = fork();
     if (process->pid == 0) {
-        become(args->words, process->out_path, ends[1]);
+        become(args, process->out_path, ends[1]);
     }
     if (process->pid < 0) {
         give_up("cannot start", "a process");

@@ -30,7 +30,11 @@ struct sys_args {
     char *words[SYS_WORDS_MAX + 1];
     int count;
     const char *out_path; /* where stdout goes; NULL: to outcome.out */
+    const char *program;  /* NULL: offload; another ends with the test */
 };
+
+/* The path of `offload`. */
+const char *sys_program(void);
 
 /* `offload <command>`; `offload` alone where the command is "". */
 void sys_args_begin(struct sys_args *args, const char *command);

@@ -6,7 +6,7 @@
  *     test_bad_inputs --list    prints every row, the source of the list in docs/bad-inputs.md */
 #include "base/file.h"
 #include "tests/kit/files.h"
-#include "tests/kit/run/sys_run.h"
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
 #include <dirent.h>
@@ -56,6 +56,9 @@ struct row {
     bool late;           /* the fault shows only after lines about the data or the plan, which stderr has too */
     bool not_root;       /* skipped for root, who may do what this row is refused */
     bool leaves_run;     /* the fault shows after the run has begun, so that `out` stays */
+    unsigned processes;  /* so many under mpirun; 0: the program itself */
+    const char *last_words; /* of the last process; NULL: `words` */
+    const char *variables;  /* "NAME=VALUE NAME=VALUE" in the environment */
 };
 
 /* The program runs in a folder of its own with
@@ -79,11 +82,12 @@ static const struct row rows[] = {
 #include "tests/sys/command/bad_inputs_files.inc"
 #include "tests/sys/command/bad_inputs_words.inc"
 #include "tests/sys/command/bad_inputs_data.inc"
+#include "tests/sys/command/bad_inputs_processes.inc"
 };
 
 enum { ROW_COUNT = sizeof rows / sizeof *rows, ACT_COUNT = sizeof rows->acts / sizeof *rows->acts };
 
-static struct sys_args args;
+static struct sys_args args, launched;
 static struct sys_process process;
 static const char *base, *spare, *place, *here;
 
@@ -346,6 +350,39 @@ static const char *judge(const struct row *row, const char *before, char *error,
     return wrong;
 }
 
+/* Sets the variables of a row, or removes them. */
+static void set_variables(const struct row *row, bool set) {
+    char text[256];
+    snprintf(text, sizeof text, "%s", row->variables != NULL ? row->variables : "");
+    for (char *rest = NULL, *name = strtok_r(text, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
+        char *const value = name + strcspn(name, "=");
+        *value = '\0';
+        CHECK((set ? setenv(name, value + 1, 1) : unsetenv(name)) == 0);
+    }
+}
+
+static void add_words(const char *words) {
+    const size_t command = strcspn(words, " ");
+    char name[16];
+    snprintf(name, sizeof name, "%.*s", (int)command, words);
+    sys_args_begin(&args, name);
+    sys_args_add(&args, words + command);
+}
+
+static void run_row(const struct row *row) {
+    set_variables(row, true);
+    add_words(row->words);
+    if (row->processes > 0) {
+        sys_mpi_begin(&launched, row->processes - (row->last_words != NULL), &args, SYS_MPI_END_OTHERS);
+    }
+    if (row->last_words != NULL) {
+        add_words(row->last_words);
+        sys_mpi_also(&launched, 1, &args);
+    }
+    sys_run(row->processes > 0 ? &launched : &args, &process);
+    set_variables(row, false);
+}
+
 static void check_row(const struct row *row, bool listed) {
     char error[2048];
     if (ox_path_is_folder(here)) {
@@ -363,12 +400,7 @@ static void check_row(const struct row *row, bool listed) {
         act_on(&row->acts[i]);
     }
     char *const before = list_all(row);
-    const size_t command = strcspn(row->words, " ");
-    char name[16];
-    snprintf(name, sizeof name, "%.*s", (int)command, row->words);
-    sys_args_begin(&args, name);
-    sys_args_add(&args, row->words + command);
-    sys_run(&args, &process);
+    run_row(row);
     const char *const wrong = judge(row, before, error, sizeof error);
     free(before);
     if (wrong != NULL) {
@@ -449,9 +481,13 @@ int main(int argc, char **argv) {
     fix_program();
     make_base();
     unsigned bad = 0, good = 0;
+    const char *const no_processes = sys_mpi_missing();
     for (unsigned i = 0; i < ROW_COUNT; i++) {
-        if (rows[i].not_root && geteuid() == 0) {
-            printf("%s: not tried as root\n", rows[i].name);
+        const char *const why = rows[i].not_root && geteuid() == 0 ? "this is root"
+                                : rows[i].processes > 0            ? no_processes
+                                                                   : NULL;
+        if (why != NULL) {
+            printf("%s: not tried: %s\n", rows[i].name, why);
             continue;
         }
         check_row(&rows[i], listed);
