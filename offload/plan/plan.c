@@ -105,7 +105,13 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
 enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const struct ox_plan_ranks *ranks,
                                   struct ox_shard_table *out) {
     const bool divides = ranks->count > 1 && ranks->sharding != OX_SHARDING_NONE;
-    return ox_shard_table_slice(whole, divides ? ranks->count : 1, divides ? ranks->idx : 0, out);
+    const enum ox_status status =
+        ox_shard_table_slice(whole, divides ? ranks->count : 1, divides ? ranks->idx : 0, out);
+    if (status == OX_OK && divides && ranks->per_store > 0) {
+        ox_shard_table_renumber(out, whole, ranks->count, ranks->idx / ranks->per_store * ranks->per_store,
+                                ranks->per_store);
+    }
+    return status;
 }
 
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {

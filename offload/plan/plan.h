@@ -302,6 +302,7 @@ struct ox_plan_ranks {
      * in a tree. The result depends on this number and not on `count`, which is at most as large. */
     uint32_t sum_groups;
     uint32_t micro_batches; /* per step, of all ranks; ox_plan_model has those of this rank */
+    uint32_t per_store; /* ranks in a row that share a store, as those of a process do; 0: all */
     enum ox_sharding sharding;
 };
 

@@ -38,6 +38,11 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
     return OX_OK;
 }
 
+/* Where the slice of a rank begins in a unit, in chunks. */
+static uint32_t first_chunk(const struct ox_shard *unit, uint32_t count, uint32_t idx) {
+    return (uint32_t)ox_min_u64(idx * ox_div_up(unit->chunk_count, count), unit->chunk_count);
+}
+
 enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
                                     struct ox_shard_table *out) {
     OX_ASSERT(idx < count);
@@ -48,9 +53,7 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
     }
     for (uint32_t i = 0; i < whole->unit_count; i++) {
         const struct ox_shard *const unit = &whole->shards[i];
-        const uint64_t most = ox_div_up(unit->chunk_count, count);
-        const uint64_t first = ox_min_u64(idx * most, unit->chunk_count);
-        const uint64_t past = ox_min_u64(first + most, unit->chunk_count);
+        const uint64_t first = first_chunk(unit, count, idx), past = first_chunk(unit, count, idx + 1);
         const uint64_t elem_first = ox_min_u64(first * whole->chunk_elems, unit->elem_count);
         shards[i] = (struct ox_shard){
             .elem_first = elem_first,
@@ -63,6 +66,20 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
     *out = *whole;
     out->shards = shards;
     return OX_OK;
+}
+
+void ox_shard_table_renumber(struct ox_shard_table *table, const struct ox_shard_table *whole, uint32_t count,
+                             uint32_t first, uint32_t shared) {
+    uint32_t chunk_count = 0;
+    for (uint32_t i = 0; i < whole->unit_count; i++) {
+        const struct ox_shard *const unit = &whole->shards[i];
+        const uint32_t begin = first_chunk(unit, count, first), end = first_chunk(unit, count, first + shared);
+        const uint32_t own = table->shards[i].chunk_first - unit->chunk_first;
+        OX_ASSERT(own >= begin && own + table->shards[i].chunk_count <= end);
+        table->shards[i].chunk_first = chunk_count + own - begin;
+        chunk_count += end - begin;
+    }
+    table->chunk_count = chunk_count;
 }
 
 uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx) {

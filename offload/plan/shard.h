@@ -35,14 +35,14 @@ struct ox_homes {
 struct ox_shard {
     uint64_t elem_first; /* where the slice begins in its unit */
     uint64_t elem_count;
-    uint32_t chunk_first, chunk_count; /* in the whole model's sequence of chunks */
+    uint32_t chunk_first, chunk_count; /* in the sequence of all chunks of the store */
     struct ox_homes homes;
 };
 
 struct ox_shard_table {
     struct ox_shard *shards; /* one per unit; owned */
     uint32_t unit_count;
-    uint32_t chunk_count; /* of the whole model, also in the table of a rank */
+    uint32_t chunk_count; /* of the store: those of the whole model, also in the table of a rank */
     uint64_t chunk_elems; /* elements of a full chunk, a multiple of OX_GROUP_ELEMS */
     struct ox_state_sizes sizes;
 };
@@ -56,6 +56,11 @@ void ox_shard_table_close(struct ox_shard_table *table);
  * Everywhere else in the table a slice is as a unit would be: its elements begin at 0. Homes are copied. */
 OX_MUST enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
                                             struct ox_shard_table *out);
+
+/* Numbers the chunks of a rank's table anew, for a store that ranks [first, first + shared) of `count` have for
+ * themselves, as those of one process do: it holds their slices alone. */
+void ox_shard_table_renumber(struct ox_shard_table *table, const struct ox_shard_table *whole, uint32_t count,
+                             uint32_t first, uint32_t shared);
 
 /* Where the slice of rank `idx` of `count` begins in a unit, in elements; for idx = count it is the unit's end.
  * `whole` is the table of whole units. */

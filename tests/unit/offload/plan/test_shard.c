@@ -103,6 +103,40 @@ static void test_chunk_of_slice(void) {
     ox_shard_table_close(&whole);
 }
 
+/* A store that some ranks have for themselves holds their chunks, numbered from 0 without gaps. */
+static void test_store_of_some_ranks(void) {
+    struct ox_shard_table whole;
+    enum { COUNT = 4 };
+    open_table(&whole);
+    for (uint32_t shared = 1; shared <= COUNT; shared *= 2) {
+        uint32_t chunk_count = 0;
+        for (uint32_t first = 0; first < COUNT; first += shared) {
+            bool has[CHUNKS] = {false};
+            uint32_t seen = 0, all = 0;
+            for (uint32_t idx = first; idx < first + shared; idx++) {
+                struct ox_shard_table table;
+                REQUIRE_OK(ox_shard_table_slice(&whole, COUNT, idx, &table));
+                ox_shard_table_renumber(&table, &whole, COUNT, first, shared);
+                all = table.chunk_count;
+                for (uint32_t i = 0; i < UNITS; i++) {
+                    for (uint32_t k = 0; k < table.shards[i].chunk_count; k++, seen++) {
+                        const struct ox_chunk chunk = ox_shard_chunk(&table, i, k);
+                        const uint32_t number = chunk.hi_extent_idx / 2;
+                        CHECK(number < table.chunk_count && !has[number]);
+                        has[number % CHUNKS] = true;
+                    }
+                }
+                CHECK(ox_shard_extent_sums(&table).extent_count == 2 * all);
+                ox_shard_table_close(&table);
+            }
+            CHECK(seen == all);
+            chunk_count += all;
+        }
+        CHECK(chunk_count == CHUNKS);
+    }
+    ox_shard_table_close(&whole);
+}
+
 /* The slices of all ranks together have each extent of the whole model once, as the whole has it. */
 static void test_slices_are_the_whole(void) {
     struct ox_shard_table whole, table;
@@ -134,6 +168,7 @@ int main(void) {
     test_extents();
     test_slices();
     test_chunk_of_slice();
+    test_store_of_some_ranks();
     test_slices_are_the_whole();
     test_layout();
     return test_end();
