@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPEN_LIMIT_MS = 60 * 1000 };
+/* How long processes wait for each other at the start: as long as a call may, between these. */
+enum { OPEN_LEAST_MS = 60 * 1000, OPEN_MOST_MS = 600 * 1000 };
 
 static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct ox_mpi_plugin *plugin; /* opened once and never closed, because MPI ends once */
@@ -81,7 +82,8 @@ enum ox_status ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_lo
                          process_count, config->count, OX_COMM_RANKS_MAX);
     }
     const uint32_t fail_ms = config->limits.fail_ms;
-    OX_TRY(status, plugin->open(config->count, fail_ms > OPEN_LIMIT_MS ? fail_ms : OPEN_LIMIT_MS, &wire));
+    const uint32_t open_ms = fail_ms < OPEN_LEAST_MS ? OPEN_LEAST_MS : fail_ms > OPEN_MOST_MS ? OPEN_MOST_MS : fail_ms;
+    OX_TRY(status, plugin->open(config->count, open_ms, &wire));
     OX_TRY(status, ox_comm_wire_open(wire, config, out));
     return status;
 }
