@@ -1,5 +1,9 @@
 /* The engine: a model, its plans, its memory and its store as one thing that can do a step.
  *
+ * Where a run has several processes (engine/step/team.h), each has an engine, with its ranks and a store of their
+ * slices. The calls that open, load, do a step, commit or go back are then collective, and return the same status on
+ * all processes.
+ *
  *     ox_engine_plan_open      finds plans that fit; reserves nothing        (offload plan, --dry-run)
  *     ox_engine_open           reserves everything: arenas, lanes, device
  *     ox_engine_store_create   or ox_engine_store_open: opens the NVMe tier, if there is one
@@ -12,6 +16,7 @@
 
 #include "cpu_optim/optim.h"
 #include "engine/model/model.h"
+#include "engine/step/team.h"
 #include "kernels/cuda.h"
 #include "nvme/store.h"
 #include "offload/sim/machine_profile.h"
@@ -49,7 +54,8 @@ struct ox_engine_config {
     const struct ox_io_backend *io; /* required with nvme_count > 0 */
     uint32_t queue_depth;
     uint32_t optimizer_threads;
-    uint32_t ranks;             /* devices that do a step together; 0: 1 */
+    struct ox_team *team;       /* the processes of the run, which divide the ranks; outlives the engine; NULL: one */
+    uint32_t ranks;             /* devices that do a step together, of all processes; 0: 1 */
     enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;
@@ -132,6 +138,10 @@ enum ox_plane { OX_PLANE_MASTER, OX_PLANE_M, OX_PLANE_V, OX_PLANE_COUNT };
 bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane);
 
 uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx);
+/* Whether this process has the chunk, so that it may be viewed, got and put here; and whether it is this one that saves
+ * it, where several have a copy. */
+bool ox_engine_has_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx);
+bool ox_engine_owns_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx);
 /* Sets first, count and pointers of a view; its content is undefined. Only one view exists at a time. */
 void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                           struct ox_chunk_view *out);
@@ -159,8 +169,9 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
 /* ---- steps --------------------------------------------------------------------------------------- */
 
 /* The tokens of micro-batch mb_idx, (batch * seq) each, which the caller fills before a step; a target of -1 is not
- * counted. ox_engine_batch sets the positions of each sequence to 0..seq-1. If a sequence has several documents, the
- * caller lets positions begin again at 0 with each, which then attends to itself alone. */
+ * counted. The pointers are NULL if a rank of another process has it. ox_engine_batch sets the positions of each
+ * sequence to 0..seq-1. If a sequence has several documents, the caller lets positions begin again at 0 with each,
+ * which then attends to itself alone. */
 struct ox_batch {
     int32_t *ids, *targets, *positions;
 };

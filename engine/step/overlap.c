@@ -120,11 +120,17 @@ enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct o
     return status;
 }
 
-/* The rank that leads commits when all have written, and the others go on when that is done. */
+/* The rank that leads commits when all have written, and the others go on when that is done. Where several processes
+ * have a store each, all prepare before any of them commits. */
 static enum ox_status commit(struct ox_rank *rank, const void *meta, uint32_t meta_bytes) {
+    const bool votes = rank->config.team != NULL;
     enum ox_status status = ox_link_meet(rank, "the writes of a transaction");
+    if (status == OX_OK && votes) {
+        status = rank->leads ? ox_store_prepare(rank->store, meta, meta_bytes) : OX_OK;
+        OX_TRY(status, ox_link_meet(rank, "a prepared transaction"));
+    }
     if (status == OX_OK && rank->leads) {
-        status = ox_store_commit(rank->store, meta, meta_bytes);
+        status = ox_store_commit(rank->store, votes ? NULL : meta, votes ? 0 : meta_bytes);
     }
     OX_TRY(status, ox_link_meet(rank, "a commit"));
     return status;

@@ -116,6 +116,9 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     plan->input.ranks = (struct ox_plan_ranks){
         .count = (uint32_t)ox_max_u64(1, config->ranks), .sum_groups = config->sum_groups,
         .micro_batches = config->micro_batches, .sharding = config->sharding};
+    if (config->team != NULL) {
+        plan->input.ranks.per_store = plan->input.ranks.count / ox_team_count(config->team);
+    }
     plan->input.model = (struct ox_plan_model){
         .units = plan->units,
         .grads = plan->grads,
@@ -342,6 +345,11 @@ static enum ox_status choose_for_all(const struct ox_engine_config *config, stru
     return status;
 }
 
+/* How many ranks share a store. */
+static uint32_t store_ranks(const struct ox_plan_input *input) {
+    return input->ranks.per_store > 0 ? input->ranks.per_store : input->ranks.count;
+}
+
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
@@ -369,7 +377,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     OX_TRY(status, open_table(config, plan));
     if (status == OX_OK) {
         plan->input.budget.nvme_fixed_bytes =
-            config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / plan->input.ranks.count;
+            config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / store_ranks(&plan->input);
         status = choose_for_all(config, plan);
     }
     if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {

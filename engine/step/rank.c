@@ -141,10 +141,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_close(&rank->lanes[i]);
     }
-    ox_stream_close(&rank->stream);
-    ox_store_port_close(&rank->chunk_slots.transfers.port);
-    ox_store_port_close(&rank->write_port);
-    ox_store_port_close(&rank->read_port);
+    ox_rank_disconnect_store(rank);
     ox_pool_close(&rank->reduce_pool);
     ox_pool_close(&rank->optim_pool);
     ox_tiers_close(&rank->tiers);
@@ -178,6 +175,14 @@ static void register_slots(struct ox_rank *rank) {
             return;
         }
     }
+}
+
+void ox_rank_disconnect_store(struct ox_rank *rank) {
+    ox_stream_close(&rank->stream);
+    ox_store_port_close(&rank->chunk_slots.transfers.port);
+    ox_store_port_close(&rank->write_port);
+    ox_store_port_close(&rank->read_port);
+    rank->store = NULL;
 }
 
 enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store) {

@@ -105,7 +105,7 @@ struct ox_rank_before {
 struct ox_rank {
     /* its number, its configuration and its plan */
     uint32_t idx;
-    bool leads; /* begins, commits and aborts the transactions of the store that the ranks of a process share */
+    bool leads; /* begins, commits and aborts the transactions of its process's store */
     struct ox_engine_config config; /* with its part of threads and micro-batches */
     const struct ox_engine_plan *plan;
     const struct ox_shard_table *whole; /* the table of whole units, of which plan->table has the rank's slices */
@@ -181,6 +181,7 @@ OX_MUST enum ox_status ox_rank_open(const struct ox_engine_config *config, const
 void ox_rank_close(struct ox_rank **rank);
 /* Opens the rank's ports and its optimizer's stream. The store outlives the rank. */
 OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store);
+void ox_rank_disconnect_store(struct ox_rank *rank);
 
 /* ---- a step: engine/step/step.c ---- */
 

@@ -160,7 +160,7 @@ check_printing() {
 
 # What runs within a step; engine.c and tracing.c open what a step uses.
 check_allocation() {
-    grep -E '^(engine/step/|offload/plan/tier)[a-z_]*\.c$' "$scratch/sources" | grep -vE '/(engine|rank|plans|team|tracing)\.c$' |
+    grep -E '^(engine/step/|offload/plan/tier)[a-z_]*\.c$' "$scratch/sources" | grep -vE '/(engine|engine_store|rank|plans|team|tracing)\.c$' |
         sed "s|^|$scratch/code/|" | shape alloc
 }
 

@@ -1,0 +1,66 @@
+/* Shared by the files of the facade (engine.c, engine_store.c): the ranks of a process as one. */
+#ifndef OX_ENGINE_STEP_ENGINE_INTERNAL_H
+#define OX_ENGINE_STEP_ENGINE_INTERNAL_H
+
+#include "engine/step/rank_internal.h"
+
+#include "base/pool.h"
+#include "engine/step/team.h"
+
+#include <pthread.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A rank of this process. */
+struct ox_seat {
+    struct ox_engine *engine;
+    struct ox_rank *rank;
+    struct ox_step_input input;
+    struct ox_first_failure failure; /* of the last call */
+};
+
+struct ox_engine {
+    struct ox_engine_config config;
+    struct ox_engine_plan *plan;
+    struct ox_store *store;  /* of the ranks of this process; NULL: none */
+    struct ox_pool *threads; /* one for each seat; NULL with one */
+    struct ox_tee tee;
+    pthread_mutex_t tee_lock; /* one rank at a time calls it */
+    bool failed; /* since the last step that succeeded, so ranks may have to be made ready */
+    uint32_t rank_total; /* of all processes */
+    uint32_t rank_first; /* the rank of the first seat */
+    struct ox_rank_times times[OX_COMM_RANKS_MAX]; /* of the last step, by rank */
+    unsigned char *shares; /* room for what each process has done in a step */
+    uint32_t seat_count;
+    struct ox_seat seats[];
+};
+
+static inline struct ox_rank *ox_first_rank(const struct ox_engine *engine) {
+    return engine->seats[0].rank;
+}
+
+/* Whether every rank has every chunk. */
+static inline bool ox_engine_has_copies(const struct ox_engine *engine) {
+    return engine->plan->input.ranks.sharding == OX_SHARDING_NONE && engine->rank_total > 1;
+}
+
+/* What each rank does at once with the others. */
+typedef enum ox_status ox_seat_fn(struct ox_seat *seat, void *context);
+
+/* Lets the ranks of this process do this, and returns their first failure. */
+OX_MUST enum ox_status ox_engine_here(struct ox_engine *engine, ox_seat_fn *fn, void *context);
+/* Lets all ranks of all processes do this, and returns the same status on all of them: the first failure of any. */
+OX_MUST enum ox_status ox_engine_all(struct ox_engine *engine, ox_seat_fn *fn, void *context, const char *what);
+
+/* ---- engine_store.c ---- */
+
+/* After a failure brings the stores of all processes to the same commit, because one may have committed a step and
+ * another not. Does nothing where there is one process, or no store. If it fails, the engine has no store any more. */
+OX_MUST enum ox_status ox_engine_store_realign(struct ox_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

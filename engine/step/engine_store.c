@@ -1,0 +1,270 @@
+/* The store of an engine, which holds the slices of its process's ranks. Several processes commit together, by a vote
+ * (nvme/store.h): one may be ahead of another by a step at most, and there is always a commit that all have. */
+#include "engine/step/engine_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/hash/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the store --------------------------------------------------------------------------------------- */
+
+/* Hash of all that the content of extents depends on, by which a store of another model or format, or with other
+ * chunks, is refused; with several processes also one of another part of the model. AdamW in fp32 adds nothing to the
+ * hash, because older stores have no format recorded. */
+static uint64_t geometry_hash(const struct ox_engine *engine) {
+    const struct ox_model *const model = engine->config.model;
+    uint64_t hash = ox_hash_seed(&engine->config.chunk_elems, 1);
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const uint64_t words[] = {hash, tensor->unit_idx, tensor->offset, tensor->shape[0], tensor->shape[1],
+                                  ox_hash64(tensor->name, strlen(tensor->name), 0)};
+        hash = ox_hash_seed(words, sizeof words / sizeof *words);
+    }
+    const struct ox_state_format state = engine->config.state;
+    if (state.kind != OX_OPTIM_ADAMW || state.moments != OX_MOMENTS_F32) {
+        const uint64_t words[] = {hash, state.kind, state.moments};
+        hash = ox_hash_seed(words, sizeof words / sizeof *words);
+    }
+    const struct ox_team *const team = engine->config.team;
+    const uint64_t part[] = {hash, ox_team_idx(team), ox_team_count(team), engine->rank_total};
+    return team == NULL ? hash : ox_hash_seed(part, sizeof part / sizeof *part);
+}
+
+/* The spool extents of all ranks, one rank behind another. */
+struct spool {
+    uint64_t *bytes;
+    uint32_t count;
+};
+
+static bool list_spool(struct ox_engine *engine, struct spool *out) {
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        engine->seats[i].rank->spool_first = out->count;
+        out->count += engine->seats[i].rank->plan->train->spool_count;
+    }
+    out->bytes = calloc(ox_max_u64(out->count, 1), sizeof *out->bytes);
+    for (uint32_t i = 0; i < engine->seat_count && out->bytes != NULL; i++) {
+        const struct ox_rank *const rank = engine->seats[i].rank;
+        const struct ox_plan *const plan = rank->plan->train;
+        memcpy(out->bytes + rank->spool_first, plan->spool_bytes, plan->spool_count * sizeof *out->bytes);
+    }
+    return out->bytes != NULL;
+}
+
+/* What a store is opened with, for as long as that takes. */
+struct opening {
+    struct ox_store_config config;
+    struct ox_extent_spec *extents;
+    struct spool spool;
+};
+
+static void end_opening(struct opening *opening) {
+    free(opening->spool.bytes);
+    free(opening->extents);
+}
+
+/* The extents of this process's ranks: with one process those of all. */
+static enum ox_status begin_opening(struct ox_engine *engine, const uint64_t run_id[2], struct opening *out) {
+    const uint32_t extent_count = 2 * ox_first_rank(engine)->plan->table.chunk_count;
+    *out = (struct opening){.extents = calloc(extent_count, sizeof *out->extents)};
+    if (out->extents == NULL || !list_spool(engine, &out->spool)) {
+        return ox_fail(OX_E_NOMEM, "store: no memory for %u extents", extent_count);
+    }
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_shard_extents(&engine->seats[i].rank->plan->table, out->extents);
+    }
+    out->config = (struct ox_store_config){
+        .backend = engine->config.io,
+        .folders = engine->config.nvme_folders,
+        .bytes_max = engine->config.nvme_bytes,
+        .speeds = engine->config.budget.drive_speeds,
+        .drive_count = engine->config.nvme_count,
+        .extents = out->extents,
+        .extent_count = extent_count,
+        .spool_bytes = out->spool.bytes,
+        .spool_count = out->spool.count,
+        .run_id = {run_id[0], run_id[1]},
+        .config_hash = geometry_hash(engine),
+        .queue_depth = engine->config.queue_depth,
+        .generations = ox_plan_generations(&engine->config.budget),
+    };
+    return OX_OK;
+}
+
+static enum ox_status connect_store(struct ox_engine *engine) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < engine->seat_count && status == OX_OK; i++) {
+        status = ox_rank_connect_store(engine->seats[i].rank, engine->store);
+    }
+    return status;
+}
+
+/* Finds the commit that the stores of all processes can be opened at. */
+static enum ox_status agree_on_point(struct ox_engine *engine, const struct ox_store_config *config,
+                                     struct ox_store_point *out) {
+    struct ox_team *const team = engine->config.team;
+    struct ox_store_offer mine = {0}, all[OX_COMM_RANKS_MAX];
+    enum ox_status status = ox_team_agree(team, OX_TEAM_RUN, ox_store_look(config, &mine), "a look at the stores");
+    OX_TRY(status, ox_team_gather(team, &mine, sizeof mine, all, "what the stores hold"));
+    OX_TRY(status, ox_store_agree(all, ox_team_count(team), out));
+    return status != OX_OK || out->committed ? status
+                                             : ox_fail(OX_E_CORRUPT, "the stores of the processes hold no commit");
+}
+
+/* Opens the store; where there are several processes, at the commit that all have. */
+static enum ox_status open_at_commit(struct ox_engine *engine, struct ox_store_config *config) {
+    struct ox_team *const team = engine->config.team;
+    struct ox_store_point point;
+    if (team == NULL) {
+        return ox_store_open(config, &engine->store);
+    }
+    enum ox_status status = agree_on_point(engine, config, &point);
+    if (status != OX_OK) {
+        return status;
+    }
+    config->point = &point;
+    status = ox_store_open(config, &engine->store);
+    config->point = NULL;
+    status = ox_team_agree(team, OX_TEAM_RUN, status, "the opening of the stores");
+    if (status != OX_OK) {
+        ox_store_close(&engine->store);
+    }
+    return status;
+}
+
+static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id[2], bool create) {
+    struct opening opening;
+    OX_ASSERT(engine->store == NULL && engine->config.nvme_count > 0 && engine->config.io != NULL);
+    struct ox_team *const team = engine->config.team;
+    enum ox_status status =
+        ox_team_agree(team, OX_TEAM_RUN, begin_opening(engine, run_id, &opening), "the extents of the stores");
+    if (status == OX_OK && create) {
+        status = ox_team_agree(team, OX_TEAM_RUN, ox_store_create(&opening.config, &engine->store), "new stores");
+    } else if (status == OX_OK) {
+        status = open_at_commit(engine, &opening.config);
+    }
+    end_opening(&opening);
+    return status == OX_OK ? ox_team_agree(team, OX_TEAM_RUN, connect_store(engine), "the ports of the stores")
+                           : status;
+}
+
+enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t run_id[2]) {
+    return open_store(engine, run_id, true);
+}
+
+enum ox_status ox_engine_store_realign(struct ox_engine *engine) {
+    struct ox_store_info info;
+    if (engine->config.team == NULL || engine->store == NULL) {
+        return OX_OK;
+    }
+    ox_store_info(engine->store, &info);
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_rank_disconnect_store(engine->seats[i].rank);
+    }
+    ox_store_close(&engine->store);
+    return open_store(engine, info.run_id, false);
+}
+
+/* Loads planes that live in memory from the last commit. It reads those that stay on the drives too, to verify their
+ * checksums: damage is then found while the run can still use a checkpoint. This reads as much as one step does. */
+static enum ox_status load_and_verify(struct ox_seat *seat, void *context) {
+    struct ox_rank *const rank = seat->rank;
+    const struct ox_store_info *const info = context;
+    enum ox_status status = OX_OK;
+    rank->planes.step = info->step;
+    for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && info->committed && status == OX_OK;
+         unit_idx++) {
+        status = ox_rank_load_unit(rank, unit_idx, rank->config.stop);
+    }
+    return status;
+}
+
+enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
+    const enum ox_status status = open_store(engine, run_id, false);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_store_info info;
+    ox_store_info(engine->store, &info);
+    return ox_engine_all(engine, load_and_verify, &info, "the last commit");
+}
+
+/* ---- what a store begins with, and what stays in memory ----------------------------------------------- */
+
+enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_rank_load_begin(engine->seats[i].rank, step);
+    }
+    return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
+}
+
+/* Waits until all chunks are on the drives. */
+static enum ox_status end_load(struct ox_engine *engine, enum ox_status status) {
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_first_failure_note(&first, ox_rank_load_end(engine->seats[i].rank));
+    }
+    if (first.status != OX_OK && engine->store != NULL) {
+        ox_store_abort(engine->store);
+    }
+    return ox_first_failure_result(&first);
+}
+
+/* Commits on all processes or on none, and returns the same status on all. Memory stays as it is. */
+static enum ox_status commit(struct ox_engine *engine, enum ox_status status, const void *meta, uint32_t meta_bytes) {
+    struct ox_team *const team = engine->config.team;
+    if (team == NULL || engine->store == NULL) {
+        OX_TRY(status, engine->store == NULL ? OX_OK : ox_store_commit(engine->store, meta, meta_bytes));
+        return ox_team_agree(team, OX_TEAM_RUN, status, "what was loaded");
+    }
+    status = ox_team_agree(team, OX_TEAM_RUN, status, "the writes of a transaction");
+    if (status == OX_OK) {
+        status = ox_store_prepare(engine->store, meta, meta_bytes);
+        status = ox_team_agree(team, OX_TEAM_RUN, status, "a prepared transaction");
+    }
+    if (status == OX_OK) {
+        status = ox_team_agree(team, OX_TEAM_RUN, ox_store_commit(engine->store, NULL, 0), "a commit");
+    }
+    if (status == OX_OK) {
+        return OX_OK;
+    }
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    ox_store_abort(engine->store);
+    ox_first_failure_note(&first, ox_engine_store_realign(engine));
+    return ox_first_failure_result(&first);
+}
+
+enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    return commit(engine, end_load(engine, OX_OK), meta, meta_bytes);
+}
+
+static enum ox_status put_all(struct ox_seat *seat, void *context) {
+    (void)context;
+    return ox_rank_put_all(seat->rank);
+}
+
+enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    enum ox_status status = ox_engine_finish_update(engine);
+    if (status != OX_OK || engine->store == NULL) {
+        return status;
+    }
+    const uint64_t step = ox_first_rank(engine)->planes.step;
+    struct ox_store_info info;
+    ox_store_info(engine->store, &info);
+    if (info.step == step) {
+        return OX_OK;
+    }
+    const uint64_t begin_ns = ox_clock_ns();
+    status = ox_engine_load_begin(engine, step);
+    status = end_load(engine, status == OX_OK ? ox_engine_here(engine, put_all, NULL) : status);
+    status = commit(engine, status, meta, meta_bytes);
+    if (status == OX_OK) {
+        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, step, begin_ns);
+    }
+    return status;
+}
