@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WARN_MS = 60 * 1000 };
+enum { WARN_MS = 60 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
 
 struct ox_team {
     struct ox_comm *comm;
@@ -54,6 +54,26 @@ enum ox_status ox_team_share(struct ox_team *team, void *bytes, uint32_t size, c
         .all = all, .what = what});
     if (status == OX_OK) {
         memcpy(bytes, all, size);
+    }
+    return status;
+}
+
+enum ox_status ox_team_sum(struct ox_team *team, enum ox_team_channel channel, uint64_t *numbers, uint32_t count,
+                           const char *what) {
+    enum ox_status status = OX_OK;
+    for (uint32_t first = 0; team != NULL && first < count && status == OX_OK; first += SUMS_AT_ONCE) {
+        const uint32_t part = (uint32_t)ox_min_u64(SUMS_AT_ONCE, count - first);
+        const uint32_t bytes = part * (uint32_t)sizeof *numbers;
+        const uint64_t *const all = (const uint64_t *)(const void *)team->all[channel];
+        status = meet(team, &(struct ox_comm_meet){
+            .channel = channel, .mine = numbers + first, .mine_bytes = bytes, .slot_bytes = bytes,
+            .all = team->all[channel], .what = what});
+        for (uint32_t i = 0; i < part && status == OX_OK; i++) {
+            numbers[first + i] = 0;
+            for (uint32_t k = 0; k < team->comm->count; k++) {
+                numbers[first + i] += all[k * part + i];
+            }
+        }
     }
     return status;
 }

@@ -46,6 +46,9 @@ OX_MUST enum ox_status ox_team_share(struct ox_team *team, void *bytes, uint32_t
 /* Collects `size` bytes of every process, in order, in `all`, which has room for ox_team_count of them. */
 OX_MUST enum ox_status ox_team_gather(struct ox_team *team, const void *mine, uint32_t size, void *all,
                                       const char *what);
+/* Replaces each number by its sum over all processes, modulo 2^64. */
+OX_MUST enum ox_status ox_team_sum(struct ox_team *team, enum ox_team_channel channel, uint64_t *numbers,
+                                   uint32_t count, const char *what);
 /* Returns the same status everywhere: that of the first process that failed, with its text, which begins with
  * "process K: " unless it failed alone and is this one. A status of OX_E_ABORTED counts only if nothing else failed. */
 OX_MUST enum ox_status ox_team_agree(struct ox_team *team, enum ox_team_channel channel, enum ox_status status,
