@@ -210,7 +210,36 @@ static enum ox_status commit(const struct ox_checkpoint_job *job) {
     return status == OX_OK ? OX_OK : remove_failed(job->tmp, status);
 }
 
-/* ---- in three parts: checkpoint_internal.h --------------------------------------------------------- */
+/* ---- in parts: checkpoint_internal.h ---------------------------------------------------------------- */
+
+/* Makes room on the first process, and creates the files unless the checkpoint exists. */
+static enum ox_status begin_first(struct ox_engine *engine, struct ox_checkpoint_job *job, bool *exists) {
+    struct ox_run_state there;
+    enum ox_status status = ox_folder_make(job->save.output_dir);
+    OX_TRY(status, remove_unfinished(job->save.output_dir));
+    if (status != OX_OK) {
+        return status;
+    }
+    *exists = check_complete(job->path, &there) == OX_OK && is_same_moment(&job->state, &there);
+    if (*exists) {
+        return OX_OK;
+    }
+    status = ox_checkpoint_files_open(engine, &job->save, job->tmp, &job->files);
+    return status == OX_OK ? OX_OK : remove_failed(job->tmp, status);
+}
+
+/* Opens the files on all processes when the first has created them. */
+static enum ox_status join_first(struct ox_engine *engine, struct ox_checkpoint_job *job) {
+    enum ox_status status = job->files != NULL ? OX_OK
+                            : ox_checkpoint_files_open(engine, &job->save, job->tmp, &job->files);
+    status = ox_team_agree(job->team, OX_TEAM_RUN, status, "the files of a checkpoint");
+    if (status == OX_OK) {
+        return OX_OK;
+    }
+    ox_checkpoint_files_discard(&job->files);
+    status = ox_team_agree(job->team, OX_TEAM_RUN, status, "giving up a checkpoint"); /* all have closed the files */
+    return ox_team_leads(job->team) ? remove_failed(job->tmp, status) : status;
+}
 
 enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job) {
@@ -218,40 +247,35 @@ enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run
     const struct ox_state_format format = ox_engine_config_of(engine)->state;
     OX_ASSERT(state->version >= OX_RUN_STATE_NAMES_FORMAT && state->optimizer == (uint16_t)format.kind &&
               state->moments == (uint16_t)format.moments);
-    struct ox_run_state there;
-    *job = (struct ox_checkpoint_job){.state = *state, .save = *save};
-    enum ox_status status = ox_folder_make(save->output_dir);
-    OX_TRY(status, make_path(save->output_dir, state->step, "", job->path));
+    bool exists = false;
+    *job = (struct ox_checkpoint_job){.team = ox_engine_config_of(engine)->team, .state = *state, .save = *save};
+    enum ox_status status = make_path(save->output_dir, state->step, "", job->path);
     OX_TRY(status, make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp));
-    OX_TRY(status, remove_unfinished(save->output_dir));
-    if (status != OX_OK || (check_complete(job->path, &there) == OX_OK && is_same_moment(state, &there))) {
-        return status;
+    if (ox_team_leads(job->team)) {
+        OX_TRY(status, begin_first(engine, job, &exists));
     }
-    status = ox_checkpoint_files_open(engine, save, job->tmp, &job->files);
-    return status == OX_OK ? OX_OK : remove_failed(job->tmp, status);
+    status = ox_team_agree(job->team, OX_TEAM_RUN, status, "the start of a checkpoint");
+    OX_TRY(status, ox_team_share(job->team, &exists, sizeof exists, "whether a checkpoint exists"));
+    return status == OX_OK && !exists ? join_first(engine, job) : status;
 }
 
-enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job) {
+enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_channel channel,
+                                 enum ox_status written) {
+    const bool leads = ox_team_leads(job->team);
+    enum ox_status status = written;
     if (job->files != NULL) {
-        enum ox_status status = ox_checkpoint_files_finish(&job->files, &job->state);
-        status = status == OX_OK ? commit(job) : remove_failed(job->tmp, status);
-        if (status != OX_OK) {
-            return status;
+        status = ox_checkpoint_files_finish(&job->files, &job->state, channel, written);
+        if (leads) {
+            status = status == OX_OK ? commit(job) : remove_failed(job->tmp, status);
         }
     }
-    if (set_latest(job->save.output_dir, job->state.step) != OX_OK) {
-        ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", job->path, ox_error_text());
+    if (status == OX_OK && leads) {
+        if (set_latest(job->save.output_dir, job->state.step) != OX_OK) {
+            ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", job->path, ox_error_text());
+        }
+        prune(&job->state, &job->save);
     }
-    prune(&job->state, &job->save);
-    return OX_OK;
-}
-
-enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status failure) {
-    if (job->files == NULL) {
-        return failure;
-    }
-    ox_checkpoint_files_discard(&job->files);
-    return remove_failed(job->tmp, failure);
+    return ox_team_agree(job->team, channel, status, "the end of a checkpoint");
 }
 
 /* ---- public ------------------------------------------------------------------------------------ */
@@ -284,7 +308,7 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
     if (job.files != NULL) {
         status = ox_checkpoint_files_fill(job.files, engine);
     }
-    return status == OX_OK ? ox_checkpoint_end(&job) : ox_checkpoint_drop(&job, status);
+    return ox_checkpoint_end(&job, OX_TEAM_RUN, status);
 }
 
 /* Reads the path of the checkpoint that `latest` names; false if it names none of this folder's checkpoints. */

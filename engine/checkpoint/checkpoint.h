@@ -64,6 +64,11 @@ OX_MUST enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox
 /* Refuses to write files of `file_bytes` if the file system of `folder` has no room for them and what lies beside. */
 OX_MUST enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t file_bytes);
 
+/* If the engine has a team (engine/step/team.h), all its processes call the functions that take an engine, with the
+ * same arguments, and each call returns the same status on all of them. A checkpoint is written by all: the first
+ * process creates its files, each writes its own chunks, and when all are written the first one completes it. So
+ * output_dir is a folder that all processes reach. When weights are filled, each process reads what it has of them. */
+
 /* Saves a checkpoint and makes it the latest. A failure removes everything it wrote and leaves older checkpoints
  * untouched; failing only to write `latest` is a warning. If a complete checkpoint of this run, branch and step exists,
  * it stays as it is. Another folder of that name is renamed to checkpoint-<step>.old-1 and so on, with a warning. Each
@@ -85,8 +90,9 @@ bool ox_checkpoint_tee_ready(struct ox_checkpoint_tee *tee);
 /* Reads the missing chunks from the engine, which must not have applied a step since open. */
 void ox_checkpoint_tee_fill(struct ox_checkpoint_tee *tee);
 /* Ends the tee, between steps. If all chunks are written, it waits for the thread and returns the result like
- * ox_checkpoint_write. If some are missing, it gives up the checkpoint: OX_E_ABORTED. *seconds is how long the
- * optimizer waited for the tee. */
+ * ox_checkpoint_write. If some are missing, it gives up the checkpoint: OX_E_ABORTED. With several processes all close
+ * it between the same steps, and if one of them lacks chunks all give up. *seconds is how long the optimizer waited for
+ * the tee. */
 OX_MUST enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee, double *seconds);
 
 /* Finds the newest complete checkpoint of a run folder: the one that `latest` names, else that of the highest step. Its

@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 struct ox_checkpoint_files {
+    struct ox_team *team;
     const struct ox_model *model;
     char folder[OX_PATH_BYTES];
     enum ox_dtype dtype;
@@ -23,8 +24,8 @@ struct ox_checkpoint_files {
     uint64_t *sums;        /* by tensor, first of its weights, then of each plane: hashes of pieces, in any order */
     uint64_t chunk_elems;  /* pieces end where the unit's chunks do */
     uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
-    bool *has;             /* by chunk: whether it is written */
-    uint64_t missing;      /* number of chunks not written */
+    bool *has;             /* by chunk: whether it is written, or is for another process to write */
+    uint64_t missing;      /* number of the other chunks */
 };
 
 /* ---- the parts of a chunk ---------------------------------------------------------------------- */
@@ -74,6 +75,10 @@ static uint32_t planes_of(const struct ox_checkpoint_files *files) {
 
 static uint64_t *sum_at(const struct ox_checkpoint_files *files, uint32_t tensor_idx, uint32_t nth) {
     return &files->sums[(size_t)tensor_idx * planes_of(files) + nth];
+}
+
+static uint32_t sum_count(const struct ox_checkpoint_files *files) {
+    return files->model->tensor_count * planes_of(files);
 }
 
 static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_tensor_part *piece,
@@ -178,10 +183,27 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
                                 &files->hf));
     OX_TRY(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
     OX_TRY(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
+    if (status == OX_OK && files->team != NULL) {
+        ox_hf_share(files->hf);
+        ox_st_share(files->optim);
+    }
     OX_TRY(status, copy_companions(save->source_model, files->folder));
     OX_TRY(status, copy_tokenizer(save->tokenizer_file, files->folder));
     optim_specs_close(&specs);
     return status;
+}
+
+/* Opens the files that the first process has created. */
+static enum ox_status join(struct ox_checkpoint_files *files, const struct ox_checkpoint_save *save) {
+    struct optim_specs specs = {0};
+    char path[OX_PATH_BYTES];
+    enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
+    OX_TRY(status, ox_hf_join(files->folder, files->model, files->dtype, save->shard_bytes_max, &files->hf));
+    OX_TRY(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
+    OX_TRY(status, ox_st_join(path, specs.specs, specs.count, &files->optim));
+    optim_specs_close(&specs);
+    return status == OX_E_CONFIG ? ox_fail_in(status, "a checkpoint is written to a folder that all processes reach")
+                                 : status;
 }
 
 static enum ox_status number_chunks(struct ox_checkpoint_files *files, const struct ox_engine *engine) {
@@ -189,13 +211,22 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
     files->chunk_first = calloc(unit_count + (size_t)1, sizeof *files->chunk_first);
     for (uint32_t i = 0; files->chunk_first != NULL && i < unit_count; i++) {
         files->chunk_first[i + 1] = files->chunk_first[i] + ox_engine_chunk_count(engine, i);
-        files->missing = files->chunk_first[i + 1];
     }
-    files->has = files->chunk_first != NULL ? calloc(files->missing + 1, sizeof *files->has) : NULL;
-    files->sums = calloc((size_t)files->model->tensor_count * planes_of(files), sizeof *files->sums);
+    files->has = files->chunk_first != NULL ? calloc(files->chunk_first[unit_count] + (size_t)1, sizeof *files->has)
+                                            : NULL;
+    files->sums = calloc(sum_count(files), sizeof *files->sums);
     files->chunk_elems = ox_engine_plan_of(engine)->table.chunk_elems;
-    return files->has != NULL && files->sums != NULL
-               ? OX_OK : ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
+    if (files->has == NULL || files->sums == NULL) {
+        return ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
+    }
+    for (uint32_t unit_idx = 0; unit_idx < unit_count; unit_idx++) {
+        const uint32_t first = files->chunk_first[unit_idx];
+        for (uint32_t i = first; i < files->chunk_first[unit_idx + 1]; i++) {
+            files->has[i] = !ox_engine_owns_chunk(engine, unit_idx, i - first);
+            files->missing += !files->has[i];
+        }
+    }
+    return OX_OK;
 }
 
 /* ---- writing the planes -------------------------------------------------------------------------- */
@@ -377,10 +408,9 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     manifest->read_back = &read_back;
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
-    const uint32_t written_count = files->model->tensor_count * planes_of(files);
-    if (status == OX_OK && reading.seen_count != written_count) {
+    if (status == OX_OK && reading.seen_count != sum_count(files)) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
-                         reading.seen_count, written_count);
+                         reading.seen_count, sum_count(files));
     }
     free(reading.spans);
     return status;
@@ -395,12 +425,13 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     if (files == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to write it", folder);
     }
+    files->team = ox_engine_config_of(engine)->team;
     files->model = ox_engine_config_of(engine)->model;
     files->dtype = save->weights_dtype;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
     OX_TRY(status, number_chunks(files, engine));
-    OX_TRY(status, create(files, save));
+    OX_TRY(status, ox_team_leads(files->team) ? create(files, save) : join(files, save));
     if (status != OX_OK) {
         ox_checkpoint_files_discard(&files);
     }
@@ -408,13 +439,17 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     return status;
 }
 
+static void close_files(struct ox_checkpoint_files *files) {
+    ox_st_discard(&files->optim);
+    ox_hf_discard(&files->hf);
+}
+
 void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
     struct ox_checkpoint_files *const files = *files_ptr;
     if (files == NULL) {
         return;
     }
-    ox_st_discard(&files->optim);
-    ox_hf_discard(&files->hf);
+    close_files(files);
     free(files->sums);
     free(files->chunk_first);
     free(files->has);
@@ -469,15 +504,22 @@ enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struc
     return status;
 }
 
-enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr, const struct ox_run_state *state) {
+enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr, const struct ox_run_state *state,
+                                          enum ox_team_channel channel, enum ox_status written) {
     struct ox_checkpoint_files *const files = *files_ptr;
     struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype};
-    OX_ASSERT(files->missing == 0);
-    enum ox_status status = ox_st_finish(&files->optim);
+    enum ox_status status = written;
+    OX_ASSERT(status != OX_OK || files->missing == 0);
+    OX_TRY(status, ox_st_finish(&files->optim));
     OX_TRY(status, ox_hf_finish(&files->hf));
-    OX_TRY(status, collect(files, &manifest));
-    OX_TRY(status, ox_manifest_write(files->folder, &manifest));
-    ox_manifest_close(&manifest);
+    close_files(files); /* after a failure, before the first process removes the folder */
+    status = ox_team_agree(files->team, channel, status, "the chunks of a checkpoint");
+    OX_TRY(status, ox_team_sum(files->team, channel, files->sums, sum_count(files), "hashes of a checkpoint"));
+    if (ox_team_leads(files->team)) {
+        OX_TRY(status, collect(files, &manifest));
+        OX_TRY(status, ox_manifest_write(files->folder, &manifest));
+        ox_manifest_close(&manifest);
+    }
     ox_checkpoint_files_discard(files_ptr);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/hash/hash.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/step/team.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,26 +47,30 @@ OX_MUST enum ox_status ox_check_finite(const char *path, const char *name, uint6
 
 struct ox_checkpoint_files;
 
-/* Checks the free space, makes the folder and creates every file with its full size, so that a full disk is found here.
- * After a failure the folder may exist. */
+/* On the first process, checks the free space, makes the folder and creates every file with its full size, so that a
+ * full disk is found here. The others come after it and open the same files. After a failure the folder may exist. */
 OX_MUST enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
                                                 const char *folder, struct ox_checkpoint_files **out);
 /* Writes all planes of a chunk, with view->values as working memory. Chunks come in any order; one that is already
- * written is skipped. */
+ * written, or that another process writes, is skipped. */
 OX_MUST enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint32_t unit_idx,
                                                  uint32_t chunk_idx, const struct ox_chunk_view *view);
-/* The number of chunks not written yet. */
+/* The number of chunks that this process has yet to write. */
 uint64_t ox_checkpoint_files_missing(const struct ox_checkpoint_files *files);
 /* Writes the missing chunks, which it reads from the engine; call it between steps. */
 OX_MUST enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine);
-/* Syncs the files, reads them back and writes the manifest; no chunk may be missing. Frees *files, even on failure. */
-OX_MUST enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files,
-                                                  const struct ox_run_state *state);
+/* Syncs the files; when all processes have, the first one reads them back and writes the manifest. `written` is how the
+ * writing went; if well, no chunk may be missing. A failure of any process until then is returned by all. Frees *files,
+ * even on failure. */
+OX_MUST enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files, const struct ox_run_state *state,
+                                                  enum ox_team_channel channel, enum ox_status written);
 void ox_checkpoint_files_discard(struct ox_checkpoint_files **files);
 
 /* ---- the phases of a save: checkpoint.c --------------------------------------------------------------- */
 
+/* With several processes all make these calls; each returns the same status on all of them. */
 struct ox_checkpoint_job {
+    struct ox_team *team;
     struct ox_run_state state;
     struct ox_checkpoint_save save; /* output_dir must outlive the job */
     char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
@@ -74,11 +79,11 @@ struct ox_checkpoint_job {
 /* Begins a save: creates the files. A failure here or in ox_checkpoint_end removes everything. */
 OX_MUST enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
                                            const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job);
-/* Ends a save with no chunk missing: completes the checkpoint, makes it the latest and deletes those beyond the limit.
- * Any thread may call. */
-OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job);
-/* Gives up a save because of `failure`, and returns `failure` with its error text. */
-OX_MUST enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status failure);
+/* Ends a save: completes the checkpoint, makes it the latest and deletes those beyond the limit. `written` is how the
+ * writing of this process's chunks went; a failure of any process, whose text is its thread's, gives the save up. Any
+ * thread may call. */
+OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_channel channel,
+                                         enum ox_status written);
 
 /* ---- trainer_state.json ---------------------------------------------------------------------------- */
 

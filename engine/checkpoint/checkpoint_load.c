@@ -52,8 +52,8 @@ static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx
                                     view->first + view->count - 1, ox_moments_name(view->format.moments));
 }
 
-/* Fills all planes of all units. Gaps between tensors become zero in every plane and stay so, because nothing else
- * writes them. */
+/* Fills all planes of all chunks that this process has. Gaps between tensors become zero in every plane and stay so,
+ * because nothing else writes them. */
 static enum ox_status fill_planes(struct ox_engine *engine, const struct source *source) {
     const struct ox_engine_config *const config = ox_engine_config_of(engine);
     const struct ox_model *const model = config->model;
@@ -63,6 +63,9 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
             struct ox_chunk_view view;
             if (config->stop != NULL && *config->stop != 0) {
                 return ox_fail(OX_E_ABORTED, "stopped while the weights were loaded");
+            }
+            if (!ox_engine_has_chunk(engine, unit_idx, i)) {
+                continue;
             }
             ox_engine_chunk_view(engine, unit_idx, i, &view);
             ox_chunk_clear(&view);
@@ -79,6 +82,11 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
         }
     }
     return OX_OK;
+}
+
+/* Returns the same status on all processes, each of which has loaded its own chunks. */
+static enum ox_status agree(const struct ox_engine *engine, enum ox_status status) {
+    return ox_team_agree(ox_engine_config_of(engine)->team, OX_TEAM_RUN, status, "the weights to begin with");
 }
 
 /* ---- from a checkpoint --------------------------------------------------------------------------- */
@@ -182,7 +190,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     if (status == OX_OK) {
         const bool moments = !ox_engine_config_of(engine)->eval_only;
         const bool has_v = ox_plane_exists(from.kind, OX_PLANE_V) && ox_plane_exists(to.kind, OX_PLANE_V);
-        if (moments) {
+        if (moments && ox_team_leads(ox_engine_config_of(engine)->team)) {
             warn_conversion(path, from, to);
         }
         status = fill_planes(engine, &(struct source){.fill = fill_from_checkpoint,
@@ -197,7 +205,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     ox_hf_close(&folder);
     ox_manifest_close(&manifest);
     free(entries);
-    return status;
+    return agree(engine, status);
 }
 
 /* ---- from a Hugging Face folder ------------------------------------------------------------------- */
@@ -233,13 +241,13 @@ static enum ox_status fill_from_folder(const struct source *source, const struct
 
 enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_hf_folder *folder) {
     OX_ASSERT(ox_hf_has_weights(folder));
-    const enum ox_status status =
+    enum ox_status status =
         check_same_model(ox_engine_config_of(engine)->model, ox_hf_model(folder), "the model folder");
-    return status == OX_OK ? fill_planes(engine, &(struct source){.fill = fill_from_folder,
-                                                                  .path = "the model folder",
-                                                                  .has = {[OX_PLANE_MASTER] = true},
-                                                                  .folder = folder})
-                           : status;
+    OX_TRY(status, fill_planes(engine, &(struct source){.fill = fill_from_folder,
+                                                        .path = "the model folder",
+                                                        .has = {[OX_PLANE_MASTER] = true},
+                                                        .folder = folder}));
+    return agree(engine, status);
 }
 
 /* ---- fresh -------------------------------------------------------------------------------------- */
@@ -265,10 +273,10 @@ static enum ox_status fill_fresh(const struct source *source, const struct targe
 }
 
 enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed) {
-    return fill_planes(engine, &(struct source){.fill = fill_fresh,
-                                                .path = "fresh weights",
-                                                .has = {[OX_PLANE_MASTER] = true},
-                                                .model = ox_engine_config_of(engine)->model,
-                                                .pool = ox_engine_pool(engine),
-                                                .seed = seed});
+    return agree(engine, fill_planes(engine, &(struct source){.fill = fill_fresh,
+                                                              .path = "fresh weights",
+                                                              .has = {[OX_PLANE_MASTER] = true},
+                                                              .model = ox_engine_config_of(engine)->model,
+                                                              .pool = ox_engine_pool(engine),
+                                                              .seed = seed}));
 }
