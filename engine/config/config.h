@@ -52,6 +52,7 @@ enum ox_sharding_choice {
     OX_SHARDING_CHOICE_ZERO2, OX_SHARDING_CHOICE_ZERO3, OX_SHARDING_CHOICE_NO_SHARD, OX_SHARDING_CHOICE_SHARED,
 };
 enum ox_reduction_choice { OX_REDUCTION_FIXED, OX_REDUCTION_LIBRARY };
+enum ox_comm_choice { OX_COMM_CHOICE_AUTO, OX_COMM_CHOICE_LOCAL, OX_COMM_CHOICE_NCCL };
 enum ox_lr_decay { OX_DECAY_AUTO, OX_DECAY_LINEAR, OX_DECAY_COSINE, OX_DECAY_1_SQRT };
 
 struct ox_config {
@@ -149,6 +150,7 @@ struct ox_config {
     char ranks[24];          /* auto | count: devices that do a step together */
     enum ox_sharding_choice sharding;   /* what they divide */
     enum ox_reduction_choice reduction; /* who adds their gradients */
+    enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */
     /* evaluation */
     uint64_t stride, max_windows; /* stride 0: --max-seq-length; max_windows 0: all */

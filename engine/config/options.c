@@ -451,6 +451,10 @@ static const struct ox_option options[] = {
      .choices = "fixed|library", .group = group_ranks, .default_text = "fixed", .commands = RUN,
      .help = "who adds the gradients of ranks; fixed: in an order of its own, with the same bits at every number of "
              "ranks; library: NCCL or MPI, not reproducible"},
+    {.name = "comm", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, comm),
+     .choices = "auto|local|nccl", .group = group_ranks, .default_text = "auto", .commands = RUN,
+     .help = "what carries memory of GPUs between ranks; local: copies by the GPUs; auto: NCCL if it is there and each "
+             "rank has a GPU of its own. No bit depends on it"},
     {.name = "comm-timeout", .alias = "ddp-timeout", .type = OX_OPT_DURATION,
      .offset = offsetof(struct ox_config, comm_timeout_ns), .min = 1e9, .max = 604800e9, .group = group_ranks,
      .default_text = "10min", .commands = RUN,

@@ -53,6 +53,20 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
     return OX_OK;
 }
 
+/* NCCL moves memory of GPUs alone, each of which is one rank's. */
+static enum ox_status check_nccl(const struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config *const config = &trainer->config;
+    if (config->comm != OX_COMM_CHOICE_NCCL || ranks == 1) {
+        return OX_OK;
+    }
+    if (trainer->engine_config.device == OX_DEVICE_CPU) {
+        return ox_fail(OX_E_CONFIG, "--comm nccl: it moves memory of GPUs, and this run is on the CPU; leave it out");
+    }
+    return config->sharding != OX_SHARDING_CHOICE_SHARED
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--comm nccl: it takes nothing from host memory, where --sharding shared "
+                                 "has the weights; leave it out, or choose another sharding");
+}
+
 /* Refuses what the engine cannot do yet; plans are made for any number of ranks. */
 static enum ox_status check_supported(const struct ox_config *config, uint32_t ranks) {
     if (config->reduction == OX_REDUCTION_LIBRARY) {
@@ -91,6 +105,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     engine->cuda_count = here ? devices : 0;
     OX_TRY(status, check_count(trainer, *out, devices));
     OX_TRY(status, check_supported(config, *out));
+    OX_TRY(status, check_nccl(trainer, *out));
     return status;
 }
 
@@ -110,6 +125,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
                                                                : strtoull(config->ranks, NULL, 10) <= groups;
         config->sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
     }
+    engine->comm = (enum ox_rank_comm)config->comm; /* the same words in the same order */
     engine->comm_timeout_ns = config->comm_timeout_ns;
     const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
     engine->sum_groups = trainer->input.eval_alone ? 1 : groups_of(trainer, engine->ranks);

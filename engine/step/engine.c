@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -126,6 +127,34 @@ static enum ox_status open_ranks(struct ox_engine *engine) {
     return OX_OK;
 }
 
+static enum ox_status open_nccl(struct ox_seat *seat, void *context) {
+    (void)context;
+    return ox_link_open_nccl(seat->rank);
+}
+
+static enum ox_status revive(struct ox_seat *seat, void *context) {
+    (void)context;
+    return ox_comm_revive(seat->rank->comm);
+}
+
+/* Lets NCCL carry memory of the devices. It takes one rank per GPU, and none of the host's memory. Without it the
+ * devices of one process copy, unless the user demands it. */
+static enum ox_status use_nccl(struct ox_engine *engine) {
+    const struct ox_engine_config *const config = &engine->config;
+    const bool demanded = config->comm == OX_RANK_COMM_NCCL || config->team != NULL;
+    const bool fits = config->cuda_count >= engine->seat_count * ox_team_per_machine(config->team) &&
+                      !ox_plan_shares_host(&engine->plan->input);
+    if (ox_engine_on_cpu(config) || config->comm == OX_RANK_COMM_LOCAL || !(demanded || fits)) {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_engine_all(engine, open_nccl, NULL, "NCCL");
+    if (status != OX_E_COMM || demanded) {
+        return status;
+    }
+    ox_log(OX_LOG_WARN, "ranks go on without NCCL, with copies by the devices: %s", ox_error_text());
+    return ox_engine_all(engine, revive, NULL, "ranks without NCCL");
+}
+
 /* Lets the ranks reach each other, and gives each a thread. All processes come here. */
 static enum ox_status connect_ranks(struct ox_engine *engine) {
     struct ox_device *devices[OX_COMM_RANKS_MAX] = {NULL};
@@ -138,19 +167,22 @@ static enum ox_status connect_ranks(struct ox_engine *engine) {
         devices[i] = engine->seats[i].rank->device;
     }
     const struct ox_comm_local_config local = {
-        .count = count, .devices = devices,
-        .limits = {.fail_ms = (uint32_t)ox_min_u64(engine->config.comm_timeout_ns / 1000000, UINT32_MAX)}};
+        .count = count, .devices = devices, .limits = ox_link_limits(&engine->config)};
     enum ox_status status = count == 1 ? OX_OK : ox_pool_open(count, &engine->threads);
     status = ox_team_agree(engine->config.team, OX_TEAM_RUN, status, "threads of ranks");
     OX_TRY(status, engine->config.team == NULL ? ox_comm_local_open(&local, comms)
                                                : ox_comm_mpi_open(NULL, &local, comms));
     for (uint32_t i = 0; i < count; i++) {
+        engine->seats[i].rank->comm = comms[i];
+    }
+    OX_TRY(status, use_nccl(engine));
+    for (uint32_t i = 0; i < count; i++) {
         struct ox_rank *const rank = engine->seats[i].rank;
         struct ox_comm *delayed = NULL;
         if (status == OX_OK && rank->config.chaos_seed != 0) {
-            status = ox_comm_chaos_open(comms[i], rank->config.chaos_seed, OX_CHAOS_NS_MAX, &delayed);
+            status = ox_comm_chaos_open(rank->comm, rank->config.chaos_seed, OX_CHAOS_NS_MAX, &delayed);
         }
-        rank->comm = delayed != NULL ? delayed : comms[i];
+        rank->comm = delayed != NULL ? delayed : rank->comm;
     }
     return status;
 }

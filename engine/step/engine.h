@@ -29,6 +29,10 @@
 extern "C" {
 #endif
 
+/* What carries memory of GPUs between ranks: NCCL where each rank has a GPU of its own and the library is there, else
+ * copies by the devices; or one of these whatever there is. */
+enum ox_rank_comm { OX_RANK_COMM_AUTO, OX_RANK_COMM_LOCAL, OX_RANK_COMM_NCCL };
+
 struct ox_engine_config {
     const struct ox_model *model; /* outlives the engine */
     /* numerics */
@@ -57,6 +61,7 @@ struct ox_engine_config {
     struct ox_team *team;       /* the processes of the run, which divide the ranks; outlives the engine; NULL: one */
     uint32_t ranks;             /* devices that do a step together, of all processes; 0: 1 */
     enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
+    enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;
     const volatile sig_atomic_t *stop; /* not 0 aborts the loading of weights; may be NULL */

@@ -25,6 +25,23 @@ void ox_link_abort(struct ox_rank *rank, enum ox_status status) {
     }
 }
 
+struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config) {
+    return (struct ox_comm_limits){.fail_ms = (uint32_t)ox_min_u64(config->comm_timeout_ns / 1000000, UINT32_MAX)};
+}
+
+enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
+    struct ox_comm_nccl_config config = {.device = rank->device, .limits = ox_link_limits(&rank->config)};
+    struct ox_comm *over = NULL;
+    enum ox_status status = ox_cuda_nccl(rank->device, &config.library);
+    if (status != OX_OK) {
+        ox_link_abort(rank, status);
+        return status;
+    }
+    OX_TRY(status, ox_comm_nccl_open(rank->comm, &config, &over));
+    rank->comm = over != NULL ? over : rank->comm;
+    return status;
+}
+
 /* ---- agreement ---------------------------------------------------------------------------------------- */
 
 static enum ox_status different(uint32_t rank, const char *what) {

@@ -232,6 +232,10 @@ enum ox_status ox_host_task_run(void *rank, const void *host_task);
 
 /* ---- other ranks: engine/step/link.c ---- */
 
+/* How long ranks wait for each other. */
+struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config);
+/* Puts NCCL over the rank's endpoint, if all ranks can; all call it at once, each from its own thread. */
+OX_MUST enum ox_status ox_link_open_nccl(struct ox_rank *rank);
 /* Compares with the other ranks what a step begins with. Together with ox_link_agree it is where several ranks look at
  * a stop, so that either all stop or none; OX_E_ABORTED then. Without other ranks these four do nothing. */
 OX_MUST enum ox_status ox_link_begin(struct ox_rank *rank);

@@ -198,19 +198,21 @@ static enum ox_status nccl_cause(struct ox_comm *comm) {
     return ox_comm_cause(comm->inner);
 }
 
-/* Rank 0 makes the identifier; all open with it. */
+/* Rank 0 makes the identifier; all open with it, and meet again, so that either all are open or none is. */
 static enum ox_status open_rank(struct endpoint *self) {
     struct ox_comm *const inner = self->base.inner;
     unsigned char id[OX_NCCL_ID_BYTES], ids[OX_COMM_RANKS_MAX * OX_NCCL_ID_BYTES];
     memset(id, 0, sizeof id);
     const struct ox_comm_meet meet = {.channel = CHANNEL_ID, .mine = id, .mine_bytes = sizeof id,
                                       .slot_bytes = sizeof id, .all = ids, .what = "NCCL"};
+    const struct ox_comm_meet open = {.channel = CHANNEL_ID, .what = "NCCL is open"};
     struct ox_comm_post post;
     ox_comm_post_meet(&meet, &post);
     enum ox_status status = inner->rank == 0 ? self->library->id(id) : OX_OK;
     OX_TRY(status, ox_comm_meet(inner, &meet));
     OX_TRY(status, self->library->open(self->device, ids, inner->rank, inner->count, &self->rank));
     OX_TRY(status, finish(self, &post));
+    OX_TRY(status, ox_comm_meet(inner, &open));
     if (status != OX_OK && ox_comm_cause(inner) == OX_OK) {
         ox_comm_abort(inner, status, ox_error_text());
         status = ox_comm_cause(inner);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/device/simt_kit.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -121,16 +122,15 @@ static void check_manners(const struct simt *simt, const struct golden *golden, 
 }
 
 /* A call of the device fails within a step: the step is aborted, and repeating it gives the same bits. */
-static void check_failures(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
+static void check_failures(const struct simt *simt, const struct golden *golden, const struct harness_run *run,
+                           const struct outcome *expected) {
     static const uint64_t calls[] = {1, 30, 77};
-    struct harness_run run = golden_run(golden);
-    run.cuda_plugin = simt->kit.plugin;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         struct harness harness;
         struct outcome outcome;
         struct ox_step_result result;
         char what[64];
-        harness_open(&run, &harness_places[0], &harness);
+        harness_open(run, &harness_places[0], &harness);
         golden_steps(&harness, golden, 0, 1, &outcome);
         const struct ox_step_input input = golden_input(golden, 1, golden_fill(harness.engine, golden, 1));
         simt->fail_after(calls[i]);
@@ -140,6 +140,47 @@ static void check_failures(const struct simt *simt, const struct golden *golden,
         snprintf(what, sizeof what, "call %llu of a step failed", (unsigned long long)calls[i]);
         golden_end(&harness, what, expected, &outcome);
     }
+}
+
+/* Ranks on GPUs of their own send each other everything through NCCL, with the bits of one rank. Where there is none,
+ * or sources lie in host memory, the devices copy; a run that demands NCCL is refused. */
+static void check_nccl(const struct simt *simt, const char *name) {
+    static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_NONE, OX_SHARDING_SHARED};
+    struct golden golden;
+    struct outcome expected, outcome;
+    golden_open(name, &golden);
+    golden.micro_batches = 4;
+    struct harness_run run = golden_run(&golden);
+    run.cuda_plugin = simt->kit.plugin;
+    run.sum_groups = 4;
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    simt->set_machine(3, 13000);
+    run.cuda_count = 3;
+    log_count_warnings("without NCCL");
+    for (uint32_t i = 0; i < 2 * sizeof shardings / sizeof *shardings; i++) {
+        const bool present = i % 2 == 0;
+        char what[64];
+        run.sharding = shardings[i / 2];
+        run.ranks = i / 2 == 0 ? 3 : 2;
+        snprintf(what, sizeof what, "%u GPUs %s NCCL, sharding %u", run.ranks, present ? "with" : "without",
+                 (unsigned)run.sharding);
+        simt->set_nccl(present);
+        log_warnings = 0;
+        const uint64_t before = simt->nccl_calls();
+        golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
+        const bool shares = run.sharding == OX_SHARDING_SHARED;
+        CHECK((simt->nccl_calls() > before) == (present && !shares) && log_warnings == (present || shares ? 0 : 1));
+        outcome_check_same(what, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    run.sharding = OX_SHARDING_FULL;
+    run.comm = OX_RANK_COMM_NCCL; /* it is still absent */
+    CHECK(harness_try(&run, &harness_in_memory) == OX_E_COMM && strstr(ox_error_text(), "NCCL: ") != NULL);
+    simt->set_nccl(true);
+    check_failures(simt, &golden, &run, &expected);
+    simt->set_machine(1, 13000);
+    outcome_close(&expected);
+    golden_close(&golden);
 }
 
 static void check_emulated(const char *name) {
@@ -152,7 +193,7 @@ static void check_emulated(const char *name) {
     printf("%s, %s, on the emulated runtime alone\n", golden.folder, "fp32");
     golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
     check_manners(simt, &golden, &expected);
-    check_failures(simt, &golden, &expected);
+    check_failures(simt, &golden, &run, &expected);
     outcome_close(&expected);
     golden_close(&golden);
 }
@@ -168,6 +209,7 @@ int main(void) {
     }
     check_places(&kit, cases[0], 6);
     check_ranks(&kit, cases[1], 2);
+    check_nccl(simt_open(), cases[1]);
     check_emulated(cases[0]);
     if (cuda_kit_real(&kit)) {
         for (size_t i = 0; i < CASES; i++) {

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "tests/simt/inside.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -47,6 +48,8 @@ struct ncclComm {
     bool wrong;
 };
 
+static std::atomic<bool> present{true};
+static std::atomic<uint64_t> calls;
 static std::mutex cliques_lock;
 static std::map<std::string, std::shared_ptr<clique>> cliques;
 static uint64_t id_count;
@@ -108,6 +111,7 @@ static ncclResult_t submit(ncclComm *comm, cudaStream_t stream, const std::vecto
     const std::shared_ptr<clique> all = comm->all;
     const int rank = comm->rank;
     comm->polls = 1;
+    calls++;
     return simt_queue(stream, [all, rank, parts] { run(all, rank, parts); }) == cudaSuccess ? ncclInProgress
                                                                                           : ncclInternalError;
 }
@@ -248,5 +252,13 @@ enum ox_status ox_nccl_library_open(const struct ox_nccl_library **out) {
         version, unique_id, init,   abort_comm,     async_error, error_string, group_start,
         group_end, all_gather, reduce_scatter, reduce, send,        recv};
     *out = &library;
-    return OX_OK;
+    return present ? OX_OK : ox_fail(OX_E_COMM, "NCCL: the library is not there; install it");
+}
+
+void simt_set_nccl(bool is_present) {
+    present = is_present;
+}
+
+uint64_t simt_nccl_calls(void) {
+    return calls;
 }

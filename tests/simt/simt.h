@@ -27,6 +27,10 @@ void simt_set_pinnable(size_t bytes);
 void simt_set_host_pointer(bool same);
 /* Whether there is a cuBLASLt for the devices that are opened from now on; there is without this call. */
 void simt_set_blas(bool present);
+/* Whether there is an NCCL for the ranks that open from now on; there is without this call. */
+void simt_set_nccl(bool present);
+/* How often a rank of NCCL has put work on a stream, since the plugin was opened. */
+uint64_t simt_nccl_calls(void);
 
 /* The order in which fibers of a block run is drawn from it; 0 = ascending. */
 void simt_set_seed(uint64_t seed);

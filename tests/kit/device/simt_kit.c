@@ -30,6 +30,8 @@ const struct simt *simt_open(void) {
     find(library, "simt_set_capability", &simt.set_capability);
     find(library, "simt_set_pinnable", &simt.set_pinnable);
     find(library, "simt_set_host_pointer", &simt.set_host_pointer);
+    find(library, "simt_set_nccl", &simt.set_nccl);
+    find(library, "simt_nccl_calls", &simt.nccl_calls);
     find(library, "simt_set_seed", &simt.set_seed);
     find(library, "simt_set_delay", &simt.set_delay);
     find(library, "simt_guard", &simt.guard);

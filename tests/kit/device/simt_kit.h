@@ -15,6 +15,8 @@ struct simt {
     void (*set_capability)(int capability);
     void (*set_pinnable)(size_t bytes);
     void (*set_host_pointer)(bool same);
+    void (*set_nccl)(bool present);
+    uint64_t (*nccl_calls)(void);
     void (*set_seed)(uint64_t seed);
     void (*set_delay)(uint64_t seed, uint64_t ns_max);
     void (*guard)(bool on);

@@ -270,6 +270,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .state = run->state,
         .device = run->cuda_plugin == NULL ? OX_DEVICE_CPU : OX_DEVICE_CUDA,
         .cuda = {.plugin_path = run->cuda_plugin},
+        .cuda_count = run->cuda_count,
+        .comm = run->comm,
         .compute_threads = run->compute_threads == 0 ? 1 : run->compute_threads,
         .budget = {.unified = place->unified && run->cuda_plugin == NULL, /* a GPU's memory is its own */
                    .device_bytes = UINT64_C(1) << 30,
@@ -311,15 +313,15 @@ static void tighten(struct ox_engine_config *config) {
     ox_engine_plan_close(&plan);
 }
 
-static void open_engine(const struct harness_run *run, const struct harness_place *place,
-                        struct harness *out) {
+static enum ox_status open_engine(const struct harness_run *run, const struct harness_place *place,
+                                  struct harness *out) {
     struct ox_engine_config config = configure(run, place, out);
     struct ox_engine_plan *plan = NULL;
     if (place->tight) {
         tighten(&config);
     }
     REQUIRE_OK(ox_engine_plan_open(&config, &plan));
-    REQUIRE_OK(ox_engine_open(&config, &plan, &out->engine));
+    return ox_engine_open(&config, &plan, &out->engine);
 }
 
 static const uint64_t run_id[2] = {7, 11};
@@ -329,7 +331,7 @@ void harness_open(const struct harness_run *run, const struct harness_place *pla
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &out->folder));
     out->model = ox_hf_model(out->folder);
     make_drives(place, out);
-    open_engine(run, place, out);
+    REQUIRE_OK(open_engine(run, place, out));
     if (place->store) {
         REQUIRE_OK(ox_engine_store_create(out->engine, run_id));
     }
@@ -339,7 +341,7 @@ void harness_open(const struct harness_run *run, const struct harness_place *pla
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness) {
     ox_engine_close(&harness->engine);
-    open_engine(run, place, harness);
+    REQUIRE_OK(open_engine(run, place, harness));
     REQUIRE_OK(ox_engine_store_open(harness->engine, run_id));
 }
 
@@ -349,6 +351,15 @@ void harness_close(struct harness *harness) {
     for (uint32_t i = 0; i < 4 && harness->folders[i] != NULL; i++) {
         REQUIRE_OK(ox_folder_remove(harness->folders[i]));
     }
+}
+
+enum ox_status harness_try(const struct harness_run *run, const struct harness_place *place) {
+    struct harness harness = {0};
+    REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &harness.folder));
+    harness.model = ox_hf_model(harness.folder);
+    const enum ox_status status = open_engine(run, place, &harness);
+    harness_close(&harness);
+    return status;
 }
 
 /* ---- looking ------------------------------------------------------------------------------------ */

@@ -39,6 +39,8 @@ struct harness_run {
     uint32_t compute_threads; /* 0 = 1 */
     bool fp32, grad_bf16, decay_all;
     const char *cuda_plugin; /* NULL: on the CPU */
+    uint32_t cuda_count;     /* GPUs for the ranks; 0: one for all */
+    enum ox_rank_comm comm;
     struct ox_state_format state; /* zero: AdamW in fp32 */
 };
 
@@ -56,6 +58,8 @@ struct harness {
  * failure. The result must not move. */
 void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out);
 void harness_close(struct harness *harness);
+/* Opens and closes an engine without weights; returns what came of it, with its text. */
+enum ox_status harness_try(const struct harness_run *run, const struct harness_place *place);
 
 /* Exchanges the first weight of a unit in memory with *hi. */
 void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi);
