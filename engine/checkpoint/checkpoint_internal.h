@@ -3,7 +3,7 @@
 #ifndef OX_ENGINE_CHECKPOINT_INTERNAL_H
 #define OX_ENGINE_CHECKPOINT_INTERNAL_H
 
-#include "base/hash/hash.h"
+#include "base/hash/listed.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/step/team.h"
 
@@ -87,17 +87,10 @@ OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_
 
 /* ---- trainer_state.json ---------------------------------------------------------------------------- */
 
-struct ox_manifest_file {
-    char *name;
-    uint64_t bytes;
-    struct ox_hash128 hash; /* XXH3-128, as `xxhsum -H2` prints it */
-};
-
 struct ox_manifest {
     struct ox_run_state state;
     enum ox_dtype weights_dtype;
-    struct ox_manifest_file *files; /* by name */
-    uint32_t file_count;
+    struct ox_listed list; /* by name */
     const struct ox_readback *read_back; /* for ox_manifest_collect; may be NULL */
 };
 
@@ -110,7 +103,6 @@ struct ox_readback {
     void *context;
 };
 
-#define OX_MANIFEST_NAME "trainer_state.json"
 /* Lists and hashes every file of the folder, read back from the drive. A file that manifest->read_back does not know
  * must equal its copy in the page cache. */
 OX_MUST enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manifest);

@@ -247,6 +247,7 @@ enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_
                                                         .path = "the model folder",
                                                         .has = {[OX_PLANE_MASTER] = true},
                                                         .folder = folder}));
+    OX_TRY(status, ox_hf_verify(folder));
     return agree(engine, status);
 }
 

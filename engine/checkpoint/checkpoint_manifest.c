@@ -18,7 +18,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { MANIFEST_BYTES_MAX = 16 << 20, HASH_BYTES = 1 << 20 };
+enum { HASH_BYTES = 1 << 20 };
 
 static enum ox_status fail_memory(const char *path) {
     return ox_fail(OX_E_NOMEM, "%s: no memory to describe the checkpoint", path);
@@ -52,7 +52,7 @@ static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, c
     return status;
 }
 
-static enum ox_status hash_file(const char *folder, struct ox_manifest_file *file) {
+static enum ox_status hash_file(const char *folder, struct ox_listed_file *file) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, file->name, path);
     if (status != OX_OK) {
@@ -75,11 +75,11 @@ static bool is_same_hash(struct ox_hash128 a, struct ox_hash128 b) {
 /* Hashes a file that was just written, as it is on the drive. The content must be what `read_back` knows of it, or else
  * equal the copy in the page cache. */
 static enum ox_status hash_from_drive(const char *folder, const struct ox_readback *read_back,
-                                      struct ox_manifest_file *file) {
+                                      struct ox_listed_file *file) {
     char path[OX_PATH_BYTES];
     int fd = -1;
     bool known = false;
-    struct ox_manifest_file in_memory = {.name = file->name};
+    struct ox_listed_file in_memory = {.name = file->name};
     enum ox_status status = ox_path_join(folder, file->name, path);
     if (status == OX_OK && read_back != NULL) {
         status = read_back->begin(read_back->context, path, &known);
@@ -216,54 +216,14 @@ static enum ox_status get_state(const char *path, const json_t *object, struct o
 static bool put_files(json_t *object, const struct ox_manifest *manifest) {
     json_t *const files = json_object();
     int failed = files == NULL;
-    for (uint32_t i = 0; i < manifest->file_count; i++) {
-        const struct ox_manifest_file *const file = &manifest->files[i];
+    for (uint32_t i = 0; i < manifest->list.count; i++) {
+        const struct ox_listed_file *const file = &manifest->list.files[i];
         const uint64_t words[] = {file->hash.high, file->hash.low};
         failed |= json_object_set_new(files, file->name, json_pack("{s:I, s:o}", "bytes", (json_int_t)file->bytes,
                                                                    "xxh3_128", ox_json_hex(words, 2)));
     }
     failed |= json_object_set_new(object, "files", files);
     return failed == 0;
-}
-
-static enum ox_status add_file(const char *path, const char *name, struct ox_manifest *manifest) {
-    struct ox_manifest_file *const longer =
-        realloc(manifest->files, (manifest->file_count + (size_t)1) * sizeof *manifest->files);
-    char *const copy = strdup(name);
-    manifest->files = longer != NULL ? longer : manifest->files;
-    if (longer == NULL || copy == NULL) {
-        free(copy);
-        return fail_memory(path);
-    }
-    longer[manifest->file_count++] = (struct ox_manifest_file){.name = copy};
-    return OX_OK;
-}
-
-static enum ox_status get_files(const char *path, const json_t *object, struct ox_manifest *manifest) {
-    json_t *const files = json_object_get(object, "files");
-    const char *name;
-    json_t *value;
-    if (!json_is_object(files)) {
-        return ox_fail(OX_E_CORRUPT, "%s: has no list of \"files\"; use another checkpoint", path);
-    }
-    json_object_foreach(files, name, value) {
-        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || !json_is_object(value)) {
-            return ox_fail(OX_E_CORRUPT, "%s: \"%.200s\" in its \"files\" is not a file of this folder; use another "
-                           "checkpoint", path, name);
-        }
-        enum ox_status status = add_file(path, name, manifest);
-        uint64_t words[2];
-        OX_TRY(status, ox_json_get_hex(path, value, "xxh3_128", 2, words));
-        if (status == OX_OK) {
-            struct ox_manifest_file *const file = &manifest->files[manifest->file_count - 1];
-            file->hash = (struct ox_hash128){.high = words[0], .low = words[1]};
-            status = ox_json_get_u64(path, value, "bytes", true, &file->bytes);
-        }
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    return OX_OK;
 }
 
 static enum ox_status get_dtype(const char *path, const json_t *object, enum ox_dtype *dtype) {
@@ -279,7 +239,7 @@ static enum ox_status get_dtype(const char *path, const json_t *object, enum ox_
 }
 
 static int compare_names(const void *a, const void *b) {
-    const struct ox_manifest_file *const left = a, *const right = b;
+    const struct ox_listed_file *const left = a, *const right = b;
     return strcmp(left->name, right->name);
 }
 
@@ -294,22 +254,22 @@ enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manif
     for (const char *name = ""; status == OX_OK && name != NULL;) {
         status = ox_folder_next(list, folder, &name);
         if (status == OX_OK && name != NULL && name[0] != '.') {
-            status = add_file(folder, name, manifest);
+            status = ox_listed_add(folder, name, &manifest->list);
         }
     }
     closedir(list);
-    if (manifest->file_count > 0) {
-        qsort(manifest->files, manifest->file_count, sizeof *manifest->files, compare_names);
+    if (manifest->list.count > 0) {
+        qsort(manifest->list.files, manifest->list.count, sizeof *manifest->list.files, compare_names);
     }
-    for (uint32_t i = 0; status == OX_OK && i < manifest->file_count; i++) {
-        status = hash_from_drive(folder, manifest->read_back, &manifest->files[i]);
+    for (uint32_t i = 0; status == OX_OK && i < manifest->list.count; i++) {
+        status = hash_from_drive(folder, manifest->read_back, &manifest->list.files[i]);
     }
     return status;
 }
 
 enum ox_status ox_manifest_write(const char *folder, const struct ox_manifest *manifest) {
     char path[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(folder, OX_MANIFEST_NAME, path);
+    enum ox_status status = ox_path_join(folder, OX_LISTED_IN, path);
     if (status != OX_OK) {
         return status;
     }
@@ -334,14 +294,14 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     char path[OX_PATH_BYTES];
     json_t *object = NULL;
     memset(manifest, 0, sizeof *manifest);
-    enum ox_status status = ox_path_join(folder, OX_MANIFEST_NAME, path);
+    enum ox_status status = ox_path_join(folder, OX_LISTED_IN, path);
     if (status == OX_OK && ox_path_is_folder(folder) && !ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: there is no such file, so the folder is not a checkpoint; give a checkpoint-N "
                          "folder of a run",
                          path);
     }
-    OX_TRY(status, ox_json_load(path, MANIFEST_BYTES_MAX, &object));
+    OX_TRY(status, ox_json_load(path, OX_LISTED_IN_BYTES_MAX, &object));
     if (status == OX_OK && json_object_get(object, "run_id") == NULL) {
         status = ox_fail(OX_E_CONFIG, "%s: has no \"run_id\", so another program wrote it; give a checkpoint of this "
                          "program", path);
@@ -351,7 +311,7 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     if (status == OX_OK) {
         status = get_state(path, object, &manifest->state);
         OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));
-        OX_TRY(status, get_files(path, object, manifest));
+        OX_TRY(status, ox_listed_parse(path, object, &manifest->list));
         if (status == OX_E_CONFIG && manifest->state.version != 0) {
             status = ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged");
         }
@@ -364,8 +324,8 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
 }
 
 enum ox_status ox_manifest_check_sizes(const char *folder, const struct ox_manifest *manifest) {
-    for (uint32_t i = 0; i < manifest->file_count; i++) {
-        const struct ox_manifest_file *const file = &manifest->files[i];
+    for (uint32_t i = 0; i < manifest->list.count; i++) {
+        const struct ox_listed_file *const file = &manifest->list.files[i];
         char path[OX_PATH_BYTES];
         struct stat info;
         const enum ox_status status = ox_path_join(folder, file->name, path);
@@ -384,10 +344,7 @@ enum ox_status ox_manifest_check_sizes(const char *folder, const struct ox_manif
 }
 
 void ox_manifest_close(struct ox_manifest *manifest) {
-    for (uint32_t i = 0; i < manifest->file_count; i++) {
-        free(manifest->files[i].name);
-    }
-    free(manifest->files);
+    ox_listed_close(&manifest->list);
     memset(manifest, 0, sizeof *manifest);
 }
 
@@ -403,25 +360,6 @@ enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *s
     return status;
 }
 
-static enum ox_status verify_file(const char *path, const struct ox_manifest_file *file) {
-    struct ox_manifest_file found = {.name = file->name};
-    const enum ox_status status = hash_file(path, &found);
-    if (status != OX_OK) {
-        return status;
-    }
-    if (found.bytes != file->bytes) {
-        return ox_fail(OX_E_CORRUPT,
-                       "%s/%s: has %" PRIu64 " bytes instead of %" PRIu64 "; use another checkpoint", path,
-                       file->name, found.bytes, file->bytes);
-    }
-    if (!is_same_hash(found.hash, file->hash)) {
-        return ox_fail(OX_E_CORRUPT,
-                       "%s/%s: its content has changed since it was saved; use another checkpoint", path,
-                       file->name);
-    }
-    return OX_OK;
-}
-
 enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *seen, void *context) {
     struct ox_manifest manifest;
     const enum ox_status status = ox_manifest_read(path, &manifest);
@@ -429,11 +367,11 @@ enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *s
         return status;
     }
     struct ox_first_failure first = {0};
-    for (uint32_t i = 0; i < manifest.file_count && (first.status == OX_OK || seen != NULL); i++) {
-        const enum ox_status file_status = verify_file(path, &manifest.files[i]);
+    for (uint32_t i = 0; i < manifest.list.count && (first.status == OX_OK || seen != NULL); i++) {
+        const enum ox_status file_status = ox_listed_verify(path, &manifest.list.files[i]);
         ox_first_failure_note(&first, file_status);
         if (seen != NULL) {
-            seen(context, manifest.files[i].name, manifest.files[i].bytes, file_status);
+            seen(context, manifest.list.files[i].name, manifest.list.files[i].bytes, file_status);
         }
     }
     ox_manifest_close(&manifest);

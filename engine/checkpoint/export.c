@@ -71,13 +71,23 @@ static enum ox_status write_tensors(const struct export_job *job) {
 static enum ox_status open_masters(const char *source, const struct ox_model *model,
                                    struct ox_st_file **out) {
     char path[OX_PATH_BYTES];
+    struct ox_manifest manifest;
     enum ox_status status = ox_path_join(source, OX_OPTIM_FILE, path);
     if (status != OX_OK || !ox_path_is_file(path)) {
         return status;
     }
     status = ox_st_open(path, out);
-    if (status == OX_OK && ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) == NULL) {
-        ox_st_close(out);
+    if (status != OX_OK || ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) != NULL) {
+        return status;
+    }
+    ox_st_close(out);
+    const bool own = ox_manifest_read(source, &manifest) == OX_OK;
+    if (own && manifest.weights_dtype == OX_DTYPE_BF16) { /* the name is damaged in the file's header */
+        status = ox_fail(OX_E_CORRUPT, "%s: lacks the exact values of tensor \"%s\"; use another checkpoint", path,
+                         model->tensors[0].name);
+    }
+    if (own) {
+        ox_manifest_close(&manifest);
     }
     return status;
 }
@@ -118,6 +128,10 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
             ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
     }
     OX_TRY(status, write_tensors(job));
+    OX_TRY(status, ox_hf_verify(job->folder));
+    if (status == OX_OK && job->optim != NULL) {
+        status = ox_st_verify(job->optim);
+    }
     OX_TRY(status, ox_hf_copy_companions(source, tmp));
     OX_TRY(status, ox_hf_finish(&job->writer));
     ox_hf_discard(&job->writer);

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/hash/listed.h"
 #include "base/json.h"
 
 #include <inttypes.h>
@@ -264,6 +265,14 @@ static enum ox_status open_weights(struct ox_hf_folder *folder) {
     return status == OX_OK ? check_tied_head(folder) : status;
 }
 
+/* Returns a failure to open the weights, unless a file is damaged: then that is the cause. */
+static enum ox_status find_cause(const struct ox_hf_folder *folder, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    const enum ox_status status = ox_hf_verify(folder);
+    return status != OX_OK ? status : ox_fail(failure, "%s", text);
+}
+
 enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out) {
     char config_path[OX_PATH_BYTES];
     struct ox_model_config config;
@@ -279,7 +288,8 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
         goto fail;
     }
     ox_path_warn_shared(path);
-    status = ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config);
+    status = is_folder ? ox_listed_verify_small(path) : OX_OK;
+    OX_TRY(status, ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config));
     OX_TRY(status, ox_model_config_parse(config_path, folder->config, &config));
     if (status == OX_OK) {
         status = ox_model_build(&config, &folder->model);
@@ -289,6 +299,7 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     }
     if (status == OX_OK && weights && is_folder) {
         status = open_weights(folder);
+        status = status == OX_OK ? status : find_cause(folder, status);
     }
     if (status != OX_OK) {
         goto fail;
@@ -333,6 +344,14 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
     const struct place *const place = &folder->places[tensor_idx];
     return ox_st_read_f32(place->file, place->entry, first, count, out);
+}
+
+enum ox_status ox_hf_verify(const struct ox_hf_folder *folder) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < folder->file_count; i++) {
+        status = ox_st_verify(folder->files[i]);
+    }
+    return status;
 }
 
 const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor_idx) {

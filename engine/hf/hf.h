@@ -14,7 +14,8 @@ struct ox_hf_folder;
 
 /* Opens config.json and, with `weights`, every safetensors file. It checks that the files have each tensor of the model
  * exactly once, with the right shape, and no other tensor. A tied head that is stored as well must equal the embedding.
- * File names in an index must be in the folder. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
+ * File names in an index must be in the folder. In a checkpoint config.json, index and tokenizer files must be what it
+ * lists. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
  * tensor. `path` may also be a config.json itself; then there are no weights. */
 OX_MUST enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out);
 void ox_hf_close(struct ox_hf_folder **folder);
@@ -25,6 +26,9 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder);
 /* Reads elements [first, first + count) of tensor tensor_idx of the model as fp32 into out[count]. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);
+/* Compares every file that was opened with what its checkpoint lists of it, as ox_st_verify does. Whoever reads weights
+ * calls it before their result is used. */
+OX_MUST enum ox_status ox_hf_verify(const struct ox_hf_folder *folder);
 /* The path of the file that has the tensor, for messages. */
 const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor_idx);
 

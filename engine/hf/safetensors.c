@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/hash/listed.h"
 #include "base/json.h"
 #include "base/planes.h"
 
@@ -23,6 +24,7 @@ struct ox_st_file {
     char *path;
     uint64_t file_bytes;
     uint64_t data_offset;
+    struct ox_listed_reading *reading; /* compares what is read, in a checkpoint */
     struct ox_st_entry *entries; /* by offset */
     uint32_t count;
 };
@@ -214,6 +216,7 @@ static enum ox_status read_header(struct ox_st_file *file) {
                        file->path, header_bytes, file->file_bytes, HEADER_BYTES_MAX);
     }
     file->data_offset = sizeof header_bytes + header_bytes;
+    ox_listed_take(file->reading, 0, &header_bytes, sizeof header_bytes);
     json_t *header = NULL;
     char *const text = malloc(header_bytes + 1);
     if (text == NULL) {
@@ -221,6 +224,9 @@ static enum ox_status read_header(struct ox_st_file *file) {
                        header_bytes);
     }
     status = ox_file_read_at(file->fd, file->path, text, header_bytes, sizeof header_bytes);
+    if (status == OX_OK) {
+        ox_listed_take(file->reading, sizeof header_bytes, text, header_bytes);
+    }
     OX_TRY(status, ox_json_parse(file->path, text, header_bytes, &header));
     free(text);
     OX_TRY(status, read_entries(file, header));
@@ -275,6 +281,7 @@ enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
         goto fail;
     }
     status = ox_file_open_input(path, &file->fd, &file->file_bytes);
+    OX_TRY(status, ox_listed_open(path, file->fd, file->file_bytes, &file->reading));
     OX_TRY(status, read_header(file));
     if (status != OX_OK) {
         goto fail;
@@ -296,6 +303,7 @@ void ox_st_close(struct ox_st_file **file) {
     if ((*file)->fd >= 0) {
         close((*file)->fd);
     }
+    ox_listed_free(&(*file)->reading);
     free((*file)->entries);
     free((*file)->path);
     free(*file);
@@ -325,10 +333,17 @@ enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_
                        file->path, entry->name, entry->dtype_text);
     }
     unsigned char *const target = (unsigned char *)out + count * (sizeof *out - elem_bytes);
-    const enum ox_status status =
-        ox_file_read_at(file->fd, file->path, target, count * elem_bytes, entry->offset + first * elem_bytes);
+    const uint64_t bytes = count * elem_bytes, offset = entry->offset + first * elem_bytes;
+    const enum ox_status status = ox_file_read_at(file->fd, file->path, target, bytes, offset);
+    if (status == OX_OK) {
+        ox_listed_take(file->reading, offset, target, bytes);
+    }
     if (status == OX_OK && entry->dtype != OX_DTYPE_F32) {
         widen_in_place(out, count, entry->dtype);
     }
     return status;
+}
+
+enum ox_status ox_st_verify(const struct ox_st_file *file) {
+    return ox_listed_finish(file->reading);
 }

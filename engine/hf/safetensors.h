@@ -40,6 +40,9 @@ const char *ox_st_path(const struct ox_st_file *file);
 /* Reads elements [first, first + count) into out[count] as fp32, converted from F32, F16 or BF16. */
 OX_MUST enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_entry *entry,
                                       uint64_t first, uint64_t count, float *out);
+/* Compares the file with what its checkpoint lists of it; to be called once all is read. What was read in the order of
+ * the file is not read again. A difference is OX_E_CORRUPT; outside of checkpoints there is nothing to compare. */
+OX_MUST enum ox_status ox_st_verify(const struct ox_st_file *file);
 
 /* One tensor to write. */
 struct ox_st_spec {

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/hash/hash.h"
+#include "base/hash/listed.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -306,6 +307,7 @@ enum ox_status ox_template_open(const char *path, const char *choice, struct ox_
     }
     choice = choice != NULL ? choice : "";
     enum ox_status status = folder_of(path, folder);
+    OX_TRY(status, ox_listed_verify_small(folder));
     OX_TRY(status, load_optional(folder, "tokenizer_config.json", file, &config));
     if (ox_path_is_file(choice)) {
         OX_TRY(status, take_file(chat_template, choice));

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/hash/hash.h"
+#include "base/hash/listed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -317,7 +318,8 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     }
     ox_path_warn_shared(path);
     tokenizer->bos = tokenizer->eos = -1;
-    status = load_tokenizer(file, tokenizer);
+    status = ox_listed_verify_small(folder);
+    OX_TRY(status, load_tokenizer(file, tokenizer));
     OX_TRY(status, load_beside(folder, tokenizer));
     OX_TRY(status, check_post(file, tokenizer));
     if (status != OX_OK) {

@@ -301,7 +301,7 @@ static enum ox_status work_config(void) {
 static enum ox_status work_checkpoint(void) {
     struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
     char path[OX_PATH_BYTES];
-    unlink(test_path("run/checkpoint-7/" OX_MANIFEST_NAME)); /* else it is listed */
+    unlink(test_path("run/checkpoint-7/" OX_LISTED_IN)); /* else it is listed */
     enum ox_status status = ox_manifest_collect(test_path("run/checkpoint-7"), &manifest);
     if (status == OX_OK) {
         status = ox_manifest_write(test_path("run/checkpoint-7"), &manifest);
@@ -309,7 +309,7 @@ static enum ox_status work_checkpoint(void) {
     ox_manifest_close(&manifest);
     if (status == OX_OK) {
         status = ox_manifest_read(test_path("run/checkpoint-7"), &manifest);
-        see(&manifest.file_count, sizeof manifest.file_count);
+        see(&manifest.list.count, sizeof manifest.list.count);
         ox_manifest_close(&manifest);
     }
     if (status == OX_OK) {

@@ -14,7 +14,7 @@ static const char *run, *checkpoint, *again, *manifest_path, *latest_path, *file
 /* A manifest made anew from the checkpoint's files verifies. */
 static void check_collected(void) {
     struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
-    FUZZ_CHECK(ox_manifest_collect(checkpoint, &manifest) == OX_OK && manifest.file_count == 2);
+    FUZZ_CHECK(ox_manifest_collect(checkpoint, &manifest) == OX_OK && manifest.list.count == 2);
     FUZZ_CHECK(ox_manifest_write(checkpoint, &manifest) == OX_OK && ox_checkpoint_verify(checkpoint) == OX_OK);
     ox_manifest_close(&manifest);
 }
@@ -48,9 +48,9 @@ static void check_written(const struct ox_manifest *manifest) {
     FUZZ_CHECK(ox_manifest_write(again, manifest) == OX_OK);
     FUZZ_CHECK(ox_manifest_read(again, &other) == OX_OK);
     FUZZ_CHECK(same_state(&manifest->state, &other.state) && manifest->weights_dtype == other.weights_dtype);
-    FUZZ_CHECK(manifest->file_count == other.file_count);
-    for (uint32_t i = 0; i < other.file_count; i++) {
-        const struct ox_manifest_file *const a = &manifest->files[i], *const b = &other.files[i];
+    FUZZ_CHECK(manifest->list.count == other.list.count);
+    for (uint32_t i = 0; i < other.list.count; i++) {
+        const struct ox_listed_file *const a = &manifest->list.files[i], *const b = &other.list.files[i];
         FUZZ_CHECK(strcmp(a->name, b->name) == 0 && a->bytes == b->bytes);
         FUZZ_CHECK(a->hash.low == b->hash.low && a->hash.high == b->hash.high);
     }
@@ -90,7 +90,7 @@ int fuzz_manifest(const uint8_t *data, size_t bytes) {
     fuzz_accepted = status == OX_OK;
     FUZZ_CHECK(ox_checkpoint_read_state(checkpoint, &state) == status);
     if (status != OX_OK) {
-        FUZZ_CHECK(manifest.files == NULL && manifest.file_count == 0);
+        FUZZ_CHECK(manifest.list.files == NULL && manifest.list.count == 0);
         fuzz_check_failure(status, manifest_path);
         FUZZ_CHECK(ox_checkpoint_verify(checkpoint) == status);
         check_latest(false);
@@ -101,7 +101,7 @@ int fuzz_manifest(const uint8_t *data, size_t bytes) {
     const bool whole = ox_manifest_check_sizes(checkpoint, &manifest) == OX_OK;
     seen_count = 0;
     status = ox_checkpoint_verify_each(checkpoint, see, NULL);
-    FUZZ_CHECK(seen_count == manifest.file_count && (status != OX_OK || whole));
+    FUZZ_CHECK(seen_count == manifest.list.count && (status != OX_OK || whole));
     FUZZ_CHECK(ox_checkpoint_verify(checkpoint) == status);
     if (status != OX_OK) {
         fuzz_check_failure(status, checkpoint);

@@ -417,6 +417,7 @@ static enum ox_status generate(struct generating *g) {
     g->streams = strcmp(g->config->format, "json") != 0;
     enum ox_status status = ox_generator_read(g->generator, g->ids.ids, (uint32_t)g->prompt_count,
                                               reports ? &g->nll_sum : NULL, &logits);
+    OX_TRY(status, ox_hf_verify(g->folder)); /* all weights are read, and nothing is printed yet */
     OX_TRY(status, stream_to(g, g->prompt_count, false));
     if (status == OX_OK && reports) {
         status = examine_logits(g, logits);

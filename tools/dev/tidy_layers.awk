@@ -7,8 +7,8 @@
 # base include each other in this way, and kernels and kernels/cpu.
 BEGIN {
     room("base/prng", "base/assert.h base/bytes.h base/isa.h")
-    room("base/hash", "base/isa.h")
     room("base", "base/prng")
+    room("base/hash", "base")
     room("nvme", "base base/hash base/prng")
     room("cpu_optim", "base")
     room("kernels", "base kernels/cpu/cpu.h kernels/comm/nccl/nccl.h")
@@ -30,7 +30,7 @@ BEGIN {
     room("engine/config", "base")
     room("engine/model", "base base/hash base/prng kernels offload/plan")
     room("engine/data", "base base/hash base/prng engine/text")
-    room("engine/hf", "base engine/model")
+    room("engine/hf", "base base/hash engine/model")
     room("engine/step", "base base/hash nvme cpu_optim kernels kernels/comm offload/plan offload/proof offload/search offload/sim" \
         " offload/trace engine/model")
     room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \

@@ -38,6 +38,12 @@ static const char *fresh_copy(const char *file) {
     return test_pathf("model/%s", file);
 }
 
+/* The same as another program would leave it: without a list of its files, so that their own checks speak. */
+static const char *fresh_model(const char *file) {
+    CHECK(unlink(fresh_copy("trainer_state.json")) == 0);
+    return test_pathf("model/%s", file);
+}
+
 /* ---- what a run leaves ------------------------------------------------------------------------------ */
 
 static bool is_of_a_run(const char *name) {
@@ -236,7 +242,7 @@ static void test_config_json(void) {
 static void test_weights(void) {
     static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
     const char *const folder = test_path("model");
-    const char *const path = fresh_copy("model.safetensors");
+    const char *const path = fresh_model("model.safetensors");
     const off_t whole = (off_t)files_size(path);
     CHECK(truncate(path, whole - 100) == 0);
     refused_model(folder, 1, "model/model.safetensors: tensor \"");
@@ -244,14 +250,14 @@ static void test_weights(void) {
     CHECK(truncate(path, 4) == 0);
     refused_model(folder, 1, "has 4 bytes, too few for a safetensors file");
 
-    files_patch(fresh_copy("model.safetensors"), 3, "\x7f", 1); /* the header's length */
+    files_patch(fresh_model("model.safetensors"), 3, "\x7f", 1); /* the header's length */
     refused_model(folder, 1, "claims a header of ");
-    files_patch(fresh_copy("model.safetensors"), 9, "#", 1); /* within the header */
+    files_patch(fresh_model("model.safetensors"), 9, "#", 1); /* within the header */
     refused_model(folder, 1, "model/model.safetensors:1:2: not valid JSON");
-    files_patch(fresh_copy("model.safetensors"), whole - 400, not_a_number, sizeof not_a_number);
+    files_patch(fresh_model("model.safetensors"), whole - 400, not_a_number, sizeof not_a_number);
     refused_model(folder, 1, "is nan, which is not a valid weight");
 
-    CHECK(unlink(fresh_copy("model.safetensors")) == 0);
+    CHECK(unlink(fresh_model("model.safetensors")) == 0);
     refused_model(folder, 2, "holds neither model.safetensors nor model.safetensors.index.json");
     files_write_text("model/model.safetensors.index.json",
                "{\"weight_map\": {\"model.norm.weight\": \"model-00001-of-00002.safetensors\"}}");

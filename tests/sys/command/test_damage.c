@@ -1,0 +1,126 @@
+/* Every command that reads a checkpoint, with each file of it damaged by one bit at several places: the command refuses
+ * it and names the file, or, where it does not use that file, prints what it prints of the whole checkpoint. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *text_path;
+
+#define OF_TEXT   " --max-seq-length 32 --compute-threads 1 --host-mem 32MiB"
+#define OF_TRAIN  OF_TEXT " --optimizer-threads 1 --save-dtype bf16 --quiet"
+
+enum { TEXT = 1, OUTPUT = 2, RUN = 4, REPORT = 8 /* what it prints is always the same */ };
+
+static const struct command {
+    const char *name, *words;
+    const char *option; /* that names the checkpoint */
+    unsigned needs;
+    const char *passes_over; /* the files that it does not use, though it may refuse a damaged header */
+} commands[] = {
+    {"eval", OF_TEXT " --format json", "--model=", TEXT | REPORT, "optimizer"},
+    {"generate", "--prompt the --max-new-tokens 5 --compute-threads 1", "--model=", REPORT, "optimizer"},
+    {"generate", "--chat --prompt the --max-new-tokens 5 --compute-threads 1", "--model=", REPORT, "optimizer"},
+    {"generate", "--prompt the --max-new-tokens 5 --compute-threads 1 --host-mem 400KiB", "--model=", REPORT,
+     "optimizer"},
+    {"export", "--save-dtype bf16", "--model=", OUTPUT, "optimizer"},
+    {"export", "--save-dtype fp32", "--model=", OUTPUT, ""},
+    {"train", OF_TRAIN " --max-steps 3", "--model=", TEXT | OUTPUT, "optimizer"},
+    {"train", OF_TRAIN " --max-steps 3", "--resume=", TEXT | OUTPUT, ""},
+    {"train", OF_TRAIN " --max-steps 3 --resume latest", NULL, TEXT | RUN, ""},
+    {"tokenize", "--max-seq-length 32", "--model=", TEXT | REPORT, "safetensors"},
+    {"plan", OF_TEXT, "--model=", OUTPUT, "safetensors"},
+    {"inspect", "", "", 0, ""},
+};
+static const char *const files[] = {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json",
+                                    "tokenizer_config.json", "generation_config.json"};
+
+/* Places in thousandths of the file. */
+static const unsigned places[] = {1, 400, 999};
+
+static void make_run(void) {
+    files_write_text("speaker/generation_config.json", "{\"eos_token_id\": 259, \"do_sample\": false}\n");
+    sys_args_train(&args, model_path, text_path, "run");
+    sys_args_add(&args, OF_TRAIN " --from-scratch --max-steps 2");
+    sys_run_well(&args, &process);
+}
+
+static void run(const struct command *command) {
+    static const char checkpoint[] = "run/checkpoint-2";
+    const bool resumes = strcmp(command->name, "train") == 0 &&
+                         (command->option == NULL || strcmp(command->option, "--model=") != 0);
+    files_remove_folder("out");
+    sys_args_begin(&args, command->name);
+    sys_args_add(&args, command->words);
+    if (command->option != NULL) {
+        sys_args_word(&args, "%s%s", command->option, test_path(checkpoint));
+    }
+    if (resumes) {
+        sys_args_word(&args, "--model=%s", model_path);
+    }
+    if ((command->needs & TEXT) != 0) {
+        sys_args_word(&args, "--data=%s", text_path);
+    }
+    if ((command->needs & (OUTPUT | RUN)) != 0) {
+        sys_args_word(&args, "--output=%s", test_path((command->needs & RUN) != 0 ? "run" : "out"));
+    }
+    sys_run(&args, &process);
+}
+
+static void complain(const struct command *command, const char *file, unsigned place) {
+    printf("%s %s%s, %s damaged at %u: status %d\n%s\n", command->name, command->words,
+           command->option != NULL ? command->option : "", file, place, process.outcome.exit_status,
+           process.outcome.err);
+    test_failure_count++;
+}
+
+static void test_cell(const struct command *command, const char *file, const char *whole) {
+    const char *const path = test_pathf("run/checkpoint-2/%s", file);
+    const bool reads = command->passes_over[0] == '\0' || strstr(file, command->passes_over) == NULL;
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        const int64_t at = (int64_t)(files_size(path) * places[i] / 1000);
+        files_flip(path, at);
+        run(command);
+        const struct sys_outcome *const outcome = &process.outcome;
+        const bool refused = outcome->exit_status == 1 &&
+                             (strstr(outcome->err, file) != NULL || strstr(outcome->out, file) != NULL);
+        const bool same = outcome->exit_status == 0 &&
+                          ((command->needs & REPORT) == 0 || strcmp(outcome->out, whole) == 0);
+        if ((reads && !refused) || (!reads && !same && !refused)) {
+            complain(command, file, places[i]);
+        }
+        CHECK(!reads || !files_exist("out/checkpoint-3"));
+        CHECK(!reads || strcmp(command->name, "export") != 0 || !files_exist("out"));
+        files_flip(path, at);
+    }
+}
+
+static void test_command(const struct command *command) {
+    static char whole[SYS_OUTPUT_BYTES];
+    if ((command->needs & RUN) != 0) { /* its end would be a newer checkpoint */
+        memcpy(whole, "", 1);
+    } else {
+        run(command);
+        if (process.outcome.exit_status != 0) {
+            complain(command, "nothing", 0);
+        }
+        memcpy(whole, process.outcome.out, sizeof whole);
+    }
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        test_cell(command, files[i], whole);
+    }
+}
+
+int main(void) {
+    model_path = sys_write_speaker();
+    text_path = sys_write_text(4000);
+    make_run();
+    for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
+        test_command(&commands[i]);
+    }
+    return test_end();
+}
