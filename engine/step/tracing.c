@@ -396,6 +396,24 @@ void ox_rank_trace_span(struct ox_rank *rank, enum ox_trace_span span, uint64_t 
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
+/* Wall-clock time at a moment of the monotonic clock. Both clocks are read until nothing came between the readings, so
+ * that files of several ranks agree to some microseconds. */
+static uint64_t unix_ns_at(uint64_t clock_ns) {
+    uint64_t least_ns = UINT64_MAX, unix_ns = 0;
+    for (int i = 0; i < 16 && least_ns > 1000; i++) {
+        struct timespec now;
+        const uint64_t before_ns = ox_clock_ns();
+        clock_gettime(CLOCK_REALTIME, &now);
+        const uint64_t between_ns = ox_clock_ns() - before_ns;
+        if (between_ns < least_ns) {
+            least_ns = between_ns;
+            unix_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec -
+                      (before_ns + between_ns / 2 - clock_ns);
+        }
+    }
+    return unix_ns;
+}
+
 static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tracing_config *config) {
     const struct ox_engine_plan *const plan = tracing->rank->plan;
     struct ox_trace_header *head = NULL;
@@ -404,9 +422,7 @@ static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tr
     if (status != OX_OK) {
         return status;
     }
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    head->epoch_unix_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    head->epoch_unix_ns = unix_ns_at(tracing->epoch_ns);
     head->run_ahead = OX_RUN_AHEAD_TASKS;
     head->max_steps = config->max_steps;
     head->rated_bytes = config->rated_bytes;

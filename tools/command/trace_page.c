@@ -51,6 +51,7 @@ const char *ox_page_kind_color(const char *kind) {
     static const char *const pairs[][2] = {
         {"forward", "forward"}, {"backward", "backward"}, {"head", "head"},       {"read", "weights"},
         {"upload", "weights"},  {"download", "weights"},  {"refresh", "weights"}, {"act-", "activations"},
+        {"gather", "gathered"}, {"exchange", "gathered"}, {"sum-parts", "gradients"},
         {"grad-", "gradients"}, {"reduce", "norm"},       {"norm", "norm"},       {"adam", "adam"},
         {"begin", "commit"},    {"written", "commit"},    {"commit", "commit"},   {NULL, NULL}};
     return color_of(pairs, kind);
@@ -270,7 +271,7 @@ static void put_timeline(struct ox_page *p) {
     static const char *const kinds[][2] = {
         {"forward", "forward"}, {"backward", "backward"}, {"head and loss", "head"}, {"weights", "weights"},
         {"activations", "activations"}, {"gradients", "gradients"}, {"norm", "norm"}, {"optimizer", "adam"},
-        {"commit", "commit"}, {"other", "other"}, {"optimizer reads", "reads"},
+        {"commit", "commit"}, {"between ranks", "gathered"}, {"other", "other"}, {"optimizer reads", "reads"},
         {"optimizer writes", "writes"}, {NULL, NULL}};
     fputs("<section class=\"script\"><h2>A step, task by task</h2>\n"
           "<p class=\"note\">Click a bar to choose a step. Each row is a lane, whose tasks run one after another. "
@@ -278,6 +279,10 @@ static void put_timeline(struct ox_page *p) {
           "line leads to what it waited for last. The bar on top of an optimizer task divides its time: waiting for "
           "reads, working, waiting for writes. The rows at the bottom show the transfers of the optimizer's chunks.",
           p->out);
+    if (p->report->ranks.count > 1) {
+        fputs(" Each rank has its own lanes, over the same time. On the lane link a rank does what it does with the "
+              "others; the longest chain goes on with the rank for which they waited.", p->out);
+    }
     if (ox_trace_is_predicted(p->head)) {
         fputs(" The thin row below a lane shows the prediction.", p->out);
     }
@@ -317,6 +322,7 @@ enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *
     put_facts(&page);
     put_chain(&page);
     put_timeline(&page);
+    ox_page_ranks(&page);
     enum ox_status status = ox_page_tables(&page);
     fputs("<footer>Written by <code>offload trace report</code>. Figures that name no step are of the step of "
           "median length.</footer>\n</main>\n", out);

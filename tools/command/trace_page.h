@@ -35,6 +35,8 @@ double ox_page_share(uint64_t part, uint64_t whole); /* percent */
 /* Writes a duration to `text` (OX_SIZE_TEXT_BYTES) and returns it. */
 const char *ox_page_time(uint64_t ns, char *text);
 
+/* tools/command/trace_joint.c: the ranks beside each other; nothing for one. */
+void ox_page_ranks(struct ox_page *p);
 /* tools/command/trace_tables.c: everything below the timeline. */
 OX_MUST enum ox_status ox_page_tables(struct ox_page *p);
 /* tools/command/trace_data.c: the element `data`, as JSON. */

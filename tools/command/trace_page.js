@@ -5,7 +5,11 @@
   const byId = (id) => document.getElementById(id);
   document.documentElement.classList.add('has-script');
   const lanesCanvas = byId('lanes'), tip = byId('tip'), detail = byId('task');
-  const GUTTER = 112, AXIS = 26, ROW = 30, SHADOW = 7, GAP = 8, STRIP = 6;
+  const GUTTER = 112, AXIS = 26, ROW = 30, SHADOW = 7, GAP = 8, STRIP = 6, GROUP = 18;
+  // Lanes and links are numbered over all ranks: those of the first, then those of the next.
+  const laneCount = data.lanes.length, linkCount = data.links.length, ranks = data.ranks, many = ranks.length > 1;
+  const rankOf = (lane) => Math.floor(lane / laneCount);
+  const laneName = (lane) => (many ? 'rank ' + ranks[rankOf(lane)] + ' ' : '') + data.lanes[lane % laneCount];
   const predicted = data.plan.pb.some((_, i) => data.plan.ps[i] > 0);
   let step = data.steps[data.typical], from = 0, until = step.wall, selected = -1, hovered = -1;
 
@@ -36,12 +40,10 @@
 
   // The task that a task waited for last, by the rules of the lanes: a dependency, the previous task of its lane, the
   // norm, or the run-ahead limit.
-  const previous = data.plan.lane.map(() => -1);
-  data.lanes.forEach((_, lane) => {
-    let last = -1;
-    data.plan.lane.forEach((l, i) => { if (l === lane) { previous[i] = last; last = i; } });
-  });
-  const norm = data.plan.kind.findIndex((k) => data.kinds[k] === 'norm');
+  const lastOn = ranks.flatMap(() => data.lanes.map(() => -1));
+  const previous = data.plan.lane.map((lane, i) => { const last = lastOn[lane]; lastOn[lane] = i; return last; });
+  const norms = ranks.map((_, rank) => data.plan.kind.findIndex((k, i) =>
+    data.kinds[k] === 'norm' && rankOf(data.plan.lane[i]) === rank));
   const heldBy = (i) => {
     let best = -1;
     const look = (k) => {
@@ -49,16 +51,26 @@
     };
     data.plan.deps[i].forEach(look);
     look(previous[i]);
+    const rank = rankOf(data.plan.lane[i]), norm = norms[rank];
     if (norm >= 0 && norm < i) look(norm);
-    if (data.runAhead > 0 && i >= data.runAhead) look(i - data.runAhead);
+    if (data.runAhead > 0 && i - data.plan.first[rank] >= data.runAhead) look(i - data.runAhead);
     return best;
+  };
+  // All ranks have the same sequence of transfers between them; the rank that came last to one held up the others.
+  const meetings = ranks.map((_, rank) => data.plan.lane.map((_, i) => i)
+    .filter((i) => data.plan.lane[i] === rank * laneCount + data.linkLane));
+  const meetingOf = new Map(meetings.flatMap((tasks) => tasks.map((i, at) => [i, at])));
+  const lastToCome = (i) => {
+    if (!meetingOf.has(i)) return i;
+    const tasks = meetings.map((of) => of[meetingOf.get(i)]).filter((k) => k !== undefined && recorded(k));
+    return tasks.reduce((last, k) => started(k) > started(last) ? k : last, i);
   };
   let chain = new Set();
   const followChain = () => {
     chain = new Set();
     let last = -1;
     data.plan.kind.forEach((_, i) => { if (recorded(i) && (last < 0 || ended(i) > ended(last))) last = i; });
-    for (let i = last; i >= 0; i = heldBy(i)) chain.add(i);
+    for (let i = last; i >= 0; i = heldBy(lastToCome(i))) { chain.add(i); chain.add(lastToCome(i)); }
   };
 
   // ---- drawing -----------------------------------------------------------------------------------
@@ -89,16 +101,24 @@
       if (texts) { g.textAlign = x > width - 30 ? 'right' : 'center'; g.fillText(time(t), x, AXIS / 2 - 1); }
     }
   };
-  const rowTop = (lane) => AXIS + lane * (ROW + (predicted ? SHADOW + 2 : 0) + GAP);
-  const rowOf = data.lanes.map(() => -1);
-  const shownLanes = data.lanes.map((_, i) => i).filter((lane) => data.plan.lane.includes(lane));
-  shownLanes.forEach((lane, row) => { rowOf[lane] = row; });
-  // Below the lanes: a row for each link with the transfers of the optimizer's chunks.
-  const flowLinks = data.links.map((_, i) => i).filter((link) => data.steps.some((s) => s.flows.some((f) => f[0] === link)));
-  const flowTop = (link) => rowTop(shownLanes.length + flowLinks.indexOf(link));
-  const lanesHeight = rowTop(shownLanes.length + flowLinks.length) + 2;
+  // A group of rows for each rank: its lanes, and below them a row for each link with the transfers of the optimizer's
+  // chunks.
+  const laneTops = new Map(), linkTops = new Map(), rankTops = [], shownLanes = [];
+  let nextTop = AXIS;
+  const addRow = (tops, key) => { tops.set(key, nextTop); nextTop += ROW + (predicted ? SHADOW + 2 : 0) + GAP; };
+  ranks.forEach((_, rank) => {
+    rankTops.push(nextTop);
+    nextTop += many ? GROUP : 0;
+    data.lanes.map((_, i) => rank * laneCount + i).filter((lane) => data.plan.lane.includes(lane))
+      .forEach((lane) => { shownLanes.push(lane); addRow(laneTops, lane); });
+    data.links.map((_, i) => rank * linkCount + i)
+      .filter((link) => data.steps.some((s) => s.flows.some((f) => f[0] === link)))
+      .forEach((link) => addRow(linkTops, link));
+  });
+  const taskTop = (i) => laneTops.get(data.plan.lane[i]);
+  const lanesHeight = nextTop + 2;
   const partColors = ['reads', 'adam', 'writes', 'copies'];
-  const flowColor = (link) => palette[data.links[link].includes('write') ? 'writes' : 'reads'];
+  const flowColor = (link) => palette[data.links[link % linkCount].includes('write') ? 'writes' : 'reads'];
   const rate = (flow) => flow[2] > flow[1] ? (flow[4] / (flow[2] - flow[1])).toFixed(2) + ' GB/s' : '';
 
   const drawTask = (g, width, i, top) => {
@@ -133,7 +153,7 @@
   };
   const drawLinks = (g, width) => {
     if (selected < 0) return;
-    const middle = (i) => rowTop(rowOf[data.plan.lane[i]]) + ROW / 2;
+    const middle = (i) => taskTop(i) + ROW / 2;
     g.strokeStyle = palette.ink; g.lineWidth = 1.25;
     const last = heldBy(selected);
     [...new Set([...data.plan.deps[selected], ...(last >= 0 ? [last] : [])])].filter(recorded).forEach((k) => {
@@ -147,7 +167,7 @@
   const drawFlow = (g, width, flow) => {
     const x0 = Math.max(GUTTER, toX(flow[1], width)), x1 = Math.min(width, toX(flow[2], width)), w = Math.max(1, x1 - x0);
     if (x1 < GUTTER || x0 > width) return;
-    const top = flowTop(flow[0]) + 3, text = w > 86 ? flow[3] + ': ' + rate(flow) : w > 18 ? String(flow[3]) : '';
+    const top = linkTops.get(flow[0]) + 3, text = w > 86 ? flow[3] + ': ' + rate(flow) : w > 18 ? String(flow[3]) : '';
     g.fillStyle = flowColor(flow[0]); g.fillRect(x0, top, w > 3 ? w - 0.75 : w, ROW - 6);
     if (text !== '' && g.measureText(text).width < w - 4) {
       g.fillStyle = palette.card; g.textAlign = 'center'; g.fillText(text, x0 + w / 2, top + (ROW - 6) / 2);
@@ -159,7 +179,7 @@
     g.save();
     g.beginPath(); g.rect(GUTTER, 0, width - GUTTER, lanesHeight); g.clip();
     data.plan.kind.forEach((_, i) => {
-      const top = rowTop(rowOf[data.plan.lane[i]]);
+      const top = taskTop(i);
       if (recorded(i)) drawTask(g, width, i, top);
       if (predicted && data.plan.ps[i] > 0) {
         const x0 = toX(data.plan.pb[i], width), x1 = toX(data.plan.pb[i] + data.plan.ps[i], width);
@@ -171,12 +191,14 @@
     drawLinks(g, width);
     g.restore();
     g.textAlign = 'right';
-    flowLinks.forEach((link) => {
-      g.fillStyle = palette.soft; g.fillText('opt. ' + data.links[link], GUTTER - 12, flowTop(link) + ROW / 2);
+    linkTops.forEach((top, link) => {
+      g.fillStyle = palette.soft; g.fillText('opt. ' + data.links[link % linkCount], GUTTER - 12, top + ROW / 2);
     });
-    shownLanes.forEach((lane, row) => {
-      g.fillStyle = palette.ink; g.fillText(data.lanes[lane], GUTTER - 12, rowTop(row) + ROW / 2);
+    laneTops.forEach((top, lane) => {
+      g.fillStyle = palette.ink; g.fillText(data.lanes[lane % laneCount], GUTTER - 12, top + ROW / 2);
     });
+    g.textAlign = 'left'; g.fillStyle = palette.ink; g.font = '600 12px system-ui, sans-serif';
+    if (many) rankTops.forEach((top, rank) => g.fillText('rank ' + ranks[rank], 0, top + GROUP / 2));
   };
   const drawMemory = (canvas, tier) => {
     const { g, width } = prepare(canvas, 118), height = 118, moments = step.mem[tier];
@@ -243,7 +265,7 @@
     const span = until - from, middle = (started(i) + ended(i)) / 2;
     if (started(i) < from || ended(i) > until) show(middle - span / 2, middle + span / 2);
   };
-  const link = (i) => '<a href="#task" data-task="' + i + '">' + label(i) + '</a> on ' + data.lanes[data.plan.lane[i]];
+  const link = (i) => '<a href="#task" data-task="' + i + '">' + label(i) + '</a> on ' + laneName(data.plan.lane[i]);
   const select = (i) => {
     selected = i;
     if (i < 0) {
@@ -261,12 +283,16 @@
     if (last >= 0) {
       rows.push(['waited last for', link(last) + ', which ended ' + time(started(i) - ended(last)) + ' earlier']);
     }
+    const late = lastToCome(i);
+    if (late !== i) {
+      rows.push(['waited within for', link(late) + ', which began ' + time(started(late) - started(i)) + ' later']);
+    }
     if (step.parts[i]) {
       rows.push(['time by part', step.parts[i].map((part, k) => [part, data.parts[k]]).filter(([part]) => part > 0)
         .map(([part, name]) => name + ' ' + time(part)).join(', ')]);
     }
     rows.push(['depends on', data.plan.deps[i].map(link).join('; ') || 'nothing']);
-    detail.innerHTML = '<b>' + label(i) + '</b> on ' + data.lanes[data.plan.lane[i]] +
+    detail.innerHTML = '<b>' + label(i) + '</b> on ' + laneName(data.plan.lane[i]) +
       (chain.has(i) ? ', part of the longest chain' : '') +
       '<dl>' + rows.map(([k, v]) => '<dt>' + k + '</dt><dd>' + v + '</dd>').join('') + '</dl>';
     draw();
@@ -279,7 +305,7 @@
   };
   const otherLane = (direction) => {
     if (selected < 0) { neighbour(1); return; }
-    const row = rowOf[data.plan.lane[selected]] + direction;
+    const row = shownLanes.indexOf(data.plan.lane[selected]) + direction;
     if (row < 0 || row >= shownLanes.length) return;
     let best = -1;
     data.plan.lane.forEach((lane, i) => {
@@ -308,7 +334,7 @@
     let best = -1;
     if (x < GUTTER) return -1;
     data.plan.lane.forEach((lane, i) => {
-      const top = rowTop(rowOf[lane]);
+      const top = laneTops.get(lane);
       if (!recorded(i) || y < top || y > top + ROW) return;
       const x0 = toX(started(i), box.width), x1 = Math.max(x0 + 2, toX(ended(i), box.width));
       if (x >= x0 - 1 && x <= x1 + 1) best = i;
@@ -317,7 +343,7 @@
   };
   const flowUnder = (event) => {
     const box = lanesCanvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    return step.flows.find((f) => x >= GUTTER && y >= flowTop(f[0]) && y <= flowTop(f[0]) + ROW &&
+    return step.flows.find((f) => x >= GUTTER && y >= linkTops.get(f[0]) && y <= linkTops.get(f[0]) + ROW &&
       x >= toX(f[1], box.width) - 1 && x <= toX(f[2], box.width) + 1);
   };
   let grip = null;
@@ -337,9 +363,9 @@
     tip.style.display = i < 0 && !flow ? 'none' : 'block';
     if (i >= 0 || flow) {
       tip.textContent = flow
-        ? data.links[flow[0]] + ' for the optimizer, unit ' + flow[3] + '\n' + size(flow[4]) + ' in ' +
+        ? data.links[flow[0] % linkCount] + ' for the optimizer, unit ' + flow[3] + '\n' + size(flow[4]) + ' in ' +
           time(flow[2] - flow[1]) + ', ' + rate(flow) + (flow[5] > 0 ? '\nnothing in flight for ' + time(flow[5]) : '')
-        : label(i) + '\n' + time(ended(i) - started(i)) + ' on ' + data.lanes[data.plan.lane[i]] +
+        : label(i) + '\n' + time(ended(i) - started(i)) + ' on ' + laneName(data.plan.lane[i]) +
           (data.plan.bytes[i] > 0 ? '\n' + size(data.plan.bytes[i]) : '');
       tip.style.left = Math.min(window.innerWidth - tip.offsetWidth - 8, e.clientX + 14) + 'px';
       tip.style.top = e.clientY + 16 + 'px';

@@ -34,18 +34,46 @@ static enum ox_status analyze_all(struct ox_trace_report *report) {
     return OX_OK;
 }
 
+/* Puts the typical step of all ranks together; takes the newest one that all have, if some rank lacks it. */
+static enum ox_status join_ranks(struct ox_trace_report *report) {
+    enum ox_status status = OX_OK;
+    ox_trace_joint_of(&report->ranks, ox_trace_report_step(report, report->typical), &report->joint);
+    for (uint32_t i = report->shown_count; !report->joint.whole && i > 0; i--) {
+        struct ox_trace_joint joint;
+        ox_trace_joint_of(&report->ranks, ox_trace_report_step(report, i - 1), &joint);
+        if (joint.whole) {
+            report->joint = joint;
+            report->typical = i - 1;
+        }
+    }
+    report->rank_analyses = calloc(report->ranks.count, sizeof *report->rank_analyses);
+    if (report->rank_analyses == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its ranks", report->path);
+    }
+    for (uint32_t i = 0; i < report->ranks.count && status == OX_OK; i++) {
+        if (report->joint.steps[i] != NULL) {
+            status = ox_trace_analyze(report->ranks.ranks[i].trace->head, report->joint.steps[i],
+                                      &report->rank_analyses[i]);
+        }
+    }
+    ox_trace_joint_waits(&report->ranks, &report->joint, report->waits);
+    return status;
+}
+
 enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *out) {
     *out = (struct ox_trace_report){.path = path};
-    enum ox_status status = ox_trace_open(path, 0, &out->trace);
+    enum ox_status status = ox_trace_ranks_open(path, &out->ranks);
     if (status == OX_OK) {
+        out->trace = out->ranks.ranks[out->ranks.shown].trace;
+        out->steps = out->ranks.ranks[out->ranks.shown].steps;
         out->head = out->trace->head;
-        status = ox_trace_steps_open(out->trace, &out->steps);
     }
     if (status == OX_OK && out->steps->whole_count == 0) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; wait for the run, or record it with more "
                          "--trace-bytes", path);
     }
     OX_TRY(status, analyze_all(out));
+    OX_TRY(status, join_ranks(out));
     if (status != OX_OK) {
         ox_trace_report_close(out);
     }
@@ -55,8 +83,8 @@ enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *ou
 void ox_trace_report_close(struct ox_trace_report *report) {
     free(report->shown);
     free(report->analyses);
-    ox_trace_steps_close(&report->steps);
-    ox_trace_close(&report->trace);
+    free(report->rank_analyses);
+    ox_trace_ranks_close(&report->ranks);
     *report = (struct ox_trace_report){0};
 }
 
@@ -216,6 +244,7 @@ enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *
     text_chain(report, out);
     text_lanes(report, out);
     text_bytes(report, out);
+    ox_trace_joint_text(report, out);
     text_spans(report, out);
     ox_trace_report_wear(report, wear);
     if (wear[0] != '\0') {
@@ -283,9 +312,9 @@ enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *
         json_array_append_new(steps, step_json(report, i));
     }
     json_t *const json = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "title", report->head->title, "typical_step",
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o*, s:o}", "title", report->head->title, "typical_step",
         (json_int_t)typical_step(report)->step, "records", (json_int_t)report->trace->count, "dropped",
         (json_int_t)report->steps->steps[report->steps->count - 1].dropped, "torn", (json_int_t)report->trace->torn,
-        "spans", spans_json(report), "steps", steps);
+        "spans", spans_json(report), "ranks", ox_trace_joint_json(report), "steps", steps);
     return ox_print_json(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report");
 }

@@ -3,8 +3,9 @@
 #ifndef OX_TOOLS_TRACE_REPORT_H
 #define OX_TOOLS_TRACE_REPORT_H
 
-#include "offload/trace/trace_stats.h"
+#include "offload/trace/trace_ranks.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -13,13 +14,18 @@ extern "C" {
 
 struct ox_trace_report {
     const char *path;
-    struct ox_trace *trace;
+    struct ox_trace_ranks ranks; /* all of the run; the figures below are of the one shown */
+    const struct ox_trace *trace;
     const struct ox_trace_header *head;
-    struct ox_trace_steps *steps;
+    const struct ox_trace_steps *steps;
     uint32_t *shown; /* indices of whole training steps, in order */
     struct ox_trace_analysis *analyses; /* one for each of `shown` */
     uint32_t shown_count;
     uint32_t typical; /* index in `shown` of the step of median length, which all figures of "a step" describe */
+    /* That step as all ranks took it; in a run of several it is one that all have recorded whole, if there is any. */
+    struct ox_trace_joint joint;
+    struct ox_trace_analysis *rank_analyses; /* for each of `ranks`; zeros where it has no such step */
+    uint64_t waits[OX_TRACE_RANKS_MAX][OX_TRACE_RANKS_MAX]; /* as ox_trace_joint_waits */
 };
 
 /* Reads and analyzes a recording; OX_E_CONFIG when it holds no whole step. */
@@ -33,6 +39,10 @@ uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t li
 OX_MUST enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes);
 /* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
+
+/* tools/command/trace_joint.c: the ranks of a run beside each other. Nothing is written, and NULL returned, for one. */
+void ox_trace_joint_text(const struct ox_trace_report *report, FILE *out);
+json_t *ox_trace_joint_json(const struct ox_trace_report *report);
 
 OX_MUST enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out);
 OX_MUST enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out);

@@ -180,16 +180,52 @@ static void test_recording(const char *run) {
     free(traced);
 }
 
-/* A ring that holds little more than one step keeps the newest steps. */
+/* A report of either rank's file shows both on one axis: no clock is moved, because both are of one machine, and none
+ * waits for itself. The page has the lanes of both. */
+static void check_joint(const char *path, json_int_t shown) {
+    char words[SYS_PATH_BYTES * 3], *html = NULL, title[32];
+    json_t *json = NULL;
+    size_t bytes = 0;
+    const char *const page = test_path("ranks.html");
+    snprintf(words, sizeof words, "report %s --output %s", path, page);
+    tell("trace", words);
+    told("\n  rank 0 ");
+    told("\n  rank 1 ");
+    told("\n  together ");
+    CHECK(strstr(process.outcome.out, "clocks") == NULL);
+    REQUIRE_OK(ox_file_read(page, FILE_BYTES_MAX, &html, &bytes));
+    CHECK(strstr(html, "Which rank waited for which") != NULL && strstr(html, "\"ranks\":[0,1]") != NULL);
+    free(html);
+    snprintf(words, sizeof words, "report %s --format json", path);
+    tell("trace", words);
+    REQUIRE_OK(ox_json_parse("report", process.outcome.out, strlen(process.outcome.out), &json));
+    snprintf(title, sizeof title, "rank %d of 2, ", (int)shown);
+    CHECK(strncmp(json_string_value(json_object_get(json, "title")), title, strlen(title)) == 0);
+    const json_t *const ranks = json_object_get(json, "ranks");
+    const json_t *const each = json_object_get(ranks, "each");
+    CHECK(json_array_size(each) == 2 && json_integer_value(json_object_get(ranks, "count")) == 2);
+    CHECK(json_real_value(json_object_get(ranks, "clocks_moved_seconds")) == 0);
+    for (size_t i = 0; i < json_array_size(each); i++) {
+        const json_t *const rank = json_array_get(each, i), *const waited = json_object_get(rank, "waited_seconds");
+        CHECK(json_real_value(json_object_get(waited, i == 0 ? "0" : "1")) == 0);
+        CHECK(json_integer_value(json_object_get(rank, "received_bytes")) > 0);
+        CHECK(json_real_value(json_object_get(rank, "compute_seconds")) > 0);
+    }
+    json_decref(json);
+}
+
 /* Each rank has a file, in which every task of every step is found. */
 static void test_ranks(const char *run) {
     train(run, STEPS, "--eval-steps 1 --trace on --ranks 2 --sharding full_shard");
     check_recording(test_pathf("%s/trace.bin", "run"), true);
     check_recording(test_pathf("%s/trace-1.bin", "run"), true);
+    check_joint(run, 0);
+    check_joint(test_pathf("%s/trace-1.bin", "run"), 1);
     train(run, STEPS, "--eval-steps 0");
     CHECK(files_count(run, "trace", ".bin") == 0);
 }
 
+/* A ring that holds little more than one step keeps the newest steps. */
 static void test_small_ring(const char *run) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;

@@ -32,6 +32,9 @@ static const char behind[] = "<script>\n"
     "    canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;\n"
     "  later(() => {\n"
     "    say('drawn', colours(lanes) > 8);\n"
+    "    const data = JSON.parse(text('data'));\n"
+    "    say('ranks', document.querySelectorAll('table.ranks tbody tr.typical').length === "
+    "(data.ranks.length > 1 ? 1 : 0) && Math.max(...data.plan.lane) >= data.lanes.length * (data.ranks.length - 1));\n"
     "    document.querySelectorAll('canvas[data-tier]').forEach((c) => say('memory', colours(c) > 4));\n"
     "    const whole = text('range');\n"
     "    press('+');\n"
@@ -79,7 +82,7 @@ static const char *find_browser(void) {
 
 static struct sys_process process;
 
-static const char *make_page(void) {
+static const char *make_page(const char *name, const char *words) {
     struct sys_args args;
     const char *const model = sys_write_model("llama");
     const char *const text = sys_write_text(20000);
@@ -87,7 +90,9 @@ static const char *make_page(void) {
     sys_args_begin(&args, "train");
     sys_args_add(&args, "--max-steps 4 --max-seq-length 32 --gradient-accumulation-steps 2 --device-mem 64MiB "
                         "--host-mem 128MiB --chunk-elems 2048 --state-tier nvme --compute-threads 1 "
-                        "--optimizer-threads 1 --eval-steps 0 --eval-windows 4 --save-steps 0 --trace on");
+                        "--optimizer-threads 1 --eval-steps 0 --eval-windows 4 --save-steps 0 --trace on "
+                        "--overwrite-output-dir");
+    sys_args_add(&args, words);
     sys_args_word(&args, "--model=%s", model);
     sys_args_word(&args, "--data=%s", text);
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
@@ -97,7 +102,7 @@ static const char *make_page(void) {
     sys_args_begin(&args, "trace");
     sys_args_word(&args, "report");
     sys_args_word(&args, "%s", run);
-    const char *const path = test_path("page.html");
+    const char *const path = test_path(name);
     sys_args_word(&args, "--output=%s", path);
     sys_run_well(&args, &process);
     return path;
@@ -148,7 +153,7 @@ static void browse(const char *browser, const char *page, bool dark, const char 
 static void check_page(const char *browser, const char *page, bool dark) {
     static const char *const expected[] = {"drawn=true", "memory=true", "zoomed=true", "moved=true", "selected=true",
                                            "next=true", "none=true", "whole=true", "insides=true", "spans=true",
-                                           "tables=true", "faults=[]"};
+                                           "tables=true", "faults=[]", "ranks=true"};
     char *dom = NULL;
     size_t bytes = 0;
     const char *const path = test_path("dom.html");
@@ -175,10 +180,11 @@ int main(void) {
     if (browser == NULL) {
         test_skip("there is no Chromium");
     }
-    const char *const page = make_page();
     const char *const copy = test_path("instrumented.html");
-    instrument(page, copy);
+    instrument(make_page("page.html", ""), copy);
     check_page(browser, copy, false);
     check_page(browser, copy, true);
+    instrument(make_page("ranks.html", "--ranks 2"), copy);
+    check_page(browser, copy, false);
     return test_end();
 }

@@ -1,0 +1,246 @@
+#include "offload/trace/trace_ranks.h"
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t ox_trace_link_lane(const struct ox_trace_header *head) {
+    const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
+    uint32_t lane = 0;
+    while (lane < lanes->count && strcmp(lanes->text[lane], "link") != 0) {
+        lane++;
+    }
+    return lane;
+}
+
+/* ---- meetings -------------------------------------------------------------------------------------- */
+
+/* Finds the next task of the link's lane from *idx on, and moves *idx behind it; returns its record, NULL at the plan's
+ * end. */
+static const struct ox_trace_record *next_meeting(const struct ox_trace_header *head, const struct ox_trace_step *step,
+                                                  uint32_t *idx) {
+    const struct ox_trace_plan *const plan = &head->plans[step->plan];
+    const uint32_t lane = ox_trace_link_lane(head);
+    while (*idx < plan->task_count) {
+        const struct ox_trace_record *const task = step->tasks[(*idx)++];
+        if (task != NULL && task->lane == lane) {
+            return task;
+        }
+    }
+    return NULL;
+}
+
+/* The earliest and the latest times by which the clock of `other` may be moved so that each meeting agrees: neither
+ * rank ends it before the other has begun. False if there are none. */
+static bool bound_shift(const struct ox_trace_header *heads[2], const struct ox_trace_step *steps[2], int64_t *low,
+                        int64_t *high) {
+    uint32_t at[2] = {0, 0};
+    bool any = false;
+    *low = INT64_MIN;
+    *high = INT64_MAX;
+    for (;;) {
+        const struct ox_trace_record *const shown = next_meeting(heads[0], steps[0], &at[0]);
+        const struct ox_trace_record *const other = next_meeting(heads[1], steps[1], &at[1]);
+        if (shown == NULL || other == NULL) {
+            return any;
+        }
+        if (!shown->idle && !other->idle) {
+            const int64_t least = (int64_t)shown->started_ns - (int64_t)other->ended_ns;
+            const int64_t most = (int64_t)shown->ended_ns - (int64_t)other->started_ns;
+            *low = least > *low ? least : *low;
+            *high = most < *high ? most : *high;
+            any = true;
+        }
+    }
+}
+
+static const struct ox_trace_step *find_step(const struct ox_trace_steps *steps, uint64_t number) {
+    for (uint32_t i = 0; i < steps->count; i++) {
+        const struct ox_trace_step *const step = &steps->steps[i];
+        if (step->whole && step->span == OX_TRACE_SPAN_STEP && step->step == number) {
+            return step;
+        }
+    }
+    return NULL;
+}
+
+/* By how much the clock of the rank `idx` is behind that of the rank shown: by their wall clocks, or in the middle of
+ * what the meetings of the step allow. */
+static int64_t shift_of(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint, uint32_t idx,
+                        int64_t usual_ns) {
+    const struct ox_trace_header *heads[2] = {ranks->ranks[ranks->shown].trace->head, ranks->ranks[idx].trace->head};
+    const struct ox_trace_step *steps[2] = {joint->steps[ranks->shown], joint->steps[idx]};
+    int64_t low = 0, high = 0;
+    if (!bound_shift(heads, steps, &low, &high) || (low <= usual_ns && usual_ns <= high)) {
+        return usual_ns;
+    }
+    return low / 2 + high / 2;
+}
+
+void ox_trace_joint_of(const struct ox_trace_ranks *ranks, const struct ox_trace_step *step,
+                       struct ox_trace_joint *out) {
+    *out = (struct ox_trace_joint){.begin_ns = (int64_t)step->begin_ns, .end_ns = (int64_t)step->end_ns,
+                                   .whole = true};
+    out->steps[ranks->shown] = step;
+    const uint64_t epoch_ns = ranks->ranks[ranks->shown].trace->head->epoch_unix_ns;
+    for (uint32_t i = 0; i < ranks->count; i++) {
+        if (i == ranks->shown) {
+            continue;
+        }
+        out->steps[i] = find_step(ranks->ranks[i].steps, step->step);
+        if (out->steps[i] == NULL) {
+            out->whole = false;
+            continue;
+        }
+        const int64_t usual_ns = (int64_t)(ranks->ranks[i].trace->head->epoch_unix_ns - epoch_ns);
+        out->shift_ns[i] = shift_of(ranks, out, i, usual_ns);
+        const int64_t begin_ns = (int64_t)out->steps[i]->begin_ns + out->shift_ns[i];
+        const int64_t end_ns = (int64_t)out->steps[i]->end_ns + out->shift_ns[i];
+        out->begin_ns = begin_ns < out->begin_ns ? begin_ns : out->begin_ns;
+        out->end_ns = end_ns > out->end_ns ? end_ns : out->end_ns;
+        out->moved_ns = ox_max_u64(out->moved_ns, (uint64_t)llabs(out->shift_ns[i] - usual_ns));
+    }
+}
+
+void ox_trace_joint_waits(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint,
+                          uint64_t waits[OX_TRACE_RANKS_MAX][OX_TRACE_RANKS_MAX]) {
+    uint32_t at[OX_TRACE_RANKS_MAX] = {0};
+    memset(waits, 0, sizeof(uint64_t[OX_TRACE_RANKS_MAX][OX_TRACE_RANKS_MAX]));
+    for (;;) {
+        const struct ox_trace_record *tasks[OX_TRACE_RANKS_MAX];
+        int64_t came_ns[OX_TRACE_RANKS_MAX];
+        uint32_t last = 0;
+        for (uint32_t i = 0; i < ranks->count; i++) {
+            tasks[i] = joint->steps[i] == NULL ? NULL
+                                               : next_meeting(ranks->ranks[i].trace->head, joint->steps[i], &at[i]);
+            if (tasks[i] == NULL) {
+                return;
+            }
+            came_ns[i] = (int64_t)tasks[i]->started_ns + joint->shift_ns[i];
+            last = came_ns[i] > came_ns[last] ? i : last;
+        }
+        for (uint32_t i = 0; i < ranks->count; i++) {
+            if (!tasks[i]->idle) {
+                waits[i][last] += ox_min_u64((uint64_t)(came_ns[last] - came_ns[i]),
+                                             tasks[i]->ended_ns - tasks[i]->started_ns);
+            }
+        }
+    }
+}
+
+/* ---- the files of a run ------------------------------------------------------------------------------ */
+
+/* The part of a title that all ranks have alike, behind "rank R of N"; NULL where the trace is of one rank alone. */
+static const char *title_of(const struct ox_trace_header *head, uint32_t *idx, uint32_t *count) {
+    int used = 0;
+    if (sscanf(head->title, "rank %" SCNu32 " of %" SCNu32 ",%n", idx, count, &used) != 2 || used == 0 ||
+        *count < 2 || *count > OX_TRACE_RANKS_MAX || *idx >= *count) {
+        return NULL;
+    }
+    return head->title + used;
+}
+
+/* Writes the path of rank `idx`'s file, which stands beside `path`; false if `path` is not that of rank `own`. */
+static bool sibling_path(const char *path, uint32_t own, uint32_t idx, char out[OX_PATH_BYTES]) {
+    const char *const slash = strrchr(path, '/'), *const name = slash == NULL ? path : slash + 1;
+    const int folder_bytes = (int)(name - path);
+    char number[16] = "", own_name[32];
+    snprintf(number, sizeof number, own == 0 ? "" : "-%" PRIu32, own);
+    snprintf(own_name, sizeof own_name, "trace%s.bin", number);
+    snprintf(number, sizeof number, idx == 0 ? "" : "-%" PRIu32, idx);
+    const int bytes = snprintf(out, OX_PATH_BYTES, "%.*strace%s.bin", folder_bytes, path, number);
+    return strcmp(name, own_name) == 0 && bytes < OX_PATH_BYTES;
+}
+
+static enum ox_status open_rank(const char *path, uint32_t idx, struct ox_trace_rank *out) {
+    *out = (struct ox_trace_rank){.idx = idx};
+    enum ox_status status = ox_trace_open(path, 0, &out->trace);
+    OX_TRY(status, ox_trace_steps_open(out->trace, &out->steps));
+    return status;
+}
+
+static void close_rank(struct ox_trace_rank *rank) {
+    ox_trace_steps_close(&rank->steps);
+    ox_trace_close(&rank->trace);
+}
+
+static bool share_a_step(const struct ox_trace_steps *a, const struct ox_trace_steps *b) {
+    for (uint32_t i = 0; i < a->count; i++) {
+        if (find_step(a, a->steps[i].step) != NULL && find_step(b, a->steps[i].step) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether two files are of ranks that took the same steps together. */
+static enum ox_status check_together(const char *path, const struct ox_trace_rank *a, const struct ox_trace_rank *b) {
+    uint32_t idx = 0, a_count = 0, b_count = 0;
+    const char *const a_title = title_of(a->trace->head, &idx, &a_count);
+    const char *const b_title = title_of(b->trace->head, &idx, &b_count);
+    if (a_title == NULL || b_title == NULL || strcmp(a_title, b_title) != 0 || a_count != b_count || idx != b->idx ||
+        memcmp(a->trace->head->names, b->trace->head->names, sizeof a->trace->head->names) != 0) {
+        return ox_fail(OX_E_CONFIG, "%s: is of another run", path);
+    }
+    return share_a_step(a->steps, b->steps)
+               ? OX_OK : ox_fail(OX_E_CONFIG, "%s: has no whole step that the rank shown has too", path);
+}
+
+/* Opens the files of the other ranks around that of the one shown, which is in out->ranks[0]. */
+static void open_others(const char *path, struct ox_trace_ranks *out) {
+    const struct ox_trace_rank shown = out->ranks[0];
+    char other[OX_PATH_BYTES];
+    out->count = 0;
+    for (uint32_t idx = 0; idx < out->run_count; idx++) {
+        struct ox_trace_rank *const rank = &out->ranks[out->count];
+        if (idx == shown.idx) {
+            out->shown = out->count++;
+            *rank = shown;
+            continue;
+        }
+        sibling_path(path, shown.idx, idx, other);
+        enum ox_status status = ox_path_exists(other) ? open_rank(other, idx, rank)
+                                                      : ox_fail(OX_E_CONFIG, "%s: is not there", other);
+        OX_TRY(status, check_together(other, &shown, rank));
+        if (status == OX_OK) {
+            out->count++;
+        } else {
+            ox_log(OX_LOG_WARN, "%s; rank %" PRIu32 " of %" PRIu32 " is left out", ox_error_text(), idx,
+                   out->run_count);
+            close_rank(rank);
+        }
+    }
+}
+
+enum ox_status ox_trace_ranks_open(const char *path, struct ox_trace_ranks *out) {
+    char inside[OX_PATH_BYTES], unused[OX_PATH_BYTES];
+    uint32_t idx = 0, count = 0;
+    *out = (struct ox_trace_ranks){.count = 1, .run_count = 1};
+    enum ox_status status = open_rank(path, 0, &out->ranks[0]);
+    if (status == OX_OK && ox_path_is_folder(path)) {
+        status = ox_path_join(path, "trace.bin", inside);
+        path = inside;
+    }
+    if (status == OX_OK && title_of(out->ranks[0].trace->head, &idx, &count) != NULL &&
+        sibling_path(path, idx, 0, unused)) {
+        out->ranks[0].idx = idx;
+        out->run_count = count;
+        open_others(path, out);
+    }
+    if (status != OX_OK) {
+        ox_trace_ranks_close(out);
+    }
+    return status;
+}
+
+void ox_trace_ranks_close(struct ox_trace_ranks *ranks) {
+    for (uint32_t i = 0; i < ranks->count; i++) {
+        close_rank(&ranks->ranks[i]);
+    }
+    *ranks = (struct ox_trace_ranks){0};
+}
