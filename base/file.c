@@ -429,6 +429,21 @@ enum ox_status ox_file_replace_unsynced(const char *path, const void *data, size
     return status;
 }
 
+/* Takes from a new file the permissions that the file it copies does not give. On a file system that keeps none the
+ * mount decides who reads it, as for all that lies there. */
+static enum ox_status narrow_mode(int source_fd, const struct ox_file_writer *writer) {
+    const mode_t all = S_IRWXU | S_IRWXG | S_IRWXO;
+    struct stat source, target;
+    if (fstat(source_fd, &source) != 0 || fstat(writer->fd, &target) != 0) {
+        return fail_path(errno, writer->path, "examine");
+    }
+    const bool wider = (target.st_mode & ~source.st_mode & all) != 0;
+    const bool done = !wider || fchmod(writer->fd, source.st_mode & target.st_mode & all) == 0;
+    return done || errno == EPERM || errno == ENOTSUP || errno == ENOSYS
+               ? OX_OK
+               : fail_path(errno, writer->path, "set the permissions of");
+}
+
 enum ox_status ox_file_copy(const char *source, const char *target) {
     uint64_t bytes = 0;
     struct ox_file_writer writer = {.fd = -1};
@@ -443,8 +458,9 @@ enum ox_status ox_file_copy(const char *source, const char *target) {
         close(fd);
         return status;
     }
+    status = narrow_mode(fd, &writer);
     buffer = malloc(COPY_BYTES);
-    if (buffer == NULL) {
+    if (status == OX_OK && buffer == NULL) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory to copy it", source);
     }
     for (uint64_t offset = 0; status == OX_OK && offset < bytes;) {

@@ -53,7 +53,8 @@ OX_MUST enum ox_status ox_file_replace(const char *path, const void *data, size_
  * worthless after a power cut, such as live metrics. */
 OX_MUST enum ox_status ox_file_replace_unsynced(const char *path, const void *data, size_t bytes);
 
-/* Copies a file of any size in bounded memory; the target is replaced as ox_file_replace does it. */
+/* Copies a file of any size in bounded memory; the target is replaced as ox_file_replace does it, and has no wider
+ * permissions than the source. */
 OX_MUST enum ox_status ox_file_copy(const char *source, const char *target);
 
 /* A file being written. ox_file_create opens it with O_EXCL and reserves bytes_expected; every write names its

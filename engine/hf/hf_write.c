@@ -173,20 +173,6 @@ static enum ox_status open_shards(struct ox_hf_writer *writer) {
     return status;
 }
 
-static bool is_companion(const char *name) {
-    static const char *const names[] = {
-        "tokenizer.model",       "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json",
-        "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(names[i], name) == 0) {
-            return true;
-        }
-    }
-    const size_t bytes = strlen(name);
-    return strncmp(name, "chat_template.", 14) == 0 ||
-           (strncmp(name, "tokenizer", 9) == 0 && bytes >= 14 && strcmp(name + bytes - 5, ".json") == 0);
-}
-
 /* Opens a writer that has no files yet. */
 static enum ox_status open_writer(const char *path, const struct ox_model *model, enum ox_dtype dtype,
                                   uint64_t shard_bytes_max, struct ox_hf_writer **out) {
@@ -309,32 +295,4 @@ uint64_t ox_hf_bytes(const struct ox_model *model, enum ox_dtype dtype) {
     const uint64_t bytes = specs != NULL ? ox_st_file_bytes(specs, model->tensor_count) : UINT64_MAX;
     free(specs);
     return bytes;
-}
-
-enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
-    DIR *const folder = opendir(from);
-    if (folder == NULL) {
-        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", from);
-    }
-    enum ox_status status = OX_OK;
-    for (const char *name = "";;) {
-        char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
-        status = ox_folder_next(folder, from, &name);
-        if (status != OX_OK || name == NULL) {
-            break;
-        }
-        if (!is_companion(name)) {
-            continue;
-        }
-        status = ox_path_join(from, name, source);
-        OX_TRY(status, ox_path_join(to, name, target));
-        if (status == OX_OK && ox_path_is_file(source)) {
-            status = ox_file_copy(source, target);
-        }
-        if (status != OX_OK) {
-            break;
-        }
-    }
-    closedir(folder);
-    return status;
 }

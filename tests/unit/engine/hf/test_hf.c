@@ -5,6 +5,8 @@
 #include "base/planes.h"
 #include "engine/hf/hf.h"
 #include "tests/kit/files.h"
+#include "tests/kit/files.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -344,6 +346,40 @@ static void test_companions(void) {
     CHECK(ox_hf_copy_companions("/nowhere", to) == OX_E_CONFIG);
 }
 
+/* What a stranger's folder may hold: links to a secret, out of the folder and back into it; a sparse file. */
+static void test_foreign_companions(void) {
+    const char *const secret = files_write_text("secret", "of this user alone");
+    CHECK(chmod(secret, 0600) == 0);
+    files_make_folder("hub/snapshots/1");
+    files_make_folder("hub/blobs");
+    files_write_text("hub/blobs/abc", "[]");
+    files_write_text("hub/other", "[]");
+    files_write_text("hub/snapshots/1/own.txt", "own");
+    CHECK(chmod(files_write_text("hub/snapshots/1/vocab.json", "{}"), 0640) == 0);
+    CHECK(truncate(files_write_text("hub/snapshots/1/tokenizer.json", ""), (off_t)50 << 30) == 0);
+    static const struct {
+        const char *name, *to;
+        bool copied;
+    } links[] = {{"tokenizer.model", "../../../secret", false},     {"chat_template.jinja", "../../other", false},
+                 {"added_tokens.json", "../../blobs/abc", true},    {"merges.txt", "own.txt", true},
+                 {"generation_config.json", "/etc/passwd", false},  {"tokenizer_config.json", "nowhere", false}};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        CHECK(symlink(links[i].to, test_pathf("hub/snapshots/1/%s", links[i].name)) == 0);
+    }
+    CHECK(symlink(test_path("hub/snapshots/1"), test_path("linked")) == 0);
+    const char *const to = files_make_folder("copied");
+    log_count_warnings("tokenizer.model (a link that leads out of the folder)");
+    REQUIRE_OK(ox_hf_copy_companions(test_path("linked"), to));
+    REQUIRE_OK(ox_hf_copy_companions(test_path("linked"), to));
+    CHECK(log_warnings == 1);
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        CHECK(files_exist(test_pathf("copied/%s", links[i].name)) == links[i].copied);
+    }
+    struct stat info;
+    CHECK(!files_exist("copied/tokenizer.json"));
+    CHECK(stat(test_path("copied/vocab.json"), &info) == 0 && (info.st_mode & 0777 & ~0640) == 0);
+}
+
 static void test_real(void) {
     char path[OX_PATH_BYTES];
     struct ox_hf_folder *folder = NULL;
@@ -371,6 +407,7 @@ int main(void) {
     test_index();
     test_too_large();
     test_companions();
+    test_foreign_companions();
     test_real();
     return test_end();
 }

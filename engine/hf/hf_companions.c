@@ -1,0 +1,116 @@
+/* Copies the small files that lie beside a model's weights. The folder may come from strangers, and what is copied is
+ * passed on with the checkpoint: so nothing is followed out of it. */
+#include "base/file.h"
+#include "base/hash/hash.h"
+#include "base/log.h"
+#include "engine/hf/hf.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COMPANION_MIB_MAX = 256, SKIPPED_BYTES = 600 }; /* a tokenizer.json is refused beyond that size, too */
+
+static bool is_companion(const char *name) {
+    static const char *const names[] = {
+        "tokenizer.model",       "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json",
+        "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    const size_t bytes = strlen(name);
+    return strncmp(name, "chat_template.", 14) == 0 ||
+           (strncmp(name, "tokenizer", 9) == 0 && bytes >= 14 && strcmp(name + bytes - 5, ".json") == 0);
+}
+
+/* Whether `path` lies below the folder that is named by the first `bytes` of `folder` and by `name`. */
+static bool lies_below(const char *path, const char *folder, size_t bytes, const char *name) {
+    const size_t name_bytes = strlen(name);
+    return strncmp(path, folder, bytes) == 0 && strncmp(path + bytes, name, name_bytes) == 0;
+}
+
+/* Whether a file belongs to a model folder: both are paths without links. A snapshot in the cache of Hugging Face holds
+ * links to the folder "blobs" beside "snapshots". */
+static bool belongs(const char *file, const char *folder) {
+    static const char snapshots[] = "/snapshots/";
+    const char *found = NULL;
+    for (const char *at = folder; (at = strstr(at, snapshots)) != NULL; at++) {
+        found = at;
+    }
+    return lies_below(file, folder, strlen(folder), "/") ||
+           (found != NULL && lies_below(file, folder, (size_t)(found - folder), "/blobs/"));
+}
+
+/* Why a file is not to be copied; NULL if nothing speaks against it. */
+static const char *objection(const char *real, const char *folder) {
+    struct stat info;
+    if (!belongs(real, folder)) {
+        return "a link that leads out of the folder";
+    }
+    if (stat(real, &info) != 0 || access(real, R_OK) != 0) {
+        return "cannot be read";
+    }
+    return info.st_size > (off_t)COMPANION_MIB_MAX << 20 ? "larger than any such file" : NULL;
+}
+
+static void add_skipped(char *skipped, const char *name, const char *why) {
+    const size_t used = strlen(skipped);
+    snprintf(skipped + used, SKIPPED_BYTES - used, "%s%.100s (%s)", used > 0 ? ", " : "", name, why);
+}
+
+/* Warns of what is not copied; of the same files once, because checkpoints follow each other. */
+static void warn_skipped(const char *from, const char *skipped) {
+    static atomic_uint_fast64_t told;
+    const uint64_t hash = ox_hash64(skipped, strlen(skipped), ox_hash64(from, strlen(from), 0));
+    if (skipped[0] != '\0' && atomic_exchange(&told, hash) != hash) {
+        ox_log(OX_LOG_WARN, "%s: not copied beside the weights: %s; put the file itself there if the model needs it",
+               from, skipped);
+    }
+}
+
+static enum ox_status copy_one(const char *folder, const char *name, const char *to, char *skipped) {
+    char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(folder, name, source);
+    OX_TRY(status, ox_path_join(to, name, target));
+    if (status != OX_OK || !ox_path_is_file(source)) {
+        return status;
+    }
+    char *const real = realpath(source, NULL);
+    const char *const why = real != NULL ? objection(real, folder) : "cannot be read";
+    if (why != NULL) {
+        add_skipped(skipped, name, why);
+    } else {
+        status = ox_file_copy(real, target);
+    }
+    free(real);
+    return status;
+}
+
+enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
+    char skipped[SKIPPED_BYTES] = "";
+    char *const folder = realpath(from, NULL);
+    DIR *const list = folder != NULL ? opendir(folder) : NULL;
+    enum ox_status status = OX_OK;
+    if (list == NULL) {
+        status = ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", from);
+        free(folder);
+        return status;
+    }
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(list, from, &name);
+        if (status == OX_OK && name != NULL && is_companion(name)) {
+            status = copy_one(folder, name, to, skipped);
+        }
+    }
+    closedir(list);
+    free(folder);
+    warn_skipped(from, skipped);
+    return status;
+}
