@@ -335,7 +335,7 @@ enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_s
     if (status != OX_OK) {
         return status;
     }
-    OX_ASSERT(config->extents != NULL && config->extent_count > 0);
+    OX_ASSERT(config->extents != NULL);
     struct ox_store *store = NULL;
     status = store_alloc(config, &store);
     OX_TRY(status, create_steps(store, config));
@@ -453,8 +453,8 @@ static enum ox_status geometry_read(struct ox_store *store, const struct ox_stor
                                     struct ox_extent_spec **out) {
     const struct ox_drive_info info = ox_store_info_of(store, 0);
     const uint64_t bytes = ox_align_up(identity->extent_count * sizeof **out, OX_IO_ALIGN_BYTES);
-    const bool fits = bytes > 0 && bytes <= info.bytes;
-    struct ox_extent_spec *const list = fits ? block_alloc(bytes) : NULL;
+    const bool fits = bytes <= info.bytes;
+    struct ox_extent_spec *const list = fits ? block_alloc(ox_max_u64(bytes, OX_IO_ALIGN_BYTES)) : NULL;
     if (fits && list == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for the list of %u extents", info.path,
                        identity->extent_count);
@@ -462,7 +462,8 @@ static enum ox_status geometry_read(struct ox_store *store, const struct ox_stor
     for (uint32_t i = 0; i < store->drive_count && fits; i++) {
         const struct ox_drive_info other = ox_store_info_of(store, i);
         if (other.bytes >= OX_STORE_GEOMETRY_OFFSET + bytes &&
-            ox_store_transfer(store, OX_IO_READ, i, OX_STORE_GEOMETRY_OFFSET, list, bytes) == OX_OK &&
+            (bytes == 0 ||
+             ox_store_transfer(store, OX_IO_READ, i, OX_STORE_GEOMETRY_OFFSET, list, bytes) == OX_OK) &&
             ox_store_geometry_hash(list, identity->extent_count) == identity->geometry_hash) {
             *out = list;
             return OX_OK;

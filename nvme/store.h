@@ -50,7 +50,7 @@ struct ox_store_config {
      * creation if NULL. */
     const uint64_t *speeds;
     uint32_t drive_count;
-    const struct ox_extent_spec *extents; /* state extents; copied */
+    const struct ox_extent_spec *extents; /* state extents; copied. A store may have none */
     uint32_t extent_count;
     const uint64_t *spool_bytes; /* spool extents, multiples of OX_IO_ALIGN_BYTES; copied */
     uint32_t spool_count;

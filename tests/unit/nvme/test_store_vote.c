@@ -317,6 +317,32 @@ static void going_back(void) {
     rig_close(&rig);
 }
 
+/* The part of a process without any extent, on real files: it takes part in every commit. */
+static void no_extents(void) {
+    struct rig rig = {.store = NULL};
+    const struct ox_store_point step_1 = {.step = 1, .committed = true};
+    kit_init(&rig.kit, ox_io_threads(), files_make_folder("none"), 2);
+    rig.kit.config.extent_count = 0;
+    REQUIRE_OK(ox_store_create(&rig.kit.config, &rig.store));
+    REQUIRE_OK(ox_store_port_open(rig.store, &rig.port));
+    for (uint64_t step = 0; step < 3; step++) {
+        REQUIRE_OK(ox_store_begin(rig.store, step));
+        REQUIRE_OK(ox_store_prepare(rig.store, &step, sizeof step));
+        REQUIRE_OK(ox_store_commit(rig.store, NULL, 0));
+    }
+    rig_pause(&rig);
+    expect_offer(&rig, 2, 1);
+    REQUIRE_OK(rig_reopen(&rig, NULL));
+    expect_whole(&rig, 2);
+    REQUIRE_OK(rig_reopen(&rig, &step_1));
+    expect_whole(&rig, 1);
+    REQUIRE_OK(kit_commit(rig.store, rig.port, 2));
+    expect_whole(&rig, 2);
+    rig_pause(&rig);
+    rig.kit.config.extent_count = KIT_EXTENT_COUNT;
+    refused(rig_reopen(&rig, NULL), OX_E_CONFIG, "");
+}
+
 /* The ring turns over while a store is opened again and again at the older step and never commits. */
 static void many_starts(void) {
     struct rig rig;
@@ -394,6 +420,7 @@ int main(void) {
     failed_prepare();
     offers();
     going_back();
+    no_extents();
     many_starts();
     one_generation();
     dies(write_after_prepare);
