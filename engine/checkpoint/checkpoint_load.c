@@ -247,7 +247,9 @@ enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_
                                                         .path = "the model folder",
                                                         .has = {[OX_PLANE_MASTER] = true},
                                                         .folder = folder}));
-    OX_TRY(status, ox_hf_verify(folder));
+    if (ox_team_leads(ox_engine_config_of(engine)->team)) { /* it reads all that a checkpoint lists: once for all */
+        OX_TRY(status, ox_hf_verify(folder));
+    }
     return agree(engine, status);
 }
 
