@@ -153,7 +153,8 @@ $(B)/tests/unit/offload/proof/test_proof_alone: $(OBJ)/tests/unit/offload/proof/
 
 # Programs that take over system calls, and those that take over allocations too (tests/kit/calls.h).
 CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls \
-            $(B)/tests/unit/engine/checkpoint/test_checkpoint_tee
+            $(B)/tests/unit/engine/checkpoint/test_checkpoint_tee \
+            $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes
 MEMORY_P := $(B)/tests/fault/test_reader_faults
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
@@ -161,6 +162,9 @@ $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 # Programs that put functions of their own before some of the library.
 $(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose -Wl,--wrap=ox_model_build
 $(B)/tests/golden/test_ranks_bytes: LDFLAGS += -Wl,--wrap=ox_comm_local_open
+# Programs whose processes are threads (tests/kit/comm/process_threads.h).
+PROCESSES_P := $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes
+$(PROCESSES_P): LDFLAGS += -Wl,--wrap=ox_comm_mpi_world -Wl,--wrap=ox_comm_mpi_open
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 

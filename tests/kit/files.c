@@ -221,6 +221,27 @@ static unsigned list(const char *folder, const char *begin, const char *end, con
     return count;
 }
 
+bool files_same_folders(const char *a, const char *b) {
+    const unsigned counts[2] = {files_count(a, "", ""), files_count(b, "", "")};
+    DIR *const entries = opendir(test_path(a));
+    bool same = entries != NULL && counts[0] == counts[1];
+    if (!same) {
+        printf("%s has %u files and %s has %u\n", a, counts[0], b, counts[1]);
+    }
+    for (const struct dirent *entry; same && (entry = readdir(entries)) != NULL;) {
+        char paths[2][PATH_MAX];
+        if (is_named(entry->d_name, "", "")) {
+            snprintf(paths[0], sizeof paths[0], "%s/%s", a, entry->d_name);
+            snprintf(paths[1], sizeof paths[1], "%s/%s", b, entry->d_name);
+            same = files_exist(paths[1]) && files_same(paths[0], paths[1]);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return same;
+}
+
 unsigned files_count(const char *folder, const char *begin, const char *end) {
     return list(folder, begin, end, NULL);
 }

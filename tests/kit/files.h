@@ -31,6 +31,8 @@ void files_replace_text(const char *name, const char *from, const char *to);
 bool files_exist(const char *name);
 /* True when both hold the same bytes; otherwise prints where they part. */
 bool files_same(const char *a, const char *b);
+/* True when two folders of files hold the same names with the same bytes; otherwise prints what differs. */
+bool files_same_folders(const char *a, const char *b);
 /* Counts the entries of a folder whose names begin and end with these texts; 0 where there is no folder. "." and ".."
  * never count. */
 unsigned files_count(const char *folder, const char *begin, const char *end);

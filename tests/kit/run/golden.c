@@ -96,9 +96,12 @@ uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size
         CHECK(json_array_size(ids) == golden->batch * golden->seq &&
               json_array_size(next) == json_array_size(ids));
         for (size_t i = 0; i < json_array_size(ids); i++) {
-            batch.ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
-            batch.targets[i] = (int32_t)json_integer_value(json_array_get(next, i));
-            counted += batch.targets[i] != -1;
+            const int32_t target = (int32_t)json_integer_value(json_array_get(next, i));
+            counted += target != -1;
+            if (batch.ids != NULL) { /* of a rank of this process */
+                batch.ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+                batch.targets[i] = target;
+            }
         }
     }
     return counted;

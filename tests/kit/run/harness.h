@@ -33,7 +33,8 @@ struct harness_run {
     const char *model_folder; /* or a config.json alone: fresh weights */
     uint32_t batch, seq, micro_batches;
     uint32_t sum_groups; /* 0 = 1 */
-    uint32_t ranks;      /* 0 = 1 */
+    uint32_t ranks;      /* of all processes; 0 = 1 */
+    struct ox_team *team; /* NULL: one process */
     enum ox_sharding sharding;
     uint64_t comm_timeout_ns; /* 0: ten minutes */
     uint32_t compute_threads; /* 0 = 1 */

@@ -4,7 +4,6 @@
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/step/rank_internal.h"
-#include "engine/data/files.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
@@ -102,29 +101,7 @@ static void show(double part) {
 }
 
 static bool is_same_folder(const char *a, const char *b) {
-    struct ox_files left, right;
-    REQUIRE_OK(ox_files_list(a, true, &left));
-    REQUIRE_OK(ox_files_list(b, true, &right));
-    bool same = left.count == right.count && left.count > 3;
-    if (!same) {
-        printf("%s: %u files, %s: %u\n", a, left.count, b, right.count);
-    }
-    for (uint32_t i = 0; same && i < left.count; i++) {
-        char *texts[2];
-        size_t bytes[2];
-        same = strcmp(left.paths[i] + strlen(a), right.paths[i] + strlen(b)) == 0;
-        REQUIRE_OK(ox_file_read(left.paths[i], 1 << 26, &texts[0], &bytes[0]));
-        REQUIRE_OK(ox_file_read(right.paths[i], 1 << 26, &texts[1], &bytes[1]));
-        same = same && bytes[0] == bytes[1] && memcmp(texts[0], texts[1], bytes[0]) == 0;
-        if (!same) {
-            printf("%s is not %s\n", left.paths[i], right.paths[i]);
-        }
-        free(texts[0]);
-        free(texts[1]);
-    }
-    ox_files_free(&left);
-    ox_files_free(&right);
-    return same;
+    return files_count(a, "", "") > 3 && files_same_folders(a, b);
 }
 
 /* ---- the tests ----------------------------------------------------------------------------------------- */

@@ -1,0 +1,76 @@
+#include "tests/kit/comm/process_threads.h"
+
+#include "kernels/comm/comm.h"
+#include "tests/kit/test.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+static _Thread_local uint32_t own_idx;
+static uint32_t process_count = 1;
+static pthread_barrier_t barrier; /* of all processes: they open endpoints together */
+static struct ox_comm *opened[OX_COMM_RANKS_MAX];
+static enum ox_status opened_status;
+
+uint32_t process_idx(void) {
+    return own_idx;
+}
+
+enum ox_status __wrap_ox_comm_mpi_world(const char *plugin_path, uint32_t *process, uint32_t *count);
+enum ox_status __wrap_ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_local_config *config,
+                                       struct ox_comm **out);
+
+enum ox_status __wrap_ox_comm_mpi_world(const char *plugin_path, uint32_t *process, uint32_t *count) {
+    (void)plugin_path;
+    *process = own_idx;
+    *count = process_count;
+    return OX_OK;
+}
+
+enum ox_status __wrap_ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_local_config *config,
+                                       struct ox_comm **out) {
+    (void)plugin_path;
+    pthread_barrier_wait(&barrier);
+    if (own_idx == 0) {
+        const struct ox_comm_local_config all = {.count = process_count * config->count, .limits = config->limits};
+        opened_status = ox_comm_local_open(&all, opened);
+    }
+    pthread_barrier_wait(&barrier);
+    memcpy(out, opened + (size_t)own_idx * config->count, config->count * sizeof *out);
+    const enum ox_status status = opened_status;
+    pthread_barrier_wait(&barrier);
+    return status;
+}
+
+struct process {
+    pthread_t thread;
+    uint32_t idx;
+    process_fn *fn;
+    void *arg;
+};
+
+static void *run(void *context) {
+    const struct process *const process = context;
+    struct ox_team *team = NULL;
+    own_idx = process->idx;
+    REQUIRE_OK(ox_team_open(&team));
+    process->fn(team, process->arg);
+    ox_team_close(&team);
+    return NULL;
+}
+
+void processes_run(uint32_t count, process_fn *fn, void *arg) {
+    struct process processes[OX_COMM_RANKS_MAX];
+    process_count = count;
+    CHECK(count <= OX_COMM_RANKS_MAX && pthread_barrier_init(&barrier, NULL, count) == 0);
+    for (uint32_t i = 0; i < count; i++) {
+        processes[i] = (struct process){.idx = i, .fn = fn, .arg = arg};
+        CHECK(pthread_create(&processes[i].thread, NULL, run, &processes[i]) == 0);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(pthread_join(processes[i].thread, NULL) == 0);
+    }
+    pthread_barrier_destroy(&barrier);
+    process_count = 1;
+}
