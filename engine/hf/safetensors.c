@@ -7,9 +7,11 @@
 #include "base/json.h"
 #include "base/planes.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian and read in place");
@@ -23,6 +25,7 @@ struct ox_st_file {
     int fd;
     char *path;
     uint64_t file_bytes;
+    struct timespec written; /* when it was opened, the time of the last change */
     uint64_t data_offset;
     struct ox_listed_reading *reading; /* compares what is read, in a checkpoint */
     struct ox_st_entry *entries; /* by offset */
@@ -269,6 +272,10 @@ const char *ox_dtype_name(enum ox_dtype dtype) {
     return dtype < OX_DTYPE_OTHER ? own_names[dtype] : "another dtype";
 }
 
+static enum ox_status examine(const struct ox_st_file *file, struct stat *info) {
+    return fstat(file->fd, info) == 0 ? OX_OK : ox_fail_errno(OX_E_IO, errno, "%s: cannot examine", file->path);
+}
+
 enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
     enum ox_status status = OX_OK;
     struct ox_st_file *file = calloc(1, sizeof *file);
@@ -280,7 +287,10 @@ enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory to open it", path);
         goto fail;
     }
+    struct stat info = {0};
     status = ox_file_open_input(path, &file->fd, &file->file_bytes);
+    OX_TRY(status, examine(file, &info));
+    file->written = info.st_mtim;
     OX_TRY(status, ox_listed_open(path, file->fd, file->file_bytes, &file->reading));
     OX_TRY(status, read_header(file));
     if (status != OX_OK) {
@@ -344,6 +354,15 @@ enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_
     return status;
 }
 
+/* A file of that name that took this one's place since does not matter: what was opened is whole and stays so. */
 enum ox_status ox_st_verify(const struct ox_st_file *file) {
-    return ox_listed_finish(file->reading);
+    struct stat now;
+    enum ox_status status = ox_listed_finish(file->reading);
+    OX_TRY(status, examine(file, &now));
+    if (status == OX_OK && ((uint64_t)now.st_size != file->file_bytes || now.st_mtim.tv_sec != file->written.tv_sec ||
+                            now.st_mtim.tv_nsec != file->written.tv_nsec)) {
+        status = ox_fail(OX_E_CORRUPT, "%s: was written to while it was read, so what came of it is not valid; repeat "
+                         "this when the file is complete", file->path);
+    }
+    return status;
 }

@@ -41,7 +41,7 @@ const char *ox_st_path(const struct ox_st_file *file);
 OX_MUST enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_entry *entry,
                                       uint64_t first, uint64_t count, float *out);
 /* Compares the file with what its checkpoint lists of it; to be called once all is read. What was read in the order of
- * the file is not read again. A difference is OX_E_CORRUPT; outside of checkpoints there is nothing to compare. */
+ * the file is not read again. A difference is OX_E_CORRUPT. So is a file that was written to since it was opened. */
 OX_MUST enum ox_status ox_st_verify(const struct ox_st_file *file);
 
 /* One tensor to write. */

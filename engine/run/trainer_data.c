@@ -52,7 +52,7 @@ static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     trainer->input.cache_dir[0] = '\0';
     if (config->data_cache[0] != '\0') {
         snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->data_cache);
-        return OX_OK;
+        return ox_run_check_beside_model(trainer, "--data-cache", config->data_cache);
     }
     return config->output_dir[0] != '\0' ? ox_path_join(config->output_dir, "cache", trainer->input.cache_dir) : OX_OK;
 }

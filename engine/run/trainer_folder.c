@@ -246,6 +246,23 @@ static bool is_doomed(const char *output_dir, const char *path) {
     return doomed;
 }
 
+enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const char *flag, const char *path) {
+    const struct ox_config *const config = &trainer->config;
+    char existing[OX_PATH_BYTES];
+    snprintf(existing, sizeof existing, "%.*s", (int)ox_path_existing(path), path);
+    char *const folder = ox_path_is_folder(config->model) ? realpath(config->model, NULL) : NULL;
+    char *const inner = realpath(existing[0] != '\0' ? existing : ".", NULL);
+    const size_t length = folder != NULL ? strlen(folder) : 0;
+    const bool inside = folder != NULL && inner != NULL && strncmp(inner, folder, length) == 0 &&
+                        (inner[length] == '/' || inner[length] == '\0');
+    free(inner);
+    free(folder);
+    return inside && config->resume_from_checkpoint[0] == '\0'
+               ? ox_fail(OX_E_CONFIG, "%s %s: lies in the model folder %s, which is only read; give a folder elsewhere",
+                         flag, path, config->model)
+               : OX_OK;
+}
+
 static enum ox_status check_input(const struct ox_config *config, const char *flag, const char *path) {
     if (path[0] != '\0' && is_doomed(config->output_dir, path)) {
         return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another "

@@ -146,6 +146,8 @@ OX_MUST enum ox_status ox_run_check_stores(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer);
 /* Refuses inputs of the run that ox_run_clear would remove. */
 OX_MUST enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer);
+/* Refuses to write into the model folder, or below it. A run that did so before may go on. */
+OX_MUST enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const char *flag, const char *path);
 /* Removes what a run has written into its folder, and nothing else. */
 OX_MUST enum ox_status ox_run_clear(const char *output_dir);
 /* Removes the trigger files that an earlier process may have left. */

@@ -97,6 +97,10 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: this user may not write there; change its owner or give another "
                            "folder", trainer->drives.folders[i]);
         }
+        const enum ox_status status = ox_run_check_beside_model(trainer, "--nvme", trainer->drives.folders[i]);
+        if (status != OX_OK) {
+            return status;
+        }
     }
     return OX_OK;
 }

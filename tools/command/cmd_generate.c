@@ -424,6 +424,7 @@ static enum ox_status generate(struct generating *g) {
     }
     OX_TRY(status, generate_all(g, logits));
     OX_TRY(status, stream_to(g, g->text_end, true));
+    OX_TRY(status, ox_hf_verify(g->folder)); /* nobody has written to the weights, which may be read in every pass */
     if (g->streams && g->stream.line_open) {
         putchar('\n');
     }

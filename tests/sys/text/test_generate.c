@@ -9,6 +9,7 @@
 #include "tests/kit/test.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { CONTEXTS = 96, SEEDS = 12, END_OF_TURN = 422 /* <|im_end|> */ };
 
@@ -419,6 +420,24 @@ static void test_bad_requests(void) {
     files_write_text(test_pathf("%s/tokenizer_config.json", model), tokenizer_config);
 }
 
+/* Weights that are written to while tokens come: the run does not end as if nothing had been. */
+static void test_changed_weights(void) {
+    enum { TRIES = 10000, TRY_US = 1000 };
+    const char *const folder = make_model("changed", false), *const weights = "changed/model.safetensors";
+    files_replace_text("changed/config.json", "\"max_position_embeddings\": 96", "\"max_position_embeddings\": 9000");
+    begin(folder, "The");
+    sys_args_add(&args, "--max-new-tokens 2000 --ignore-eos");
+    args.out_path = files_write_text("text", "");
+    sys_start(&args, &process);
+    for (int i = 0; i < TRIES && files_size(args.out_path) == 0; i++) {
+        usleep(TRY_US);
+    }
+    files_patch(weights, -1, "x", 1);
+    sys_wait(&process);
+    CHECK(process.outcome.exit_status == 1);
+    CHECK(strstr(process.outcome.err, "model.safetensors: was written to while it was read") != NULL);
+}
+
 int main(void) {
     model = make_model("model", false);
     test_sampling();
@@ -431,5 +450,6 @@ int main(void) {
     test_bytes();
     test_bad_models();
     test_bad_requests();
+    test_changed_weights();
     return test_end();
 }

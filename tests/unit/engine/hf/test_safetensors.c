@@ -5,10 +5,12 @@
 #include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static char path[OX_PATH_BYTES];
 
@@ -230,6 +232,29 @@ static void test_refused_writes(void) {
     ox_st_close(&file);
 }
 
+/* A file that is written to after it was opened is noticed. One that takes its name is not this file. */
+static void test_changed(void) {
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    const struct timespec past[] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    struct ox_st_file *file = NULL;
+    for (int kind = 0; kind < 4; kind++) {
+        write_raw(header, strlen(header), UINT64_MAX, 4);
+        CHECK(utimensat(AT_FDCWD, path, past, 0) == 0); /* clocks of files are coarse */
+        REQUIRE_OK(ox_st_open(path, &file));
+        if (kind == 1) {
+            files_flip(path, -1);
+        } else if (kind == 2) {
+            CHECK(truncate(path, 8) == 0);
+        } else if (kind == 3) {
+            REQUIRE_OK(ox_file_replace(path, "other", 5));
+        }
+        const enum ox_status status = ox_st_verify(file);
+        CHECK(status == (kind == 1 || kind == 2 ? OX_E_CORRUPT : OX_OK));
+        CHECK(status == OX_OK || strstr(ox_error_text(), "was written to while it was read") != NULL);
+        ox_st_close(&file);
+    }
+}
+
 int main(void) {
     REQUIRE_OK(ox_path_join(test_folder(), "a.safetensors", path));
     test_hostile();
@@ -237,5 +262,6 @@ int main(void) {
     test_legal();
     test_round_trip();
     test_refused_writes();
+    test_changed();
     return test_end();
 }
