@@ -123,13 +123,18 @@ static void apply_process_limits(const char *root, struct ox_memory *out) {
         uint64_t limit = 0, held_kib = 0;
         if (read_number(limits, kinds[i].limit, &limit) && read_number(status, kinds[i].held, &held_kib)) {
             apply_limit(out, limit, held_kib * OX_KIB, kinds[i].bound);
+            const uint64_t left = limit - ox_min_u64(limit, held_kib * OX_KIB);
+            if (left < out->addresses) {
+                out->addresses = left;
+                out->addresses_bound = kinds[i].bound;
+            }
         }
     }
 }
 
 void ox_memory_read(const char *root, struct ox_memory *out) {
     char path[NAME_BYTES];
-    *out = (struct ox_memory){.limit = UINT64_MAX};
+    *out = (struct ox_memory){.limit = UINT64_MAX, .addresses = UINT64_MAX};
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     if (read_number(path, "MemTotal", &out->total)) {
         out->total *= OX_KIB;

@@ -22,6 +22,9 @@ struct ox_memory {
     uint64_t limit;     /* lowest limit of its control groups; UINT64_MAX: none */
     uint64_t usable;    /* this process can still allocate: available, within the limits */
     enum ox_memory_bound bound; /* what makes `usable` as small as it is */
+    /* What the process's own limits leave, which count addresses without memory too; UINT64_MAX: it has none. */
+    uint64_t addresses;
+    enum ox_memory_bound addresses_bound; /* ADDRESSES or DATA */
 };
 
 /* Reads /proc and /sys/fs/cgroup below `root`, which is "" except in tests. */

@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +20,25 @@ enum ox_status ox_fail(enum ox_status status, const char *fmt, ...) {
     return status;
 }
 
+/* Names the limit that a user can raise. */
+static const char *limit_of(int err) {
+    switch (err) {
+    case EFBIG:
+        return " (the file system's limit, or that of `ulimit -f`)";
+    case EMFILE:
+        return " (the limit of `ulimit -n`)";
+    default:
+        return "";
+    }
+}
+
 enum ox_status ox_fail_errno(enum ox_status status, int err, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     char text[OX_ERROR_TEXT_BYTES];
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return ox_fail(status, "%s: %s", text, strerror(err));
+    return ox_fail(status, "%s: %s%s", text, strerror(err), limit_of(err));
 }
 
 enum ox_status ox_fail_in(enum ox_status status, const char *fmt, ...) {

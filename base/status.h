@@ -41,7 +41,8 @@ enum { OX_ERROR_TEXT_BYTES = 1024 };
  * ...", path)`. The text is one sentence: thing, place, remedy. */
 enum ox_status ox_fail(enum ox_status status, const char *fmt, ...) OX_PRINTF(2, 3);
 
-/* As ox_fail, followed by ": <strerror(err)>"; `err` is a positive errno. */
+/* As ox_fail, followed by ": <strerror(err)>" and the limit (ulimit) behind it, if there is one; `err` is a positive
+ * errno. */
 enum ox_status ox_fail_errno(enum ox_status status, int err, const char *fmt, ...) OX_PRINTF(3, 4);
 
 /* Puts "<context>: " before this thread's last text and returns `status`. */

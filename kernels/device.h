@@ -60,6 +60,10 @@ OX_MUST enum ox_status ox_device_lane_copy(struct ox_device *device, struct ox_l
 /* Accepts NULL; sets *device to NULL. */
 void ox_device_close(struct ox_device **device);
 
+/* Addresses that a thread of the CPU device takes, most of them without memory: its stack, and the buffer that OpenBLAS
+ * reserves for it. Limits of the process (ulimit -v, -d) count them. */
+#define OX_CPU_THREAD_ADDRESS_BYTES (UINT64_C(137) << 20)
+
 struct ox_cpu_device_config {
     uint32_t thread_count; /* threads of the compute lane with its caller; at least 1 */
     uint64_t chaos_seed;   /* not 0: delays every job at random by this seed (base/lane.h) */

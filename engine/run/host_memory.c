@@ -24,9 +24,19 @@ static uint64_t devices_bytes(const struct ox_host_claim *claim) {
     return claim->device_bytes > UINT64_MAX / 2 / ranks ? UINT64_MAX / 2 : claim->device_bytes * ranks;
 }
 
+/* What this process can use for memory, when the claim's other addresses are taken. */
+static void read_memory(const struct ox_host_claim *claim, struct ox_memory *out) {
+    ox_memory_read("", out);
+    const uint64_t left = out->addresses - ox_min_u64(out->addresses, claim->address_bytes);
+    if (out->addresses != UINT64_MAX && left < out->usable) {
+        out->usable = left;
+        out->bound = out->addresses_bound;
+    }
+}
+
 uint64_t ox_default_host_bytes(const struct ox_host_claim *claim) {
     struct ox_memory memory;
-    ox_memory_read("", &memory);
+    read_memory(claim, &memory);
     const uint64_t bytes = spared(memory.usable, claim->beside_bytes);
     return bytes - ox_min_u64(bytes, devices_bytes(claim));
 }
@@ -57,7 +67,7 @@ enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
         [OX_MEMORY_ADDRESSES] = {"its limit of address space", "raise it with ulimit -v"},
         [OX_MEMORY_DATA] = {"its limit of data", "raise it with ulimit -d"}};
     struct ox_memory memory;
-    ox_memory_read("", &memory);
+    read_memory(claim, &memory);
     const uint64_t wanted = claim->host_bytes + devices_bytes(claim);
     if (wanted == 0 || wanted + claim->beside_bytes <= memory.usable) {
         return OX_OK;

@@ -16,6 +16,7 @@ struct ox_host_claim {
     uint64_t host_bytes;   /* --host-mem; 0: automatic                                  */
     uint64_t device_bytes; /* --device-mem where the CPU computes; 0: automatic, or GPU */
     uint64_t beside_bytes; /* beside the budgets                                        */
+    uint64_t address_bytes; /* addresses beside those of the memory, which only limits of the process count */
     uint32_t ranks;        /* that have device_bytes each; 0: one                       */
 };
 

@@ -182,6 +182,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
         .host_bytes = config->host_mem_bytes,
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
         .ranks = engine->ranks,
+        .address_bytes = on_cpu ? engine->compute_threads * OX_CPU_THREAD_ADDRESS_BYTES : 0,
         .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
                                : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
     const enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */

@@ -8,6 +8,8 @@
 #include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 /* Enough for the operations and copies of a few micro-batches, so that the host never waits for room. */
 enum { QUEUE_LEN = 256 };
@@ -67,8 +69,69 @@ static enum ox_status cpu_lane_copy(struct ox_lane *lane, const struct ox_copy *
     return ox_host_lane_submit(lane, copy_job, copy, sizeof *copy, done);
 }
 
+/* The library's own allocator; a build of it may lack the names. */
+__attribute__((weak)) void *blas_memory_alloc(int);
+__attribute__((weak)) void blas_memory_free(void *);
+
+static bool is_limited(int resource) {
+    struct rlimit limit;
+    return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+/* Whether there are addresses for the buffers of so many more threads. */
+static bool has_addresses(size_t count) {
+    const size_t bytes = count * (size_t)OX_CPU_THREAD_ADDRESS_BYTES;
+    void *const probe =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+}
+
+static pthread_mutex_t blas_lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t blas_threads, blas_buffers; /* threads of all open devices; the most of them so far */
+
+/* Makes OpenBLAS reserve `count` buffers; freed, each stays reserved for the next thread that asks. */
+static enum ox_status reserve_buffers(size_t count) {
+    void **const buffers = calloc(count, sizeof *buffers);
+    const size_t fresh = count - blas_buffers;
+    if (buffers == NULL || !has_addresses(fresh)) {
+        char size[OX_SIZE_TEXT_BYTES];
+        free(buffers);
+        return ox_fail(OX_E_NOMEM, "CPU device: %zu threads take %s of address space, more than the limit of the "
+                       "process leaves; raise it (ulimit -v, ulimit -d) or give fewer --compute-threads",
+                       fresh, ox_size_text(fresh * OX_CPU_THREAD_ADDRESS_BYTES, size));
+    }
+    for (size_t i = 0; i < count && blas_memory_alloc != NULL; i++) {
+        buffers[i] = blas_memory_alloc(0);
+    }
+    for (size_t i = 0; i < count && blas_memory_free != NULL; i++) {
+        if (buffers[i] != NULL) {
+            blas_memory_free(buffers[i]);
+        }
+    }
+    free(buffers);
+    blas_buffers = count;
+    return OX_OK;
+}
+
+/* Reserves what OpenBLAS needs for so many more threads. Where it gets nothing it tries again for ever, so within a
+ * limit of the process this is not left to the first GEMM. */
+static enum ox_status reserve_blas(uint32_t thread_count) {
+    enum ox_status status = OX_OK;
+    pthread_mutex_lock(&blas_lock);
+    const size_t count = blas_threads + thread_count;
+    if (count > blas_buffers && (is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA))) {
+        status = reserve_buffers(count);
+    }
+    blas_threads += status == OX_OK ? thread_count : 0;
+    pthread_mutex_unlock(&blas_lock);
+    return status;
+}
+
 static void cpu_close(struct ox_device *device) {
     struct ox_cpu_device *const cpu = cpu_of(device);
+    pthread_mutex_lock(&blas_lock);
+    blas_threads -= cpu->config.thread_count;
+    pthread_mutex_unlock(&blas_lock);
     ox_pool_close(&cpu->cpu.pool);
     pthread_mutex_destroy(&cpu->seconds_lock);
     pthread_mutex_destroy(&cpu->turn);
@@ -99,12 +162,18 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
     if (cpu == NULL) {
         return ox_fail(OX_E_NOMEM, "CPU device: no memory for its %zu bytes", sizeof *cpu);
     }
-    const enum ox_status status = ox_pool_open(config->thread_count, &cpu->cpu.pool);
+    enum ox_status status = ox_pool_open(config->thread_count, &cpu->cpu.pool);
     if (status != OX_OK) {
         free(cpu);
         return ox_fail_in(status, "CPU device");
     }
     pthread_once(&blas_once, blas_single_thread);
+    status = reserve_blas(config->thread_count);
+    if (status != OX_OK) {
+        ox_pool_close(&cpu->cpu.pool);
+        free(cpu);
+        return status;
+    }
     cpu->base.ops = &cpu_device_ops;
     cpu->config = *config;
     cpu->cpu.vector = ox_vector_pick();

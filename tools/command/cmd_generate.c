@@ -340,6 +340,7 @@ static enum ox_status open_generator(struct generating *g) {
     const uint32_t threads =
         config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
     const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
+                                        .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
                                         .beside_bytes = ox_fixed_overhead_bytes(threads, 0)};
     enum ox_status status = ox_host_claim_check(&claim);
     const struct ox_generator_config generator = {

@@ -198,6 +198,7 @@ int ox_cmd_exit(enum ox_status status) {
 
 int main(int argc, char **argv) {
     static bool quiet; /* until the arguments are read */
+    ox_cmd_mind_limits();
     ox_log_set_sink(log_to_stderr, &quiet);
     const int exit_status = dispatch(argc, argv);
     /* A full disk or a closed pipe shows up at the latest here. */

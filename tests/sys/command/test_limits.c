@@ -1,0 +1,79 @@
+/* The program within limits of the process (ulimit): it ends, and an error names the limit. */
+#include "base/bytes.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { CPU_SECONDS_MAX = 20 }; /* a process that spins is ended by a signal, which no check takes */
+
+static const char *model_path, *text_path;
+static struct sys_process process;
+
+static void set_limit(int resource, uint64_t bytes, struct rlimit *before) {
+    CHECK(getrlimit(resource, before) == 0);
+    CHECK(setrlimit(resource, &(struct rlimit){.rlim_cur = bytes, .rlim_max = before->rlim_max}) == 0);
+}
+
+static void run_within(int resource, uint64_t bytes, const char *command, const char *more) {
+    struct rlimit before, cpu;
+    struct sys_args args;
+    if (strcmp(command, "train") == 0) {
+        files_remove_folder("run");
+        sys_args_train(&args, model_path, text_path, "run");
+        sys_args_add(&args, "--max-seq-length 16 --max-steps 2 --eval-windows 0 --compute-threads 2 "
+                            "--optimizer-threads 1 --host-mem 32MiB");
+    } else {
+        sys_args_begin(&args, command);
+    }
+    sys_args_add(&args, more);
+    set_limit(RLIMIT_CPU, CPU_SECONDS_MAX, &cpu);
+    set_limit(resource, bytes, &before);
+    sys_run(&args, &process);
+    CHECK(setrlimit(resource, &before) == 0 && setrlimit(RLIMIT_CPU, &cpu) == 0);
+}
+
+/* Whatever the limit, the run is refused, fails or succeeds. */
+static void test_memory(int resource, const char *flag) {
+    static const unsigned limits_mib[] = {60, 100, 200, 300, 340, 380, 400, 450, 700};
+    unsigned done = 0;
+    for (unsigned i = 0; i < sizeof limits_mib / sizeof *limits_mib; i++) {
+        run_within(resource, limits_mib[i] * OX_MIB, "train", "");
+        const struct sys_outcome *const outcome = &process.outcome;
+        const bool told = strstr(outcome->err, "\noffload: ") != NULL || strncmp(outcome->err, "offload: ", 9) == 0;
+        if (outcome->exit_status < 0 || (outcome->exit_status > 0 && (!told || strstr(outcome->err, flag) == NULL))) {
+            printf("%s %u MiB: exit status %d, signal %d\n%s\n", flag, limits_mib[i], outcome->exit_status,
+                   outcome->signal_number, outcome->err);
+            test_failure_count++;
+        }
+        done += outcome->exit_status == 0;
+    }
+    CHECK(done > 0 && done < sizeof limits_mib / sizeof *limits_mib);
+    run_within(resource, 100 * OX_MIB, "version", "");
+    CHECK(process.outcome.exit_status == 0);
+}
+
+/* A file that may not grow ends a save, not the run. */
+static void test_files(void) {
+    run_within(RLIMIT_FSIZE, 64 << 10, "train", "--save-steps 1 --save-wait-seconds 0");
+    CHECK(process.outcome.exit_status == 1);
+    CHECK(strstr(process.outcome.err, "warning: no checkpoint at step 1: ") != NULL);
+    CHECK(strstr(process.outcome.err, "step 2/2") != NULL);
+    CHECK(strstr(process.outcome.err, "checkpoint-2.tmp/model.safetensors: cannot write: File too large (the file "
+                                      "system's limit, or that of `ulimit -f`)") != NULL);
+    CHECK(!files_exist("run/checkpoint-1.tmp") && !files_exist("run/checkpoint-2.tmp"));
+}
+
+int main(void) {
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they reserve terabytes of addresses */
+    test_memory(RLIMIT_AS, "ulimit -v");
+    test_memory(RLIMIT_DATA, "ulimit -d");
+#endif
+    test_files();
+    return test_end();
+}
