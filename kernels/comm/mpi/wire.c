@@ -5,6 +5,7 @@
 
 #include <mpi.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,11 +86,12 @@ static enum ox_status finish(MPI_Request *request, const char *what, uint32_t li
 static enum { FRESH, READY, REFUSED } library;
 static char refusal[OX_ERROR_TEXT_BYTES];
 static bool unclean; /* a wire was closed without its peers, so MPI_Finalize could wait for ever */
+static atomic_uint open_count; /* wires, each with a thread that calls the library until it is closed */
 
 static void finalize(void) {
     int ended = 0;
     MPI_Finalized(&ended);
-    if (!unclean && ended == 0) {
+    if (!unclean && atomic_load(&open_count) == 0 && ended == 0) {
         MPI_Finalize();
     }
 }
@@ -307,6 +309,7 @@ static void mpi_close(struct ox_wire *wire, bool clean) {
     }
     free(self->peers);
     free(self);
+    atomic_fetch_sub(&open_count, 1);
 }
 
 static const struct ox_wire_ops mpi_ops = {
@@ -376,6 +379,7 @@ static enum ox_status plugin_open(uint32_t ranks, uint32_t limit_ms, struct ox_w
         return ox_fail(OX_E_NOMEM, "MPI: no memory for %u processes", process_count);
     }
     self->base = (struct ox_wire){.ops = &mpi_ops, .label = "mpi", .process = process, .process_count = process_count};
+    atomic_fetch_add(&open_count, 1);
     self->peers = peers;
     self->events = self->data = MPI_COMM_NULL;
     self->incoming = MPI_REQUEST_NULL;
