@@ -127,7 +127,7 @@ struct ox_step_input golden_input(const struct golden *golden, size_t step, uint
 static void read_grads(struct harness *harness, struct outcome *out) {
     const struct ox_shard_table *const table = &ox_engine_plan_of(harness->engine)->table;
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
-        if (table->shards[i].homes.grad == OX_TIER_HOST) {
+        if (table->shards[i].homes.grad == OX_TIER_HOST && harness->run.team == NULL) {
             out->grads[i] = calloc(out->elems[i], sizeof(float));
             ox_engine_grad_read(harness->engine, i, 0, out->elems[i], out->grads[i]);
         }
@@ -137,7 +137,7 @@ static void read_grads(struct harness *harness, struct outcome *out) {
 static void begin_outcome(const struct harness *harness, const struct golden *golden, struct outcome *out) {
     OX_ASSERT(harness->model->unit_count <= GOLDEN_UNITS_MAX);
     *out = (struct outcome){.logits_count = golden->batch * golden->seq * harness->model->config.vocab};
-    out->logits = calloc(out->logits_count, sizeof(float));
+    out->logits = ox_team_leads(harness->run.team) ? calloc(out->logits_count, sizeof(float)) : NULL;
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
         out->elems[i] = harness->model->units[i].elem_count;
     }

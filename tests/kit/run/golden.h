@@ -32,8 +32,8 @@ struct harness_run golden_run(const struct golden *golden);
 /* What steps leave behind. */
 struct outcome {
     double losses[GOLDEN_STEPS], norms[GOLDEN_STEPS];
-    float *logits;                  /* (batch * seq, vocab) of the first micro-batch of step 0 */
-    float *grads[GOLDEN_UNITS_MAX]; /* gradients of step 0 in fp32; NULL where they live on a drive */
+    float *logits;                  /* (batch * seq, vocab) of the first micro-batch of step 0; of process 0 alone */
+    float *grads[GOLDEN_UNITS_MAX]; /* gradients of step 0 in fp32; NULL on a drive, and with several processes */
     float *weights[GOLDEN_UNITS_MAX];
     float *moments[2][GOLDEN_UNITS_MAX]; /* NULL where the optimizer does not have the second */
     uint64_t logits_count, elems[GOLDEN_UNITS_MAX];

@@ -330,7 +330,7 @@ static enum ox_status open_engine(const struct harness_run *run, const struct ha
 static const uint64_t run_id[2] = {7, 11};
 
 void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out) {
-    *out = (struct harness){0};
+    *out = (struct harness){.run = *run};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &out->folder));
     out->model = ox_hf_model(out->folder);
     make_drives(place, out);
@@ -367,23 +367,44 @@ enum ox_status harness_try(const struct harness_run *run, const struct harness_p
 
 /* ---- looking ------------------------------------------------------------------------------------ */
 
+/* Fills in what other processes have: this one's values there are zero. */
+static void add_processes(struct ox_team *team, float *values, uint64_t count) {
+    enum { PART = 1024 };
+    uint64_t bits[PART];
+    for (uint64_t at = 0; at < count && ox_team_count(team) > 1; at += PART) {
+        const uint64_t part = ox_min_u64(PART, count - at);
+        memset(bits, 0, sizeof bits);
+        for (uint64_t i = 0; i < part; i++) {
+            memcpy(&bits[i], &values[at + i], sizeof *values);
+        }
+        REQUIRE_OK(ox_team_sum(team, OX_TEAM_RUN, bits, PART, "the values of a unit"));
+        for (uint64_t i = 0; i < part; i++) {
+            memcpy(&values[at + i], &bits[i], sizeof *values);
+        }
+    }
+}
+
 float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane) {
     REQUIRE_OK(ox_engine_finish_update(harness->engine));
-    float *const values = calloc(harness->model->units[unit_idx].elem_count, sizeof *values);
+    const uint64_t elem_count = harness->model->units[unit_idx].elem_count;
+    float *const values = calloc(elem_count, sizeof *values);
     if (values == NULL) {
         printf("no memory for unit %u\n", unit_idx);
         exit(1);
     }
+    if (!ox_plane_exists(harness->run.state.kind, plane)) {
+        free(values);
+        return NULL;
+    }
     for (uint32_t i = 0; i < ox_engine_chunk_count(harness->engine, unit_idx); i++) {
         struct ox_chunk_view view;
-        REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, i, &view));
-        if (!ox_plane_exists(view.format.kind, plane)) {
-            free(values);
-            return NULL;
+        if (ox_engine_owns_chunk(harness->engine, unit_idx, i)) {
+            REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, i, &view));
+            ox_chunk_values_get(&view, plane);
+            memcpy(values + view.first, view.values, view.count * sizeof *values);
         }
-        ox_chunk_values_get(&view, plane);
-        memcpy(values + view.first, view.values, view.count * sizeof *values);
     }
+    add_processes(harness->run.team, values, elem_count);
     return values;
 }
 

@@ -46,6 +46,7 @@ struct harness_run {
 };
 
 struct harness {
+    struct harness_run run;
     struct ox_hf_folder *folder;
     struct ox_engine *engine;
     const struct ox_model *model;
@@ -68,8 +69,8 @@ void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi);
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness);
 
-/* Reads a plane of a unit as fp32 (of the master: the weights), elem_count values; free() it. NULL where the optimizer
- * does not have the plane. */
+/* Reads a plane of a unit as fp32 (of the master: the weights), elem_count values, of all processes; free() it. NULL
+ * where the optimizer does not have the plane. */
 float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane);
 
 /* Difference of measured values from expected ones; expected ones that are NaN are not compared. */

@@ -42,14 +42,21 @@ void sys_mpi_require(void) {
 }
 
 static void add_program(struct sys_args *out, unsigned processes, const struct sys_args *each) {
+    const char *const named = each->program != NULL ? each->program : sys_program();
     char program[PATH_MAX];
     sys_args_word(out, "-np");
     sys_args_word(out, "%u", processes);
-    sys_args_word(out, "%s", realpath(sys_program(), program) != NULL ? program : sys_program());
+    sys_args_word(out, "%s", realpath(named, program) != NULL ? program : named);
     for (int i = 1; i < each->count; i++) {
         sys_args_word(out, "%s", each->words[i]);
     }
 }
+
+static const char *const loss_words[] = {
+    [SYS_MPI_END_OTHERS] = "",
+    [SYS_MPI_END_AT_ONCE] = "--mca odls_base_sigkill_timeout 0",
+    [SYS_MPI_KEEP_OTHERS] = "--enable-recovery",
+};
 
 /* What Open MPI keeps while a run lives goes into the test's folder, because a killed mpirun leaves it there. */
 void sys_mpi_begin(struct sys_args *out, unsigned processes, const struct sys_args *each, enum sys_mpi_loss loss) {
@@ -58,11 +65,17 @@ void sys_mpi_begin(struct sys_args *out, unsigned processes, const struct sys_ar
     out->out_path = each->out_path;
     out->program = "mpirun";
     sys_args_add(out, "mpirun -q --oversubscribe --bind-to none --allow-run-as-root");
-    sys_args_add(out, loss == SYS_MPI_KEEP_OTHERS ? "--enable-recovery" : "");
+    sys_args_add(out, loss_words[loss]);
     sys_args_add(out, "--mca orte_tmpdir_base");
     sys_args_word(out, "%s", test_folder());
     sys_args_add(out, "--mca btl_vader_backing_directory");
     sys_args_word(out, "%s", test_folder());
+    if (each->program != NULL) { /* the plugin lies beside offload */
+        char plugin[PATH_MAX];
+        test_build_path("", plugin);
+        sys_args_word(out, "-x");
+        sys_args_word(out, "LD_LIBRARY_PATH=%s", plugin);
+    }
     add_program(out, processes, each);
 }
 

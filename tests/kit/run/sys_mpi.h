@@ -14,8 +14,9 @@ const char *sys_mpi_missing(void);
 /* Ends the test as skipped where something is missing. */
 void sys_mpi_require(void);
 
-/* What mpirun does when a process is killed: end the others soon, or leave that to them. */
-enum sys_mpi_loss { SYS_MPI_END_OTHERS, SYS_MPI_KEEP_OTHERS };
+/* What mpirun does when a process is killed: it ends the others after a second, as it always does, or at once, or
+ * leaves that to them. */
+enum sys_mpi_loss { SYS_MPI_END_OTHERS, SYS_MPI_END_AT_ONCE, SYS_MPI_KEEP_OTHERS };
 
 /* Makes `out` start so many processes with the same words. sys_mpi_also adds processes of the same run with other
  * words. */
