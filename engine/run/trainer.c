@@ -136,13 +136,34 @@ static void set_budget(struct ox_trainer *trainer) {
     budget->unified = config->device_mem_bytes == 0;
     budget->device_bytes = config->device_mem_bytes;
     for (uint32_t i = 0; i < config->nvme_count; i++) {
-        trainer->drives.folders[i] = config->nvme[i].path;
-        trainer->drives.bytes[i] = config->nvme[i].bytes;
-        budget->nvme_bytes += config->nvme[i].bytes;
+        const uint64_t bytes = config->nvme[i].bytes / ox_team_per_machine(trainer->team);
+        trainer->drives.folders[i] = trainer->drives.own != NULL ? trainer->drives.own[i] : config->nvme[i].path;
+        trainer->drives.bytes[i] = bytes;
+        trainer->drives.all_bytes[i] = bytes * ox_team_count(trainer->team);
+        budget->nvme_bytes += trainer->drives.all_bytes[i];
     }
-    budget->drive_bytes = config->nvme_count > 0 ? trainer->drives.bytes : NULL;
+    budget->drive_bytes = config->nvme_count > 0 ? trainer->drives.all_bytes : NULL;
     budget->drive_count = config->nvme_count;
     budget->generations = (uint32_t)config->store_generations;
+}
+
+/* Names the folders of this process's store: processes of one machine share its drives. */
+static enum ox_status name_drives(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = OX_OK;
+    if (trainer->team == NULL) {
+        return OX_OK;
+    }
+    trainer->drives.own = calloc(OX_CONFIG_NVME_MAX, sizeof *trainer->drives.own);
+    if (trainer->drives.own == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the names of drives");
+    }
+    for (uint32_t i = 0; i < config->nvme_count && status == OX_OK; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "process-%u-of-%u", ox_team_idx(trainer->team), ox_team_count(trainer->team));
+        status = ox_path_join(config->nvme[i].path, name, trainer->drives.own[i]);
+    }
+    return status;
 }
 
 static int32_t kept_units(const struct ox_config *config) {
@@ -178,18 +199,24 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool on_cpu = engine->device == OX_DEVICE_CPU;
+    const uint32_t machines = ox_trainer_machines(trainer);
     const struct ox_host_claim claim = {
         .host_bytes = config->host_mem_bytes,
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
-        .ranks = engine->ranks,
-        .address_bytes = on_cpu ? engine->compute_threads * OX_CPU_THREAD_ADDRESS_BYTES : 0,
+        .ranks = engine->ranks / machines,
+        .address_bytes = on_cpu ? engine->compute_threads / machines * OX_CPU_THREAD_ADDRESS_BYTES : 0,
         .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
                                : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
-    const enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
+    enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
     if (config->host_mem_bytes == 0) {
         config->host_mem_bytes = ox_default_host_bytes(&claim);
     }
-    engine->budget.host_bytes = config->host_mem_bytes;
+    uint64_t words[] = {config->host_mem_bytes, engine->compute_threads, engine->optimizer_threads};
+    OX_TRY(status, ox_team_share(trainer->team, words, sizeof words, "the budget of a machine"));
+    config->host_mem_bytes = words[0];
+    engine->compute_threads = (uint32_t)words[1];
+    engine->optimizer_threads = (uint32_t)words[2];
+    engine->budget.host_bytes = config->host_mem_bytes * machines;
     return status;
 }
 
@@ -198,6 +225,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_model *const model = ox_hf_model(trainer->folder);
     trainer->engine_config = (struct ox_engine_config){
+        .team = trainer->team,
         .model = model,
         .batch = (uint32_t)config->per_device_train_batch_size,
         .seq = (uint32_t)config->max_seq_length,
@@ -230,8 +258,9 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .queue_depth = (uint32_t)config->queue_depth,
         .chaos_seed = config->chaos_seed,
     };
-    set_budget(trainer);
     enum ox_status status = check_counts(config, model);
+    OX_TRY(status, name_drives(trainer));
+    set_budget(trainer);
     OX_TRY(status, pick_device(trainer));
     OX_TRY(status, ox_trainer_set_ranks(trainer));
     OX_TRY(status, set_host_budget(trainer));
@@ -400,13 +429,17 @@ static void measure_machine(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const bool on_gpu = engine->device == OX_DEVICE_CUDA;
+    const char *folders[OX_CONFIG_NVME_MAX];
+    for (uint32_t i = 0; i < config->nvme_count; i++) {
+        folders[i] = config->nvme[i].path;
+    }
     if (!config->measure || config->profile[0] != '\0' || (on_gpu && trainer->gpu.memory_bytes == 0)) {
         return;
     }
     ox_measure_machine(&(struct ox_measure_input){
         .model = &engine->model->config, .batch = engine->batch, .seq = engine->seq, .on_gpu = on_gpu,
         .compute_threads = engine->compute_threads, .optimizer_threads = engine->optimizer_threads,
-        .state = engine->state, .isa = engine->isa, .drive_folders = engine->nvme_folders,
+        .state = engine->state, .isa = engine->isa, .drive_folders = folders,
         .drive_bytes = engine->nvme_bytes, .drive_count = engine->nvme_count, .io = engine->io,
         .queue_depth = engine->queue_depth, .folder = config->measure_folder, .limit_ns = OX_MEASURE_LIMIT_NS,
         .others_most = OX_MEASURE_OTHERS_MOST},
@@ -418,12 +451,19 @@ static void measure_machine(struct ox_trainer *trainer) {
 static enum ox_status make_plan(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const enum ox_status status = ox_predict_machine(config->profile, config->nvme_count, &trainer->machine);
+    enum ox_status status = OX_OK;
+    if (ox_trainer_leads(trainer)) {
+        status = ox_predict_machine(config->profile, config->nvme_count, &trainer->machine);
+        if (status != OX_OK) {
+            return status;
+        }
+        measure_machine(trainer);
+        fit_machine(trainer);
+    }
+    OX_TRY(status, ox_trainer_share_machine(trainer));
     if (status != OX_OK) {
         return status;
     }
-    measure_machine(trainer);
-    fit_machine(trainer);
     engine->machine = &trainer->machine;
     engine->budget.drive_speeds =
         ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
@@ -443,10 +483,11 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
+        OX_TRY(status, ox_team_share(trainer->team, &ready, sizeof ready, "whether the data is ready"));
     }
     /* Data that is ready is opened first, so that its errors show before the search for a plan. */
     if (status == OX_OK && ready) {
-        status = ox_trainer_open_data(trainer);
+        status = ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data");
     }
     if (status == OX_OK) {
         ox_trainer_set_steps(trainer);
@@ -465,7 +506,9 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
     trainer->given_host_bytes = config->host_mem_bytes;
     trainer->given_device_bytes = config->device_mem_bytes;
     trainer->lock_fd = -1;
-    const enum ox_status status = open_parts(trainer);
+    enum ox_status status = ox_trainer_join(trainer);
+    OX_TRY(status, open_parts(trainer));
+    ox_team_abort(trainer->team, status);
     if (status != OX_OK && trainer->plan == NULL) {
         ox_trainer_close(&trainer);
         return status;
@@ -485,6 +528,9 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
     ox_engine_plan_close(&trainer->plan);
     ox_trainer_close_data(trainer);
     ox_hf_close(&trainer->folder);
+    ox_team_close(&trainer->team);
+    free(trainer->drives.own);
+    free(trainer->foreign_rows);
     if (trainer->lock_fd >= 0) {
         close(trainer->lock_fd); /* last, because it releases the run's lock */
     }

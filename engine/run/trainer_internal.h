@@ -50,8 +50,10 @@ struct ox_trainer_input {
 
 /* The drives of --nvme. */
 struct ox_trainer_drives {
-    const char *folders[OX_CONFIG_NVME_MAX];
-    uint64_t bytes[OX_CONFIG_NVME_MAX];
+    const char *folders[OX_CONFIG_NVME_MAX]; /* of this process's store */
+    uint64_t bytes[OX_CONFIG_NVME_MAX];      /* what that may take */
+    uint64_t all_bytes[OX_CONFIG_NVME_MAX];  /* what the stores of all processes may take */
+    char (*own)[OX_PATH_BYTES]; /* folders of this process alone, where there are several processes; else NULL */
     uint64_t speeds[OX_MACHINE_DRIVES_MAX]; /* as the machine has them */
 };
 
@@ -73,6 +75,7 @@ struct ox_trainer_persist {
 struct ox_trainer_saving {
     uint64_t last_step;            /* step + 1 of the last complete checkpoint; 0: none */
     bool failed;                   /* the last attempt to end with a checkpoint failed */
+    bool ready;                    /* with several processes: the first one's checkpoint is complete or has failed */
     struct ox_checkpoint_tee *tee; /* fills a checkpoint that is not complete yet; or NULL */
     struct ox_run_state tee_state;
     uint64_t tee_begin_ns; /* when it began, by ox_clock_ns */
@@ -97,7 +100,10 @@ struct ox_trainer {
     struct ox_measured measured;     /* how that was measured; its day is "" where it was not */
     struct ox_prediction prediction; /* for the plan, or for the nearest one */
     struct ox_trainer_drives drives;
-    int lock_fd; /* the run's folder, locked until the end; -1: not yet */
+    struct ox_team *team;  /* engine_config has it too */
+    int32_t *foreign_rows; /* scratch for rows that a rank of another process has; NULL with one process */
+    bool made_store;       /* this start has created the store */
+    int lock_fd; /* the run's folder, locked until the end by the first process; -1: not yet */
     struct ox_run_identity identity;
     struct ox_run_state state;
     struct ox_commit_note note; /* note of the last commit; after a resume, as found in the store */
@@ -116,8 +122,37 @@ struct ox_trainer {
     char result[OX_PATH_BYTES];
 };
 
+/* ---- several processes: trainer_team.c; with one they do nothing and succeed ---- */
+
+/* What is asked for from outside. */
+struct ox_asked {
+    bool save, finish;
+    int stop; /* signal number */
+};
+
+/* Joins the processes that a launcher has started, and compares what they were started with. */
+OX_MUST enum ox_status ox_trainer_join(struct ox_trainer *trainer);
+/* Whether this process writes the run's folder. */
+bool ox_trainer_leads(const struct ox_trainer *trainer);
+/* Waits for all processes, and fails on all of them if it failed on one: what follows is then done by none. */
+OX_MUST enum ox_status ox_trainer_settle(const struct ox_trainer *trainer, enum ox_status status, const char *what);
+/* Whether it is true for any process. */
+OX_MUST enum ox_status ox_trainer_any(const struct ox_trainer *trainer, bool mine, const char *what, bool *out);
+/* Compares data, model, plan and number of steps, before anything is reserved. */
+OX_MUST enum ox_status ox_trainer_compare(const struct ox_trainer *trainer);
+/* Lets the first process do something, and then the others, which find what it has left in its cache. */
+OX_MUST enum ox_status ox_trainer_in_turn(struct ox_trainer *trainer, enum ox_status (*fn)(struct ox_trainer *),
+                                          const char *what);
+OX_MUST enum ox_status ox_trainer_share_machine(struct ox_trainer *trainer);
+/* Adds what is asked of other processes, and takes what the first one has decided by its clock. */
+OX_MUST enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_asked *asked);
+/* Sets *stop to the signal of any process. */
+OX_MUST enum ox_status ox_trainer_agree_stop(const struct ox_trainer *trainer, int *stop);
+
 /* Sets ranks and what they divide in trainer->engine_config, whose device is known. */
 OX_MUST enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer);
+/* How many machines the processes of the run are on. Budgets and threads are given for each. */
+uint32_t ox_trainer_machines(const struct ox_trainer *trainer);
 /* Makes trainer->plan, for what ranks divide by the options, or for what is the fastest; returns as
  * ox_engine_plan_open. */
 OX_MUST enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer);

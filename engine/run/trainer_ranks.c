@@ -10,6 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint32_t ox_trainer_machines(const struct ox_trainer *trainer) {
+    return (uint32_t)ox_div_up(ox_team_count(trainer->team), ox_team_per_machine(trainer->team));
+}
+
 /* How many devices there are for ranks: GPUs, or parts of the CPU, which is cut up only if the user asks for it. A plan
  * for a GPU that is not here may count on any number. */
 static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *out) {
@@ -17,7 +21,8 @@ static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *o
     struct ox_cuda_plugin_info plugin;
     *out = OX_RANKS_MAX;
     if (engine->device == OX_DEVICE_CPU) {
-        *out = trainer->config.compute_threads == 0 ? ox_processor_count() : OX_RANKS_MAX;
+        *out = trainer->config.compute_threads == 0 ? ox_processor_count() * ox_trainer_machines(trainer)
+                                                    : OX_RANKS_MAX;
         return OX_OK;
     }
     if (trainer->gpu.memory_bytes == 0) {
@@ -68,7 +73,25 @@ static enum ox_status check_nccl(const struct ox_trainer *trainer, uint32_t rank
 }
 
 /* Refuses what the engine cannot do yet; plans are made for any number of ranks. */
-static enum ox_status check_supported(const struct ox_config *config, uint32_t ranks) {
+static enum ox_status check_supported(const struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config *const config = &trainer->config;
+    const uint32_t processes = ox_team_count(trainer->team);
+    if (ranks % processes != 0) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: are the ranks of all %u processes, each of which has as many; give a "
+                       "multiple of %u", ranks, processes, processes);
+    }
+    if (processes > 1 && trainer->engine_config.device != OX_DEVICE_CPU) {
+        return ox_fail(OX_E_CONFIG, "--device cuda: ranks of several processes cannot use GPUs yet; start one process "
+                       "with --ranks %u", ranks);
+    }
+    if (processes > 1 && config->sharding == OX_SHARDING_CHOICE_SHARED) {
+        return ox_fail(OX_E_CONFIG, "--sharding shared: the ranks of several processes share no memory; choose another "
+                       "sharding, or start one process with --ranks %u", ranks);
+    }
+    if (processes > 1 && config->nvme_count > 0 && config->store_generations == 1) {
+        return ox_fail(OX_E_CONFIG, "--store-generations 1: several processes commit together, and a store with one "
+                       "generation cannot go back if one of them fails; use 2");
+    }
     if (config->reduction == OX_REDUCTION_LIBRARY) {
         return ox_fail(OX_E_CONFIG, "--reduction library: is not there yet; use fixed");
     }
@@ -98,13 +121,16 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool here = engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes > 0;
     const uint64_t most = config->sum_groups > 0 ? config->sum_groups : engine->micro_batches;
+    const uint64_t given = strtoull(config->ranks, NULL, 10);
+    const uint32_t processes = ox_team_count(trainer->team);
     uint32_t devices = 1;
-    enum ox_status status = strcmp(config->ranks, "1") == 0 ? OX_OK : device_count(trainer, &devices);
-    *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)strtoull(config->ranks, NULL, 10)
+    enum ox_status status = processes == 1 && given == 1 ? OX_OK : device_count(trainer, &devices);
+    *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)(given > 1 ? given : processes)
+           : processes > 1 ? processes
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     engine->cuda_count = here ? devices : 0;
     OX_TRY(status, check_count(trainer, *out, devices));
-    OX_TRY(status, check_supported(config, *out));
+    OX_TRY(status, check_supported(trainer, *out));
     OX_TRY(status, check_nccl(trainer, *out));
     return status;
 }
@@ -129,6 +155,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     engine->comm_timeout_ns = config->comm_timeout_ns;
     const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
     engine->sum_groups = trainer->input.eval_alone ? 1 : groups_of(trainer, engine->ranks);
+    engine->compute_threads *= ox_trainer_machines(trainer);
+    engine->optimizer_threads *= ox_trainer_machines(trainer);
     if (engine->device == OX_DEVICE_CPU) { /* ranks divide the threads; each has at least one */
         engine->compute_threads = (uint32_t)ox_max_u64(engine->compute_threads, engine->ranks);
     }
@@ -157,7 +185,8 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
                                                OX_SHARDING_SHARED};
     enum ox_sharding best = OX_SHARDING_FULL;
     double best_seconds = INFINITY, seconds = 0;
-    for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
+    const unsigned count = sizeof choices / sizeof *choices - (trainer->team != NULL); /* SHARED is one process's */
+    for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = try_sharding(trainer, choices[i], &seconds);
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
@@ -202,7 +231,7 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const bool is_auto = strcmp(trainer->config.ranks, "auto") == 0 && engine->ranks > 1;
+    const bool is_auto = strcmp(trainer->config.ranks, "auto") == 0 && engine->ranks > 1 && trainer->team == NULL;
     const enum ox_status status = is_auto ? choose_count(trainer) : OX_OK;
     if (status != OX_OK) {
         return status;

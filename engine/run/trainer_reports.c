@@ -61,6 +61,9 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
+    if (!ox_trainer_leads(trainer)) {
+        return traces(config) ? open_trace(trainer) : OX_OK;
+    }
     enum ox_status status = ox_metrics_open(config->output_dir, trainer->state.step, &trainer->reports.metrics);
     if (status == OX_OK && wants(config, OX_REPORT_TENSORBOARD)) {
         status = ox_tensorboard_open(config->output_dir, trainer->state.step, &trainer->reports.tensorboard);
@@ -74,6 +77,9 @@ enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
 enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
     const bool has_board = trainer->reports.tensorboard != NULL;
+    if (!ox_trainer_leads(trainer)) {
+        return OX_OK;
+    }
     ox_metrics_close(&trainer->reports.metrics);
     ox_tensorboard_close(&trainer->reports.tensorboard);
     if (has_board && ox_tensorboard_open(folder, trainer->state.step, &trainer->reports.tensorboard) != OX_OK) {
@@ -83,12 +89,23 @@ enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
 }
 
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+    if (!ox_trainer_leads(trainer)) {
+        return;
+    }
     ox_metrics_step(trainer->reports.metrics, report);
     ox_tensorboard_step(trainer->reports.tensorboard, report);
     ox_prometheus_step(trainer->reports.prometheus, report);
 }
 
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report) {
+    struct ox_metrics_last last;
+    if (!ox_trainer_leads(trainer)) {
+        return;
+    }
+    ox_metrics_last(trainer->reports.metrics, &last);
+    if (last.eval_step == report->step) {
+        return; /* a resumed run that had finished has the line already */
+    }
     ox_metrics_eval(trainer->reports.metrics, report);
     ox_tensorboard_eval(trainer->reports.tensorboard, report);
     ox_prometheus_eval(trainer->reports.prometheus, report);

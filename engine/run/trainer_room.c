@@ -90,7 +90,7 @@ static bool store_has_it(const struct ox_trainer *trainer) {
     return info.committed && info.step == trainer->state.step;
 }
 
-bool ox_trainer_await_room(const struct ox_trainer *trainer) {
+static bool await_room(const struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns(), limit_ns = (uint64_t)(trainer->config.save_wait_seconds * 1e9);
     if (limit_ns == 0 || trainer->is_torn || trainer->events->stop != 0 || store_has_it(trainer) ||
         ox_trainer_check_room(trainer) == OX_OK) {
@@ -106,6 +106,11 @@ bool ox_trainer_await_room(const struct ox_trainer *trainer) {
         }
     }
     return false;
+}
+
+bool ox_trainer_await_room(const struct ox_trainer *trainer) {
+    bool is_there = ox_trainer_leads(trainer) && await_room(trainer);
+    return ox_team_share(trainer->team, &is_there, sizeof is_there, "room for a checkpoint") == OX_OK && is_there;
 }
 
 enum ox_status ox_trainer_fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure) {

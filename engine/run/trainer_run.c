@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,21 +36,18 @@ static bool take_trigger(const struct ox_trainer *trainer, const char *name, boo
     return false;
 }
 
-struct asked {
-    bool save, finish;
-    int stop; /* signal number */
-};
-
-static struct asked look_outside(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
+static enum ox_status look_outside(struct ox_trainer *trainer, sig_atomic_t *saves_seen, struct ox_asked *out) {
     const struct ox_trainer_events *const events = trainer->events;
-    struct asked asked = {.stop = events->stop, .finish = events->finish != 0};
-    asked.save = take_trigger(trainer, "offload.save", &trainer->told_of_save);
+    *out = (struct ox_asked){.stop = events->stop, .finish = events->finish != 0};
     if (events->save != *saves_seen) {
         *saves_seen = events->save;
-        asked.save = true;
+        out->save = true;
     }
-    asked.finish = take_trigger(trainer, "offload.stop", &trainer->told_of_stop) || asked.finish;
-    return asked;
+    if (ox_trainer_leads(trainer)) {
+        out->save = take_trigger(trainer, "offload.save", &trainer->told_of_save) || out->save;
+        out->finish = take_trigger(trainer, "offload.stop", &trainer->told_of_stop) || out->finish;
+    }
+    return ox_trainer_agree_asked(trainer, out);
 }
 
 /* ---- one step -------------------------------------------------------------------------------------- */
@@ -205,11 +203,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     if (report.loss < trainer->state.best_eval_loss) {
         trainer->state.best_eval_loss = report.loss;
     }
-    struct ox_metrics_last last;
-    ox_metrics_last(trainer->reports.metrics, &last);
-    if (last.eval_step != report.step) { /* a resumed run that had finished has the line already */
-        ox_trainer_report_eval(trainer, &report);
-    }
+    ox_trainer_report_eval(trainer, &report);
     if (trainer->hooks->eval != NULL) {
         trainer->hooks->eval(trainer->hooks->context, &report);
     }
@@ -222,24 +216,39 @@ static bool due(uint64_t step, uint64_t every) {
     return every > 0 && step % every == 0;
 }
 
-/* Does what a process that ended right after a step left out: its evaluation, its checkpoint. */
-static enum ox_status catch_up(struct ox_trainer *trainer) {
+/* What a process left out that ended right after a step. */
+struct left_out {
+    bool evaluates, saves;
+};
+
+/* Finds it in the folder of the run; a new folder has nothing to make up for. */
+static enum ox_status find_left_out(const struct ox_trainer *trainer, struct left_out *out) {
     const uint64_t step = trainer->state.step;
+    char name[64], path[OX_PATH_BYTES];
     struct ox_metrics_last last;
+    *out = (struct left_out){false, false};
+    if (!ox_trainer_leads(trainer)) {
+        return OX_OK;
+    }
     ox_metrics_last(trainer->reports.metrics, &last);
     if (step == 0 || step == trainer->max_steps || last.step != step) {
-        return OX_OK; /* a new folder has nothing to make up for */
+        return OX_OK;
     }
-    if (due(step, trainer->config.eval_steps) && last.eval_step != step) {
-        const enum ox_status status = evaluate(trainer);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    char name[64], path[OX_PATH_BYTES];
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
     const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
-    if (status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path)) {
+    out->evaluates = due(step, trainer->config.eval_steps) && last.eval_step != step;
+    out->saves = status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path);
+    return status;
+}
+
+static enum ox_status catch_up(struct ox_trainer *trainer) {
+    struct left_out left_out;
+    enum ox_status status = find_left_out(trainer, &left_out);
+    OX_TRY(status, ox_team_share(trainer->team, &left_out, sizeof left_out, "what was left out"));
+    if (status == OX_OK && left_out.evaluates) {
+        status = evaluate(trainer);
+    }
+    if (status == OX_OK && left_out.saves) {
         ox_trainer_save_or_warn(trainer);
     }
     return status;
@@ -295,18 +304,19 @@ static enum ox_status evaluate_or_roll_back(struct ox_trainer *trainer) {
 
 /* What is due after a step. */
 struct owed {
-    struct asked asked;
+    struct ox_asked asked;
     bool last, evaluates, saves_now, saves_behind;
 };
 
-static struct owed look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
+static enum ox_status look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_seen, struct owed *out) {
     const struct ox_config *const config = &trainer->config;
     const uint64_t step = trainer->state.step;
-    struct owed owed = {.asked = look_outside(trainer, saves_seen), .last = step == trainer->max_steps};
-    owed.evaluates = due(step, config->eval_steps) && !owed.last && trainer->input.eval != NULL;
-    owed.saves_now = owed.asked.save && !owed.last;
-    owed.saves_behind = due(step, config->save_steps) && !owed.last && !owed.saves_now;
-    return owed;
+    *out = (struct owed){.last = step == trainer->max_steps};
+    const enum ox_status status = look_outside(trainer, saves_seen, &out->asked);
+    out->evaluates = due(step, config->eval_steps) && !out->last && trainer->input.eval != NULL;
+    out->saves_now = out->asked.save && !out->last;
+    out->saves_behind = due(step, config->save_steps) && !out->last && !out->saves_now;
+    return status;
 }
 
 static bool reads_planes(const struct ox_trainer *trainer, const struct owed *owed) {
@@ -338,7 +348,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = trainer->events->save;
     while (trainer->state.step < trainer->max_steps) {
-        if (trainer->events->stop != 0) {
+        if (trainer->events->stop != 0 && trainer->team == NULL) { /* several processes stop where they meet */
             return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
         enum ox_status status = take_step(trainer);
@@ -351,9 +361,13 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
         if (status != OX_OK) {
             return status;
         }
-        ox_trainer_save_poll(trainer);
-        const struct owed owed = look_at_step(trainer, &saves_seen);
+        struct owed owed;
         bool ends = false;
+        status = look_at_step(trainer, &saves_seen, &owed);
+        if (status != OX_OK) {
+            return status;
+        }
+        ox_trainer_save_poll(trainer);
         *ended_by = owed.asked.stop;
         status = after_step(trainer, &owed, &ends);
         if (status != OX_OK || ends) {
@@ -378,26 +392,40 @@ static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     return complete && status == OX_OK ? evaluate(trainer) : status;
 }
 
-enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
-                              const struct ox_trainer_hooks *hooks, int *ended_by) {
-    trainer->events = events;
-    trainer->hooks = hooks;
-    *ended_by = 0;
-    enum ox_status status = ox_trainer_start(trainer);
-    if (status == OX_E_ABORTED && events->stop != 0) {
-        *ended_by = events->stop;
-        return OX_OK; /* stopped while weights were loaded, so there is nothing to save */
-    }
-    if (status != OX_OK) {
+/* Starts the run; *stop is the signal that stopped it while weights were loaded, so that there is nothing to save. */
+static enum ox_status start(struct ox_trainer *trainer, int *stop) {
+    const enum ox_status status = ox_trainer_start(trainer);
+    ox_team_abort(trainer->team, status); /* processes begin alike or not at all */
+    *stop = trainer->events->stop != 0 ? trainer->events->stop : SIGTERM; /* or that of another process */
+    if (status != OX_E_ABORTED || (trainer->events->stop == 0 && trainer->team == NULL)) {
+        *stop = 0;
         return status;
     }
-    status = run_on(trainer, ended_by);
-    if (status == OX_E_ABORTED && events->stop != 0) {
-        *ended_by = events->stop;
+    return OX_OK;
+}
+
+/* Runs a started run to its end, and saves it. */
+static enum ox_status run_and_save(struct ox_trainer *trainer, int *ended_by) {
+    enum ox_status status = run_on(trainer, ended_by);
+    int stop = trainer->events->stop;
+    if (status == OX_E_ABORTED && ox_trainer_agree_stop(trainer, &stop) == OX_OK && stop != 0) {
+        *ended_by = stop;
         status = is_kept(trainer) ? OX_OK : finish_update(trainer);
     }
     if (status != OX_OK) {
         return ox_trainer_save_and_fail(trainer, status);
     }
     return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
+}
+
+enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
+                              const struct ox_trainer_hooks *hooks, int *ended_by) {
+    trainer->events = events;
+    trainer->hooks = hooks;
+    enum ox_status status = start(trainer, ended_by);
+    if (status == OX_OK && *ended_by == 0) {
+        status = run_and_save(trainer, ended_by);
+        ox_team_abort(trainer->team, status);
+    }
+    return status;
 }

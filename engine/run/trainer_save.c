@@ -65,7 +65,8 @@ static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
 }
 
 void ox_trainer_save_poll(struct ox_trainer *trainer) {
-    if (trainer->saving.tee != NULL && ox_checkpoint_tee_ready(trainer->saving.tee)) {
+    const bool alone = trainer->team == NULL;
+    if (trainer->saving.tee != NULL && (alone ? ox_checkpoint_tee_ready(trainer->saving.tee) : trainer->saving.ready)) {
         close_tee(trainer, ox_clock_ns());
     }
 }
@@ -156,6 +157,10 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
 enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
+    if (trainer->team != NULL) { /* the others may not know yet, and cannot save without this process */
+        ox_team_abort(trainer->team, failure);
+        trainer->is_torn = true;
+    }
     if (trainer->stepped) {
         ox_trainer_persist(trainer);
     }

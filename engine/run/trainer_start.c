@@ -89,13 +89,13 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
 
 static enum ox_status check_drives(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
-        if (!ox_path_is_folder(trainer->drives.folders[i])) {
-            return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive",
-                           trainer->drives.folders[i]);
+        const char *const folder = trainer->config.nvme[i].path;
+        if (!ox_path_is_folder(folder)) {
+            return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive", folder);
         }
-        if (access(trainer->drives.folders[i], W_OK | X_OK) != 0) {
+        if (access(folder, W_OK | X_OK) != 0) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: this user may not write there; change its owner or give another "
-                           "folder", trainer->drives.folders[i]);
+                           "folder", folder);
         }
         const enum ox_status status = ox_run_check_beside_model(trainer, "--nvme", trainer->drives.folders[i]);
         if (status != OX_OK) {
@@ -149,15 +149,26 @@ static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoin
 }
 
 static enum ox_status create_store(struct ox_trainer *trainer) {
+    enum ox_status status = OX_OK;
     if (trainer->config.nvme_count == 0) {
         return OX_OK;
     }
-    return ox_engine_store_create(trainer->engine, trainer->state.run_id);
+    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+        status = ox_folder_make(trainer->drives.folders[i]);
+    }
+    status = ox_trainer_settle(trainer, status, "the folders of the stores");
+    OX_TRY(status, ox_engine_store_create(trainer->engine, trainer->state.run_id));
+    trainer->made_store = status == OX_OK;
+    return status;
+}
+
+static enum ox_status check_room(const struct ox_trainer *trainer) {
+    return ox_trainer_leads(trainer) ? ox_trainer_check_room(trainer) : OX_OK;
 }
 
 static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
-    if (ox_run_exists(folder)) {
+    if (ox_trainer_leads(trainer) && ox_run_exists(folder)) {
         return ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with it, or "
                        "--overwrite-output-dir to start over", folder);
     }
@@ -172,7 +183,7 @@ enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
     enum ox_status status = check_drives(trainer);
-    OX_TRY(status, check_output(trainer));
+    OX_TRY(status, ox_trainer_leads(trainer) ? check_output(trainer) : OX_OK);
     return status == OX_OK && fresh ? refuse_existing(trainer) : status;
 }
 
@@ -183,11 +194,15 @@ static enum ox_status clear_run(const struct ox_trainer *trainer) {
     if (status == OX_OK && ox_run_has_store(trainer)) {
         status = ox_store_remove(trainer->drives.folders, config->nvme_count);
     }
-    return status == OX_OK ? ox_run_clear(config->output_dir) : status;
+    return status == OX_OK && ox_trainer_leads(trainer) ? ox_run_clear(config->output_dir) : status;
 }
 
-/* Makes the folder if it does not exist, and locks it. */
+/* Makes the folder if it does not exist, and locks it. With several processes the first one does. */
 static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
+    *made = false;
+    if (!ox_trainer_leads(trainer)) {
+        return OX_OK;
+    }
     *made = !ox_path_is_folder(trainer->config.output_dir);
     enum ox_status status = ox_folder_make(trainer->config.output_dir);
     OX_TRY(status, ox_run_lock(trainer));
@@ -203,9 +218,8 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
 static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
-    const bool made_store = trainer->engine != NULL && ox_engine_store(trainer->engine) != NULL;
     ox_engine_close(&trainer->engine);
-    if (made_store && ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
+    if (trainer->made_store && ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s", ox_error_text());
     }
     if (made_folder && rmdir(trainer->config.output_dir) != 0) {
@@ -216,8 +230,11 @@ static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, e
 
 static enum ox_status draw_run(struct ox_trainer *trainer) {
     struct ox_run_identity *const identity = &trainer->identity;
-    enum ox_status status = ox_run_draw(identity->run_id, 2);
-    OX_TRY(status, ox_run_draw(&identity->branch, 1));
+    uint64_t words[3] = {0};
+    enum ox_status status = ox_run_draw(words, 3);
+    OX_TRY(status, ox_team_share(trainer->team, words, sizeof words, "the identity of the run"));
+    memcpy(identity->run_id, words, sizeof identity->run_id);
+    identity->branch = words[2];
     return status;
 }
 
@@ -238,7 +255,7 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
     record_clock(trainer);
     trainer->identity.holds_whole = trainer->input.holds_whole;
-    return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
+    return ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
 }
 
 /* Writes the first run.json, with which the run exists. If that fails after the file is in place, because its folder
@@ -248,7 +265,7 @@ static enum ox_status write_first_identity(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         ox_run_forget_identity(trainer->config.output_dir);
     }
-    return status;
+    return ox_trainer_settle(trainer, status, "the identity of the run");
 }
 
 static enum ox_status start_fresh(struct ox_trainer *trainer) {
@@ -266,7 +283,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
         take_identity(trainer);
         status = create_store(trainer);
     }
-    OX_TRY(status, ox_trainer_check_room(trainer)); /* an earlier run is deleted by now, and the store has its room */
+    OX_TRY(status, check_room(trainer)); /* an earlier run is deleted by now, and the store has its room */
     OX_TRY(status, load_all(trainer, NULL));
     OX_TRY(status, write_first_identity(trainer));
     return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
@@ -312,11 +329,13 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
 /* Resumes from the store, if it belongs to this branch of the run and is not older than the branch's newest checkpoint.
  * Else *resumed stays false. */
 static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min, bool *resumed) {
-    if (!ox_run_has_store(trainer)) {
-        return OX_OK;
-    }
     const struct ox_run_identity *const identity = &trainer->identity;
-    const enum ox_status status = ox_engine_store_open(trainer->engine, identity->run_id);
+    bool any = false;
+    enum ox_status status = ox_trainer_any(trainer, ox_run_has_store(trainer), "whether there are stores", &any);
+    if (status != OX_OK || !any) {
+        return status;
+    }
+    status = ox_engine_store_open(trainer->engine, identity->run_id);
     if (status == OX_E_CORRUPT) {
         ox_log(OX_LOG_WARN, "the store is not used: %s", ox_error_text());
         return OX_OK;
@@ -356,19 +375,22 @@ static enum ox_status reopen_engine(struct ox_trainer *trainer) {
 
 static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *path) {
     struct ox_run_state found = {0};
-    enum ox_status status = ox_checkpoint_verify(path);
+    enum ox_status status = ox_trainer_leads(trainer) ? ox_checkpoint_verify(path) : OX_OK;
+    status = ox_trainer_settle(trainer, status, "the checkpoint");
     OX_TRY(status, ox_checkpoint_read_state(path, &found));
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
 
 /* Creates the store again and loads a checkpoint into it, after read_checkpoint. */
 static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *path) {
-    enum ox_status status = OX_OK;
+    const bool has_store = ox_run_has_store(trainer);
+    bool any = false;
+    enum ox_status status = ox_trainer_any(trainer, has_store, "whether there are stores", &any);
     take_identity(trainer);
-    if (ox_run_has_store(trainer)) {
+    if (status == OX_OK && any) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
-        OX_TRY(status, ox_store_remove(trainer->drives.folders, trainer->config.nvme_count));
+        OX_TRY(status, has_store ? ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) : OX_OK);
     }
     OX_TRY(status, create_store(trainer));
     OX_TRY(status, load_all(trainer, path));
@@ -399,7 +421,8 @@ static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
 static enum ox_status open_run(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
     bool made = false;
-    const enum ox_status status = claim_folder(trainer, &made);
+    const enum ox_status status =
+        ox_trainer_settle(trainer, claim_folder(trainer, &made), "the claim of the run's folder");
     return status == OX_OK ? ox_run_read_identity(folder, &trainer->identity) : status;
 }
 
@@ -408,6 +431,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     bool resumed = false;
     enum ox_status status = open_run(trainer);
     OX_TRY(status, ox_run_check_drives_given(trainer));
+    status = ox_trainer_settle(trainer, status, "the drives of the run");
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
     OX_TRY(status, resume_store(trainer, newest_step, &resumed));
     snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
@@ -423,7 +447,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
         OX_TRY(status, load_checkpoint(trainer, path));
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) | record_clock(trainer));
-    if (changed) {
+    if (changed && ox_trainer_leads(trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
     }
     return status;
@@ -449,7 +473,7 @@ static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, c
 /* Turns an existing run to the new branch, before anything of the old branch is given up. */
 static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
     enum ox_status status = write_identity(trainer);
-    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
+    if (status == OX_OK && ox_trainer_leads(trainer) && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         status = ox_checkpoint_make_latest(trainer->config.output_dir, path);
     }
     return status;
@@ -459,6 +483,7 @@ static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path,
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = fresh ? draw_run(trainer) : ox_run_read_identity(trainer->config.output_dir, identity);
     OX_TRY(status, ox_run_draw(&identity->branch, 1));
+    OX_TRY(status, ox_team_share(trainer->team, &identity->branch, sizeof identity->branch, "the branch of the run"));
     if (status == OX_OK && !trainer->config.overwrite_output_dir) {
         status = ox_run_check_stores(trainer);
     }
@@ -481,8 +506,9 @@ static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
     if (status != OX_OK) {
         return status;
     }
-    const bool fresh = !ox_run_exists(trainer->config.output_dir);
-    status = begin_branch(trainer, path, fresh);
+    bool fresh = !ox_run_exists(trainer->config.output_dir);
+    status = ox_team_share(trainer->team, &fresh, sizeof fresh, "whether the folder holds a run");
+    OX_TRY(status, begin_branch(trainer, path, fresh));
     return status == OX_OK || !fresh ? status : undo_start(trainer, made, status);
 }
 
@@ -491,6 +517,9 @@ static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
 static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     char path[OX_PATH_BYTES];
     char *plan = NULL;
+    if (!ox_trainer_leads(trainer)) {
+        return OX_OK;
+    }
     enum ox_status status = ox_trainer_record_options(trainer);
     OX_TRY(status, ox_trainer_plan_text(trainer, true, &plan));
     OX_TRY(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
@@ -538,7 +567,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
             status = refuse_existing(trainer);
         }
-        OX_TRY(status, ox_trainer_open_data(trainer));
+        OX_TRY(status, ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data"));
         if (status != OX_OK) {
             return status;
         }
@@ -574,25 +603,36 @@ static void announce_choices(const struct ox_trainer *trainer) {
     }
 }
 
+static enum ox_status make_foreign_rows(struct ox_trainer *trainer) {
+    const size_t tokens = (size_t)trainer->engine_config.batch * trainer->engine_config.seq;
+    trainer->foreign_rows = trainer->team == NULL ? NULL : calloc(3 * tokens, sizeof *trainer->foreign_rows);
+    return trainer->team == NULL || trainer->foreign_rows != NULL ? OX_OK
+                                                                  : ox_fail(OX_E_NOMEM, "no memory for a micro-batch");
+}
+
 enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     char origin[OX_PATH_BYTES];
     snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
     const char *const resume = trainer->config.resume_from_checkpoint;
     enum ox_status status = trainer->input.data_count > 0 ? tell_plan(trainer) : OX_OK;
     if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
-        status = ox_trainer_check_room(trainer); /* before texts are tokenized */
+        status = check_room(trainer); /* before texts are tokenized */
     }
     OX_TRY(status, prepare_data(trainer));
+    OX_TRY(status, ox_trainer_compare(trainer));
     OX_TRY(status, ox_trainer_check_wear(trainer));
     OX_TRY(status, ox_trainer_check_trace(trainer));
     if (status == OX_OK) {
         trainer->engine_config.stop = &trainer->events->stop;
+        status = make_foreign_rows(trainer);
+    }
+    if (status == OX_OK) {
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
     }
     OX_TRY(status, resume[0] == '\0'                ? start_fresh(trainer)
                    : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
     if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
-        status = ox_trainer_check_room(trainer);
+        status = check_room(trainer);
     }
     if (status == OX_OK) {
         announce_drives(trainer);
@@ -600,9 +640,10 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = write_descriptions(trainer);
     }
     OX_TRY(status, ox_trainer_open_reports(trainer));
-    if (status == OX_OK && trainer->state.step > 0) {
+    if (status == OX_OK && trainer->state.step > 0 && ox_trainer_leads(trainer)) {
         restore_line(trainer);
     }
+    OX_TRY(status, ox_team_share(trainer->team, &trainer->state, sizeof trainer->state, "the state of the run"));
     if (status == OX_OK) {
         announce_choices(trainer);
     }

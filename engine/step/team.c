@@ -12,6 +12,8 @@
 
 enum { WARN_MS = 60 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
 
+_Static_assert((int)OX_TEAM_MAX == (int)OX_COMM_RANKS_MAX, "each process has at least a rank");
+
 struct ox_team {
     struct ox_comm *comm;
     uint32_t per_machine, idx_on_machine;

@@ -22,6 +22,8 @@ extern "C" {
 /* Threads that agree at the same time: that of the run, and the one that completes a checkpoint behind it. */
 enum ox_team_channel { OX_TEAM_RUN, OX_TEAM_SAVE, OX_TEAM_CHANNEL_COUNT };
 
+enum { OX_TEAM_MAX = 64 };
+
 struct ox_team;
 
 /* Opens the team of the processes that an MPI launcher has started; *out is NULL if it is one process. A call waits as

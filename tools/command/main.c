@@ -52,6 +52,7 @@ static const struct ox_command commands[] = {
 
 /* Which process of how many this is; alone until a launcher is found. */
 static struct ox_launch launch = {.count = 1};
+static bool trains; /* processes that train together tell the first one why they fail, and it says so */
 
 /* Prints one line without control characters, whatever a file name or a library put into the text. `names` says which
  * process it comes from, if there are several. */
@@ -122,14 +123,6 @@ static enum ox_status find_processes(const struct ox_command *command) {
     return status;
 }
 
-/* Refuses what a run of several processes cannot do yet. */
-static enum ox_status check_processes(const struct ox_command *command) {
-    return launch.count == 1 || command->mask != OX_CMD_TRAIN
-               ? OX_OK
-               : ox_fail(OX_E_CONFIG, "%s has started %u processes, which do not train together yet; start one",
-                         launch.launcher, launch.count);
-}
-
 static int run_command(const struct ox_command *command, int argc, char **argv) {
     if (ox_args_want_help(argc, argv)) {
         ox_help_print_command(stdout, command);
@@ -142,7 +135,8 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
     }
-    OX_TRY(status, check_processes(command));
+    config.processes = launch.count;
+    trains = command->mask == OX_CMD_TRAIN;
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
         status = read_clock(&config.clock_s);
     }
@@ -192,7 +186,9 @@ int ox_cmd_exit(enum ox_status status) {
     if (status == OX_OK) {
         return OX_EXIT_OK;
     }
-    print_line("offload: ", true, ox_error_text());
+    if (launch.idx == 0 || !trains || status == OX_E_COMM) {
+        print_line("offload: ", true, ox_error_text());
+    }
     return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
 }
 

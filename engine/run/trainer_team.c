@@ -1,0 +1,188 @@
+/* What the processes of a run decide alike: they compare what they were started with, take the first one's view of the
+ * machine and of the clock, and do what is asked of any of them. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool ox_trainer_leads(const struct ox_trainer *trainer) {
+    return ox_team_leads(trainer->team);
+}
+
+enum ox_status ox_trainer_settle(const struct ox_trainer *trainer, enum ox_status status, const char *what) {
+    ox_team_abort(trainer->team, status);
+    return status == OX_OK ? ox_team_agree(trainer->team, OX_TEAM_RUN, OX_OK, what) : status;
+}
+
+enum ox_status ox_trainer_any(const struct ox_trainer *trainer, bool mine, const char *what, bool *out) {
+    bool all[OX_TEAM_MAX] = {false};
+    const enum ox_status status = ox_team_gather(trainer->team, &mine, sizeof mine, all, what);
+    *out = false;
+    for (uint32_t i = 0; i < ox_team_count(trainer->team); i++) {
+        *out = *out || all[i];
+    }
+    return status;
+}
+
+/* ---- what processes are started with -------------------------------------------------------------------- */
+
+/* Whether each process may have its own. */
+static bool is_own(const char *line) {
+    static const char *const names[] = {"quiet:", "profile:"};
+    bool own = false;
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        own = own || strncmp(line, names[i], strlen(names[i])) == 0;
+    }
+    return own;
+}
+
+/* Where the lines of two processes' options differ, as "--seed 1" of this one; "" if they do not. */
+static void find_difference(const char *mine, const char *other, char *text, size_t text_bytes) {
+    text[0] = '\0';
+    while (*mine != '\0' || *other != '\0') {
+        const size_t bytes = strcspn(mine, "\n"), other_bytes = strcspn(other, "\n");
+        if (!is_own(mine) && (bytes != other_bytes || memcmp(mine, other, bytes) != 0)) {
+            snprintf(text, text_bytes, "%.*s", (int)ox_min_u64(bytes, 100), mine);
+            return;
+        }
+        mine += bytes + (mine[bytes] == '\n');
+        other += other_bytes + (other[other_bytes] == '\n');
+    }
+}
+
+enum { OPTIONS_BYTES = 32 << 10 };
+
+/* Refuses a process with other options, and names the first. */
+static enum ox_status compare_options(struct ox_trainer *trainer) {
+    struct ox_team *const team = trainer->team;
+    char *yaml = NULL, *const all = calloc(ox_team_count(team), OPTIONS_BYTES), *const mine = calloc(1, OPTIONS_BYTES);
+    enum ox_status status = all != NULL && mine != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory to compare options");
+    OX_TRY(status, ox_config_to_yaml(&trainer->config, OX_CMD_TRAIN, &yaml));
+    if (status == OX_OK) {
+        snprintf(mine, OPTIONS_BYTES, "%s", yaml);
+        status = ox_team_gather(team, mine, OPTIONS_BYTES, all, "the options of all processes");
+    }
+    for (uint32_t i = 1; i < ox_team_count(team) && status == OX_OK; i++) {
+        char mine_line[128], first_line[128];
+        find_difference(all + (size_t)i * OPTIONS_BYTES, all, mine_line, sizeof mine_line);
+        find_difference(all, all + (size_t)i * OPTIONS_BYTES, first_line, sizeof first_line);
+        if (strcmp(mine_line, first_line) != 0) {
+            status = ox_fail(OX_E_CONFIG, "process %u was started with \"%s\" and process 0 with \"%s\"; start all "
+                             "processes with the same options", i, mine_line, first_line);
+        }
+    }
+    free(yaml);
+    free(mine);
+    free(all);
+    return status;
+}
+
+enum ox_status ox_trainer_join(struct ox_trainer *trainer) {
+    const uint32_t expected = (uint32_t)ox_max_u64(trainer->config.processes, 1);
+    if (expected == 1 || trainer->config.plan_only || trainer->config.dry_run) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_team_open(&trainer->team);
+    if (status == OX_OK && ox_team_count(trainer->team) != expected) {
+        status = ox_fail(OX_E_CONFIG, "the launcher says that it has started %u processes, and MPI knows of %u; start "
+                         "them with mpirun, or with srun --mpi=pmix", expected, ox_team_count(trainer->team));
+    }
+    OX_TRY(status, compare_options(trainer));
+    OX_TRY(status, ox_team_share(trainer->team, &trainer->config.clock_s, sizeof trainer->config.clock_s, "the date"));
+    return status;
+}
+
+/* What must be equal where a run begins; the options already are. */
+struct facts {
+    uint64_t data, numerics, plan, max_steps;
+};
+
+/* Hash of all that a plan's tasks follow from. */
+static uint64_t plan_hash(const struct ox_engine_plan *plan) {
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < ox_plan_rank_count(&plan->input); i++) {
+        const struct ox_plan *const train = ox_engine_plan_at(plan, i)->train;
+        const uint64_t words[] = {hash, train->task_count, train->peak_bytes[OX_TIER_DEVICE],
+                                  train->peak_bytes[OX_TIER_HOST], train->peak_bytes[OX_TIER_NVME], train->spool_count};
+        hash = ox_hash_seed(words, sizeof words / sizeof *words);
+    }
+    return hash;
+}
+
+enum ox_status ox_trainer_compare(const struct ox_trainer *trainer) {
+    struct ox_team *const team = trainer->team;
+    struct facts all[OX_TEAM_MAX];
+    if (team == NULL) {
+        return OX_OK;
+    }
+    const struct facts mine = {.data = trainer->state.data_fingerprint, .numerics = trainer->state.numerics_hash,
+                               .plan = plan_hash(trainer->plan), .max_steps = trainer->max_steps};
+    enum ox_status status = ox_team_gather(team, &mine, sizeof mine, all, "what all processes begin with");
+    for (uint32_t i = 1; i < ox_team_count(team) && status == OX_OK; i++) {
+        const char *const what = all[i].data != all[0].data           ? "data"
+                                 : all[i].numerics != all[0].numerics ? "model or version"
+                                 : all[i].max_steps != all[0].max_steps ? "number of steps"
+                                 : all[i].plan != all[0].plan           ? "plan" : NULL;
+        if (what != NULL) {
+            status = ox_fail(OX_E_CONFIG, "process %u has another %s than process 0; give all processes the same "
+                             "files", i, what);
+        }
+    }
+    return status;
+}
+
+/* ---- what the first one decides ------------------------------------------------------------------------- */
+
+enum ox_status ox_trainer_in_turn(struct ox_trainer *trainer, enum ox_status (*fn)(struct ox_trainer *),
+                                  const char *what) {
+    enum ox_status status = ox_trainer_leads(trainer) ? fn(trainer) : OX_OK;
+    if (trainer->team == NULL) {
+        return status;
+    }
+    status = ox_trainer_settle(trainer, status, what);
+    return status == OX_OK && !ox_trainer_leads(trainer) ? fn(trainer) : status;
+}
+
+enum ox_status ox_trainer_share_machine(struct ox_trainer *trainer) {
+    return ox_team_share(trainer->team, &trainer->machine, sizeof trainer->machine, "the machine");
+}
+
+/* ---- what is asked of any of them ------------------------------------------------------------------------ */
+
+enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_asked *asked) {
+    struct ox_team *const team = trainer->team;
+    struct {
+        struct ox_asked asked;
+        uint64_t persist_steps;
+        bool tee_ready;
+    } mine = {.asked = *asked, .persist_steps = trainer->persist.steps}, all[OX_TEAM_MAX];
+    if (team == NULL) {
+        return OX_OK;
+    }
+    mine.tee_ready = trainer->saving.tee != NULL && ox_checkpoint_tee_ready(trainer->saving.tee);
+    const enum ox_status status = ox_team_gather(team, &mine, sizeof mine, all, "what is due after a step");
+    for (uint32_t i = 0; i < ox_team_count(team) && status == OX_OK; i++) {
+        asked->save = asked->save || all[i].asked.save;
+        asked->finish = asked->finish || all[i].asked.finish;
+        asked->stop = asked->stop != 0 ? asked->stop : all[i].asked.stop;
+    }
+    if (status == OX_OK) {
+        trainer->persist.steps = all[0].persist_steps;
+        trainer->saving.ready = all[0].tee_ready;
+    }
+    return status;
+}
+
+enum ox_status ox_trainer_agree_stop(const struct ox_trainer *trainer, int *stop) {
+    int all[OX_TEAM_MAX] = {0};
+    const enum ox_status status = ox_team_gather(trainer->team, stop, sizeof *stop, all, "a request to stop");
+    for (uint32_t i = 0; i < ox_team_count(trainer->team) && status == OX_OK; i++) {
+        *stop = *stop != 0 ? *stop : all[i];
+    }
+    return status;
+}
