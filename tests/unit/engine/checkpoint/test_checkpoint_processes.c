@@ -115,6 +115,15 @@ static enum ox_status close_tee(struct ox_checkpoint_tee **tee) {
     return status;
 }
 
+/* All processes learn at the same call that the tee is ready. */
+static void await_ready(const struct member *member, struct ox_checkpoint_tee *tee) {
+    uint32_t call_count = 1;
+    while (!ox_checkpoint_tee_ready(tee)) {
+        call_count++;
+    }
+    CHECK(is_same_everywhere(member, call_count));
+}
+
 /* Shows the chunks of this process's ranks, all but the last `left` of each unit. */
 static void show(struct member *member, uint32_t left) {
     const uint32_t seats = member->example->ranks / member->example->processes;
@@ -196,8 +205,7 @@ static void run_same(struct ox_team *team, void *arg) {
     if (!example->store) {
         CHECK(close_tee(&tee) == OX_E_ABORTED); /* nothing streams without a store */
     } else {
-        while (!ox_checkpoint_tee_ready(tee)) {
-        }
+        await_ready(&member, tee);
         REQUIRE_OK(close_tee(&tee));
         check_same(&member, "teed", "alone-1", 1);
     }
@@ -411,11 +419,28 @@ static void run_given_up(struct ox_team *team, void *arg) {
     if (ox_team_idx(team) == 0) {
         show(&member, 0);
     }
-    while (!ox_checkpoint_tee_ready(tee)) {
-    }
+    await_ready(&member, tee);
     CHECK(close_tee(&tee) == OX_E_IO && strstr(ox_error_text(), "faulty/checkpoint-2.tmp") != NULL);
     meet(&member);
     CHECK(calls_seen->hits == 1 && is_clean());
+    calls_arm(false);
+    harness_close(&member.harness);
+}
+
+/* A process that does not reach the folder, because it is on another machine, is told so. */
+static void run_not_shared(struct ox_team *team, void *arg) {
+    struct member member;
+    open_member(arg, team, &member);
+    if (ox_team_leads(team)) {
+        victim = 1;
+        calls_set(&(struct call_rule){.call = CALL_OPEN, .fault = CALL_FAILS, .error = ENOENT});
+        calls_arm(true);
+    }
+    meet(&member);
+    CHECK(save(&member, test_path("faulty"), 4) == OX_E_CONFIG && calls_seen->hits == 1);
+    CHECK(strstr(ox_error_text(), "to a folder that all processes reach: /") != NULL);
+    meet(&member);
+    CHECK(!ox_path_exists(test_path("faulty/checkpoint-4.tmp")));
     calls_arm(false);
     harness_close(&member.harness);
 }
@@ -440,6 +465,7 @@ static void test_given_up(void) {
     calls_options.picks = picks;
     processes_run(2, run_given_up, &example);
     processes_run(2, run_load_fault, &example);
+    processes_run(2, run_not_shared, &example);
     processes_run(2, run_aborted, &example);
     calls_options.picks = NULL;
 }
