@@ -229,9 +229,24 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* For --ranks auto on a machine that is not here: as many as its profile has GPUs. */
+static void count_elsewhere(struct ox_trainer *trainer) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint64_t groups = trainer->config.sum_groups;
+    if (engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes == 0 && !trainer->input.eval_alone) {
+        const uint64_t gpus = ox_min_u64(ox_max_u64(trainer->machine.gpu.count, 1), OX_RANKS_MAX);
+        engine->ranks = (uint32_t)ox_min_u64(gpus, groups > 0 ? groups : engine->micro_batches);
+        engine->sum_groups = groups_of(trainer, engine->ranks);
+    }
+}
+
 enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const bool is_auto = strcmp(trainer->config.ranks, "auto") == 0 && engine->ranks > 1 && trainer->team == NULL;
+    const bool any_count = strcmp(trainer->config.ranks, "auto") == 0 && trainer->team == NULL;
+    if (any_count) {
+        count_elsewhere(trainer);
+    }
+    const bool is_auto = any_count && engine->ranks > 1;
     const enum ox_status status = is_auto ? choose_count(trainer) : OX_OK;
     if (status != OX_OK) {
         return status;

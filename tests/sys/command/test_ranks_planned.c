@@ -115,9 +115,56 @@ static void test_refusal(void) {
     }
 }
 
+/* --ranks auto counts the GPUs of a profile of another machine, and takes fewer where more gain nothing. */
+static void test_auto(void) {
+    static const struct {
+        int count;
+        double drive_rate; /* 0: as it is */
+        const char *words;
+        uint32_t ranks;
+    } cases[] = {
+        {0, 0, "--sharding full_shard", 1}, {4, 0, "--sharding full_shard", 4}, {3, 0, "--sharding full_shard", 3},
+        {4, 0, "--sharding full_shard --sum-groups 2", 2}, {64, 0, "--sharding full_shard --global-batch-size 5", 5},
+        {4, 1e8, "--sharding full_shard --state-tier nvme --nvme drive:200GiB --persist-steps 1", 1},
+    };
+    json_t *const profile = json_load_file("docs/profiles/rtx4090-4-drives.json", 0, NULL);
+    CHECK(profile != NULL);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *const machine = json_deep_copy(profile), *drive = NULL;
+        size_t idx = 0;
+        if (cases[i].count > 0) {
+            json_object_set_new(json_object_get(machine, "gpu"), "count", json_integer(cases[i].count));
+        }
+        json_array_foreach(json_object_get(machine, "drives"), idx, drive) {
+            if (cases[i].drive_rate > 0) {
+                json_object_set_new(drive, "read_bytes_per_second", json_real(cases[i].drive_rate));
+                json_object_set_new(drive, "write_bytes_per_second", json_real(cases[i].drive_rate));
+                json_object_set_new(drive, "mix_bytes_per_second", json_real(cases[i].drive_rate));
+            }
+        }
+        char *const text = json_dumps(machine, 0);
+        char more[1200];
+        snprintf(more, sizeof more, "--host-mem 400GiB --profile %s --max-seq-length 4096 --ranks auto --format json %s%s",
+                 files_write_text("machine.json", text), cases[i].words,
+                 strstr(cases[i].words, "--global") != NULL ? "" : " --global-batch-size 32");
+        json_t *const json = plan("", more);
+        const json_t *const several = json_object_get(json, "ranks");
+        const uint32_t ranks = several == NULL ? 1 : (uint32_t)number(several, "count");
+        if (ranks != cases[i].ranks) {
+            printf("%d GPUs, %s: %u ranks, expected %u\n", cases[i].count, cases[i].words, ranks, cases[i].ranks);
+            test_failure_count++;
+        }
+        free(text);
+        json_decref(json);
+        json_decref(machine);
+    }
+    json_decref(profile);
+}
+
 int main(void) {
     config_path = files_write_text("8b.json", config_text);
     test_gain();
+    test_auto();
     test_choice();
     test_no_gain();
     test_refusal();
