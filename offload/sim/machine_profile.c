@@ -88,6 +88,14 @@ static const struct field drive_fields[] = {
     {0},
 };
 
+static const struct field comm_fields[] = {
+    {"ranks", offsetof(struct ox_machine_comm, ranks), COUNT, false, 0},
+    {"gather_bytes_per_second", offsetof(struct ox_machine_comm, gather_rate), RATE, false, 0},
+    {"exchange_bytes_per_second", offsetof(struct ox_machine_comm, exchange_rate), RATE, false, 0},
+    {"meet_seconds", offsetof(struct ox_machine_comm, meet_seconds), SECONDS, false, 0},
+    {0},
+};
+
 static const struct field top_fields[] = {
     {"name", offsetof(struct ox_machine, name), TEXT, false, OX_MACHINE_NAME_BYTES},
     {"source", offsetof(struct ox_machine, source), TEXT, false, OX_MACHINE_SOURCE_BYTES},
@@ -97,14 +105,15 @@ static const struct field top_fields[] = {
 
 /* Keys of an object that are not in its table of fields. */
 static const char *const no_others[] = {NULL};
-static const char *const top_others[] = {"offload_profile", "gpu", "host", "drives", "sources", "measured", NULL};
+static const char *const top_others[] = {"offload_profile", "gpu", "host", "drives", "comm", "sources", "measured",
+                                         NULL};
 static const char *const host_others[] = {"adam", NULL};
 
 static const struct {
     const char *prefix;
     const struct field *fields;
 } objects[] = {{"", top_fields}, {"gpu.", gpu_fields}, {"host.adam.", adam_fields}, {"host.", host_fields},
-               {"drives.", drive_fields}};
+               {"drives.", drive_fields}, {"comm.", comm_fields}};
 
 static const struct field *find(const struct field *fields, const char *key) {
     for (; fields->key != NULL; fields++) {
@@ -241,22 +250,34 @@ static enum ox_status read_part(const char *where, const char *name, json_t *obj
     return read_object(place, object, fields, fields == host_fields ? host_others : no_others, out);
 }
 
-static enum ox_status read_drives(const char *where, json_t *list, struct ox_machine *out) {
+/* A list of the profile whose objects follow a table of keys. */
+struct list {
+    const char *key;
+    const struct field *fields;
+    uint32_t most;
+    size_t item_bytes;
+};
+static const struct list drive_list = {"drives", drive_fields, OX_MACHINE_DRIVES_MAX, sizeof(struct ox_machine_drive)};
+static const struct list comm_list = {"comm", comm_fields, OX_MACHINE_COMM_MAX, sizeof(struct ox_machine_comm)};
+
+static enum ox_status read_list(const char *where, const json_t *top, const struct list *list, void *items,
+                                uint32_t *count) {
     char text[OX_JSON_EXCERPT_BYTES];
-    if (!json_is_array(list)) {
-        return ox_fail(OX_E_CONFIG, "%s: \"drives\" must be a list of drives, which may be empty, but is %s", where,
-                       list == NULL ? "missing" : ox_json_excerpt(list, text));
+    const json_t *const given = json_object_get(top, list->key);
+    if (!json_is_array(given)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be a list of objects, which may be empty, but is %s", where,
+                       list->key, given == NULL ? "missing" : ox_json_excerpt(given, text));
     }
-    if (json_array_size(list) > OX_MACHINE_DRIVES_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: \"drives\" has %zu drives; at most %d are taken", where, json_array_size(list),
-                       OX_MACHINE_DRIVES_MAX);
+    if (json_array_size(given) > list->most) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" has %zu objects; at most %" PRIu32 " are taken", where, list->key,
+                       json_array_size(given), list->most);
     }
     enum ox_status status = OX_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == OX_OK; i++) {
+    for (*count = 0; *count < json_array_size(given) && status == OX_OK; (*count)++) {
         char name[32];
-        snprintf(name, sizeof name, "drives[%zu]", i);
-        status = read_part(where, name, json_array_get(list, i), drive_fields, &out->drives[i]);
-        out->drive_count++;
+        snprintf(name, sizeof name, "%s[%" PRIu32 "]", list->key, *count);
+        status = read_part(where, name, json_array_get(given, *count), list->fields,
+                           (unsigned char *)items + *count * list->item_bytes);
     }
     return status;
 }
@@ -299,6 +320,16 @@ static enum ox_status check_formats(const char *where, const struct ox_machine_a
     return ox_fail(OX_E_CONFIG, "%s: host.adam: not one format has a time; give \"f32_seconds_per_param\"", where);
 }
 
+static enum ox_status check_order(const char *where, const struct ox_machine *machine) {
+    for (uint32_t i = 1; i < machine->comm_count; i++) {
+        if (machine->comm[i].ranks <= machine->comm[i - 1].ranks) {
+            return ox_fail(OX_E_CONFIG, "%s: comm[%" PRIu32 "]: \"ranks\" must grow from object to object, but is %"
+                           PRIu32 " after %" PRIu32, where, i, machine->comm[i].ranks, machine->comm[i - 1].ranks);
+        }
+    }
+    return OX_OK;
+}
+
 static enum ox_status read_machine(const char *where, json_t *top, struct ox_machine *out) {
     uint64_t version = 0;
     memset(out, 0, sizeof *out);
@@ -316,7 +347,11 @@ static enum ox_status read_machine(const char *where, json_t *top, struct ox_mac
     OX_TRY(status, read_part(where, "host", host, host_fields, &out->host));
     OX_TRY(status, read_part(where, "host.adam", json_object_get(host, "adam"), adam_fields, &out->host.adam));
     OX_TRY(status, check_formats(where, &out->host.adam));
-    OX_TRY(status, read_drives(where, json_object_get(top, "drives"), out));
+    OX_TRY(status, read_list(where, top, &drive_list, out->drives, &out->drive_count));
+    if (status == OX_OK && json_object_get(top, comm_list.key) != NULL) {
+        status = read_list(where, top, &comm_list, out->comm, &out->comm_count);
+    }
+    OX_TRY(status, check_order(where, out));
     OX_TRY(status, check_sources(where, json_object_get(top, "sources")));
     return status;
 }
@@ -361,6 +396,16 @@ static enum ox_status check_object(const char *where, const char *name, const st
     return status;
 }
 
+static enum ox_status check_list(const char *where, const struct list *list, const void *items, uint32_t count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s[%" PRIu32 "]", list->key, i);
+        status = check_object(where, name, list->fields, (const unsigned char *)items + i * list->item_bytes);
+    }
+    return status;
+}
+
 enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine) {
     OX_ASSERT(machine->drive_count <= OX_MACHINE_DRIVES_MAX);
     enum ox_status status = check_object(where, "", top_fields, machine);
@@ -370,11 +415,9 @@ enum ox_status ox_machine_check(const char *where, const struct ox_machine *mach
     OX_TRY(status, check_object(where, "host", host_fields, &machine->host));
     OX_TRY(status, check_object(where, "host.adam", adam_fields, &machine->host.adam));
     OX_TRY(status, check_formats(where, &machine->host.adam));
-    for (uint32_t i = 0; i < machine->drive_count && status == OX_OK; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "drives[%" PRIu32 "]", i);
-        status = check_object(where, name, drive_fields, &machine->drives[i]);
-    }
+    OX_TRY(status, check_list(where, &drive_list, machine->drives, machine->drive_count));
+    OX_TRY(status, check_list(where, &comm_list, machine->comm, machine->comm_count));
+    OX_TRY(status, check_order(where, machine));
     return status;
 }
 
@@ -401,18 +444,27 @@ static int add_object(json_t *to, const char *key, const struct field *fields, c
     return (key == NULL ? json_array_append_new(to, made) : json_object_set_new(to, key, made)) | failed;
 }
 
+static int add_list(json_t *to, const struct list *list, const void *items, uint32_t count) {
+    json_t *const made = json_array();
+    int failed = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        failed |= add_object(made, NULL, list->fields, (const unsigned char *)items + i * list->item_bytes);
+    }
+    return json_object_set_new(to, list->key, made) | failed;
+}
+
 struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *measured) {
-    json_t *const top = json_object(), *const drives = json_array();
+    json_t *const top = json_object();
     int failed = json_object_set_new(top, "offload_profile", json_integer(VERSION));
     failed |= add_fields(top, top_fields, machine);
     failed |= machine->has_gpu ? add_object(top, "gpu", gpu_fields, &machine->gpu)
                                : json_object_set_new(top, "gpu", json_null());
     failed |= add_object(top, "host", host_fields, &machine->host);
     failed |= add_object(json_object_get(top, "host"), "adam", adam_fields, &machine->host.adam);
-    for (uint32_t i = 0; i < machine->drive_count; i++) {
-        failed |= add_object(drives, NULL, drive_fields, &machine->drives[i]);
+    failed |= add_list(top, &drive_list, machine->drives, machine->drive_count);
+    if (machine->comm_count > 0) {
+        failed |= add_list(top, &comm_list, machine->comm, machine->comm_count);
     }
-    failed |= json_object_set_new(top, "drives", drives);
     if (measured != NULL) {
         failed |= json_object_set_new(top, "measured", measured);
     }
@@ -506,6 +558,14 @@ void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, s
         gpu->d2h_rate = fmin(gpu->d2h_rate, gpu->links_rate);
         gpu->duplex_rate = fmin(gpu->duplex_rate, gpu->links_rate);
     }
+}
+
+const struct ox_machine_comm *ox_machine_comm_of(const struct ox_machine *machine, uint32_t rank_count) {
+    uint32_t idx = 0;
+    while (idx + 1 < machine->comm_count && machine->comm[idx].ranks < rank_count) {
+        idx++;
+    }
+    return machine->comm_count > 0 ? &machine->comm[idx] : NULL;
 }
 
 /* ---- nominal rates -------------------------------------------------------------------------------- */

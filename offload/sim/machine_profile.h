@@ -22,6 +22,7 @@ enum {
     OX_MACHINE_NAME_BYTES = 128,
     OX_MACHINE_SOURCE_BYTES = 512,
     OX_MACHINE_DRIVES_MAX = 64,
+    OX_MACHINE_COMM_MAX = 16,
     OX_MACHINE_FILE_BYTES_MAX = 4 << 20,
 };
 
@@ -66,6 +67,14 @@ struct ox_machine_drive {
     uint64_t endurance_bytes; /* bytes that may be written in its life; 0: not known */
 };
 
+/* What so many ranks that compute on the CPU reach when all of them communicate at once, as `offload bench comm`
+ * measures it: bytes that a rank receives from the others. */
+struct ox_machine_comm {
+    uint32_t ranks;
+    double gather_rate, exchange_rate;
+    double meet_seconds; /* until all have come; a call has two meetings */
+};
+
 struct ox_machine {
     char name[OX_MACHINE_NAME_BYTES];
     char source[OX_MACHINE_SOURCE_BYTES]; /* where the values come from, in words */
@@ -74,6 +83,8 @@ struct ox_machine {
     struct ox_machine_host host;
     struct ox_machine_drive drives[OX_MACHINE_DRIVES_MAX];
     uint32_t drive_count;
+    struct ox_machine_comm comm[OX_MACHINE_COMM_MAX]; /* in the order of their ranks */
+    uint32_t comm_count;                              /* 0: not measured */
     double task_seconds; /* to submit one task to a lane and see that it is done */
 };
 
@@ -103,6 +114,10 @@ void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);
 /* What one of several ranks has of the machine: its own GPU, and its part of the cores, the memory, the drives and, if
  * GPUs share it, the link. */
 void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, struct ox_machine *out);
+
+/* What is known of communication between so many ranks: the figures of as many, else of the next number above, else of
+ * the largest; NULL if none are known. */
+const struct ox_machine_comm *ox_machine_comm_of(const struct ox_machine *machine, uint32_t rank_count);
 
 /* The machine as a profile (json_t of jansson), which the caller owns and from which the reader restores every bit.
  * `measured` (may be NULL; one reference is taken over) is stored under the key "measured", which the reader ignores.

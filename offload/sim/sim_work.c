@@ -237,20 +237,36 @@ static struct ox_sim_work copy(const struct pricing *p) {
     return finish(p, work);
 }
 
+/* Ranks on the CPU: the lane's thread takes each rank's part from memory, its own too, at the rate that as many ranks
+ * were measured to reach at once, or at its share of the memory's. */
+static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct ox_peer_bytes *bytes) {
+    struct ox_sim_work work = new_work(p);
+    const double ranks = ox_plan_rank_count(p->setup->input);
+    const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, (uint32_t)ranks);
+    const bool gathers = p->task->move != OX_MOVE_GRAD || p->task->last; /* ox_task_word */
+    const double taken = (double)bytes->in * ranks / (ranks - 1), copied = 2 * ((double)bytes->up + taken);
+    work.latency *= 2; /* all ranks meet before and after */
+    work.seconds = copied / p->core_rate;
+    if (known != NULL) { /* a measured exchange copied the own part too, a gather did not */
+        const double share = min(1, known->ranks / ranks);
+        work.latency = p->machine->task_seconds + 2 * known->meet_seconds;
+        work.seconds = 2 * (double)bytes->up / p->core_rate +
+                       (gathers ? taken / known->gather_rate : (double)bytes->in / known->exchange_rate) / share;
+    }
+    use_cores(p, &work, work.seconds, 1);
+    use_memory(p, &work, copied);
+    return finish(p, work);
+}
+
 /* What a rank takes from others and gives to them. GPUs do so over links of their own, or over the host's if no rate is
- * known. On the CPU the lane's thread takes each rank's part from memory, its own too. */
+ * known. */
 static struct ox_sim_work exchange(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_peer_bytes bytes = ox_plan_peer_bytes(p->setup->input, p->task);
-    const double ranks = ox_plan_rank_count(p->setup->input);
-    work.latency *= 2; /* all ranks meet before and after */
     if (!p->on_gpu) {
-        const double copied = 2 * ((double)bytes.up + (double)bytes.in * ranks / (ranks - 1));
-        work.seconds = copied / p->core_rate;
-        use_cores(p, &work, work.seconds, 1);
-        use_memory(p, &work, copied);
-        return finish(p, work);
+        return exchange_on_host(p, &bytes);
     }
+    work.latency *= 2; /* all ranks meet before and after */
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
     work.use[OX_SIM_H2D] = (double)bytes.up / gpu->h2d_rate;
     use_memory(p, &work, (double)bytes.up);

@@ -139,6 +139,9 @@ OX_MUST enum ox_status ox_bench_copy(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_lane(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_ops(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_comm(struct ox_bench *bench);
+/* Puts what ox_bench_comm measured into the machine of a profile: the rates of the largest vectors. */
+struct ox_machine;
+void ox_bench_comm_fill(const struct ox_bench *bench, struct ox_machine *out);
 
 /* Writes a profile of this machine (offload/sim/machine_profile.h) from the records to `path`. */
 OX_MUST enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path);

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "kernels/comm/comm.h"
+#include "offload/sim/machine_profile.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -156,7 +157,8 @@ static enum ox_status measure_ranks(struct ox_bench *bench, uint32_t ranks, cons
     for (uint32_t i = 0; i < KIND_COUNT * size_count && status == OX_OK; i++) {
         talking.kind = (enum kind)(i / size_count);
         talking.bytes = sizes[i % size_count] / ranks * ranks;
-        status = talking.kind == PAIR && ranks % 2 == 1 ? OX_OK : measure(bench, &talking, pool, rounds);
+        const bool skipped = talking.kind == PAIR && (ranks % 2 == 1 || bench->brief);
+        status = skipped ? OX_OK : measure(bench, &talking, pool, rounds);
     }
     for (uint32_t r = 0; r < ranks; r++) {
         ox_comm_close(&talking.comms[r]);
@@ -166,22 +168,52 @@ static enum ox_status measure_ranks(struct ox_bench *bench, uint32_t ranks, cons
     return status;
 }
 
+static const uint64_t usual_sizes[SIZES] = {64 << 10, 1 << 20, 16 << 20};
+
+/* Lists the numbers of ranks that are measured, from 2 on; returns how many. */
+static uint32_t rank_counts(const struct ox_bench *bench, uint32_t out[OX_BENCH_THREAD_COUNTS_MAX]) {
+    uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
+    const uint32_t all = ox_bench_threads(bench->config->compute_threads);
+    const uint32_t most = all < 2 ? 2 : all < OX_COMM_RANKS_MAX ? all : OX_COMM_RANKS_MAX;
+    const uint32_t count = ox_bench_thread_counts(most, counts);
+    memcpy(out, counts + 1, (count - 1) * sizeof *out);
+    return count - 1;
+}
+
+void ox_bench_comm_fill(const struct ox_bench *bench, struct ox_machine *out) {
+    const uint64_t requested = bench->config->size_bytes;
+    uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
+    const uint32_t count = rank_counts(bench, counts);
+    out->comm_count = 0;
+    for (uint32_t i = 0; i < count && out->comm_count < OX_MACHINE_COMM_MAX; i++) {
+        const uint32_t ranks = counts[i];
+        const uint64_t size = (requested != 0 ? requested : usual_sizes[SIZES - 1]) / ranks * ranks / OX_KIB;
+        const struct ox_machine_comm comm = {
+            .ranks = ranks,
+            .gather_rate = ox_bench_value(bench, "comm.gather.ranks_%" PRIu32 ".%" PRIu64 "KiB", ranks, size),
+            .exchange_rate = ox_bench_value(bench, "comm.exchange.ranks_%" PRIu32 ".%" PRIu64 "KiB", ranks, size),
+            .meet_seconds = ox_bench_value(bench, "comm.meet.ranks_%" PRIu32, ranks)};
+        if (comm.gather_rate > 0 && comm.exchange_rate > 0 && comm.meet_seconds > 0) {
+            out->comm[out->comm_count++] = comm;
+        }
+    }
+}
+
 enum ox_status ox_bench_comm(struct ox_bench *bench) {
-    static const uint64_t usual[SIZES] = {64 << 10, 1 << 20, 16 << 20};
     const uint64_t requested = bench->config->size_bytes, least = 64 * OX_COMM_RANKS_MAX;
     if (requested != 0 && requested < least) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few; give at least %" PRIu64, requested, least);
     }
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
-    const uint32_t all = ox_bench_threads(bench->config->compute_threads);
-    const uint32_t most = all < 2 ? 2 : all < OX_COMM_RANKS_MAX ? all : OX_COMM_RANKS_MAX;
-    const uint32_t count = ox_bench_thread_counts(most, counts);
+    const uint32_t count = rank_counts(bench, counts);
+    const uint32_t first = bench->brief ? SIZES - 1 : 0; /* the profile needs the largest alone */
     ox_bench_note(bench, "comm: ranks are threads of this process; limits are plain copies by as many threads at once");
     struct ox_probe_load meter;
     ox_probe_load_begin(&meter);
     enum ox_status status = OX_OK;
-    for (uint32_t i = 1; i < count && status == OX_OK; i++) {
-        status = measure_ranks(bench, counts[i], requested != 0 ? &requested : usual, requested != 0 ? 1 : SIZES);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        status = measure_ranks(bench, counts[i], requested != 0 ? &requested : usual_sizes + first,
+                               requested != 0 ? 1 : SIZES - first);
     }
     if (status == OX_OK) {
         ox_bench_add_load(&meter, bench, "comm");

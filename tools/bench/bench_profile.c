@@ -132,9 +132,16 @@ static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out)
     fill_adam(bench, &out->adam);
 }
 
+/* GPUs that the driver shows, which are taken to be alike, for --ranks; 0 stands for one. */
+static uint32_t gpu_count(void) {
+    struct ox_cuda_plugin_info plugin;
+    return ox_cuda_plugin_query(NULL, &plugin) == OX_OK && plugin.device_count > 1 ? plugin.device_count : 0;
+}
+
 static void fill_gpu(const struct ox_bench *bench, struct ox_machine_gpu *out) {
     snprintf(out->name, sizeof out->name, "%.127s", bench->gpu->facts.name);
     out->memory_bytes = bench->gpu->facts.memory_bytes;
+    out->count = gpu_count();
     out->fp32_flops = ox_bench_value(bench, "gemm.gpu.block.f32");
     out->bf16_flops = fmax(ox_bench_value(bench, "gemm.gpu.block.bf16"), out->fp32_flops);
     out->h2d_rate = ox_bench_value(bench, "copy.gpu.h2d");
@@ -192,6 +199,7 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
         fill_drive(bench, i, &machine.drives[i]);
     }
     machine.task_seconds = ox_bench_value(bench, "lane.task");
+    ox_bench_comm_fill(bench, &machine);
     warn_if_busy(bench, path);
     json_t *const measured = measured_json(bench, &doctor, isa);
     return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be built: no memory, or a name in it is "

@@ -37,7 +37,7 @@ static enum ox_status check_output(const struct ox_config *config) {
 
 static enum ox_status run_all(struct ox_bench *bench) {
     static enum ox_status (*const parts[])(struct ox_bench *) = {ox_bench_nvme, ox_bench_adam, ox_bench_copy,
-                                                                 ox_bench_gemm, ox_bench_lane};
+                                                                 ox_bench_gemm, ox_bench_lane, ox_bench_comm};
     enum ox_status status = OX_OK;
     bench->brief = true;
     for (unsigned i = 0; status == OX_OK && i < sizeof parts / sizeof *parts; i++) {

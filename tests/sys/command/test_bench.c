@@ -233,6 +233,10 @@ static void test_profile(void) {
     CHECK(near(machine.host.core_flops, value_of(records, "gemm.all.threads_1")));
     CHECK(near(machine.host.adam.seconds[OX_MOMENTS_F32], 1e-9 * value_of(records, "adam.adamw.f32.grad_f32.time")));
     CHECK(machine.host.adam.seconds[OX_MOMENTS_Q8] > 0.0);
+    CHECK(machine.comm_count == 1 && machine.comm[0].ranks == 2);
+    CHECK(near(machine.comm[0].gather_rate, value_of(records, "comm.gather.ranks_2.12288KiB")));
+    CHECK(near(machine.comm[0].exchange_rate, value_of(records, "comm.exchange.ranks_2.12288KiB")));
+    CHECK(near(machine.comm[0].meet_seconds, value_of(records, "comm.meet.ranks_2")));
     CHECK(machine.host.dram_rate >= (1.0 - 1e-6) * value_of(records, "copy.read.threads_2"));
     json_error_t error;
     json_t *const profile = json_load_file(path, JSON_REJECT_DUPLICATES, &error);

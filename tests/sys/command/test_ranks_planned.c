@@ -144,7 +144,8 @@ static void test_auto(void) {
         }
         char *const text = json_dumps(machine, 0);
         char more[1200];
-        snprintf(more, sizeof more, "--host-mem 400GiB --profile %s --max-seq-length 4096 --ranks auto --format json %s%s",
+        snprintf(more, sizeof more,
+                 "--host-mem 400GiB --profile %s --max-seq-length 4096 --ranks auto --format json %s%s",
                  files_write_text("machine.json", text), cases[i].words,
                  strstr(cases[i].words, "--global") != NULL ? "" : " --global-batch-size 32");
         json_t *const json = plan("", more);

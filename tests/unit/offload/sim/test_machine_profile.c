@@ -26,6 +26,9 @@ static const struct ox_machine full = {
                {.name = "two", .read_rate = 7e9, .write_rate = 5e9, .mix_rate = 6e9, .latency_seconds = 90e-6,
                 .flush_seconds = 1e-3}},
     .drive_count = 2,
+    .comm = {{.ranks = 2, .gather_rate = 12e9, .exchange_rate = 1e10 / 3, .meet_seconds = 7e-6},
+             {.ranks = 8, .gather_rate = 4e9, .exchange_rate = 2e9, .meet_seconds = 3e-5}},
+    .comm_count = 2,
     .task_seconds = 5e-6,
 };
 
@@ -65,10 +68,19 @@ static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu
            a->peer_rate == b->peer_rate;
 }
 
+static bool same_comm(const struct ox_machine_comm *a, const struct ox_machine_comm *b) {
+    return a->ranks == b->ranks && a->gather_rate == b->gather_rate && a->exchange_rate == b->exchange_rate &&
+           a->meet_seconds == b->meet_seconds;
+}
+
 static bool same(const struct ox_machine *a, const struct ox_machine *b) {
     bool drives = a->drive_count == b->drive_count;
     for (uint32_t i = 0; i < a->drive_count && drives; i++) {
         drives = same_drive(&a->drives[i], &b->drives[i]);
+    }
+    drives = drives && a->comm_count == b->comm_count;
+    for (uint32_t i = 0; i < a->comm_count && drives; i++) {
+        drives = same_comm(&a->comm[i], &b->comm[i]);
     }
     return drives && strcmp(a->name, b->name) == 0 && strcmp(a->source, b->source) == 0 && a->has_gpu == b->has_gpu &&
            same_gpu(&a->gpu, &b->gpu) && same_host(&a->host, &b->host) && a->task_seconds == b->task_seconds;
@@ -129,8 +141,10 @@ static json_t *inner(json_t *top, const char *object) {
     if (object == NULL) {
         return top;
     }
-    if (strcmp(object, "drives[1]") == 0) {
-        return json_array_get(json_object_get(top, "drives"), 1);
+    if (strchr(object, '[') != NULL) { /* "drives[1]", "comm[0]" */
+        char list[16];
+        snprintf(list, sizeof list, "%.*s", (int)strcspn(object, "["), object);
+        return json_array_get(json_object_get(top, list), (size_t)(object[strcspn(object, "[") + 1] - '0'));
     }
     if (strcmp(object, "host.adam") == 0) {
         return json_object_get(json_object_get(top, "host"), "adam");
@@ -187,6 +201,12 @@ static void test_refusals(void) {
     refused("drives[1]", "mix_bytes_per_second", NULL, "drives[1]: the key \"mix_bytes_per_second\" is missing");
     refused("drives[1]", "read_core_seconds_per_byte", "0.02", "drives[1]: \"read_core_seconds_per_byte\" is 0.02");
     refused("drives[1]", "capacity_bytes", "0", "drives[1]: \"capacity_bytes\" must be positive");
+    refused(NULL, "comm", "3", "\"comm\" must be a list");
+    refused(NULL, "comm", "[{}]", "comm[0]: the key \"ranks\" is missing");
+    refused("comm[1]", "ranks", "2", "comm[1]: \"ranks\" must grow from object to object, but is 2 after 2");
+    refused("comm[0]", "gather_bytes_per_second", "12", "comm[0]: \"gather_bytes_per_second\" is 12");
+    refused("comm[0]", "meet_seconds", NULL, "comm[0]: the key \"meet_seconds\" is missing");
+    refused("comm[1]", "latency", "1", "comm[1]: the key \"latency\" is not known");
     refused(NULL, "sources", "[]", "\"sources\" must be an object");
     refused(NULL, "sources", "{\"gpu.speed\": \"a page\"}", "sources: \"gpu.speed\" is no value");
     refused(NULL, "sources", "{\"gpu.memory_bytes\": 3}", "sources: \"gpu.memory_bytes\" must be a text");
@@ -289,9 +309,22 @@ static void test_of_rank(void) {
     CHECK(part.host.cores == 1 && part.host.flops == 1.1e12 / 32);
 }
 
+/* The figures of as many ranks, else of the next number above, else of the largest. */
+static void test_comm(void) {
+    static const struct {
+        uint32_t ranks, found;
+    } cases[] = {{2, 0}, {3, 1}, {4, 1}, {8, 1}, {64, 1}};
+    static struct ox_machine none;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK(ox_machine_comm_of(&full, cases[i].ranks) == &full.comm[cases[i].found]);
+    }
+    CHECK(ox_machine_comm_of(&none, 2) == NULL);
+}
+
 int main(void) {
     test_there_and_back();
     test_of_rank();
+    test_comm();
     test_together();
     test_refusals();
     test_more_refusals();

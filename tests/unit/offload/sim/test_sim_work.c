@@ -267,10 +267,48 @@ static uint32_t check_ranks(uint64_t seed) {
     return fits;
 }
 
+/* Transfers between ranks on the CPU take the rates of the profile: a gather with the own part, an exchange without,
+ * and two meetings each. More ranks than were measured share what those reached. Returns how many were compared. */
+static uint32_t check_measured_comm(uint64_t seed) {
+    struct plan_sample s;
+    draw_sample(&s, seed);
+    struct ox_shard_table whole = s.table;
+    REQUIRE_OK(ox_shard_table_slice(&whole, 4, 1, &s.table));
+    s.in.ranks = (struct ox_plan_ranks){.count = 4, .idx = 1, .sum_groups = 4,
+                                        .micro_batches = 4 * s.in.model.micro_batches};
+    s.in.budget.unified = true;
+    s.machine.has_gpu = false;
+    s.machine.comm_count = 1;
+    s.machine.comm[0] = (struct ox_machine_comm){.ranks = 2, .gather_rate = 4e6, .exchange_rate = 1e6,
+                                                 .meet_seconds = 1e-3};
+    struct ox_plans plans = {0};
+    uint32_t compared = 0;
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
+    const bool fits = ox_placement_choose(&s.in, &s.table, &plan_choice_automatic, &setup, &plans) == OX_OK;
+    for (uint32_t i = 0; fits && i < plans.train->task_count; i++) {
+        const struct ox_task *const task = &plans.train->tasks[i];
+        if (task->lane != OX_LANE_LINK) {
+            continue;
+        }
+        const struct ox_sim_work work = ox_sim_task_work(&setup, plans.train, i);
+        const double in = (double)ox_plan_peer_bytes(&s.in, task).in;
+        const bool exchange = strcmp(ox_task_word_name(ox_task_word(task)), "exchange") == 0;
+        const double seconds = (exchange ? in / 1e6 : in * 4 / 3 / 4e6) * 2; /* four ranks at the rate of two */
+        CHECK(fabs(work.seconds - seconds) <= 1e-9 * (1 + seconds));
+        CHECK(fabs(work.latency - s.machine.task_seconds - 2e-3) < 1e-12);
+        compared += in > 0;
+    }
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+    ox_shard_table_close(&whole);
+    return compared;
+}
+
 int main(void) {
-    uint32_t fit = 0, after_steps = 0, of_ranks = 0;
+    uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0;
     for (uint64_t seed = 0; seed < 30; seed++) {
         of_ranks += check_ranks(seed);
+        compared += check_measured_comm(seed);
     }
     for (uint64_t seed = 0; seed < 6; seed++) {
         check_device_updates(seed, seed % 3 != 0);
@@ -279,6 +317,7 @@ int main(void) {
         run_sample(seed, &fit, &after_steps);
     }
     printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
+    CHECK(compared > 100);
     CHECK(of_ranks > 15 && fit > SAMPLES / 2 && after_steps > 0);
     return test_end();
 }
