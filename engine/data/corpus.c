@@ -348,6 +348,15 @@ static enum ox_status has_changed(struct source *source, bool *changed) {
 
 /* ---- using a cache ------------------------------------------------------------------------------------------- */
 
+/* Makes damage a warning, since the cache can be made again. */
+static enum ox_status pass_damage(enum ox_status status) {
+    if (status != OX_E_CORRUPT) {
+        return status;
+    }
+    ox_log(OX_LOG_WARN, "the token cache is damaged and will be made again: %s", ox_error_text());
+    return OX_OK;
+}
+
 /* Opens the cache if it exists and belongs to this text; else *out is NULL. */
 static enum ox_status open_cache(struct source *source, struct ox_data **out) {
     struct ox_cache_header header;
@@ -357,12 +366,8 @@ static enum ox_status open_cache(struct source *source, struct ox_data **out) {
         return OX_OK;
     }
     enum ox_status status = ox_data_open(source->cache_path, OX_DATA_CACHE, out);
-    if (status == OX_E_CORRUPT) {
-        ox_log(OX_LOG_WARN, "the token cache is damaged and will be made again: %s", ox_error_text());
-        return OX_OK;
-    }
     if (status != OX_OK) {
-        return status;
+        return pass_damage(status);
     }
     ox_data_cache_header(*out, &header);
     bool same = header.key[0] == source->key;
@@ -379,6 +384,11 @@ static enum ox_status open_cache(struct source *source, struct ox_data **out) {
         if (status == OX_OK && !changed) {
             write_stamp(source, contents);
         }
+    }
+    if (status == OX_OK && same) {
+        status = ox_data_verify_cache(*out);
+        same = status == OX_OK;
+        status = pass_damage(status);
     }
     if (status != OX_OK || !same) {
         ox_data_close(out);

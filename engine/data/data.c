@@ -24,6 +24,7 @@ enum {
     SAMPLE_BYTES = 4096,
     SAMPLE_COUNT = 16,
 };
+static const uint64_t verify_bytes_max = UINT64_C(2) << 30; /* what lies before is verified when it is read */
 
 static const int32_t llmc_gpt2_magic = 20240520, llmc_llama3_magic = 20240801, llmc_eval_magic = 20240522;
 static const char llmq_magic[8] = {'B', 'I', 'N', '.', 'T', 'O', 'K', '\n'};
@@ -48,6 +49,7 @@ struct ox_data {
     uint64_t token_count, document_count;
     uint64_t fingerprint;
     struct ox_cache_file cache; /* only with kind CACHE, which has one file */
+    bool is_remade;             /* the cache may be deleted when it is damaged */
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -300,11 +302,23 @@ static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t
     return OX_OK;
 }
 
+/* Deletes a damaged cache that can be made again, unless its name is another file's by now. */
+static enum ox_status drop_damaged(const struct ox_data *data, enum ox_status status) {
+    struct stat own, named;
+    const char *const path = data->cache.where;
+    if (status != OX_E_CORRUPT || !data->is_remade || fstat(data->cache.fd, &own) != 0 || stat(path, &named) != 0 ||
+        own.st_dev != named.st_dev || own.st_ino != named.st_ino || unlink(path) != 0) {
+        return status;
+    }
+    return ox_fail(OX_E_CORRUPT, "%s: the token cache is damaged and is deleted; start again and it is made again; "
+                   "check the disk", path);
+}
+
 /* Reads the words of a cache into `tokens` and splits them there into ids and marks. */
 static enum ox_status read_cache(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
                                  int32_t *tokens, uint8_t *marks) {
     uint32_t *const words = (uint32_t *)tokens;
-    const enum ox_status status = ox_cache_read_tokens(&data->cache, first, count, words);
+    const enum ox_status status = drop_damaged(data, ox_cache_read_tokens(&data->cache, first, count, words));
     if (status != OX_OK) {
         return status;
     }
@@ -483,7 +497,7 @@ uint64_t ox_data_document_count(const struct ox_data *data) {
 /* Reads the first tokens of documents and checks their order: a checksum proves that the file is as it was written, not
  * that it was written correctly. */
 static enum ox_status read_borders(const struct ox_data *data, uint64_t first, uint64_t count, uint64_t *begins) {
-    const enum ox_status status = ox_cache_read_documents(&data->cache, first, count, begins);
+    const enum ox_status status = drop_damaged(data, ox_cache_read_documents(&data->cache, first, count, begins));
     for (uint64_t i = 0; status == OX_OK && i < count; i++) {
         const bool rises = i == 0 ? (begins[0] == 0) == (first == 0) : begins[i] > begins[i - 1];
         if (!rises || begins[i] >= data->token_count) {
@@ -534,6 +548,12 @@ bool ox_data_may_train(const struct ox_data *data) {
 void ox_data_cache_header(const struct ox_data *data, struct ox_cache_header *out) {
     OX_ASSERT(data->kind == OX_DATA_CACHE);
     *out = data->cache.header;
+}
+
+enum ox_status ox_data_verify_cache(struct ox_data *data) {
+    OX_ASSERT(data->kind == OX_DATA_CACHE);
+    data->is_remade = true;
+    return ox_cache_verify(&data->cache, verify_bytes_max);
 }
 
 enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab, int32_t *tokens,

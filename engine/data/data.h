@@ -61,6 +61,9 @@ bool ox_data_may_train(const struct ox_data *data);
 /* Copies the header of a cache; call it for a cache only. */
 struct ox_cache_header;
 void ox_data_cache_header(const struct ox_data *data, struct ox_cache_header *out);
+/* Verifies a cache that can be made again from its text, up to a size that takes seconds; damage is OX_E_CORRUPT. If
+ * damage shows later, at a read, the file is deleted as well, so that the next start makes it again. */
+OX_MUST enum ox_status ox_data_verify_cache(struct ox_data *data);
 
 #ifdef __cplusplus
 }

@@ -429,6 +429,18 @@ enum ox_status ox_cache_read_header(int fd, const char *where, struct ox_cache_h
     return OX_OK;
 }
 
+enum ox_status ox_cache_verify(const struct ox_cache_file *file, uint64_t bytes_max) {
+    const struct ox_cache_header *const header = &file->header;
+    const uint64_t blocks = 1 + ox_div_up(header->token_count, OX_CACHE_TOKENS_PER_BLOCK) +
+                            ox_div_up(header->document_count, OX_CACHE_DOCUMENTS_PER_BLOCK);
+    enum ox_status status = OX_OK;
+    union block block;
+    for (uint64_t i = 0; i < ox_min_u64(blocks, bytes_max / OX_CACHE_BLOCK_BYTES) && status == OX_OK; i++) {
+        status = read_block(file, blocks - 1 - i, &block);
+    }
+    return status;
+}
+
 enum ox_status ox_cache_read_tokens(const struct ox_cache_file *file, uint64_t first, uint64_t count, uint32_t *words) {
     OX_ASSERT(first <= file->header.token_count && count <= file->header.token_count - first);
     union block block;

@@ -78,6 +78,8 @@ struct ox_cache_file {
     uint64_t salt;
     struct ox_cache_header header;
 };
+/* Verifies the blocks of the last `bytes_max` bytes, where the documents are. */
+OX_MUST enum ox_status ox_cache_verify(const struct ox_cache_file *file, uint64_t bytes_max);
 /* Read token words, or the first tokens of documents, as they are in the file. Both verify the checksum of every block
  * that they read: OX_E_CORRUPT. */
 OX_MUST enum ox_status ox_cache_read_tokens(const struct ox_cache_file *file, uint64_t first, uint64_t count,

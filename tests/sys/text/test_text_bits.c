@@ -221,9 +221,9 @@ static char *evaluate(const char *checkpoint, const char *words) {
     return strdup(process.outcome.out);
 }
 
-/* Evaluates, and sets *answer to the new output. */
+/* Evaluates the folder "model", and sets *answer to the new output. */
 static void expect(const char *words, bool tokenized, bool same, char **answer) {
-    char *const now = evaluate(expected_checkpoint, words);
+    char *const now = evaluate(test_path("model"), words);
     if (said("tokenized in") != tokenized || said("from the cache") == tokenized ||
         (strcmp(now, *answer) == 0) != same) {
         printf("expected %s and %s figures, with \"%s\":\n%s%s%s", tokenized ? "tokenized" : "cached",
@@ -235,8 +235,10 @@ static void expect(const char *words, bool tokenized, bool same, char **answer) 
 }
 
 static void test_reuse(void) {
-    const char *const tokenizer = test_pathf("%s/tokenizer_config.json", expected_checkpoint);
+    const char *const tokenizer = "model/tokenizer_config.json";
     char *answer = strdup("");
+    files_copy_folder(expected_checkpoint, "model");
+    CHECK(unlink(test_path("model/trainer_state.json")) == 0); /* a checkpoint's files may not change */
     expect("", true, false, &answer);
     expect("", false, true, &answer);
     /* Another time of change alone changes nothing; other bytes of the same number do. */
@@ -260,13 +262,14 @@ static void test_reuse(void) {
 }
 
 static void test_damage(void) {
-    static const long offsets[] = {8, 40, 16000};
+    static const long offsets[] = {8, 40, 16000, 16384 + 500, -500};
+    enum { OFFSETS = sizeof offsets / sizeof *offsets };
     char *answer = strdup("");
     expect("", true, false, &answer);
     const char *const path = files_find("eval-cache", "", ".tokens");
-    /* A cache that is damaged in its first block, or truncated, is made again. */
-    for (int i = 0; i < 4; i++) {
-        if (i < 3) {
+    /* A cache that is damaged in its header, tokens or documents, or truncated, is made again. */
+    for (int i = 0; i <= OFFSETS; i++) {
+        if (i < OFFSETS) {
             files_flip(path, offsets[i]);
         } else {
             CHECK(truncate(path, 16384) == 0);
@@ -275,13 +278,6 @@ static void test_damage(void) {
         CHECK(said("the token cache is damaged and will be made again"));
         expect("", false, true, &answer);
     }
-    /* Damaged tokens are found when they are read, before training uses them. */
-    files_flip(path, 16384 + 500);
-    sys_run(&args, &process);
-    CHECK(process.outcome.exit_status == 1 && said(path) && said("delete the file"));
-    CHECK(process.outcome.out[0] == '\0');
-    CHECK(unlink(path) == 0);
-    expect("", true, true, &answer);
     free(answer);
 }
 

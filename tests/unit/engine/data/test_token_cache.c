@@ -292,6 +292,30 @@ static void check_rest(void) {
     ox_data_close(&data);
 }
 
+/* A cache that can be made again: damage is found when it is verified, and when it shows later, at a read, the file is
+ * deleted, unless it is another one by now. */
+static void check_remade(void) {
+    struct ox_data *data = NULL;
+    for (int kind = 0; kind < 3; kind++) {
+        files_write("damaged", image, image_bytes);
+        REQUIRE_OK(ox_data_open(test_path("damaged"), OX_DATA_CACHE, &data));
+        REQUIRE_OK(ox_data_verify_cache(data));
+        if (kind == 1) {
+            files_write("other", image, image_bytes);
+            CHECK(rename(test_path("damaged"), test_path("moved")) == 0);
+            CHECK(rename(test_path("other"), test_path("damaged")) == 0);
+        }
+        files_flip(kind == 1 ? "moved" : "damaged", kind == 2 ? -500 : 2 * OX_CACHE_BLOCK_BYTES + 777);
+        CHECK(kind == 1 || ox_data_verify_cache(data) == OX_E_CORRUPT);
+        CHECK(files_exist("damaged"));
+        const enum ox_status status = kind == 2 ? ox_data_documents(data, 0, document_count, found_begins)
+                                                : ox_data_read(data, PER_BLOCK, 6, VOCAB, found_ids, NULL);
+        CHECK(status == OX_E_CORRUPT && files_exist("damaged") == (kind == 1));
+        CHECK((strstr(ox_error_text(), "damaged: the token cache is damaged and is deleted") != NULL) == (kind != 1));
+        ox_data_close(&data);
+    }
+}
+
 static void test_damage(void) {
     make_text(3 * PER_BLOCK + 100, 5);
     REQUIRE_OK(write_text(test_path("whole"), 50, 1));
@@ -328,6 +352,8 @@ static void test_damage(void) {
     memcpy(changed + OX_CACHE_BLOCK_BYTES, image + (size_t)2 * OX_CACHE_BLOCK_BYTES, OX_CACHE_BLOCK_BYTES);
     CHECK(read_all(changed, image_bytes) == OX_E_CORRUPT);
     check_rest();
+    CHECK(files_exist("damaged")); /* it was given as data, and cannot be made again */
+    check_remade();
     char *other = NULL;
     REQUIRE_OK(write_text(test_path("whole"), 50, 1));
     REQUIRE_OK(ox_file_read(test_path("whole"), 1 << 20, &other, &image_bytes));
