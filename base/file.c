@@ -9,12 +9,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -665,11 +667,25 @@ void ox_folder_unmake(const char *path, size_t existing) {
     }
 }
 
-void ox_folder_sweep(const char *path) {
+/* Whether a temporary file in a shared folder is left over. A process of another machine may have written it, whose
+ * number says nothing here; but such a file lives for a moment only. */
+static bool is_stale(int folder_fd, const char *name) {
+    enum { MINUTE = 60, DAY = 24 * 60 * MINUTE };
+    const pid_t pid = (pid_t)strtol(name + strlen(".offload-"), NULL, 10);
+    struct stat info;
+    if (fstatat(folder_fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+        return false;
+    }
+    const time_t age = time(NULL) - info.st_mtime;
+    return age > DAY || (age > MINUTE && pid > 0 && kill(pid, 0) != 0 && errno == ESRCH);
+}
+
+static void sweep(const char *path, bool shared) {
     DIR *const folder = opendir(path);
     const struct dirent *entry = NULL;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        if (is_temporary(entry->d_name) && unlinkat(dirfd(folder), entry->d_name, 0) != 0) {
+        if (is_temporary(entry->d_name) && (!shared || is_stale(dirfd(folder), entry->d_name)) &&
+            unlinkat(dirfd(folder), entry->d_name, 0) != 0 && errno != ENOENT) {
             ox_log(OX_LOG_WARN, "%s: cannot remove %s, which a killed process left: %s", path,
                    entry->d_name, strerror(errno));
         }
@@ -677,6 +693,14 @@ void ox_folder_sweep(const char *path) {
     if (folder != NULL) {
         closedir(folder);
     }
+}
+
+void ox_folder_sweep(const char *path) {
+    sweep(path, false);
+}
+
+void ox_folder_sweep_shared(const char *path) {
+    sweep(path, true);
 }
 
 enum ox_status ox_folder_sync(const char *path) {

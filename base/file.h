@@ -99,6 +99,9 @@ void ox_folder_unmake(const char *path, size_t existing);
 /* Removes temporary files that killed processes left directly in a folder. Requires that no other process writes
  * there. */
 void ox_folder_sweep(const char *path);
+/* As ox_folder_sweep, in a folder that others use too: only what no process can be writing any more. That is what is
+ * older than a day, or, after a minute, of a process that is not on this machine. */
+void ox_folder_sweep_shared(const char *path);
 OX_MUST enum ox_status ox_folder_sync(const char *path);
 /* Renames a complete folder into place and syncs it and its parent. `to` must not exist. */
 OX_MUST enum ox_status ox_folder_commit(const char *from, const char *to);

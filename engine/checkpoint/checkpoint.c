@@ -104,8 +104,7 @@ static enum ox_status remove_failed(const char *folder, enum ox_status failure) 
     return ox_fail(failure, "%s", text);
 }
 
-/* Removes unfinished checkpoints that crashes left, because their space may be needed. */
-static enum ox_status remove_unfinished(const char *output_dir) {
+enum ox_status ox_checkpoint_sweep(const char *output_dir) {
     uint64_t *steps = NULL;
     uint32_t count = 0;
     enum ox_status status = list_steps(output_dir, TMP_SUFFIX, &steps, &count);
@@ -216,7 +215,7 @@ static enum ox_status commit(const struct ox_checkpoint_job *job) {
 static enum ox_status begin_first(struct ox_engine *engine, struct ox_checkpoint_job *job, bool *exists) {
     struct ox_run_state there;
     enum ox_status status = ox_folder_make(job->save.output_dir);
-    OX_TRY(status, remove_unfinished(job->save.output_dir));
+    OX_TRY(status, ox_checkpoint_sweep(job->save.output_dir));
     if (status != OX_OK) {
         return status;
     }

@@ -95,6 +95,10 @@ void ox_checkpoint_tee_fill(struct ox_checkpoint_tee *tee);
  * the tee. */
 OX_MUST enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee, double *seconds);
 
+/* Removes unfinished checkpoints that crashes left, because their space may be needed. Nobody else may be saving there.
+ * Each save begins with this. */
+OX_MUST enum ox_status ox_checkpoint_sweep(const char *output_dir);
+
 /* Finds the newest complete checkpoint of a run folder: the one that `latest` names, else that of the highest step. Its
  * path goes to `path` (OX_PATH_BYTES). A folder without a valid trainer_state.json, or with a file missing or cut off,
  * is incomplete and skipped with a warning. OX_E_CONFIG if there is none. */

@@ -489,6 +489,9 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum
         free(source);
         return status;
     }
+    if (source->is_named) {
+        ox_cache_sweep(config->cache_dir);
+    }
     status = open_cache(source, out);
     report->reused = status == OX_OK && *out != NULL;
     if (status == OX_OK && *out == NULL) {

@@ -98,8 +98,8 @@ static void close_unnamed(struct ox_file_writer *file) {
     }
 }
 
-/* Removes temporary files that killed processes left: those that no process has locked. */
-static void remove_stale(const char *path) {
+void ox_cache_sweep(const char *path) {
+    ox_folder_sweep_shared(path); /* stamps */
     DIR *const folder = opendir(path);
     const struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
@@ -249,7 +249,7 @@ static enum ox_status open_files(struct ox_cache_writer *writer, const char *pat
         return ox_fail(OX_E_NOMEM, "%s: no memory to write it", path != NULL ? path : folder);
     }
     if (path != NULL) {
-        remove_stale(writer->folder);
+        ox_cache_sweep(writer->folder);
     }
     enum ox_status status = draw_random(&writer->salt);
     OX_TRY(status, open_unnamed(writer->folder, &writer->staged));

@@ -7,8 +7,7 @@
  *     token blocks       u32 per token: id | trained << 31 | begins << 30
  *     document blocks    u64 per document: its first token
  *
- * All integers are little-endian. A file is written under a temporary name in its folder, synced and renamed. The next
- * writer in the folder removes temporary files that a killed process left. */
+ * All integers are little-endian. A file is written under a temporary name in its folder, synced and renamed. */
 #ifndef OX_ENGINE_TOKEN_CACHE_H
 #define OX_ENGINE_TOKEN_CACHE_H
 
@@ -65,6 +64,10 @@ uint32_t ox_cache_id_limit(const struct ox_cache_writer *writer);
  * instead. */
 OX_MUST enum ox_status ox_cache_commit(struct ox_cache_writer **writer, const struct ox_cache_header *header, int *fd);
 void ox_cache_discard(struct ox_cache_writer **writer);
+
+/* Removes temporary files that killed processes left in a folder for caches: those that no process has locked. Each
+ * writer begins with this. */
+void ox_cache_sweep(const char *path);
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 

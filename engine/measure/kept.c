@@ -1,6 +1,7 @@
 /* The file that keeps measurements of this machine. */
 #include "engine/measure/measure_internal.h"
 
+#include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/json.h"
 
@@ -47,6 +48,7 @@ void ox_measure_kept_open(const char *folder, const char *machine, struct ox_mea
     char name[48];
     *out = (struct ox_measure_kept){.parts = json_object()};
     note[0] = '\0';
+    ox_folder_sweep_shared(folder);
     snprintf(out->machine, sizeof out->machine, "%s", machine);
     snprintf(name, sizeof name, "machine-%016" PRIx64 ".json", ox_hash64(machine, strlen(machine), 0));
     if (folder[0] == '\0' || ox_path_join(folder, name, out->path) != OX_OK) {

@@ -209,6 +209,7 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     if (status == OX_OK) {
         ox_run_clear_triggers(trainer->config.output_dir);
         ox_folder_sweep(trainer->config.output_dir);
+        status = ox_checkpoint_sweep(trainer->config.output_dir);
     }
     return status;
 }

@@ -215,9 +215,12 @@ static void test_triggers(void) {
 
 static void test_lock(void) {
     static struct sys_process holder;
+    files_make_folder("locked/checkpoint-5.tmp"); /* what a killed process left */
+    files_write_text("locked/checkpoint-5.tmp/model.safetensors", "");
     begin("locked", "--max-steps 1000000 --logging-steps 1000000");
     sys_start(&args, &holder);
     CHECK(sys_await(&holder, "starting from"));
+    CHECK(!exists("locked/checkpoint-5.tmp"));
     static const char *const words[] = {"--overwrite-output-dir", "--resume latest"};
     for (int i = 0; i < 2; i++) {
         begin("locked", words[i]);

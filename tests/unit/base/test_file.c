@@ -7,11 +7,13 @@
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
-#include <signal.h>
 
 static const char *path_a, *path_b;
 
@@ -288,6 +290,27 @@ static void test_sweep(void) {
         CHECK(ox_path_exists(test_path(name)) == (i >= 2));
     }
     ox_folder_sweep(test_path("swept/nothing"));
+    /* In a folder that others use: by age, and by the process. One that has ended and been waited for has no number. */
+    const time_t now = time(NULL);
+    const pid_t ended = fork();
+    if (ended == 0) {
+        _exit(0);
+    }
+    CHECK(ended > 0 && waitpid(ended, NULL, 0) == ended);
+    const struct {
+        pid_t pid;
+        time_t age;
+        bool stays;
+    } shared[] = {{getpid(), 0, true}, {getpid(), 3600, true}, {getpid(), 100000, false}, {ended, 0, true},
+                  {ended, 3600, false}};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        const struct timespec then[2] = {{.tv_sec = now - shared[i].age}, {.tv_sec = now - shared[i].age}};
+        snprintf(name, sizeof name, "swept/.offload-%ld-%zu.tmp", (long)shared[i].pid, i);
+        REQUIRE_OK(ox_file_replace(test_path(name), "x", 1));
+        CHECK(utimensat(AT_FDCWD, test_path(name), then, 0) == 0);
+        ox_folder_sweep_shared(folder);
+        CHECK(ox_path_exists(test_path(name)) == shared[i].stays);
+    }
     REQUIRE_OK(ox_folder_remove(folder));
 }
 
