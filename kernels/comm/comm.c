@@ -73,6 +73,9 @@ enum ox_status ox_comm_exchange(struct ox_comm *comm, const struct ox_comm_excha
 enum ox_status ox_comm_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
     check_cuts(comm, call->cuts);
     const uint64_t own = call->cuts[comm->rank + 1] - call->cuts[comm->rank];
+    for (uint32_t r = 0; r < comm->count; r++) {
+        OX_ASSERT((call->cuts[r + 1] - call->cuts[r]) % sizeof(float) == 0);
+    }
     const struct ox_comm_stats add = {
         .call_ns = ox_clock_ns(),
         .in_bytes = own * (comm->count - 1),

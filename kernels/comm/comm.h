@@ -55,7 +55,8 @@ struct ox_comm_exchange {
     const char *what;
 };
 
-/* Adds the fp32 vectors of all ranks in whatever order the library likes, so the result is not reproducible. */
+/* Adds the fp32 vectors of all ranks in whatever order the library likes, so the result is not reproducible. Over MPI
+ * the ranks of a process are added first. */
 struct ox_comm_reduce_scatter {
     const float *source;  /* a whole vector by `cuts` */
     float *target;        /* this rank's slice of the sum; in place where it lies in `source` */

@@ -217,10 +217,11 @@ static enum ox_status pull_exchange(struct ox_comm_endpoint *self, const struct 
 
 /* ---- the calls -------------------------------------------------------------------------------------- */
 
-/* The call itself is one of the two. */
+/* The call itself is one of the three. */
 struct link_call {
     const struct ox_comm_gather *gather;
     const struct ox_comm_exchange *exchange;
+    const struct ox_comm_reduce_scatter *reduce_scatter;
     bool on_host;
 };
 
@@ -233,27 +234,46 @@ static enum ox_status check_memory(const struct ox_comm_endpoint *self, bool on_
                    "with all ranks", what);
 }
 
+/* Moves the bytes of a gather or exchange that all ranks have come to. */
+static enum ox_status pull(struct ox_comm_endpoint *self, const struct link_call *call) {
+    struct ox_comm_group *const group = self->group;
+    struct ox_comm_remote_job job, *const wired = group->remote != NULL ? &job : NULL;
+    job.sum = NULL;
+    job.count = 0;
+    enum ox_status status =
+        call->gather != NULL ? pull_gather(self, call->gather, wired) : pull_exchange(self, call->exchange, wired);
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    if (wired != NULL) {
+        ox_first_failure_note(&first, ox_comm_remote_join(group, &job));
+    }
+    return ox_first_failure_result(&first);
+}
+
 static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_comm_post *post, const void *source,
                                const struct link_call *call) {
     struct ox_comm_group *const group = self->group;
     struct ox_comm_channel *const link = &group->channels[OX_COMM_CHANNEL_LINK];
     enter(self);
     self->source = source;
+    self->target = call->reduce_scatter != NULL ? call->reduce_scatter->target : NULL;
     enum ox_status status = check_memory(self, call->on_host, post->what);
     OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, ""));
     if (status != OX_OK) {
         return leave(self, status);
     }
     pthread_mutex_unlock(&group->lock);
-    struct ox_comm_remote_job job, *const wired = group->remote != NULL ? &job : NULL;
-    job.count = 0;
-    status = call->gather != NULL ? pull_gather(self, call->gather, wired) : pull_exchange(self, call->exchange, wired);
+    /* The first rank of a process adds for all of them; the others have to learn whether it could. */
+    const bool adds = call->reduce_scatter != NULL;
+    status = !adds                             ? pull(self, call)
+             : self->base.rank == group->first ? ox_comm_remote_sum(group, call->reduce_scatter->cuts)
+                                               : OX_OK;
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, status);
-    if (wired != NULL) {
-        ox_first_failure_note(&first, ox_comm_remote_join(group, &job));
-    }
     pthread_mutex_lock(&group->lock);
+    if (adds && status != OX_OK && group->cause == OX_OK) {
+        raise_failure(self, status, first.text);
+    }
     group->copying &= ~(UINT64_C(1) << self->base.rank);
     if (group->copying == 0) {
         pthread_cond_broadcast(&link->moved);
@@ -266,6 +286,9 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
         waited = wait_for(self, link, &patience, post, group->copying);
     }
     ox_first_failure_note(&first, waited);
+    if (adds) {
+        ox_first_failure_note(&first, cause_of(group));
+    }
     return leave(self, ox_first_failure_result(&first));
 }
 
@@ -284,9 +307,15 @@ static enum ox_status group_exchange(struct ox_comm *comm, const struct ox_comm_
 }
 
 static enum ox_status group_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
-    (void)comm;
-    return ox_fail(OX_E_CONFIG, "reduce-scatter \"%s\": there is no library here whose sums could be used; use the "
-                   "fixed sums", call->what);
+    struct ox_comm_endpoint *const self = endpoint_of(comm);
+    struct ox_comm_post post;
+    if (self->group->remote == NULL) {
+        return ox_fail(OX_E_CONFIG, "reduce-scatter \"%s\": there is no library here whose sums could be used; use the "
+                       "fixed sums", call->what);
+    }
+    ox_comm_post_reduce_scatter(comm, call, &post);
+    return link_run(self, &post, call->source,
+                    &(struct link_call){.reduce_scatter = call, .on_host = call->on_host});
 }
 
 /* States the transfer and waits until its other side has, and both agree. On failure all ranks are aborted already. */
@@ -320,7 +349,9 @@ static enum ox_status match(struct ox_comm_endpoint *self, const struct ox_comm_
 /* The other side is in another process. */
 static enum ox_status transfer_over_wire(struct ox_comm_endpoint *self, const struct ox_comm_post *post, void *at) {
     const bool sends = post->call == OX_COMM_SEND;
-    struct ox_comm_remote_job job = {.count = 0};
+    struct ox_comm_remote_job job;
+    job.sum = NULL;
+    job.count = 0;
     pthread_mutex_unlock(&self->group->lock);
     ox_comm_remote_add(self->group, &job, sends ? self->base.rank : post->peer, sends ? post->peer : self->base.rank,
                        at, post->bytes);

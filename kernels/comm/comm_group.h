@@ -58,6 +58,7 @@ struct ox_comm_endpoint {
     uint32_t inside;    /* calls that run */
     bool released;      /* of a send: the receiver has its bytes */
     const void *source; /* of the link call: valid until it returns */
+    float *target;      /* of a reduce-scatter: as long */
 };
 
 struct ox_comm_group {
@@ -96,8 +97,9 @@ void ox_comm_group_abort(struct ox_comm_group *group, uint32_t rank, enum ox_sta
 
 /* ---- what a group with several processes adds: comm_remote.c --------------------------------------- */
 
-/* Transfers of one call; in memory of the caller. */
+/* Transfers of one call, or a sum; in memory of the caller. */
 struct ox_comm_remote_job {
+    const struct ox_wire_sum *sum; /* NULL: transfers */
     struct ox_wire_transfer transfers[2 * OX_COMM_RANKS_MAX];
     struct ox_wire_request *requests[2 * OX_COMM_RANKS_MAX];
     uint32_t count;
@@ -112,6 +114,9 @@ void ox_comm_remote_submit(struct ox_comm_group *group, const struct ox_comm_eve
 /* Adds a transfer between ranks of two processes to a job; none for 0 bytes. */
 void ox_comm_remote_add(struct ox_comm_group *group, struct ox_comm_remote_job *job, uint32_t sender,
                         uint32_t receiver, void *at, uint64_t bytes);
+/* Adds the vectors of all ranks. The first rank of each process calls it, for all of its process: their endpoints say
+ * where the vectors are and where the sums go. */
+OX_MUST enum ox_status ox_comm_remote_sum(struct ox_comm_group *group, const uint64_t *cuts);
 void ox_comm_remote_begin(struct ox_comm_group *group, struct ox_comm_remote_job *job);
 OX_MUST enum ox_status ox_comm_remote_join(struct ox_comm_group *group, struct ox_comm_remote_job *job);
 /* The last endpoint of this process is closed. */

@@ -14,6 +14,7 @@
 #define US_NS UINT64_C(1000)
 #define MS_NS UINT64_C(1000000)
 enum { TO_ALL = UINT32_MAX };
+enum { SUM_ELEMS = 256 << 10 }; /* of all ranks together, that are added at a time */
 
 struct message {
     struct message *next;
@@ -34,6 +35,8 @@ struct ox_comm_remote {
     /* The thread's own: */
     struct ox_comm_remote_job *active;
     uint64_t progress_ns, lost_check_ns;
+    bool sum_dropped; /* the wire may still read and write `sums` */
+    float *sums;      /* of the process: all slices, SUM_ELEMS, and behind them what it gets, as much at most */
     unsigned char buffer[OX_WIRE_MESSAGE_BYTES];
 };
 
@@ -159,21 +162,31 @@ static void job_fail(struct ox_comm_remote_job *job, const char *text) {
     }
 }
 
+/* Fails a job whose transfer, or sum, cannot end. */
+static void job_drop(struct ox_comm_remote *remote, struct ox_comm_remote_job *job, uint32_t i) {
+    char text[OX_WIRE_NAME_BYTES + 64];
+    if (job->sum != NULL) {
+        snprintf(text, sizeof text, "a sum over all processes did not end");
+        remote->sum_dropped = true;
+    } else {
+        snprintf(text, sizeof text, "bytes %s %s did not arrive", job->transfers[i].sends ? "to" : "from",
+                 remote->wire->ops->name(remote->wire, job->transfers[i].process));
+    }
+    job_fail(job, text);
+    remote->wire->ops->drop(remote->wire, job->requests[i]);
+}
+
 /* Tests the transfers of a job; returns how many have ended by this call. */
 static uint32_t job_move(struct ox_comm_remote *remote, struct ox_comm_remote_job *job, bool given_up) {
     uint32_t ended = 0;
     for (uint32_t i = 0; i < job->count; i++) {
-        const uint32_t process = job->transfers[i].process;
+        const uint64_t needed = job->sum != NULL ? UINT64_MAX : UINT64_C(1) << job->transfers[i].process;
         bool done = false;
         if (job->requests[i] == NULL) {
             continue;
         }
-        if (given_up || (remote->lost >> process & 1) != 0) {
-            char text[OX_WIRE_NAME_BYTES + 64];
-            snprintf(text, sizeof text, "bytes %s %s did not arrive", job->transfers[i].sends ? "to" : "from",
-                     remote->wire->ops->name(remote->wire, process));
-            job_fail(job, text);
-            remote->wire->ops->drop(remote->wire, job->requests[i]);
+        if (given_up || (remote->lost & needed) != 0) {
+            job_drop(remote, job, i);
             done = true;
         } else if (remote->wire->ops->test(remote->wire, job->requests[i], &done) != OX_OK) {
             job_fail(job, ox_error_text());
@@ -196,6 +209,16 @@ static bool job_has_ended(const struct ox_comm_remote_job *job) {
     return true;
 }
 
+static enum ox_status job_begin(struct ox_comm_remote *remote, struct ox_comm_remote_job *job, uint32_t i) {
+    const struct ox_wire_ops *const ops = remote->wire->ops;
+    if (job->sum == NULL) {
+        return ops->begin(remote->wire, &job->transfers[i], &job->requests[i]);
+    }
+    return remote->sum_dropped ? ox_fail(OX_E_COMM, "an earlier sum over all processes did not end; resume from the "
+                                         "last commit")
+                               : ops->sum(remote->wire, job->sum, &job->requests[i]);
+}
+
 static bool move_jobs(struct ox_comm_group *group) {
     struct ox_comm_remote *const remote = group->remote;
     bool any = false;
@@ -208,7 +231,7 @@ static bool move_jobs(struct ox_comm_group *group) {
         fresh = job->next;
         for (uint32_t i = 0; i < job->count; i++) {
             job->requests[i] = NULL;
-            if (remote->wire->ops->begin(remote->wire, &job->transfers[i], &job->requests[i]) != OX_OK) {
+            if (job_begin(remote, job, i) != OX_OK) {
                 job_fail(job, ox_error_text());
             }
         }
@@ -359,6 +382,68 @@ enum ox_status ox_comm_remote_join(struct ox_comm_group *group, struct ox_comm_r
     return job->status == OX_OK ? OX_OK : ox_fail(job->status, "%s", job->text);
 }
 
+/* ---- sums ------------------------------------------------------------------------------------------- */
+
+/* A part of every rank's slice: elements [first, first + most) of it, as far as it has them. */
+struct sum_part {
+    const uint64_t *cuts;
+    uint64_t first, most;
+};
+
+static uint64_t part_elems(const struct sum_part *part, uint32_t rank) {
+    const uint64_t elems = (part->cuts[rank + 1] - part->cuts[rank]) / sizeof(float);
+    return elems <= part->first ? 0 : ox_min_u64(elems - part->first, part->most);
+}
+
+/* Writes the part of all slices, added over the ranks of this process, and counts what each process gets of it. */
+static void add_own_ranks(struct ox_comm_group *group, const struct sum_part *part, uint64_t *counts) {
+    float *to = group->remote->sums;
+    for (uint32_t r = 0; r < group->count; r++) {
+        const uint64_t elems = part_elems(part, r);
+        const uint64_t at = (part->cuts[r] - part->cuts[0]) / sizeof(float) + part->first;
+        memcpy(to, (const float *)group->endpoints[group->first]->source + at, elems * sizeof(float));
+        for (uint32_t i = 1; i < group->local; i++) {
+            const float *const from = (const float *)group->endpoints[group->first + i]->source + at;
+            for (uint64_t k = 0; k < elems; k++) {
+                to[k] += from[k];
+            }
+        }
+        to += elems;
+        counts[process_of(group, r)] += elems;
+    }
+}
+
+static enum ox_status add_processes(struct ox_comm_group *group, const uint64_t *counts) {
+    struct ox_comm_remote *const remote = group->remote;
+    const struct ox_wire_sum sum = {.source = remote->sums, .target = remote->sums + SUM_ELEMS, .counts = counts};
+    struct ox_comm_remote_job job;
+    job.sum = &sum;
+    job.count = 1;
+    ox_comm_remote_begin(group, &job);
+    return ox_comm_remote_join(group, &job);
+}
+
+enum ox_status ox_comm_remote_sum(struct ox_comm_group *group, const uint64_t *cuts) {
+    struct sum_part part = {.cuts = cuts, .most = SUM_ELEMS / group->count};
+    uint64_t longest = 0;
+    for (uint32_t r = 0; r < group->count; r++) {
+        longest = ox_max_u64(longest, (cuts[r + 1] - cuts[r]) / sizeof(float));
+    }
+    enum ox_status status = OX_OK;
+    for (; part.first < longest && status == OX_OK; part.first += part.most) {
+        uint64_t counts[OX_COMM_RANKS_MAX] = {0};
+        add_own_ranks(group, &part, counts);
+        status = add_processes(group, counts);
+        const float *from = group->remote->sums + SUM_ELEMS;
+        for (uint32_t r = group->first; r < group->first + group->local && status == OX_OK; r++) {
+            const uint64_t elems = part_elems(&part, r);
+            memcpy(group->endpoints[r]->target + part.first, from, elems * sizeof(float));
+            from += elems;
+        }
+    }
+    return status;
+}
+
 /* ---- open and close --------------------------------------------------------------------------------- */
 
 static void remote_free(struct ox_comm_group *group, bool clean) {
@@ -369,6 +454,9 @@ static void remote_free(struct ox_comm_group *group, bool clean) {
         struct message *const next = remote->first->next;
         free(remote->first);
         remote->first = next;
+    }
+    if (!remote->sum_dropped) {
+        free(remote->sums);
     }
     free(remote);
     group->remote = NULL;
@@ -399,7 +487,10 @@ void ox_comm_remote_close(struct ox_comm_group *group) {
 
 static enum ox_status remote_open(struct ox_comm_group *group, struct ox_wire *wire) {
     struct ox_comm_remote *const remote = calloc(1, sizeof *remote);
-    if (remote == NULL) {
+    float *const sums = malloc(2 * sizeof(float) * SUM_ELEMS); /* touched where the wire adds alone */
+    if (remote == NULL || sums == NULL) {
+        free(remote);
+        free(sums);
         return ox_fail(OX_E_NOMEM, "communication of %u processes: no memory for its state", wire->process_count);
     }
     pthread_condattr_t attr;
@@ -408,6 +499,7 @@ static enum ox_status remote_open(struct ox_comm_group *group, struct ox_wire *w
     pthread_cond_init(&remote->work, &attr);
     pthread_condattr_destroy(&attr);
     remote->wire = wire;
+    remote->sums = sums;
     remote->progress_ns = ox_clock_ns();
     group->remote = remote;
     return OX_OK;

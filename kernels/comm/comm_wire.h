@@ -24,6 +24,14 @@ struct ox_wire_transfer {
     uint64_t bytes;
 };
 
+/* A sum of a vector of each process, piece p of which goes to process p; pieces lie one behind another. In whatever
+ * order the wire adds. All processes begin their sums in the same order. */
+struct ox_wire_sum {
+    const float *source;
+    float *target;          /* this process's piece, apart from `source` */
+    const uint64_t *counts; /* elements of each piece, below 2^31 in all */
+};
+
 struct ox_wire_ops {
     /* Sends a copy of a message of up to OX_WIRE_MESSAGE_BYTES. */
     enum ox_status (*post)(struct ox_wire *, uint32_t process, const void *message, uint32_t bytes);
@@ -32,6 +40,8 @@ struct ox_wire_ops {
     /* True while messages that were posted have not left. */
     bool (*sending)(struct ox_wire *);
     enum ox_status (*begin)(struct ox_wire *, const struct ox_wire_transfer *, struct ox_wire_request **out);
+    /* Its memory is the wire's until the request is done, and for ever if it is dropped. */
+    enum ox_status (*sum)(struct ox_wire *, const struct ox_wire_sum *, struct ox_wire_request **out);
     /* Sets *done, and then has freed the request. */
     enum ox_status (*test)(struct ox_wire *, struct ox_wire_request *, bool *done);
     /* Gives a request up whose process is lost. */

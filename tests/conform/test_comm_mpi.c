@@ -28,6 +28,7 @@ static struct comm_world world_of(uint32_t local) {
     world.first = process * local;
     world.local = local;
     world.open = open_mpi;
+    world.adds = world.adds_on_host = true;
     return world;
 }
 
@@ -52,7 +53,8 @@ static void call_until_lost(struct comm_rank *rank) {
         if (i == 30 && rank->rank + 1 == rank->count) {
             raise(SIGKILL);
         }
-        const struct comm_try call = {.kind = i % 2 == 0 ? OX_COMM_GATHER : OX_COMM_MEET, .variant = i % 9};
+        static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_REDUCE_SCATTER, OX_COMM_MEET};
+        const struct comm_try call = {.kind = kinds[i % 3], .variant = i % 9};
         status = comm_try(rank, &call);
     }
     printf("rank %u ended: %s\n", rank->rank, ox_error_text());

@@ -1,5 +1,4 @@
-/* Communication between ranks through the emulated NCCL: the cases of every backend, with memory of emulated GPUs; and
- * the library's own sums. */
+/* Communication between ranks through the emulated NCCL: the cases of every backend, with memory of emulated GPUs. */
 #include "tests/kit/comm/comm_cases.h"
 #include "tests/kit/device/simt_kit.h"
 
@@ -46,42 +45,13 @@ static void open_nccl(struct comm_world *world, const struct ox_comm_limits *lim
     }
 }
 
-/* Small whole numbers, whose sums are exact in any order; slices alike, and a last one that is shorter. */
-static void add_up(struct comm_rank *rank) {
-    for (uint32_t uneven = 0; uneven < 2; uneven++) {
-        uint64_t cuts[OX_COMM_RANKS_MAX + 1] = {0};
-        for (uint32_t r = 0; r < rank->count; r++) {
-            cuts[r + 1] = cuts[r] + sizeof(float) * (r + 1 == rank->count && uneven ? 3 : 100);
-        }
-        const uint64_t total = cuts[rank->count] / sizeof(float), first = cuts[rank->rank] / sizeof(float);
-        const uint64_t own_bytes = cuts[rank->rank + 1] - cuts[rank->rank];
-        struct comm_block source, target;
-        float values[OX_COMM_RANKS_MAX * 100], sums[100];
-        for (uint64_t i = 0; i < total; i++) {
-            values[i] = (float)(i * (rank->rank + 1));
-        }
-        comm_block_open(rank, false, total * sizeof(float), &source);
-        comm_block_open(rank, false, own_bytes, &target);
-        comm_block_write(&source, 0, values, total * sizeof(float));
-        CHECK(ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
-            .source = (const float *)source.at, .target = (float *)target.at, .cuts = cuts, .what = "sums"}) == OX_OK);
-        comm_block_read(&target, 0, sums, own_bytes);
-        int wrong = 0;
-        for (uint64_t i = 0; i < own_bytes / sizeof(float); i++) {
-            wrong += sums[i] != (float)((first + i) * (rank->count * (rank->count + 1) / 2));
-        }
-        CHECK(wrong == 0);
-        comm_block_close(&source);
-        comm_block_close(&target);
-    }
-}
-
 static void run(uint32_t count) {
     struct comm_world world;
     memset(&world, 0, sizeof world);
     world.name = "nccl";
     world.count = world.local = count;
     world.open = open_nccl;
+    world.adds = true;
     for (uint32_t r = 0; r < count; r++) {
         const struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};
         REQUIRE_OK(ox_cuda_device_open(&config, &world.devices[r]));
@@ -90,9 +60,6 @@ static void run(uint32_t count) {
     comm_cases_random(&world, 40, count);
     comm_cases_failures(&world);
     comm_cases_faults(&world, 3);
-    comm_world_open(&world, 0, 0);
-    comm_each(&world, add_up, NULL, NULL);
-    comm_world_close(&world);
     for (uint32_t r = 0; r < count; r++) {
         ox_device_close(&world.devices[r]);
     }

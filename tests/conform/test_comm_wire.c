@@ -29,14 +29,15 @@ static void open_hub(struct comm_world *world, const struct ox_comm_limits *limi
 
 /* Ends the last process while all ranks make calls. */
 static void call_until_lost(struct comm_rank *rank) {
-    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_SEND, OX_COMM_MEET, OX_COMM_EXCHANGE};
+    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_SEND, OX_COMM_MEET, OX_COMM_REDUCE_SCATTER,
+                                              OX_COMM_EXCHANGE};
     const uint32_t process = *(const uint32_t *)rank->arg;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; status == OX_OK; i++) {
         if (i == 20 && rank->rank == 0) {
             comm_hub_lose(hub, process);
         }
-        status = comm_try(rank, &(struct comm_try){.kind = kinds[i % 4], .variant = i % 9});
+        status = comm_try(rank, &(struct comm_try){.kind = kinds[i % 5], .variant = i % 9});
     }
     CHECK(status == OX_E_COMM);
 }
@@ -73,6 +74,7 @@ int main(void) {
         world.name = "wire";
         world.count = world.local = forms[i].count;
         world.open = open_hub;
+        world.adds = world.adds_on_host = true;
         world.context = &forms[i].local;
         comm_cases_calls(&world);
         comm_cases_random(&world, SLOWED ? 40 : 200, forms[i].count);

@@ -215,10 +215,13 @@ static ncclResult_t reduce(const void *source, void *target, size_t count, ncclD
                            int root, ncclComm_t comm, cudaStream_t stream) {
     OX_ASSERT(type == ncclFloat32 && op == ncclSum);
     const size_t bytes = count * sizeof(float);
+    const bool takes = root == comm->rank, in_place = takes && source == target;
     group_start();
-    ncclResult_t result = add({SENDS, root, source, nullptr, bytes}, comm, stream);
-    for (int r = 0; r < comm->count && root == comm->rank && result == ncclSuccess; r++) {
-        result = add({r == 0 ? RECEIVES : ADDS, r, nullptr, target, bytes}, comm, stream);
+    ncclResult_t result = in_place ? ncclSuccess : add({SENDS, root, source, nullptr, bytes}, comm, stream);
+    for (int r = 0; r < comm->count && takes && result == ncclSuccess; r++) {
+        if (!in_place || r != root) {
+            result = add({r == 0 && !in_place ? RECEIVES : ADDS, r, nullptr, target, bytes}, comm, stream);
+        }
     }
     const ncclResult_t ended = group_end();
     return result == ncclSuccess ? ended : result;

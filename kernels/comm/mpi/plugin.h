@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* Raise it whenever anything that crosses the border or goes between processes changes. */
-enum { OX_MPI_PLUGIN_VERSION = 1 };
+enum { OX_MPI_PLUGIN_VERSION = 2 };
 
 /* The plugin's only symbol of its own, "ox_mpi_plugin". It takes everything of base/ from the program. */
 struct ox_mpi_plugin {

@@ -47,6 +47,7 @@ struct wire {
 
 struct ox_wire_request {
     uint32_t part_count;
+    int *counts; /* of a sum, in elements, for the library as long as it runs; else NULL */
     MPI_Request parts[];
 };
 
@@ -225,6 +226,7 @@ static enum ox_status mpi_begin(struct ox_wire *wire, const struct ox_wire_trans
         return ox_fail(OX_E_NOMEM, "MPI: no memory for a transfer");
     }
     request->part_count = part_count;
+    request->counts = NULL;
     for (uint32_t i = 0; i < part_count; i++) {
         unsigned char *const at = (unsigned char *)transfer->at + (uint64_t)i * PART_BYTES;
         const uint64_t rest = transfer->bytes - (uint64_t)i * PART_BYTES;
@@ -239,6 +241,26 @@ static enum ox_status mpi_begin(struct ox_wire *wire, const struct ox_wire_trans
     return status;
 }
 
+/* One collective call, which the library moves along whenever it is asked for anything. */
+static enum ox_status mpi_sum(struct ox_wire *wire, const struct ox_wire_sum *sum, struct ox_wire_request **out) {
+    struct wire *const self = wire_of(wire);
+    struct ox_wire_request *const request = malloc(sizeof *request + sizeof request->parts[0]);
+    int *const counts = malloc(wire->process_count * sizeof *counts);
+    if (request == NULL || counts == NULL) {
+        free(request);
+        free(counts);
+        return ox_fail(OX_E_NOMEM, "MPI: no memory for a sum");
+    }
+    for (uint32_t p = 0; p < wire->process_count; p++) {
+        counts[p] = (int)sum->counts[p];
+    }
+    *request = (struct ox_wire_request){.part_count = 1, .counts = counts};
+    request->parts[0] = MPI_REQUEST_NULL;
+    *out = request;
+    return check(MPI_Ireduce_scatter(sum->source, sum->target, counts, MPI_FLOAT, MPI_SUM, self->data,
+                                     &request->parts[0]), "a sum");
+}
+
 static enum ox_status mpi_test(struct ox_wire *wire, struct ox_wire_request *request, bool *done) {
     int ended = 0;
     (void)wire;
@@ -246,6 +268,7 @@ static enum ox_status mpi_test(struct ox_wire *wire, struct ox_wire_request *req
                                                     MPI_STATUSES_IGNORE), "a transfer");
     *done = ended != 0 || status != OX_OK;
     if (*done) {
+        free(request->counts);
         free(request);
     }
     return status;
@@ -253,6 +276,10 @@ static enum ox_status mpi_test(struct ox_wire *wire, struct ox_wire_request *req
 
 static void mpi_drop(struct ox_wire *wire, struct ox_wire_request *request) {
     (void)wire;
+    unclean = true;
+    if (request->counts != NULL) {
+        return; /* a collective call cannot be taken back, so the library may look at it later */
+    }
     for (uint32_t i = 0; i < request->part_count; i++) {
         if (request->parts[i] != MPI_REQUEST_NULL) {
             MPI_Cancel(&request->parts[i]);
@@ -260,7 +287,6 @@ static void mpi_drop(struct ox_wire *wire, struct ox_wire_request *request) {
         }
     }
     free(request);
-    unclean = true;
 }
 
 /* ---- processes -------------------------------------------------------------------------------------- */
@@ -317,6 +343,7 @@ static const struct ox_wire_ops mpi_ops = {
     .poll = mpi_poll,
     .sending = mpi_sending,
     .begin = mpi_begin,
+    .sum = mpi_sum,
     .test = mpi_test,
     .drop = mpi_drop,
     .lost = mpi_lost,

@@ -13,6 +13,8 @@ static void all_kinds(struct comm_rank *rank) {
                                     .seed = variant * 4 + form};
             call.kind = OX_COMM_GATHER;
             CHECK(comm_try(rank, &call) == OX_OK);
+            call.kind = OX_COMM_REDUCE_SCATTER;
+            CHECK(comm_try(rank, &call) == OX_OK);
             call.kind = OX_COMM_SEND;
             CHECK(comm_try(rank, &call) == OX_OK);
             call.kind = OX_COMM_EXCHANGE;
@@ -28,7 +30,7 @@ static void all_kinds(struct comm_rank *rank) {
     }
 }
 
-/* What a rank has counted over a gather and an exchange of uneven pieces, a transfer and a meeting. */
+/* What a rank has counted over a gather, an exchange and a sum of uneven pieces, a transfer and a meeting. */
 static void counters(struct comm_rank *rank) {
     struct ox_comm_stats before[OX_COMM_CALL_COUNT], after[OX_COMM_CALL_COUNT];
     uint64_t cuts[OX_COMM_RANKS_MAX + 1];
@@ -41,6 +43,9 @@ static void counters(struct comm_rank *rank) {
     CHECK(comm_try(rank, &(struct comm_try){.kind = OX_COMM_EXCHANGE, .variant = 3, .givers = 2}) == OX_OK);
     CHECK(comm_try(rank, &(struct comm_try){.kind = OX_COMM_SEND}) == OX_OK);
     CHECK(comm_try(rank, &(struct comm_try){.kind = OX_COMM_MEET}) == OX_OK);
+    if (rank->world->adds) {
+        CHECK(comm_try(rank, &(struct comm_try){.kind = OX_COMM_REDUCE_SCATTER, .variant = 3}) == OX_OK);
+    }
     for (int i = 0; i < OX_COMM_CALL_COUNT; i++) {
         ox_comm_stats(rank->comm, (enum ox_comm_call)i, &after[i]);
         after[i].in_bytes -= before[i].in_bytes;
@@ -56,6 +61,8 @@ static void counters(struct comm_rank *rank) {
     CHECK(after[OX_COMM_EXCHANGE].in_bytes == (gives ? 0 : own));
     CHECK(after[OX_COMM_EXCHANGE].out_bytes == (gives ? rest : 0));
     CHECK(after[OX_COMM_SEND].out_bytes == (alone ? 0 : 1000) && after[OX_COMM_RECV].in_bytes == (alone ? 0 : 1000));
+    CHECK(after[OX_COMM_REDUCE_SCATTER].in_bytes == (rank->world->adds ? 4 * own * peers : 0));
+    CHECK(after[OX_COMM_REDUCE_SCATTER].out_bytes == (rank->world->adds ? 4 * rest : 0));
     CHECK(after[OX_COMM_MEET].in_bytes == 16 * peers && after[OX_COMM_MEET].calls == 1);
 }
 
@@ -90,7 +97,8 @@ static void *meet_main(void *context) {
 }
 
 static void random_calls(struct comm_rank *rank) {
-    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_SEND, OX_COMM_MEET};
+    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_SEND, OX_COMM_MEET,
+                                              OX_COMM_REDUCE_SCATTER};
     const struct random_args *const args = rank->arg;
     struct meeting meetings[2];
     pthread_t threads[2];
@@ -103,7 +111,7 @@ static void random_calls(struct comm_rank *rank) {
         ox_philox(args->seed, 0, i, words);
         const uint64_t draw = words[0] | (uint64_t)words[1] << 32;
         const struct comm_try call = {
-            .kind = kinds[draw % 4],
+            .kind = kinds[draw % 5],
             .variant = (uint32_t)(draw >> 8) % 8,
             .givers = (uint32_t)(draw >> 16) % 5,
             .in_place = (draw >> 24 & 1) != 0,

@@ -69,6 +69,7 @@ static void case_disagreements(struct comm_world *world) {
         {{.kind = OX_COMM_GATHER}, {.kind = OX_COMM_GATHER, .what = "other"}, "gather \"test\"", "gather \"other\"", 0},
         {{.kind = OX_COMM_GATHER}, {.kind = OX_COMM_GATHER, .on_host = true}, "gather \"test\"", "host memory", 0},
         {{.kind = OX_COMM_EXCHANGE}, {.kind = OX_COMM_EXCHANGE, .givers = 1}, "exchange \"test\"", "givers", 0},
+        {{.kind = OX_COMM_REDUCE_SCATTER}, {.kind = OX_COMM_EXCHANGE}, "exchange \"test\"", "calls", 0},
         {{.kind = OX_COMM_MEET}, {.kind = OX_COMM_MEET, .variant = 3}, "meet \"test\"", "bytes", 0},
         {{.kind = OX_COMM_MEET}, {.kind = OX_COMM_MEET, .what = "commit"}, "meet \"test\"", "meet \"commit\"", 0},
         {{.kind = OX_COMM_SEND}, {.kind = OX_COMM_GATHER}, "gather \"test\"", "calls", 0},
@@ -80,6 +81,9 @@ static void case_disagreements(struct comm_world *world) {
             struct disagreement args = list[i];
             struct comm_rank ranks[OX_COMM_RANKS_MAX];
             args.odd_rank = odd_rank;
+            if (args.plain.kind == OX_COMM_REDUCE_SCATTER && !world->adds) {
+                continue;
+            }
             /* The last of an odd number of ranks has no peer to send to. */
             if (args.plain.kind == OX_COMM_SEND && odd_rank > 0 && world->count % 2 == 1) {
                 continue;
@@ -134,8 +138,9 @@ static void abort_one(struct comm_rank *rank) {
 }
 
 static void case_aborts(struct comm_world *world) {
-    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_SEND, OX_COMM_MEET};
-    for (uint32_t i = 0; i < 4 * 4 && world->count > 1; i++) {
+    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_SEND, OX_COMM_MEET,
+                                              OX_COMM_REDUCE_SCATTER};
+    for (uint32_t i = 0; i < 5 * 4 && world->count > 1; i++) {
         const struct abortion args = {.kind = kinds[i / 4], .rank = i % 3 == 0 ? 0 : world->count - 1,
                                       .after_ms = i % 2 == 0 ? 0 : 5, .inside = i / 2 % 2 == 1};
         struct comm_rank ranks[OX_COMM_RANKS_MAX];
@@ -154,10 +159,11 @@ static void endless(struct comm_rank *rank) {
     if (rank->rank == args->rank) {
         pthread_create(&thread, NULL, abort_main, rank);
     }
-    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_SEND, OX_COMM_MEET};
+    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_SEND, OX_COMM_MEET,
+                                              OX_COMM_REDUCE_SCATTER};
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; status == OX_OK; i++) {
-        status = comm_try(rank, &(struct comm_try){.kind = kinds[i % 4], .variant = i % 9});
+        status = comm_try(rank, &(struct comm_try){.kind = kinds[i % 5], .variant = i % 9});
     }
     CHECK(status == OX_E_IO);
     if (rank->rank == args->rank) {
@@ -293,11 +299,12 @@ void comm_cases_failures(struct comm_world *world) {
 /* ---- faults ----------------------------------------------------------------------------------------- */
 
 static void mix_until_failure(struct comm_rank *rank) {
-    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_MEET, OX_COMM_SEND};
+    static const enum ox_comm_call kinds[] = {OX_COMM_GATHER, OX_COMM_EXCHANGE, OX_COMM_MEET, OX_COMM_SEND,
+                                              OX_COMM_REDUCE_SCATTER};
     const uint32_t call_count = *(const uint32_t *)rank->arg;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < call_count + 8 && status == OX_OK; i++) {
-        status = comm_try(rank, &(struct comm_try){.kind = kinds[i % 4], .variant = i % 9});
+        status = comm_try(rank, &(struct comm_try){.kind = kinds[i % 5], .variant = i % 9});
     }
     CHECK(status == OX_E_DEVICE);
 }

@@ -16,9 +16,20 @@ struct letter {
     unsigned char data[];
 };
 
+/* The sums that all processes begin as their nth; it goes when all have taken their piece. */
+struct total {
+    struct total *next;
+    float *values;
+    uint64_t nth;
+    uint32_t came, left;
+};
+
 struct ox_wire_request {
     struct ox_wire_request *next;
     struct ox_wire_transfer transfer;
+    struct total *total; /* of a sum; such a request is in no list */
+    struct ox_wire_sum sum;
+    uint64_t first, count; /* the process's piece */
     uint32_t process; /* that has begun it */
     uint64_t due_ns;
     bool done, dropped;
@@ -35,6 +46,9 @@ struct comm_hub {
     uint64_t seed, turn, delay_ns;
     struct letter *letters[PROCESSES_MAX]; /* by receiver, in order */
     struct ox_wire_request *requests;      /* in order */
+    struct total *totals;
+    uint64_t sum_count[PROCESSES_MAX]; /* sums that a process has begun */
+    uint32_t process_count;
     bool lost[PROCESSES_MAX];
     struct wire wires[PROCESSES_MAX];
 };
@@ -117,6 +131,66 @@ static enum ox_status hub_begin(struct ox_wire *wire, const struct ox_wire_trans
     return OX_OK;
 }
 
+/* Adds a process's vector when it begins its sum, so whoever comes first is first in the sum. */
+static enum ox_status hub_sum(struct ox_wire *wire, const struct ox_wire_sum *sum, struct ox_wire_request **out) {
+    struct comm_hub *const hub = hub_of(wire);
+    struct ox_wire_request *const request = calloc(1, sizeof *request);
+    uint64_t count = 0;
+    for (uint32_t p = 0; p < hub->process_count; p++) {
+        request->first += p < wire->process ? sum->counts[p] : 0;
+        count += sum->counts[p];
+    }
+    pthread_mutex_lock(&hub->lock);
+    const uint64_t nth = hub->sum_count[wire->process]++;
+    struct total *total = hub->totals;
+    while (total != NULL && total->nth != nth) {
+        total = total->next;
+    }
+    if (total == NULL) {
+        total = calloc(1, sizeof *total);
+        *total = (struct total){.next = hub->totals, .values = calloc(count + 1, sizeof(float)), .nth = nth};
+        hub->totals = total;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        total->values[i] += sum->source[i];
+    }
+    total->came++;
+    request->total = total;
+    request->sum = *sum;
+    request->count = sum->counts[wire->process];
+    request->process = wire->process;
+    request->due_ns = due_ns(hub);
+    pthread_mutex_unlock(&hub->lock);
+    *out = request;
+    return OX_OK;
+}
+
+/* The caller holds the lock. */
+static void total_leave(struct comm_hub *hub, struct total *total) {
+    struct total **at = &hub->totals;
+    if (++total->left < hub->process_count) {
+        return;
+    }
+    while (*at != total) {
+        at = &(*at)->next;
+    }
+    *at = total->next;
+    free(total->values);
+    free(total);
+}
+
+/* The caller holds the lock. */
+static bool sum_has_ended(struct comm_hub *hub, struct ox_wire_request *request) {
+    struct total *const total = request->total;
+    if (total->came < hub->process_count || ox_clock_ns() < request->due_ns) {
+        return false;
+    }
+    memcpy(request->sum.target, total->values + request->first, request->count * sizeof(float));
+    total_leave(hub, total);
+    free(request);
+    return true;
+}
+
 static bool match(const struct ox_wire_request *a, const struct ox_wire_request *b) {
     return !b->done && a->process == b->transfer.process && b->process == a->transfer.process &&
            a->transfer.tag == b->transfer.tag && a->transfer.sends != b->transfer.sends;
@@ -135,6 +209,11 @@ static void request_free(struct comm_hub *hub, struct ox_wire_request *request) 
 static enum ox_status hub_test(struct ox_wire *wire, struct ox_wire_request *request, bool *done) {
     struct comm_hub *const hub = hub_of(wire);
     pthread_mutex_lock(&hub->lock);
+    if (request->total != NULL) {
+        *done = sum_has_ended(hub, request);
+        pthread_mutex_unlock(&hub->lock);
+        return OX_OK;
+    }
     struct ox_wire_request *other = hub->requests;
     while (other != NULL && !match(request, other)) {
         other = other->next;
@@ -156,7 +235,12 @@ static enum ox_status hub_test(struct ox_wire *wire, struct ox_wire_request *req
 static void hub_drop(struct ox_wire *wire, struct ox_wire_request *request) {
     struct comm_hub *const hub = hub_of(wire);
     pthread_mutex_lock(&hub->lock);
-    request_free(hub, request);
+    if (request->total != NULL) {
+        total_leave(hub, request->total);
+        free(request);
+    } else {
+        request_free(hub, request);
+    }
     pthread_mutex_unlock(&hub->lock);
 }
 
@@ -190,6 +274,12 @@ static void hub_close(struct ox_wire *wire, bool clean) {
             hub->letters[p] = next;
         }
     }
+    while (hub->totals != NULL) {
+        struct total *const next = hub->totals->next;
+        free(hub->totals->values);
+        free(hub->totals);
+        hub->totals = next;
+    }
     pthread_mutex_destroy(&hub->lock);
     free(hub);
 }
@@ -199,6 +289,7 @@ static const struct ox_wire_ops hub_ops = {
     .poll = hub_poll,
     .sending = hub_sending,
     .begin = hub_begin,
+    .sum = hub_sum,
     .test = hub_test,
     .drop = hub_drop,
     .lost = hub_lost,
@@ -209,7 +300,7 @@ static const struct ox_wire_ops hub_ops = {
 struct comm_hub *comm_hub_open(uint32_t process_count, uint64_t seed, uint64_t delay_ns, struct ox_wire **wires) {
     struct comm_hub *const hub = calloc(1, sizeof *hub);
     pthread_mutex_init(&hub->lock, NULL);
-    hub->open_count = process_count;
+    hub->open_count = hub->process_count = process_count;
     hub->seed = seed;
     hub->delay_ns = delay_ns;
     for (uint32_t p = 0; p < process_count; p++) {

@@ -219,6 +219,55 @@ static enum ox_status try_exchange(struct comm_rank *rank, const struct comm_try
     return status;
 }
 
+/* Whole numbers, whose sums are exact in any order. */
+static float number(uint64_t seed, uint32_t rank, uint64_t i) {
+    return (float)((seed * 31 + rank * 57 + i * 7 + (i >> 8) * 11) % 1009) - 504;
+}
+
+static void check_sums(struct comm_rank *rank, const struct comm_try *call, struct comm_block *block, uint64_t at,
+                       const uint64_t *cuts) {
+    const uint64_t first = (cuts[rank->rank] - cuts[0]) / sizeof(float);
+    const uint64_t own = (cuts[rank->rank + 1] - cuts[rank->rank]) / sizeof(float);
+    float *const found = malloc((own + 1) * sizeof *found);
+    comm_block_read(block, at, found, own * sizeof *found);
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < own; i++) {
+        float sum = 0;
+        for (uint32_t r = 0; r < rank->count; r++) {
+            sum += number(call->seed, r, first + i);
+        }
+        wrong += found[i] != sum;
+    }
+    CHECK(wrong == 0);
+    free(found);
+}
+
+static enum ox_status try_reduce_scatter(struct comm_rank *rank, const struct comm_try *call, uint64_t *cuts) {
+    for (uint32_t r = 0; r <= rank->count; r++) {
+        cuts[r] *= sizeof(float);
+    }
+    const uint64_t total = cuts[rank->count] - cuts[0], first = cuts[rank->rank] - cuts[0];
+    struct comm_block source, target;
+    comm_block_open(rank, call->on_host, total, &source);
+    comm_block_open(rank, call->on_host, call->in_place ? 0 : cuts[rank->rank + 1] - cuts[rank->rank], &target);
+    float *const mine = malloc(total + 1);
+    for (uint64_t i = 0; i < total / sizeof(float); i++) {
+        mine[i] = number(call->seed, rank->rank, i);
+    }
+    comm_block_write(&source, 0, mine, total);
+    free(mine);
+    void *const to = call->in_place ? source.at + first : target.at;
+    const enum ox_status status = ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
+        .source = (const float *)(const void *)source.at, .target = to, .cuts = cuts, .on_host = call->on_host,
+        .what = call->what});
+    if (status == OX_OK) {
+        check_sums(rank, call, call->in_place ? &source : &target, call->in_place ? first : 0, cuts);
+    }
+    comm_block_close(&source);
+    comm_block_close(&target);
+    return status;
+}
+
 static enum ox_status try_meet(struct comm_rank *rank, const struct comm_try *call) {
     static const uint32_t slots[] = {16, 0, 1, 4097, OX_COMM_MEET_BYTES};
     const uint32_t slot = slots[call->variant % 5];
@@ -280,8 +329,10 @@ enum ox_status comm_try(struct comm_rank *rank, const struct comm_try *asked) {
     struct comm_try call = *asked;
     call.what = call.what != NULL ? call.what : "test";
     CHECK(comm_cuts(call.variant % 9, rank->count, cuts));
+    const bool adds = call.on_host ? rank->world->adds_on_host : rank->world->adds;
     enum ox_status status = OX_OK;
     switch (call.kind) {
+    case OX_COMM_REDUCE_SCATTER: status = adds ? try_reduce_scatter(rank, &call, cuts) : try_meet(rank, &call); break;
     case OX_COMM_GATHER: status = try_gather(rank, &call, cuts); break;
     case OX_COMM_EXCHANGE: status = try_exchange(rank, &call, cuts); break;
     case OX_COMM_MEET: status = try_meet(rank, &call); break;

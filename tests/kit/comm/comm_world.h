@@ -10,6 +10,7 @@
 struct comm_world {
     const char *name;
     uint32_t count, first, local; /* ranks in all; of this process, from `first` on */
+    bool adds, adds_on_host; /* whether the backend has sums of its own: of memory of devices, and of the host */
     struct ox_device *devices[OX_COMM_RANKS_MAX]; /* of local ranks; NULL: memory of the host */
     struct ox_comm *comms[OX_COMM_RANKS_MAX];     /* of local ranks */
     /* Opens comms[]; the other processes do the same. */
@@ -52,7 +53,9 @@ bool comm_cuts(uint32_t variant, uint32_t count, uint64_t *cuts);
 
 /* What a rank does otherwise than its peers, and how the call is made. */
 struct comm_try {
-    enum ox_comm_call kind; /* SEND: even ranks send to the next and then receive from it; a last one alone meets */
+    /* REDUCE_SCATTER: a meeting where the backend has no sums. SEND: even ranks send to the next and then receive from
+     * it; a last one alone meets. */
+    enum ox_comm_call kind;
     uint32_t variant;       /* of the cuts; scales the bytes of a transfer or payload */
     uint32_t givers;        /* 0 all, 1 none, 2 the first, 3 the last, 4 every other */
     bool in_place, on_host;
