@@ -199,6 +199,13 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     if (identity->nvme_count == 0 || ox_run_has_store(trainer)) {
         return OX_OK;
     }
+    const uint32_t processes = ox_run_other_processes(trainer);
+    if (processes > 0) {
+        return ox_fail(OX_E_CONFIG, "the run's last commit is in the stores of %u process%s, which only as many can "
+                       "open; start %u, or name a checkpoint to go on from: --resume-from-checkpoint "
+                       "%.300s/checkpoint-N", processes, processes == 1 ? "" : "es", processes,
+                       trainer->config.output_dir);
+    }
     char list[600] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < identity->nvme_count && used < sizeof list; i++) {

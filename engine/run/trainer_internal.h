@@ -75,7 +75,6 @@ struct ox_trainer_persist {
 struct ox_trainer_saving {
     uint64_t last_step;            /* step + 1 of the last complete checkpoint; 0: none */
     bool failed;                   /* the last attempt to end with a checkpoint failed */
-    bool ready;                    /* with several processes: the first one's checkpoint is complete or has failed */
     struct ox_checkpoint_tee *tee; /* fills a checkpoint that is not complete yet; or NULL */
     struct ox_run_state tee_state;
     uint64_t tee_begin_ns; /* when it began, by ox_clock_ns */
@@ -144,8 +143,14 @@ OX_MUST enum ox_status ox_trainer_compare(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_in_turn(struct ox_trainer *trainer, enum ox_status (*fn)(struct ox_trainer *),
                                           const char *what);
 OX_MUST enum ox_status ox_trainer_share_machine(struct ox_trainer *trainer);
+/* Checks that all see the run's folder, where the first process has written run.json. */
+OX_MUST enum ox_status ox_trainer_check_shared(const struct ox_trainer *trainer);
 /* Adds what is asked of other processes, and takes what the first one has decided by its clock. */
 OX_MUST enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_asked *asked);
+/* If the run's stores are those of another number of processes, that number; else 0. */
+uint32_t ox_run_other_processes(const struct ox_trainer *trainer);
+/* Removes such stores, once the state that they held is in a store of this number of processes. */
+OX_MUST enum ox_status ox_run_remove_others(const struct ox_trainer *trainer);
 /* Sets *stop to the signal of any process. */
 OX_MUST enum ox_status ox_trainer_agree_stop(const struct ox_trainer *trainer, int *stop);
 

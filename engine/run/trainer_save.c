@@ -65,8 +65,7 @@ static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
 }
 
 void ox_trainer_save_poll(struct ox_trainer *trainer) {
-    const bool alone = trainer->team == NULL;
-    if (trainer->saving.tee != NULL && (alone ? ox_checkpoint_tee_ready(trainer->saving.tee) : trainer->saving.ready)) {
+    if (trainer->saving.tee != NULL && ox_checkpoint_tee_ready(trainer->saving.tee)) {
         close_tee(trainer, ox_clock_ns());
     }
 }

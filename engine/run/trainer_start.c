@@ -188,12 +188,17 @@ enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer) {
 }
 
 /* Deletes an earlier run, the store first: if another process uses that, nothing is deleted. */
-static enum ox_status clear_run(const struct ox_trainer *trainer) {
+static enum ox_status clear_run(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = ox_run_check_inputs(trainer);
     if (status == OX_OK && ox_run_has_store(trainer)) {
         status = ox_store_remove(trainer->drives.folders, config->nvme_count);
     }
+    if (status == OX_OK && ox_run_exists(config->output_dir) &&
+        ox_run_read_identity(config->output_dir, &trainer->identity) == OX_OK) {
+        status = ox_run_remove_others(trainer);
+    }
+    trainer->identity = (struct ox_run_identity){0};
     return status == OX_OK && ox_trainer_leads(trainer) ? ox_run_clear(config->output_dir) : status;
 }
 
@@ -395,6 +400,7 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     }
     OX_TRY(status, create_store(trainer));
     OX_TRY(status, load_all(trainer, path));
+    OX_TRY(status, ox_run_remove_others(trainer));
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         trainer->saving.last_step = trainer->state.step + 1;
         snprintf(trainer->result, sizeof trainer->result, "%s", path);
@@ -632,6 +638,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     }
     OX_TRY(status, resume[0] == '\0'                ? start_fresh(trainer)
                    : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
+    OX_TRY(status, ox_trainer_check_shared(trainer));
     if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
         status = check_room(trainer);
     }

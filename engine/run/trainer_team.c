@@ -5,10 +5,14 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/hash/hash.h"
+#include "base/log.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 bool ox_trainer_leads(const struct ox_trainer *trainer) {
     return ox_team_leads(trainer->team);
@@ -152,6 +156,24 @@ enum ox_status ox_trainer_share_machine(struct ox_trainer *trainer) {
     return ox_team_share(trainer->team, &trainer->machine, sizeof trainer->machine, "the machine");
 }
 
+/* A folder of another machine may show what was just written only after a while. */
+enum ox_status ox_trainer_check_shared(const struct ox_trainer *trainer) {
+    enum { TRIES = 50, TRY_NS = 200000000 };
+    const char *const folder = trainer->config.output_dir;
+    bool same = ox_trainer_leads(trainer);
+    for (int i = 0; i < TRIES && !same; i++) {
+        struct ox_run_identity found;
+        same = ox_run_exists(folder) && ox_run_read_identity(folder, &found) == OX_OK &&
+               memcmp(found.run_id, trainer->identity.run_id, sizeof found.run_id) == 0;
+        if (!same) {
+            nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
+        }
+    }
+    return ox_trainer_settle(trainer, same ? OX_OK
+                             : ox_fail(OX_E_CONFIG, "--output %s: is not the folder in which process 0 has begun the "
+                                       "run; give one that all processes share", folder), "the run's folder");
+}
+
 /* ---- what is asked of any of them ------------------------------------------------------------------------ */
 
 enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_asked *asked) {
@@ -159,12 +181,10 @@ enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_aske
     struct {
         struct ox_asked asked;
         uint64_t persist_steps;
-        bool tee_ready;
     } mine = {.asked = *asked, .persist_steps = trainer->persist.steps}, all[OX_TEAM_MAX];
     if (team == NULL) {
         return OX_OK;
     }
-    mine.tee_ready = trainer->saving.tee != NULL && ox_checkpoint_tee_ready(trainer->saving.tee);
     const enum ox_status status = ox_team_gather(team, &mine, sizeof mine, all, "what is due after a step");
     for (uint32_t i = 0; i < ox_team_count(team) && status == OX_OK; i++) {
         asked->save = asked->save || all[i].asked.save;
@@ -173,7 +193,6 @@ enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_aske
     }
     if (status == OX_OK) {
         trainer->persist.steps = all[0].persist_steps;
-        trainer->saving.ready = all[0].tee_ready;
     }
     return status;
 }
@@ -183,6 +202,81 @@ enum ox_status ox_trainer_agree_stop(const struct ox_trainer *trainer, int *stop
     const enum ox_status status = ox_team_gather(trainer->team, stop, sizeof *stop, all, "a request to stop");
     for (uint32_t i = 0; i < ox_team_count(trainer->team) && status == OX_OK; i++) {
         *stop = *stop != 0 ? *stop : all[i];
+    }
+    return status;
+}
+
+/* ---- stores of another number of processes --------------------------------------------------------------- */
+
+/* How many processes the stores in folders of this name belong to; 0 if it is no such name. */
+static uint32_t processes_of(const char *name) {
+    unsigned idx = 0, count = 0;
+    char same[64];
+    if (sscanf(name, "process-%u-of-%u", &idx, &count) != 2) {
+        return 0;
+    }
+    snprintf(same, sizeof same, "process-%u-of-%u", idx, count);
+    return strcmp(same, name) == 0 ? count : 0;
+}
+
+/* Removes the store in a folder, and the folder itself if it was made for the store. */
+static enum ox_status remove_store(const char *folder, bool made) {
+    const enum ox_status status = ox_store_remove(&folder, 1);
+    if (status == OX_OK && made && rmdir(folder) != 0) {
+        ox_log(OX_LOG_WARN, "%s: stays behind, because it is not empty", folder);
+    }
+    return status;
+}
+
+/* Looks into one folder of --nvme. */
+static enum ox_status look_in(const struct ox_trainer *trainer, const char *base, bool remove, uint32_t *processes) {
+    const uint64_t *const run_id = trainer->identity.run_id;
+    const uint32_t own = ox_team_count(trainer->team);
+    enum ox_status status = OX_OK;
+    if (own > 1 && ox_store_owner(base, run_id) == OX_STORE_OWNER_SAME) {
+        *processes = 1;
+        status = remove ? remove_store(base, false) : OX_OK;
+    }
+    DIR *const folder = opendir(base);
+    for (const char *name = ""; folder != NULL && status == OX_OK && name != NULL;) {
+        char path[OX_PATH_BYTES];
+        status = ox_folder_next(folder, base, &name);
+        const uint32_t count = status == OX_OK && name != NULL ? processes_of(name) : 0;
+        if (count == 0 || count == own || ox_path_join(base, name, path) != OX_OK ||
+            ox_store_owner(path, run_id) != OX_STORE_OWNER_SAME) {
+            continue;
+        }
+        *processes = count;
+        status = remove ? remove_store(path, true) : OX_OK;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return status;
+}
+
+/* Finds stores of the run that are those of another number of processes, and removes them if `remove` says so. */
+static enum ox_status look_for_others(const struct ox_trainer *trainer, bool remove, uint32_t *processes) {
+    enum ox_status status = OX_OK;
+    *processes = 0;
+    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+        status = look_in(trainer, trainer->config.nvme[i].path, remove, processes);
+    }
+    return status;
+}
+
+uint32_t ox_run_other_processes(const struct ox_trainer *trainer) {
+    uint32_t processes = 0;
+    return look_for_others(trainer, false, &processes) == OX_OK ? processes : 0;
+}
+
+enum ox_status ox_run_remove_others(const struct ox_trainer *trainer) {
+    uint32_t processes = 0;
+    const bool first = ox_team_idx_on_machine(trainer->team) == 0;
+    const enum ox_status status = first ? look_for_others(trainer, true, &processes) : OX_OK;
+    if (status == OX_OK && processes > 0) {
+        ox_log(OX_LOG_INFO, "the stores of %u process%s are removed: the run goes on with %u", processes,
+               processes == 1 ? "" : "es", ox_team_count(trainer->team));
     }
     return status;
 }

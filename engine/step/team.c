@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WARN_MS = 60 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
+enum { WARN_MS = 600 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
 
 _Static_assert((int)OX_TEAM_MAX == (int)OX_COMM_RANKS_MAX, "each process has at least a rank");
 
@@ -22,14 +22,15 @@ struct ox_team {
 
 /* ---- meetings ----------------------------------------------------------------------------------------- */
 
-/* A comm names its ranks, and here they are processes. */
+/* A comm names its ranks, and here they are processes; some of its texts name the process already. */
 static enum ox_status name_process(enum ox_status status) {
-    const char *const text = ox_error_text();
+    const char *const text = ox_error_text(), *const colon = strstr(text, ": ");
     char rest[OX_ERROR_TEXT_BYTES];
     if (status == OX_OK || strncmp(text, "rank ", 5) != 0) {
         return status;
     }
-    snprintf(rest, sizeof rest, "%s", text + 5);
+    const bool named = colon != NULL && strncmp(colon + 2, "process ", 8) == 0;
+    snprintf(rest, sizeof rest, "%s", named ? colon + 2 + 8 : text + 5);
     return ox_fail(status, "process %s", rest);
 }
 

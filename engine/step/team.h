@@ -27,8 +27,8 @@ enum { OX_TEAM_MAX = 64 };
 struct ox_team;
 
 /* Opens the team of the processes that an MPI launcher has started; *out is NULL if it is one process. A call waits as
- * long as another process works, because one may tokenize a large text for all; it warns after a minute, and fails soon
- * if the process has ended. */
+ * long as another process works, because one may tokenize a large text for all; it warns after ten minutes, and fails
+ * soon if the process has ended. */
 OX_MUST enum ox_status ox_team_open(struct ox_team **out);
 void ox_team_close(struct ox_team **team);
 
