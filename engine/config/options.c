@@ -438,13 +438,13 @@ static const struct ox_option options[] = {
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "delay every lane at random, to test ordering; 0: no delays"},
     {.name = "ranks", .placeholder = "auto|N", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, ranks),
-     .text_bytes = sizeof none->ranks, .group = group_ranks, .default_text = "1", .commands = RUN,
+     .text_bytes = sizeof none->ranks, .group = group_ranks, .default_text = "1", .commands = RUN | OX_CMD_EVAL,
      .help = "devices that do a step together, each with its part of the micro-batches; on the CPU device, groups of "
              "cores; auto: as many GPUs as there are and gain time"},
     {.name = "sharding", .alias = "sharding-strategy", .placeholder = "NAME", .type = OX_OPT_CHOICE,
      .offset = offsetof(struct ox_config, sharding),
      .choices = "auto|full_shard|shard_grad_op|zero1|zero2|zero3|no_shard|shared", .group = group_ranks,
-     .default_text = "auto", .commands = RUN,
+     .default_text = "auto", .commands = RUN | OX_CMD_EVAL,
      .help = "what ranks divide: all (full_shard, zero3), all but weights within a step (shard_grad_op), gradients and "
              "state (zero2), state (zero1), nothing (no_shard); shared: one copy in host memory for all"},
     {.name = "reduction", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, reduction),
@@ -452,12 +452,12 @@ static const struct ox_option options[] = {
      .help = "who adds the gradients of ranks; fixed: in an order of its own, with the same bits at every number of "
              "ranks; library: NCCL or MPI, not reproducible"},
     {.name = "comm", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, comm),
-     .choices = "auto|local|nccl", .group = group_ranks, .default_text = "auto", .commands = RUN,
+     .choices = "auto|local|nccl", .group = group_ranks, .default_text = "auto", .commands = RUN | OX_CMD_EVAL,
      .help = "what carries memory of GPUs between ranks; local: copies by the GPUs; auto: NCCL if it is there and each "
              "rank has a GPU of its own. No bit depends on it"},
     {.name = "comm-timeout", .alias = "ddp-timeout", .type = OX_OPT_DURATION,
      .offset = offsetof(struct ox_config, comm_timeout_ns), .min = 1e9, .max = 604800e9, .group = group_ranks,
-     .default_text = "10min", .commands = RUN,
+     .default_text = "10min", .commands = RUN | OX_CMD_EVAL,
      .help = "how long a rank waits for the others before the run ends with the names of those that are missing"},
     {.name = "action", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, action),
      .text_bytes = sizeof none->action, .choices = "report|export", .group = group_command, .default_text = "",

@@ -20,8 +20,20 @@ struct eval_sum {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
+/* Losses are added in groups of so many micro-batches as are configured. Ranks that evaluate alone take more of them at
+ * a time, but must not change the sum. */
+static void add_losses(struct eval_sum *sum, const struct ox_trainer *trainer, const double *losses) {
+    const uint32_t group = (uint32_t)trainer->config.gradient_accumulation_steps;
+    for (uint32_t first = 0; first < trainer->engine_config.micro_batches; first += group) {
+        double part = 0;
+        for (uint32_t i = 0; i < group; i++) {
+            part += losses[first + i];
+        }
+        sum->loss += part;
+    }
+}
+
 static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result, uint64_t targets) {
-    sum->loss += result->loss_sum;
     sum->targets += targets;
     sum->batches++;
     sum->with_update |= result->with_update;
@@ -54,6 +66,7 @@ static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *w
         if (status != OX_OK) {
             return status;
         }
+        add_losses(out, trainer, result.losses);
         add_batch(out, &result, input.target_count);
     }
     return OX_OK;
@@ -101,10 +114,27 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
     trainer->config.output_dir[0] = '\0';
 }
 
+/* Left to choose, each rank has a copy of the weights, because nothing crosses between ranks then; or its slices, where
+ * copies do not fit. */
+static enum ox_status open_plan(struct ox_trainer *trainer) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool chosen = engine->sharding != OX_SHARDING_COUNT;
+    enum ox_status status = OX_E_CONFIG;
+    if (!chosen && engine->ranks > 1) {
+        engine->sharding = OX_SHARDING_NONE;
+        status = ox_engine_plan_open(engine, &trainer->plan);
+    }
+    if (status == OX_E_CONFIG) {
+        engine->sharding = chosen ? engine->sharding : OX_SHARDING_FULL;
+        status = ox_engine_plan_open(engine, &trainer->plan);
+    }
+    return status;
+}
+
 static enum ox_status open_engine(struct ox_trainer *trainer) {
     trainer->engine_config.eval_only = true;
     trainer->engine_config.state = (struct ox_state_format){0}; /* there is no state, so any --dtype works */
-    enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+    enum ox_status status = open_plan(trainer);
     OX_TRY(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
     OX_TRY(status, ox_engine_load_begin(trainer->engine, 0));
     OX_TRY(status, ox_engine_load_weights(trainer->engine, trainer->folder));

@@ -145,7 +145,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     engine->ranks = 1;
     engine->sharding = sharding_of(config->sharding);
-    if (config->sum_groups == 0) { /* a resumed run keeps its groups, and with them its bits, if they are enough */
+    /* A resumed run keeps its groups, and with them its bits, if they are enough. */
+    if (config->sum_groups == 0 && !trainer->input.eval_alone) {
         const uint64_t groups = ox_trainer_recorded_groups(trainer);
         const bool enough = strcmp(config->ranks, "auto") == 0 ? groups > 1
                                                                : strtoull(config->ranks, NULL, 10) <= groups;
@@ -153,8 +154,16 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     }
     engine->comm = (enum ox_rank_comm)config->comm; /* the same words in the same order */
     engine->comm_timeout_ns = config->comm_timeout_ns;
-    const enum ox_status status = trainer->input.eval_alone ? OX_OK : pick_count(trainer, &engine->ranks);
-    engine->sum_groups = trainer->input.eval_alone ? 1 : groups_of(trainer, engine->ranks);
+    if (trainer->input.eval_alone) { /* nothing is summed over micro-batches, so each rank may take as many */
+        config->sum_groups = 0;
+        engine->micro_batches = OX_RANKS_MAX;
+    }
+    const enum ox_status status = pick_count(trainer, &engine->ranks);
+    engine->sum_groups = groups_of(trainer, engine->ranks);
+    if (trainer->input.eval_alone) {
+        const uint64_t configured = config->gradient_accumulation_steps;
+        engine->micro_batches = (uint32_t)(ox_div_up(engine->ranks, configured) * configured);
+    }
     engine->compute_threads *= ox_trainer_machines(trainer);
     engine->optimizer_threads *= ox_trainer_machines(trainer);
     if (engine->device == OX_DEVICE_CPU) { /* ranks divide the threads; each has at least one */

@@ -509,9 +509,9 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
     give_input(engine, input);
     status = run_and_end(engine, evaluate, &out->with_update, ox_rank_end);
     OX_TRY(status, add_eval(engine, out));
-    const double *const losses = ox_rank_losses(ox_first_rank(engine));
+    out->losses = ox_rank_losses(ox_first_rank(engine));
     for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {
-        out->loss_sum += losses[mb_idx];
+        out->loss_sum += out->losses[mb_idx];
     }
     return status;
 }

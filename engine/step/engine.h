@@ -268,6 +268,7 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee);
 
 struct ox_eval_result {
     double loss_sum;  /* over the counted targets: not the mean */
+    const double *losses; /* the sum's parts by micro-batch, in their order; valid until the next call */
     bool with_update; /* the update of the step before was pending and ran within the forward */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes that crossed links, as in struct ox_step_result */
     uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
