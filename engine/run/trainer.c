@@ -345,10 +345,7 @@ static enum ox_status check_resume(const struct ox_config *config) {
                                        : ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; "
                                                  "give latest, or a checkpoint-N folder", path);
     }
-    return ox_run_exists(config->output_dir)
-               ? OX_OK
-               : ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave out --resume-from-checkpoint to start "
-                         "one, or name the run's folder with --output if it was moved", config->output_dir);
+    return ox_run_check_traces(config->output_dir);
 }
 
 enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {

@@ -1,8 +1,9 @@
-/* The run's folder: its lock, its identity (run.json), its drives, and what a fresh start may delete in it.
+/* The run's folder: its lock, its identity (run.json and a copy of it), its drives, and what a fresh start may delete.
  *
  * The lock is on the folder itself, so it leaves nothing behind and ends with the process. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/hash/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -16,10 +17,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { IDENTITY_BYTES_MAX = 1 << 18 };
+enum { IDENTITY_BYTES_MAX = 1 << 18, IDENTITY_VERSION = 5, IDENTITY_SEALED = 5, IDENTITY_COPIES = 2 };
 
-static const char *const run_files[] = {"run.json", "metrics.jsonl", "plan.txt",    "config.resolved.yaml",
-                                        "latest",   "trace.bin",     "metrics.prom"};
+static const char *const identity_names[IDENTITY_COPIES] = {"run.json", "run-copy.json"};
+/* The copy goes first: while it is there the folder holds a run. */
+static const char *const run_files[] = {"run-copy.json", "run.json", "metrics.jsonl", "plan.txt",
+                                        "config.resolved.yaml", "latest", "trace.bin", "metrics.prom"};
 enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
 
 /* ---- lock ------------------------------------------------------------------------------------------- */
@@ -54,9 +57,22 @@ void ox_run_clear_triggers(const char *output_dir) {
 
 /* ---- identity ---------------------------------------------------------------------------------------- */
 
-bool ox_run_exists(const char *output_dir) {
+static bool has_file(const char *output_dir, const char *name) {
     char path[OX_PATH_BYTES];
-    return ox_path_join(output_dir, "run.json", path) == OX_OK && ox_path_is_file(path);
+    return ox_path_join(output_dir, name, path) == OX_OK && ox_path_is_file(path);
+}
+
+bool ox_run_exists(const char *output_dir) {
+    return has_file(output_dir, identity_names[0]) || has_file(output_dir, identity_names[1]);
+}
+
+enum ox_status ox_run_check_traces(const char *output_dir) {
+    char path[OX_PATH_BYTES];
+    return ox_run_exists(output_dir) || has_file(output_dir, "config.resolved.yaml") ||
+                   has_file(output_dir, "metrics.jsonl") || ox_checkpoint_find_latest(output_dir, path) == OX_OK
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave out --resume-from-checkpoint to start "
+                         "one, or name the run's folder with --output if it was moved", output_dir);
 }
 
 enum ox_status ox_run_draw(uint64_t *words, uint32_t count) {
@@ -84,13 +100,36 @@ static enum ox_status get_drives(const char *path, const json_t *json, struct ox
     return OX_OK;
 }
 
-enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity) {
+/* The hash of a text of the object, which is the same for every object that equals it. */
+static enum ox_status hash_of(const char *path, const json_t *json, uint64_t *hash) {
+    char *const text = json_dumps(json, JSON_INDENT(1));
+    *hash = text != NULL ? ox_hash64(text, strlen(text), 0) : 0;
+    free(text);
+    return text != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory for its checksum", path);
+}
+
+/* Compares the object with its checksum, the member that the others are hashed without. */
+static enum ox_status check_seal(const char *path, json_t *json) {
+    uint64_t expected = 0, found = 0;
+    const bool is_older = json_integer_value(json_object_get(json, "version")) < IDENTITY_SEALED;
+    if (is_older && json_object_get(json, "checksum") == NULL) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_json_get_hex(path, json, "checksum", 1, &expected);
+    json_object_del(json, "checksum");
+    OX_TRY(status, hash_of(path, json, &found));
+    return status != OX_OK || found == expected
+               ? status : ox_fail(OX_E_CORRUPT, "%s: does not match its checksum: it is damaged, or was edited", path);
+}
+
+static enum ox_status read_copy(const char *output_dir, const char *name, struct ox_run_identity *identity) {
     char path[OX_PATH_BYTES];
     json_t *json = NULL;
     const char *from = "";
     memset(identity, 0, sizeof *identity);
-    enum ox_status status = ox_path_join(output_dir, "run.json", path);
+    enum ox_status status = ox_path_join(output_dir, name, path);
     OX_TRY(status, ox_json_load(path, IDENTITY_BYTES_MAX, &json));
+    OX_TRY(status, check_seal(path, json));
     OX_TRY(status, ox_json_get_hex(path, json, "run_id", 2, identity->run_id));
     OX_TRY(status, ox_json_get_hex(path, json, "branch", 1, &identity->branch));
     OX_TRY(status, ox_json_get_hex(path, json, "parent", 2, identity->parent));
@@ -106,34 +145,148 @@ enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identi
     return status;
 }
 
-enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run_identity *identity) {
+/* Whether both copies are there and equal. Only the first may be newer: a process was killed between the two. */
+static bool are_equal(const char *output_dir) {
+    char *texts[IDENTITY_COPIES] = {NULL, NULL};
+    size_t bytes[IDENTITY_COPIES] = {0, 0};
+    bool done = true;
+    for (int i = 0; i < IDENTITY_COPIES; i++) {
+        char path[OX_PATH_BYTES];
+        done = done && has_file(output_dir, identity_names[i]) &&
+               ox_path_join(output_dir, identity_names[i], path) == OX_OK &&
+               ox_file_read(path, IDENTITY_BYTES_MAX, &texts[i], &bytes[i]) == OX_OK;
+    }
+    done = done && bytes[0] == bytes[1] && memcmp(texts[0], texts[1], bytes[0]) == 0;
+    free(texts[0]);
+    free(texts[1]);
+    return done;
+}
+
+enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity) {
+    char text[OX_ERROR_TEXT_BYTES];
+    const enum ox_status status = read_copy(output_dir, identity_names[0], identity);
+    memcpy(text, ox_error_text(), sizeof text);
+    if (status == OX_OK || read_copy(output_dir, identity_names[1], identity) == OX_OK) {
+        identity->is_from_copy = status != OX_OK;
+        identity->is_outdated = !are_equal(output_dir);
+        return OX_OK;
+    }
+    return ox_fail(status, "%s", text);
+}
+
+/* Takes run and branch from the newest checkpoint. */
+static bool find_in_checkpoint(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
     char path[OX_PATH_BYTES];
+    struct ox_run_state state;
+    const bool found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK &&
+                       ox_checkpoint_read_state(path, &state) == OX_OK;
+    if (found) {
+        memcpy(identity->run_id, state.run_id, sizeof identity->run_id);
+        identity->branch = state.branch;
+    }
+    return found;
+}
+
+/* Takes run and branch from the last commit of the store, which is of the newest branch. Of another run than the
+ * checkpoints are (`known`) it says nothing. With several processes each has a store of its own, so none is asked. */
+static bool find_in_store(const struct ox_trainer *trainer, bool known, struct ox_run_identity *identity) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_store *store = NULL;
+    struct ox_store_info info;
+    struct ox_commit_note note;
+    const struct ox_store_config config = {.backend = engine->io, .folders = engine->nvme_folders,
+                                           .drive_count = engine->nvme_count, .queue_depth = engine->queue_depth};
+    if (trainer->team != NULL || !ox_run_has_store(trainer) || ox_store_open(&config, &store) != OX_OK) {
+        return false;
+    }
+    ox_store_info(store, &info);
+    bool found = info.committed && info.meta_bytes == sizeof note;
+    memcpy(&note, info.meta, found ? sizeof note : 0);
+    found = found && (!known || memcmp(note.state.run_id, identity->run_id, sizeof identity->run_id) == 0);
+    if (found) {
+        memcpy(identity->run_id, note.state.run_id, sizeof identity->run_id);
+        identity->branch = note.state.branch;
+    }
+    ox_store_close(&store);
+    return found;
+}
+
+enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
+    const char *const folder = trainer->config.output_dir;
+    enum ox_status status = ox_run_read_identity(folder, identity);
+    if (status == OX_OK && identity->is_from_copy) {
+        ox_log(OX_LOG_WARN, "%s/%s: is damaged or missing; its copy %s is used, and it is written again", folder,
+               identity_names[0], identity_names[1]);
+    }
+    if (status != OX_E_CORRUPT && status != OX_E_CONFIG) {
+        return status;
+    }
+    memset(identity, 0, sizeof *identity);
+    identity->is_outdated = identity->holds_whole = true;
+    const bool in_checkpoint = find_in_checkpoint(trainer, identity);
+    const bool in_store = find_in_store(trainer, in_checkpoint, identity);
+    if (in_checkpoint || in_store) {
+        ox_log(OX_LOG_WARN, "%s: %s and its copy are damaged or missing; the run is known from its %s, and both are "
+               "written again%s", folder, identity_names[0], in_store ? "store" : "newest checkpoint",
+               trainer->config.nvme_count == 0 ? "; if it had drives, stop it and give them with --nvme" : "");
+        return OX_OK;
+    }
+    return ox_run_exists(folder)
+               ? ox_fail(OX_E_CORRUPT, "%s: %s and its copy are damaged, and no checkpoint and no store says which run "
+                         "this is; restore one of the two, give the run's drives with --nvme, or start over with "
+                         "--overwrite-output-dir", folder, identity_names[0])
+               : ox_fail(OX_E_CONFIG, "%s: holds no run to go on with: %s, checkpoints and store are missing; give the "
+                         "run's drives with --nvme if it had some, or start over with --overwrite-output-dir", folder,
+                         identity_names[0]);
+}
+
+/* The object that run.json holds, with its checksum; NULL without memory, or if a path is not UTF-8. */
+static json_t *identity_json(const struct ox_run_identity *identity) {
     json_t *const drives = json_array();
+    uint64_t hash = 0;
     int failed = drives == NULL;
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         failed |= json_array_append_new(drives, json_string(identity->nvme[i]));
     }
-    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I, s:b}", "version", 4, "run_id",
+    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I, s:b}", "version", IDENTITY_VERSION, "run_id",
                                    ox_json_hex(identity->run_id, 2), "branch", ox_json_hex(&identity->branch, 1),
                                    "parent", ox_json_hex(identity->parent, 2), "from", identity->from, "nvme", drives,
                                    "clock_s", (json_int_t)identity->clock_s, "holds_whole_documents",
                                    (int)identity->holds_whole);
-    char *const text = json != NULL && failed == 0 ? json_dumps(json, JSON_INDENT(1)) : NULL;
+    failed |= json == NULL || hash_of("run.json", json, &hash) != OX_OK ||
+              json_object_set_new(json, "checksum", ox_json_hex(&hash, 1)) != 0;
+    if (failed != 0) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}
+
+enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run_identity *identity) {
+    json_t *const json = identity_json(identity);
+    char *const text = json != NULL ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     if (text == NULL) {
         return ox_fail(OX_E_CONFIG, "%s: run.json cannot be written: is every path of --nvme and "
                        "--resume-from-checkpoint UTF-8?", output_dir);
     }
-    enum ox_status status = ox_path_join(output_dir, "run.json", path);
-    OX_TRY(status, ox_file_replace(path, text, strlen(text)));
+    enum ox_status status = OX_OK;
+    for (int i = 0; i < IDENTITY_COPIES && status == OX_OK; i++) {
+        char path[OX_PATH_BYTES];
+        status = ox_path_join(output_dir, identity_names[i], path);
+        OX_TRY(status, ox_file_replace(path, text, strlen(text)));
+    }
     free(text);
     return status;
 }
 
 void ox_run_forget_identity(const char *output_dir) {
-    char path[OX_PATH_BYTES];
-    if (ox_path_join(output_dir, "run.json", path) == OX_OK && unlink(path) != 0 && errno != ENOENT) {
-        ox_log(OX_LOG_WARN, "%s: cannot be removed: %s; without it the folder holds no run", path, strerror(errno));
+    for (int i = IDENTITY_COPIES - 1; i >= 0; i--) {
+        char path[OX_PATH_BYTES];
+        if (ox_path_join(output_dir, identity_names[i], path) == OX_OK && unlink(path) != 0 && errno != ENOENT) {
+            ox_log(OX_LOG_WARN, "%s: cannot be removed: %s; without it the folder holds no run", path,
+                   strerror(errno));
+        }
     }
 }
 

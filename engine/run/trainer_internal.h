@@ -22,7 +22,8 @@ struct ox_commit_note {
     uint64_t tokens; /* tokens of that step; 0: no step led to this state */
 };
 
-/* run.json: identity of the run, the branch that it is on and where that began, and its drives. */
+/* run.json: identity of the run, the branch that it is on and where that began, and its drives. There is a copy beside
+ * it, and each has a checksum since version 5. */
 struct ox_run_identity {
     uint64_t run_id[2];
     uint64_t branch;              /* as in struct ox_run_state */
@@ -33,6 +34,7 @@ struct ox_run_identity {
     int64_t clock_s; /* when the run began, as in struct ox_config */
     bool has_clock;  /* runs that began before version 3 have none */
     bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
+    bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 
 /* Data for training and for evaluation. */
@@ -172,8 +174,12 @@ bool ox_run_exists(const char *output_dir);
 /* Locks the folder, which exists, until the process ends; OX_E_BUSY if another process has it. */
 OX_MUST enum ox_status ox_run_lock(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity);
+/* As ox_run_read_identity; if both copies are lost, from the checkpoints and the store, with a warning. */
+OX_MUST enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity);
+/* Refuses a resume in a folder where no run has left anything. */
+OX_MUST enum ox_status ox_run_check_traces(const char *output_dir);
 OX_MUST enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run_identity *identity);
-/* Removes run.json; the folder then holds no run. */
+/* Removes run.json and its copy; the folder then holds no run. */
 void ox_run_forget_identity(const char *output_dir);
 /* Draws random words, none of them 0. */
 OX_MUST enum ox_status ox_run_draw(uint64_t *words, uint32_t count);

@@ -426,11 +426,10 @@ static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
 }
 
 static enum ox_status open_run(struct ox_trainer *trainer) {
-    const char *const folder = trainer->config.output_dir;
     bool made = false;
     const enum ox_status status =
         ox_trainer_settle(trainer, claim_folder(trainer, &made), "the claim of the run's folder");
-    return status == OX_OK ? ox_run_read_identity(folder, &trainer->identity) : status;
+    return status == OX_OK ? ox_run_find_identity(trainer, &trainer->identity) : status;
 }
 
 static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
@@ -454,7 +453,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
         OX_TRY(status, load_checkpoint(trainer, path));
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) | record_clock(trainer));
-    if (changed && ox_trainer_leads(trainer)) {
+    if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
     }
     return status;
@@ -488,7 +487,7 @@ static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
 
 static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path, bool fresh) {
     struct ox_run_identity *const identity = &trainer->identity;
-    enum ox_status status = fresh ? draw_run(trainer) : ox_run_read_identity(trainer->config.output_dir, identity);
+    enum ox_status status = fresh ? draw_run(trainer) : ox_run_find_identity(trainer, identity);
     OX_TRY(status, ox_run_draw(&identity->branch, 1));
     OX_TRY(status, ox_team_share(trainer->team, &identity->branch, sizeof identity->branch, "the branch of the run"));
     if (status == OX_OK && !trainer->config.overwrite_output_dir) {

@@ -33,6 +33,7 @@ static const struct named kinds[] = {
     {"model.safetensors.index.json", "part of a model folder", "give the folder"},
     {"trainer_state.json", "part of a checkpoint", "give the folder"},
     {"run.json", "part of a run", "give the run's folder"},
+    {"run-copy.json", "part of a run", "give the run's folder"},
     {"machine.json", "a profile of a machine", "`offload plan --profile FILE` reads it"},
     {NULL, NULL, NULL},
 };

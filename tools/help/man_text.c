@@ -6,6 +6,7 @@
 
 static const char run_folder[] =
     "run.json\tidentity and branch of the run, which its store and checkpoints repeat; its drives\n"
+    "run-copy.json\tthe same again, for when run.json is damaged or missing\n"
     "config.resolved.yaml\tall options of the run except those about this start; --config reads it\n"
     "plan.txt\tthe plan, with every task\n"
     "metrics.jsonl\tone line per step and per evaluation, as JSON\n"

@@ -47,8 +47,8 @@ static const char *fresh_model(const char *file) {
 /* ---- what a run leaves ------------------------------------------------------------------------------ */
 
 static bool is_of_a_run(const char *name) {
-    static const char *const files[] = {"run.json", "config.resolved.yaml", "plan.txt", "metrics.jsonl", "latest",
-                                        ".", ".."};
+    static const char *const files[] = {"run.json", "run-copy.json", "config.resolved.yaml", "plan.txt",
+                                        "metrics.jsonl", "latest", ".", ".."};
     for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
         if (strcmp(name, files[i]) == 0) {
             return true;

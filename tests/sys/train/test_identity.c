@@ -2,6 +2,7 @@
  * and no store, model or folder of another run is deleted or shared unasked. Also what a fault in the data leaves. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/run/trainer_internal.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -163,6 +164,89 @@ static void test_fork(void) {
     run(0, "resumed at step 6 of 7");
 }
 
+/* ---- run.json ----------------------------------------------------------------------------------------- */
+
+static void on_known_drive(const char *words) {
+    begin("known", words);
+    on_drive("known-drive");
+}
+
+/* Resumes and expects these words on stderr, the run that it was, and two equal copies of run.json. */
+static void resume_known(unsigned step, const char *words, const char *id) {
+    char number[64];
+    snprintf(number, sizeof number, "--max-steps %u --resume latest", step);
+    on_known_drive(number);
+    run(0, words);
+    CHECK(strstr(process.outcome.err, "resumed at step ") != NULL);
+    CHECK(files_same("known/run.json", "known/run-copy.json"));
+    char *const text = files_read("known/run.json", NULL);
+    CHECK(strstr(text, id) != NULL);
+    free(text);
+}
+
+/* Every bit of it: what is read is right, or the copy is read. */
+static void test_each_bit(void) {
+    size_t bytes = 0;
+    char *const text = files_read("known/run.json", &bytes);
+    struct ox_run_identity *const whole = calloc(1, sizeof *whole), *const found = calloc(1, sizeof *found);
+    const char *const folder = test_path("known");
+    REQUIRE_OK(ox_run_read_identity(folder, whole));
+    CHECK(!whole->is_from_copy && !whole->is_outdated);
+    unsigned wrong = 0;
+    for (size_t i = 0; i < bytes * 8; i++) {
+        text[i / 8] ^= (char)(1 << i % 8);
+        files_write("known/run.json", text, bytes);
+        const bool good = ox_run_read_identity(folder, found) == OX_OK && found->is_outdated;
+        found->is_outdated = found->is_from_copy = false;
+        wrong += !good || memcmp(found, whole, sizeof *whole) != 0;
+        text[i / 8] ^= (char)(1 << i % 8);
+    }
+    CHECK(wrong == 0);
+    files_write("known/run.json", text, bytes);
+    free(whole);
+    free(found);
+    free(text);
+}
+
+static void test_run_json(void) {
+    static const char copy_used[] = "known/run.json: is damaged or missing; its copy run-copy.json is used";
+    char id[64];
+    on_known_drive("--max-steps 2");
+    run(0, "step 2/2");
+    test_each_bit();
+    char *const text = files_read("known/run.json", NULL);
+    snprintf(id, sizeof id, "%.40s", strstr(text, "\"run_id\""));
+    free(text);
+    files_flip("known/run.json", 40);
+    resume_known(3, copy_used, id);
+    CHECK(unlink(test_path("known/run.json")) == 0);
+    resume_known(4, copy_used, id);
+    files_write_text("known/run-copy.json", "");
+    resume_known(5, "resumed at step 4 of 5", id); /* the copy is written again without a word */
+    /* Without both the run is found in its checkpoints, in its store, or not at all. */
+    files_flip("known/run.json", 40);
+    files_flip("known/run-copy.json", 60);
+    resume_known(6, "the run is known from its store, and both are written again", id);
+    CHECK(unlink(test_path("known/run.json")) == 0 && unlink(test_path("known/run-copy.json")) == 0);
+    for (unsigned step = 2; step <= 6; step++) {
+        files_remove_folder(test_pathf("known/checkpoint-%u", step));
+    }
+    resume_known(7, "the run is known from its store, and both are written again", id);
+    files_flip("known/run.json", 40);
+    files_flip("known/run-copy.json", 60);
+    files_remove_folder("known-drive");
+    resume_known(8, "the run is known from its newest checkpoint, and both are written again", id);
+    files_flip("known/run.json", 40);
+    files_flip("known/run-copy.json", 60);
+    files_remove_folder("known-drive");
+    files_remove_folder("known/checkpoint-7");
+    files_remove_folder("known/checkpoint-8");
+    on_known_drive("--max-steps 9 --resume latest");
+    run(1, "known: run.json and its copy are damaged, and no checkpoint and no store says which run this is; restore");
+    begin("known", "--max-steps 9");
+    run(2, "already holds a run");
+}
+
 /* ---- deletion, records, lock -------------------------------------------------------------------------- */
 
 static void test_overwrite(void) {
@@ -315,6 +399,7 @@ int main(void) {
     files_remove_folder("run");
     test_branch(true);
     test_fork();
+    test_run_json();
     test_overwrite();
     test_triggers();
     test_lock();
