@@ -67,29 +67,32 @@ static enum ox_status write_tensors(const struct export_job *job) {
     return status;
 }
 
-/* Opens the optimizer file of a checkpoint if it has masters, that is, if the checkpoint's weights are rounded. */
+/* Whether the source is a checkpoint whose weights are rounded, so that it has masters. */
+static bool has_rounded(const char *source) {
+    struct ox_manifest manifest;
+    if (ox_manifest_read(source, &manifest) != OX_OK) {
+        return false; /* another program's folder: ox_hf_open has refused a damaged checkpoint */
+    }
+    const bool rounded = manifest.weights_dtype == OX_DTYPE_BF16;
+    ox_manifest_close(&manifest);
+    return rounded;
+}
+
+/* Opens the optimizer file of a checkpoint if it has masters. */
 static enum ox_status open_masters(const char *source, const struct ox_model *model,
                                    struct ox_st_file **out) {
     char path[OX_PATH_BYTES];
-    struct ox_manifest manifest;
     enum ox_status status = ox_path_join(source, OX_OPTIM_FILE, path);
-    if (status != OX_OK || !ox_path_is_file(path)) {
-        return status;
+    if (status == OX_OK && ox_path_is_file(path)) {
+        status = ox_st_open(path, out);
     }
-    status = ox_st_open(path, out);
-    if (status != OX_OK || ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) != NULL) {
+    if (status != OX_OK || (*out != NULL && ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) != NULL)) {
         return status;
     }
     ox_st_close(out);
-    const bool own = ox_manifest_read(source, &manifest) == OX_OK;
-    if (own && manifest.weights_dtype == OX_DTYPE_BF16) { /* the name is damaged in the file's header */
-        status = ox_fail(OX_E_CORRUPT, "%s: lacks the exact values of tensor \"%s\"; use another checkpoint", path,
-                         model->tensors[0].name);
-    }
-    if (own) {
-        ox_manifest_close(&manifest);
-    }
-    return status;
+    return has_rounded(source) ? ox_fail(OX_E_CORRUPT, "%s: the exact values of the weights are missing; export with "
+                                         "--save-dtype bf16 or use another checkpoint", path)
+                               : OX_OK;
 }
 
 /* Makes the temporary folder that is later renamed to `path`. If it exists, another export may be writing it, so that
