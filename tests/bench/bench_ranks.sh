@@ -7,10 +7,11 @@
 #   tests/bench/bench_ranks.sh [FOLDER]
 #
 # FOLDER (build/ranks) holds the runs; its drive is the one that is used. RUNS (3) pairs per shape; the first STEPS_OUT (2)
-# steps of a run do not count. Two processors are used. Quiet machines only; OPENBLAS_* variables are removed.
+# steps of a run do not count. With LAUNCHER="mpirun -np 2 --bind-to none" the two ranks are two processes, and what needs
+# their common memory is left out. Two processors are used. Quiet machines only; OPENBLAS_* variables are removed.
 set -eu
 cd "$(dirname "$0")/../.."
-folder=${1:-build/ranks} runs=${RUNS:-3} out=${STEPS_OUT:-2}
+folder=${1:-build/ranks} runs=${RUNS:-3} out=${STEPS_OUT:-2} launcher=${LAUNCHER:-}
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE OFFLOAD_PROFILE
 mkdir -p "$folder/nvme"
 folder=$(cd "$folder" && pwd)
@@ -26,10 +27,10 @@ sized 512 1408 8 8 > "$folder/deep.json"
 sized 1024 2816 3 16 > "$folder/wide.json"
 cat Makefile docs/*.md README.md CHANGELOG.md > "$folder/text.txt"
 
-# Prints predicted and median measured seconds of one run.
+# Prints predicted and median measured seconds of one run, started by `start`.
 run() {
     rm -rf "$folder/run" "$folder"/nvme/*
-    build/offload train --data "$folder/text.txt" --output "$folder/run" --from-scratch --eval-steps 0 --sum-groups 2 \
+    $start build/offload train --data "$folder/text.txt" --output "$folder/run" --from-scratch --eval-steps 0 --sum-groups 2 \
         --gradient-accumulation-steps 4 --chunk-elems 65536 --compute-threads 2 --optimizer-threads 2 --max-steps 10 \
         "$@" > "$folder/out.txt" 2> "$folder/err.txt" || { cat "$folder/err.txt" >&2; exit 1; }
     grep '"type":"step"' "$folder/run/metrics.jsonl" | tail -n +$((out + 1)) |
@@ -45,7 +46,10 @@ median() {
 pair() {
     name=$1 sharding=$2
     shift 2
+    [ -z "$launcher" ] || [ "$sharding" != shared ] || return 0
+    start=
     one=$(run --ranks 1 "$@")
+    start=$launcher
     two=$(run --ranks 2 --sharding "$sharding" "$@")
     echo "$name $one $two" | awk '{ printf "%-24s one rank %.3f s (predicted %.3f), two ranks %.3f s (predicted %.3f), " \
         "ratios %.3f %.3f\n", $1, $3, $2, $5, $4, $5 / $3, $4 / $5 }' | tee -a "$folder/results.txt"
