@@ -347,10 +347,21 @@ enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* Refuses ranks that divide the stores of several processes in another way. */
+static enum ox_status check_ranks(const struct ox_trainer *trainer) {
+    const uint32_t processes = ox_team_count(trainer->team), ranks = ox_trainer_recorded_ranks(trainer, processes);
+    return processes == 1 || ranks == trainer->engine_config.ranks
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--ranks %u: the stores of the run's %u processes are divided among %u ranks; "
+                         "give --ranks %u, or name a checkpoint to go on from: --resume-from-checkpoint "
+                         "%.300s/checkpoint-N", trainer->engine_config.ranks, processes, ranks, ranks,
+                         trainer->config.output_dir);
+}
+
 enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     const struct ox_run_identity *const identity = &trainer->identity;
     if (identity->nvme_count == 0 || ox_run_has_store(trainer)) {
-        return OX_OK;
+        return identity->nvme_count == 0 ? OX_OK : check_ranks(trainer);
     }
     const uint32_t processes = ox_run_other_processes(trainer);
     if (processes > 0) {

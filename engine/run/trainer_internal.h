@@ -225,6 +225,8 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 
 /* The sum groups of the run that is resumed, as it recorded them; 0 if none is, or if it has no record. */
 uint64_t ox_trainer_recorded_groups(const struct ox_trainer *trainer);
+/* The ranks of that run, which had so many processes. */
+uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes);
 
 /* Writes config.resolved.yaml: without options that delete or that say how this process started, its paths absolute. */
 OX_MUST enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer);

@@ -106,15 +106,29 @@ static enum ox_status load_record(const struct ox_trainer *trainer, const char *
     return status;
 }
 
-uint64_t ox_trainer_recorded_groups(const struct ox_trainer *trainer) {
+/* Loads the record of the run that is resumed; NULL if none is, or if it has no record. free() it. */
+static struct ox_config *load_resumed(const struct ox_trainer *trainer) {
     const char *const resume = trainer->config.resume_from_checkpoint;
-    struct ox_config *const record = resume[0] == '\0' ? NULL : calloc(1, sizeof *record);
-    uint64_t groups = 0;
-    if (record != NULL && load_record(trainer, resume, record) == OX_OK) {
-        groups = record->sum_groups;
+    struct ox_config *record = resume[0] == '\0' ? NULL : calloc(1, sizeof *record);
+    if (record != NULL && load_record(trainer, resume, record) != OX_OK) {
+        free(record);
+        record = NULL;
     }
+    return record;
+}
+
+uint64_t ox_trainer_recorded_groups(const struct ox_trainer *trainer) {
+    struct ox_config *const record = load_resumed(trainer);
+    const uint64_t groups = record != NULL ? record->sum_groups : 0;
     free(record);
     return groups;
+}
+
+uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {
+    struct ox_config *const record = load_resumed(trainer);
+    const uint32_t ranks = record != NULL ? (uint32_t)strtoul(record->ranks, NULL, 10) : processes;
+    free(record);
+    return ranks > 1 ? ranks : processes;
 }
 
 /* Writes a value to `shown` (SHOWN_BYTES): without the middle of a long one, because a line of the log is short. */

@@ -44,16 +44,30 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
         return ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u GPU%s; give --ranks %u", ranks,
                        devices == 1 ? "is" : "are", devices, ox_plural(devices), devices);
     }
-    if (ranks > engine->micro_batches) {
-        return ox_fail(OX_E_CONFIG, "--ranks %u: a step has %u micro-batch%s, which leaves ranks without work; give "
-                       "--ranks %u, or --global-batch-size %" PRIu64, ranks, engine->micro_batches,
-                       engine->micro_batches == 1 ? "" : "es", engine->micro_batches,
-                       (uint64_t)ranks * engine->batch);
+    return OX_OK;
+}
+
+/* Each rank needs a micro-batch and a sum group. */
+static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint32_t processes = ox_team_count(trainer->team);
+    const uint64_t groups = trainer->config.sum_groups > 0 ? trainer->config.sum_groups : UINT64_MAX;
+    const uint64_t most = ox_min_u64(engine->micro_batches, groups);
+    char who[64], remedy[64];
+    snprintf(who, sizeof who, "--ranks %u", ranks);
+    snprintf(remedy, sizeof remedy, "give --ranks %" PRIu64, most / processes * processes);
+    if (most < processes) { /* each of which has a rank at least */
+        snprintf(who, sizeof who, "%u ranks in %u processes", ranks, processes);
+        snprintf(remedy, sizeof remedy, "start fewer processes");
     }
-    const uint64_t groups = trainer->config.sum_groups;
-    if (groups > 0 && ranks > groups) {
-        return ox_fail(OX_E_CONFIG, "--ranks %u: each rank sums at least one of the --sum-groups %" PRIu64 "; give "
-                       "--ranks %" PRIu64 ", or for a new run --sum-groups %u", ranks, groups, groups, ranks);
+    if (ranks > engine->micro_batches) {
+        return ox_fail(OX_E_CONFIG, "%s: a step has %u micro-batch%s, which leaves ranks without work; %s, or "
+                       "--global-batch-size %" PRIu64, who, engine->micro_batches,
+                       engine->micro_batches == 1 ? "" : "es", remedy, (uint64_t)ranks * engine->batch);
+    }
+    if (ranks > groups) {
+        return ox_fail(OX_E_CONFIG, "%s: each rank sums at least one of the --sum-groups %" PRIu64 "; %s, or for a new "
+                       "run --sum-groups %u", who, groups, remedy, ranks);
     }
     return OX_OK;
 }
@@ -130,6 +144,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     engine->cuda_count = here ? devices : 0;
     OX_TRY(status, check_count(trainer, *out, devices));
+    OX_TRY(status, check_work(trainer, *out));
     OX_TRY(status, check_supported(trainer, *out));
     OX_TRY(status, check_nccl(trainer, *out));
     return status;

@@ -45,13 +45,18 @@ static bool is_own(const char *line) {
     return own;
 }
 
-/* Where the lines of two processes' options differ, as "--seed 1" of this one; "" if they do not. */
+/* Where the lines of two processes' options differ, as "seed: 1" of this one, or "data: - a.txt" of a list; "" if they
+ * do not. */
 static void find_difference(const char *mine, const char *other, char *text, size_t text_bytes) {
+    const char *key = mine;
     text[0] = '\0';
     while (*mine != '\0' || *other != '\0') {
         const size_t bytes = strcspn(mine, "\n"), other_bytes = strcspn(other, "\n");
+        key = *mine != ' ' ? mine : key;
         if (!is_own(mine) && (bytes != other_bytes || memcmp(mine, other, bytes) != 0)) {
-            snprintf(text, text_bytes, "%.*s", (int)ox_min_u64(bytes, 100), mine);
+            const size_t key_bytes = key != mine ? strcspn(key, "\n") : 0, indent = key != mine ? 1 : 0;
+            snprintf(text, text_bytes, "%.*s%.*s", (int)key_bytes, key, (int)ox_min_u64(bytes - indent, 100),
+                     mine + indent);
             return;
         }
         mine += bytes + (mine[bytes] == '\n');
