@@ -123,6 +123,14 @@ static enum ox_status find_processes(const struct ox_command *command) {
     return status;
 }
 
+/* The first process says what is wrong with the words, as they are usually the same: its launcher then ends the others
+ * within this time. Where the words of this process alone are wrong, it lives to say so. */
+static enum ox_status leave_to_first(enum ox_status status) {
+    enum { PATIENCE_S = 2 };
+    nanosleep(&(struct timespec){.tv_sec = PATIENCE_S}, NULL);
+    return status;
+}
+
 static int run_command(const struct ox_command *command, int argc, char **argv) {
     if (ox_args_want_help(argc, argv)) {
         ox_help_print_command(stdout, command);
@@ -136,14 +144,15 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
         status = ox_config_validate(&config, command->mask);
     }
     config.processes = launch.count;
-    trains = command->mask == OX_CMD_TRAIN;
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
         status = read_clock(&config.clock_s);
     }
-    if (launch.idx > 0) { /* the first process says what is wrong with the words, and prints results */
+    trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
+    if (launch.idx > 0) { /* the first process prints results */
         config.quiet = true;
-        if (status != OX_OK || freopen("/dev/null", "w", stdout) == NULL) {
-            return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
+        status = status != OX_OK ? leave_to_first(status) : status;
+        if (freopen("/dev/null", "w", stdout) == NULL) {
+            return OX_EXIT_FAILED;
         }
     }
     return status == OX_OK ? command->run(&config) : ox_cmd_exit(status);

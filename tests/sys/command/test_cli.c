@@ -195,7 +195,8 @@ static void test_processes(void) {
     test_build_path("liboffload_mpi.so", plugin);
     run_process("train --bogus", "0", "offload: process 0 of 2: '--bogus' is not a flag of `offload train`; `offload "
                                       "help train` lists them\n");
-    run_process("train --bogus", "1", "");
+    run_process("train --bogus", "1", "offload: process 1 of 2: '--bogus' is not a flag of `offload train`; `offload "
+                                      "help train` lists them\n"); /* where the first one has not ended it */
     if (access(plugin, R_OK) == 0) {
         run_process(train, "0", "offload: process 0 of 2: the launcher says that it has started 2 processes, and MPI "
                     "knows of 1; start them with mpirun, or with srun --mpi=pmix\n");
