@@ -59,6 +59,7 @@ struct row {
     unsigned processes;  /* so many under mpirun; 0: the program itself */
     const char *last_words; /* of the last process; NULL: `words` */
     const char *variables;  /* "NAME=VALUE NAME=VALUE" in the environment */
+    bool needs_mpi;         /* skipped where there is none, as are rows of processes */
 };
 
 /* The program runs in a folder of its own with
@@ -483,9 +484,8 @@ int main(int argc, char **argv) {
     unsigned bad = 0, good = 0;
     const char *const no_processes = sys_mpi_missing();
     for (unsigned i = 0; i < ROW_COUNT; i++) {
-        const char *const why = rows[i].not_root && geteuid() == 0 ? "this is root"
-                                : rows[i].processes > 0            ? no_processes
-                                                                   : NULL;
+        const bool needs_mpi = rows[i].processes > 0 || rows[i].needs_mpi;
+        const char *const why = rows[i].not_root && geteuid() == 0 ? "this is root" : needs_mpi ? no_processes : NULL;
         if (why != NULL) {
             printf("%s: not tried: %s\n", rows[i].name, why);
             continue;
