@@ -4,19 +4,23 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/run/trainer_internal.h"
-#include "tests/kit/run/sys_run.h"
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char config_json[] =
-    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"
-    " \"hidden_size\": 8, \"intermediate_size\": 16, \"num_hidden_layers\": 1, \"num_attention_heads\": 2,"
-    " \"num_key_value_heads\": 1, \"max_position_embeddings\": 16, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n";
+/* Its units have one chunk; those of the wide one have two, so that two processes have a part of each. */
+#define CONFIG(hidden, intermediate)                                                                               \
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"                  \
+    " \"hidden_size\": " #hidden ", \"intermediate_size\": " #intermediate ", \"num_hidden_layers\": 1,"           \
+    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"max_position_embeddings\": 16,"                    \
+    " \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n"
+static const char config_json[] = CONFIG(8, 16), wide_config_json[] = CONFIG(16, 64);
 
 /* Everything lives on the drive, and every unit passes through each lane that there is. */
 static const char *const options[][2] = {
@@ -27,6 +31,7 @@ static const char *const options[][2] = {
     {"save-dtype", "bf16"}, {"queue-depth", "4"}, {"data-format", "bytes"},
 };
 enum { OPTION_COUNT = sizeof options / sizeof *options };
+enum { SHARED_ALIGN = 1 << 16, SHARED_BYTES = 1 << 22, HANG_SECONDS = 120 };
 
 struct tiny_counts tiny_counts;
 
@@ -51,12 +56,22 @@ void tiny_single_thread(char **argv) {
     }
 }
 
+/* How a process of several learns which run it belongs to: "FOLDER ROOT NAME BACKEND START DISTURBED", where the
+ * first is the test's folder. */
+static const char variable[] = "TINY_PROCESS";
+static unsigned process_count; /* 0: each run is one process, forked from the test */
+static struct tiny_told *processes_told; /* shared */
+static int shared_fd = -1; /* of a file that processes share; -1: forked processes share memory */
+
 void *tiny_shared(size_t bytes) {
-    void *const memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    static off_t used;
+    void *const memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (shared_fd < 0 ? MAP_ANONYMOUS : 0),
+                              shared_fd, shared_fd < 0 ? 0 : used);
     if (memory == MAP_FAILED) {
         printf("no memory to share\n");
         exit(1);
     }
+    used += (off_t)((bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN);
     return memory;
 }
 
@@ -85,6 +100,7 @@ static void fill_config(struct ox_config *config, const char *name, const char *
     for (unsigned i = 0; more_options != NULL && more_options[i][0] != NULL; i++) {
         set_option(config, more_options[i][0], more_options[i][1]);
     }
+    config->processes = getenv(variable) != NULL ? process_count : 1;
     config->overwrite_output_dir = start == TINY_OVERWRITE;
     snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s",
              start == TINY_RESUME ? "latest" : "");
@@ -148,19 +164,98 @@ static enum ox_status train(const struct ox_config *config, const struct tiny_se
     return status;
 }
 
-/* ---- processes --------------------------------------------------------------------------------------- */
+static enum ox_status run_here(const char *name, const char *io_backend, enum tiny_start start,
+                               const struct tiny_seam *seam, struct tiny_told *told) {
+    static struct ox_config config;
+    files_make_folder(drive_of(name));
+    fill_config(&config, name, io_backend, start);
+    ox_log_set_sink(on_log, told);
+    return train(&config, seam, told);
+}
+
+/* ---- several processes -------------------------------------------------------------------------------- */
+
+void tiny_set_processes(unsigned count) {
+    const char *const words = getenv(variable);
+    const char *const path = words == NULL ? test_path("shared")
+                                           : plain_pathf("%.*s/shared", (int)strcspn(words, " "), words);
+    process_count = count;
+    shared_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (shared_fd < 0 || ftruncate(shared_fd, SHARED_BYTES) != 0) {
+        printf("%s: cannot be shared\n", path);
+        exit(1);
+    }
+    processes_told = tiny_shared(count * sizeof *processes_told);
+}
+
+unsigned tiny_process_idx(void) {
+    const char *const idx = getenv("OMPI_COMM_WORLD_RANK");
+    return idx != NULL ? (unsigned)strtoul(idx, NULL, 10) : 0;
+}
+
+void tiny_process(const struct tiny_seam *seam) {
+    char folder[SYS_PATH_BYTES], name[32], io_backend[32], disturbed_root[SYS_PATH_BYTES];
+    int start = 0, disturbed = 0;
+    const char *const words = getenv(variable);
+    if (words == NULL) {
+        return;
+    }
+    if (sscanf(words, "%511s %511s %31s %31s %d %d", folder, disturbed_root, name, io_backend, &start,
+               &disturbed) != 6) {
+        exit(1);
+    }
+    root = disturbed_root;
+    model_path = test_pathf("%s/tiny.json", folder);
+    text_path = test_pathf("%s/text.txt", folder);
+    const enum ox_status status = run_here(name, io_backend, (enum tiny_start)start, disturbed != 0 ? seam : NULL,
+                                           &processes_told[tiny_process_idx()]);
+    exit(status == OX_OK ? 0 : 3);
+}
+
+/* The first process speaks for all, but a warning of another counts. */
+static enum tiny_end run_processes(const char *name, const char *io_backend, enum tiny_start start,
+                                   const struct tiny_seam *seam, struct tiny_told *told) {
+    static struct sys_args each, all;
+    static struct sys_process process;
+    memset(processes_told, 0, process_count * sizeof *processes_told);
+    if (setenv(variable, plain_pathf("%s %s %s %s %d %d", test_folder(), root, name, io_backend, (int)start,
+                                     seam != NULL), 1) != 0) {
+        exit(1);
+    }
+    sys_args_begin(&each, "");
+    each.program = "/proc/self/exe";
+    sys_mpi_begin(&all, process_count, &each, SYS_MPI_END_AT_ONCE);
+    alarm(HANG_SECONDS); /* ends this program, and mpirun with it */
+    sys_run(&all, &process);
+    alarm(0);
+    unsetenv(variable);
+    *told = processes_told[0];
+    for (unsigned i = 1; i < process_count; i++) {
+        if (processes_told[i].warnings > 0 && told->warnings++ == 0) {
+            snprintf(told->warning, sizeof told->warning, "%s", processes_told[i].warning);
+        }
+    }
+    const int status = process.outcome.exit_status;
+    if (status != 0 && status != 3 && status != 128 + SIGKILL) {
+        printf("the run ended with status %d: %s\n%s%s\n", status, told->text, process.outcome.out,
+               process.outcome.err);
+        exit(1);
+    }
+    return status == 0 ? TINY_DONE : status == 3 ? TINY_FAILED : TINY_KILLED;
+}
+
+/* ---- one process --------------------------------------------------------------------------------------- */
 
 static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_start start,
                             const struct tiny_seam *seam, struct tiny_told *told) {
-    static struct ox_config config;
+    if (process_count > 0 && strcmp(name, "undisturbed") != 0) {
+        return run_processes(name, io_backend, start, seam, told);
+    }
     memset(told, 0, sizeof *told);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        files_make_folder(drive_of(name));
-        fill_config(&config, name, io_backend, start);
-        ox_log_set_sink(on_log, told);
-        const enum ox_status status = train(&config, seam, told);
+        const enum ox_status status = run_here(name, io_backend, start, seam, told);
         fflush(stdout);
         _exit(status == OX_OK ? 0 : 3);
     }
@@ -214,7 +309,7 @@ void tiny_begin(enum tiny_place place) {
     static struct tiny_told *told;
     if (told == NULL) {
         told = tiny_shared(sizeof *told);
-        model_path = files_write_text("tiny.json", config_json);
+        model_path = files_write_text("tiny.json", process_count > 0 ? wide_config_json : config_json);
         (void)tiny_write_text();
     }
     if (place == TINY_IN_MEMORY && root != memory_root && mkdtemp(memory_root) != NULL) {

@@ -51,8 +51,16 @@ void tiny_begin(enum tiny_place place);
 void tiny_set_options(const char *const (*more)[2]);
 /* Writes the text that is trained on, as tiny_begin does, and gives its path. */
 const char *tiny_write_text(void);
-/* Memory that forked processes share, zeroed; never given back. */
+/* Memory that the processes of runs share with the test, zeroed; never given back. */
 void *tiny_shared(size_t bytes);
+
+/* Runs as several processes, which mpirun starts, but for the run that others are compared with. Each is this program
+ * anew. So main calls tiny_set_processes first, then tiny_shared in the same order as always, then tiny_process, which
+ * does not return in such a process. */
+void tiny_set_processes(unsigned count);
+void tiny_process(const struct tiny_seam *seam);
+/* Which of them this process is; 0 where there is one. */
+unsigned tiny_process_idx(void);
 /* Where the run's folder is: what lies below it begins with this and a slash. */
 const char *tiny_folder(void);
 /* Runs to the end, or to where it is cut short. */

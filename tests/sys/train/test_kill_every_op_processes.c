@@ -1,0 +1,74 @@
+/* A tiny run of two processes of which one is killed at an operation of its drives: each of both in turn, at three
+ * moments of the operation. The other one ends too. The next start of both goes on at a commit that both have, loses at
+ * most one step and ends with the bits of the undisturbed run of one process. With OX_TEST_ALL set it takes every
+ * operation.
+ *
+ *     test_kill_every_op_processes [STRIDE] */
+#include "tests/kit/run/sys_mpi.h"
+#include "tests/sys/train/kill_at.inc"
+
+enum { PROCESSES = 2, STRIDE = 90 };
+
+static const char *const options[][2] = {{"sum-groups", "2"}, {"host-mem", "16MiB"}, {NULL, NULL}};
+
+static struct tiny_told *told; /* shared */
+static uint64_t kill_count;
+
+/* Returns false if the process ends before that operation. */
+static bool kill_at(const char *io_backend, unsigned process, enum moment moment, uint64_t idx) {
+    char what[96];
+    target->process = process;
+    target->moment = moment;
+    target->idx = idx;
+    memset(target->passed, 0, sizeof target->passed);
+    const enum tiny_end end = tiny_run(io_backend, TINY_FRESH, &seam, told);
+    snprintf(what, sizeof what, "%s, %s, operation %llu of process %u", io_backend, moment_names[moment],
+             (unsigned long long)idx, process);
+    if (end == TINY_FAILED || told->warnings > 0) {
+        printf("%s: %s; %s\n", what, told->text, told->warning);
+        test_failure_count++;
+    }
+    kill_count += end == TINY_KILLED;
+    tiny_end_well(io_backend, told, what);
+    return end == TINY_KILLED;
+}
+
+static void sweep(const char *io_backend, uint64_t stride) {
+    for (unsigned process = 0; process < PROCESSES; process++) {
+        for (unsigned moment = 0; moment < MOMENT_COUNT; moment++) {
+            uint64_t idx = (process * MOMENT_COUNT + moment) * stride / (PROCESSES * MOMENT_COUNT);
+            while (test_failure_count < 5 && kill_at(io_backend, process, (enum moment)moment, idx)) {
+                idx += stride;
+            }
+            const uint64_t passed = target->passed[process][moment];
+            CHECK(passed > 40 || test_failure_count > 0);
+            printf("%s, process %u, %s: %llu operations\n", io_backend, process, moment_names[moment],
+                   (unsigned long long)passed);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    char why[160];
+    tiny_single_thread(argv);
+    tiny_set_processes(PROCESSES);
+    target = tiny_shared(sizeof *target);
+    told = tiny_shared(sizeof *told);
+    tiny_set_options(options);
+    tiny_process(&seam);
+    sys_mpi_require();
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    tiny_begin(TINY_IN_MEMORY);
+    const uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : getenv("OX_TEST_ALL") != NULL ? 1 : STRIDE;
+    sweep("threads", stride);
+    if (ox_io_probe(why) == ox_io_uring()) {
+        sweep("uring", stride);
+    } else {
+        printf("uring: skipped: %s\n", why);
+    }
+    printf("every %llu: %llu kills, %llu resumed, %llu started over; went on %llu times behind the last step told, "
+           "%llu times ahead of it\n", (unsigned long long)stride, (unsigned long long)kill_count,
+           (unsigned long long)tiny_counts.resumed, (unsigned long long)tiny_counts.started_over,
+           (unsigned long long)tiny_counts.steps_lost, (unsigned long long)tiny_counts.commits_untold);
+    return test_end();
+}
