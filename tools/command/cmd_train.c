@@ -278,9 +278,9 @@ static void print_result(const struct ox_trainer *trainer) {
 }
 
 static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
-    const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
     const struct sums *const all = &progress->all;
     if (all->steps > 0) {
+        const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
         printf("%" PRIu64 " step%s, %" PRIu64 " token%s (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
                "%.0f%% of the time\n", all->steps, ox_plural(all->steps), all->batch_tokens,
                ox_plural(all->batch_tokens), all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
