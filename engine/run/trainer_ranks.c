@@ -29,7 +29,7 @@ static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *o
         return OX_OK;
     }
     const enum ox_status status = ox_cuda_plugin_query(engine->cuda.plugin_path, &plugin);
-    *out = status == OX_OK ? plugin.device_count : 0;
+    *out = status == OX_OK ? plugin.device_count * ox_trainer_machines(trainer) : 0;
     return status;
 }
 
@@ -94,9 +94,9 @@ static enum ox_status check_supported(const struct ox_trainer *trainer, uint32_t
         return ox_fail(OX_E_CONFIG, "--ranks %u: are the ranks of all %u processes, each of which has as many; give a "
                        "multiple of %u", ranks, processes, processes);
     }
-    if (processes > 1 && trainer->engine_config.device != OX_DEVICE_CPU) {
-        return ox_fail(OX_E_CONFIG, "--device cuda: ranks of several processes cannot use GPUs yet; start one process "
-                       "with --ranks %u", ranks);
+    if (processes > 1 && trainer->engine_config.device == OX_DEVICE_CUDA && config->comm == OX_COMM_CHOICE_LOCAL) {
+        return ox_fail(OX_E_CONFIG, "--comm local: GPUs copy to each other within one process, and NCCL alone connects "
+                       "those of several; leave it out, or start one process with --ranks %u", ranks);
     }
     if (processes > 1 && config->sharding == OX_SHARDING_CHOICE_SHARED) {
         return ox_fail(OX_E_CONFIG, "--sharding shared: the ranks of several processes share no memory; choose another "
@@ -142,7 +142,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)(given > 1 ? given : processes)
            : processes > 1 ? processes
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
-    engine->cuda_count = here ? devices : 0;
+    engine->cuda_count = here ? devices / ox_trainer_machines(trainer) : 0;
     OX_TRY(status, check_count(trainer, *out, devices));
     OX_TRY(status, check_work(trainer, *out));
     OX_TRY(status, check_supported(trainer, *out));

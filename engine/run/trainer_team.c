@@ -93,7 +93,7 @@ static enum ox_status compare_options(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_join(struct ox_trainer *trainer) {
     const uint32_t expected = (uint32_t)ox_max_u64(trainer->config.processes, 1);
-    if (expected == 1 || trainer->config.plan_only || trainer->config.dry_run) {
+    if (expected == 1 || trainer->config.plan_only) {
         return OX_OK;
     }
     enum ox_status status = ox_team_open(&trainer->team);
