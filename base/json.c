@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include "base/bytes.h"
 #include "base/file.h"
 
 #include <inttypes.h>
@@ -94,11 +95,24 @@ static const char *library_text(const json_error_t *error) {
     return strstr(error->text, "JSON_ALLOW_NUL") != NULL ? "a string contains \\u0000; remove it" : error->text;
 }
 
+/* The library says nothing at all where it finds no memory. */
+static bool is_memory(const json_error_t *error) {
+    return error->text[0] == '\0' || json_error_code(error) == json_error_out_of_memory;
+}
+
+static enum ox_status fail_memory(const char *where, size_t bytes) {
+    char size[OX_SIZE_TEXT_BYTES];
+    return ox_fail(OX_E_NOMEM, "%s: no memory for the values of %s of JSON", where, ox_size_text(bytes, size));
+}
+
 enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
     json_t *const value = parse(text, bytes, 0, &error);
     if (value == NULL && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
         return ox_fail(OX_E_CORRUPT, "%s:1:1: not valid JSON: a byte-order mark; save it as UTF-8 without one", where);
+    }
+    if (value == NULL && is_memory(&error)) {
+        return fail_memory(where, bytes);
     }
     if (value == NULL) {
         return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column,
@@ -111,6 +125,9 @@ enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, 
 enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
     json_t *const value = parse(text, bytes, JSON_DECODE_ANY, &error);
+    if (value == NULL && is_memory(&error)) {
+        return fail_memory(where, bytes);
+    }
     if (value == NULL && error.line > 1) { /* one row of an array over several lines */
         return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, library_text(&error));
     }

@@ -8,7 +8,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 enum { NAME_BYTES = 1024, LINE_BYTES = 512 };
 
@@ -130,6 +134,53 @@ static void apply_process_limits(const char *root, struct ox_memory *out) {
             }
         }
     }
+}
+
+/* ---- a limit for a time --------------------------------------------------------------------------------------- */
+
+enum { TIGHT_GIB = 4, BIG_BLOCK_BYTES = 1 << 20 };
+static const uint64_t default_stack_bytes = UINT64_C(8) << 20;
+
+static struct {
+    bool on;
+    struct rlimit before;
+} cap;
+
+void ox_memory_cap_begin(uint64_t bytes, uint32_t threads) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)bytes; /* a sanitizer's own memory counts too */
+    (void)threads;
+#else
+    static const char status[] = "/proc/self/status";
+    uint64_t held_kib = 0, resident_kib = 0;
+    struct rlimit stack;
+    if (cap.on || bytes > UINT64_MAX / 2 || getrlimit(RLIMIT_DATA, &cap.before) != 0 ||
+        getrlimit(RLIMIT_STACK, &stack) != 0 || !read_number(status, "VmData", &held_kib) ||
+        !read_number(status, "VmRSS", &resident_kib)) {
+        return;
+    }
+    const uint64_t left = bytes - ox_min_u64(bytes, resident_kib * OX_KIB);
+    const uint64_t stack_bytes = stack.rlim_cur == RLIM_INFINITY ? default_stack_bytes : stack.rlim_cur;
+    const uint64_t limit = held_kib * OX_KIB + left + threads * (stack_bytes + OX_KIB * 64);
+    if (limit < cap.before.rlim_cur) {
+        const struct rlimit lower = {.rlim_cur = limit, .rlim_max = cap.before.rlim_max};
+        cap.on = setrlimit(RLIMIT_DATA, &lower) == 0;
+    }
+#ifdef __GLIBC__
+    if (cap.on && left < TIGHT_GIB * OX_GIB) {
+        mallopt(M_MMAP_THRESHOLD, BIG_BLOCK_BYTES); /* else freed blocks of some MiB stay in the heap */
+    }
+#endif
+#endif
+}
+
+void ox_memory_cap_end(void) {
+    if (cap.on) {
+        cap.on = setrlimit(RLIMIT_DATA, &cap.before) != 0;
+    }
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 void ox_memory_read(const char *root, struct ox_memory *out) {

@@ -30,6 +30,13 @@ struct ox_memory {
 /* Reads /proc and /sys/fs/cgroup below `root`, which is "" except in tests. */
 void ox_memory_read(const char *root, struct ox_memory *out);
 
+/* Limits the memory of the whole process: from now on allocations fail that would take it beyond `bytes` resident, with
+ * stacks of `threads` more threads, until the end. The kernel keeps the limit (RLIMIT_DATA), so it holds for whatever
+ * allocates. Where it cannot be set, nothing is limited. Pairs do not nest. */
+void ox_memory_cap_begin(uint64_t bytes, uint32_t threads);
+/* Lifts the limit, and gives what is free in the heap back to the system. */
+void ox_memory_cap_end(void);
+
 #ifdef __cplusplus
 }
 #endif

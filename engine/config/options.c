@@ -160,7 +160,7 @@ static const struct ox_option options[] = {
              "memory"},
     {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,
      .max = 0x1p62, .group = group_memory, .default_text = "0",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_TOKENIZE,
      .help = "host memory to use, such as 64GiB; 0: what is free, less a reserve"},
     {.name = "nvme", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme), .group = group_memory,
      .default_text = "", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,

@@ -3,9 +3,11 @@
  * read. If several fail, the error of the earliest document is reported. */
 #include "engine/data/corpus_internal.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/pool.h"
 #include "engine/text/chat.h"
 #include "engine/text/text.h"
@@ -19,6 +21,7 @@
 enum {
     JOB_BYTES = OX_CORPUS_PIECE_BYTES,
     JOBS_PER_THREAD = 4,
+    JOB_MEMORY_BYTES = 9 * JOB_BYTES, /* with an id and a mark per byte, and room to grow */
     KEPT_BYTES = 4 << 20, /* a job that grew beyond this frees its memory after use */
 };
 static const uint64_t log_pause_ns = UINT64_C(5000000000);
@@ -38,6 +41,7 @@ struct job {
     struct ox_ids ids;
     struct ox_id_mask trained;
     uint32_t is_chat; /* as in struct ox_cache_header */
+    bool starved;     /* there was no memory to encode it beside others */
     struct ox_first_failure failure;
 };
 
@@ -51,13 +55,15 @@ struct run {
     struct ox_corpus_work *work;
     struct ox_pool *pool;
     struct worker *workers; /* one per thread */
-    struct job *batches[2]; /* job_room jobs each */
-    uint32_t job_room;
+    struct job *batches[2]; /* job_limit jobs each */
+    uint32_t job_limit, job_room; /* jobs of a batch: how many there are, how many are used */
     uint32_t job_count[2];
     unsigned turn; /* index of the batch being encoded */
     atomic_uint next_job, failed_job;
     struct ox_first_failure written, read; /* the first failures of writing and reading */
     bool is_read; /* there is nothing left to read */
+    struct ox_document waiting; /* read, but there was no memory to put it into a job */
+    bool waits, alone;          /* there is such a document; nothing else can give memory back */
     uint64_t bytes, begin_ns, logged_ns;
 };
 
@@ -124,13 +130,26 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
                : ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
 }
 
+static enum ox_status fail_memory(const struct ox_corpus_rules *rules, const struct piece *piece, size_t bytes) {
+    char size[OX_SIZE_TEXT_BYTES];
+    ox_size_text(bytes, size);
+    return rules->rows ? ox_fail(OX_E_NOMEM, "%s:%" PRIu64 ": no memory to tokenize this row of %s; divide it",
+                                 piece->path, piece->line, size)
+                       : ox_fail(OX_E_NOMEM, "%s: no memory to tokenize the piece of %s that begins at byte %" PRIu64
+                                 " and has no place to cut it; divide it", piece->path, size, piece->offset);
+}
+
 /* Encodes one piece. An error in its bytes names the file and the byte. */
 static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
                                    const struct piece *piece, const char *text, size_t bytes) {
-    if (rules->rows) {
-        return encode_row(rules, worker, job, piece, text, bytes);
+    const enum ox_status status = rules->rows ? encode_row(rules, worker, job, piece, text, bytes)
+                                              : encode_text(rules, worker, job, piece, text, bytes);
+    if (status == OX_E_NOMEM) {
+        return fail_memory(rules, piece, bytes);
     }
-    const enum ox_status status = encode_text(rules, worker, job, piece, text, bytes);
+    if (rules->rows) {
+        return status;
+    }
     const size_t valid = status == OX_E_CORRUPT ? ox_utf8_valid(text, bytes) : bytes;
     if (valid < bytes) {
         return ox_fail(OX_E_CORRUPT,
@@ -142,6 +161,7 @@ static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct w
 
 static enum ox_status encode_job(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job) {
     size_t begin = 0;
+    job->ids.count = job->trained.count = 0;
     for (size_t i = 0; i < job->count; i++) {
         struct piece *const piece = &job->pieces[i];
         const enum ox_status status =
@@ -171,6 +191,7 @@ static void empty_job(struct job *job) {
     }
     job->text.bytes = job->count = job->ids.count = job->trained.count = 0;
     job->is_chat = 0;
+    job->starved = false;
 }
 
 /* Writes the ids of a piece, unless it is a row without a token to be trained on. */
@@ -205,8 +226,9 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
 }
 
 static enum ox_status add_piece(struct job *job, const struct ox_document *document) {
-    enum ox_status status = ox_text_append(&job->text, document->text, document->bytes);
-    OX_TRY(status, ox_tok_reserve((void **)&job->pieces, &job->capacity, job->count + 1, sizeof *job->pieces));
+    enum ox_status status =
+        ox_tok_reserve((void **)&job->pieces, &job->capacity, job->count + 1, sizeof *job->pieces);
+    OX_TRY(status, ox_text_append(&job->text, document->text, document->bytes));
     if (status == OX_OK) {
         job->pieces[job->count++] = (struct piece){.path = document->path,
                                                    .line = document->line,
@@ -218,33 +240,60 @@ static enum ox_status add_piece(struct job *job, const struct ox_document *docum
     return status;
 }
 
-static enum ox_status fill_job(struct run *run, struct job *job) {
-    struct ox_document document;
-    empty_job(job);
-    while (job->text.bytes < JOB_BYTES && !run->is_read) {
-        bool found = false;
-        enum ox_status status = ox_documents_next(run->work->documents, &document, &found);
-        if (status == OX_OK && found) {
-            status = add_piece(job, &document);
-            run->bytes += document.bytes;
-        }
-        if (status != OX_OK) {
-            return status;
-        }
-        run->is_read = !found;
+/* Reads the next document; one that waits is the next. */
+static enum ox_status next_document(struct run *run, bool *found) {
+    enum ox_status status = OX_OK;
+    *found = run->waits;
+    if (!run->waits) {
+        status = ox_documents_next(run->work->documents, &run->waiting, found);
     }
-    return OX_OK;
+    run->waits = status == OX_OK && *found;
+    return status;
 }
 
-/* Reads documents into a batch. A failure is kept until the documents read before it are encoded, since one of them may
- * fail too. */
+static enum ox_status fill_job(struct run *run, struct job *job) {
+    bool found = true;
+    enum ox_status status = OX_OK;
+    while (status == OX_OK && job->text.bytes < JOB_BYTES && !run->is_read) {
+        status = next_document(run, &found);
+        if (status == OX_OK && found) {
+            status = add_piece(job, &run->waiting);
+            if (status == OX_E_NOMEM) {
+                const struct piece piece = {
+                    .path = run->waiting.path, .line = run->waiting.line, .offset = run->waiting.offset};
+                return fail_memory(&run->work->rules, &piece, run->waiting.bytes);
+            }
+            run->bytes += run->waiting.bytes;
+            run->waits = false;
+        }
+        run->is_read = status == OX_OK && !found;
+    }
+    return status;
+}
+
+/* Reads documents into a batch, at most as many bytes as it has room for, or one more document. A failure is kept until
+ * the documents read before it are encoded, since one of them may fail too. Where memory is short, fewer documents make
+ * a batch. */
 static void fill_batch(struct run *run, unsigned which) {
+    size_t bytes = 0;
     run->job_count[which] = 0;
-    while (!run->is_read && run->job_count[which] < run->job_room) {
+    for (uint32_t i = 0; i < run->job_limit; i++) {
+        if (i < run->job_room) {
+            empty_job(&run->batches[which][i]);
+        } else {
+            free_job(&run->batches[which][i]);
+        }
+    }
+    while (!run->is_read && run->job_count[which] < run->job_room && bytes < (size_t)run->job_room * JOB_BYTES) {
         struct job *const job = &run->batches[which][run->job_count[which]];
-        ox_first_failure_note(&run->read, fill_job(run, job));
-        run->is_read = run->is_read || run->read.status != OX_OK;
+        const enum ox_status status = fill_job(run, job);
+        bytes += job->text.bytes;
         run->job_count[which] += job->count > 0;
+        if (status == OX_E_NOMEM && !run->alone) {
+            return;
+        }
+        ox_first_failure_note(&run->read, status);
+        run->is_read = run->is_read || status != OX_OK;
     }
 }
 
@@ -266,7 +315,9 @@ static void work_on_turn(void *context, uint32_t idx, uint32_t count) {
             return;
         }
         struct job *const job = &run->batches[run->turn][at];
-        ox_first_failure_note(&job->failure, encode_job(rules, &run->workers[idx], job));
+        const enum ox_status status = encode_job(rules, &run->workers[idx], job);
+        job->starved = status == OX_E_NOMEM;
+        ox_first_failure_note(&job->failure, job->starved ? OX_OK : status);
         if (job->failure.status != OX_OK) {
             unsigned known = atomic_load(&run->failed_job);
             while (at < known && !atomic_compare_exchange_weak(&run->failed_job, &known, at)) {
@@ -297,26 +348,7 @@ static void log_progress(struct run *run) {
            (double)run->bytes * 1e3 / (double)(now - run->begin_ns));
 }
 
-static enum ox_status run_all(struct run *run) {
-    const volatile sig_atomic_t *const stop = run->work->stop;
-    enum ox_status status = OX_OK;
-    fill_batch(run, run->turn);
-    while (status == OX_OK && run->job_count[run->turn] > 0) {
-        if (stop != NULL && *stop != 0) {
-            return ox_fail(OX_E_ABORTED, "%s: was not tokenized, because the run was stopped", run->work->path);
-        }
-        atomic_store(&run->next_job, 0);
-        atomic_store(&run->failed_job, UINT32_MAX);
-        ox_pool_run(run->pool, work_on_turn, run);
-        status = turn_result(run);
-        run->turn = 1 - run->turn;
-        log_progress(run);
-    }
-    OX_TRY(status, ox_first_failure_result(&run->read));
-    return status == OX_OK ? write_batch(run, 1 - run->turn) : status;
-}
-
-static void close_run(struct run *run) {
+static void close_workers(struct run *run) {
     for (uint32_t i = 0; run->workers != NULL && i < run->work->threads; i++) {
         if (run->workers[i].renderer != NULL) {
             ox_chat_add_notes(run->workers[i].renderer, &run->work->notes);
@@ -325,8 +357,99 @@ static void close_run(struct run *run) {
         ox_chat_close(&run->workers[i].renderer);
         ox_chat_free(&run->workers[i].chat);
     }
+}
+
+static enum ox_status open_worker(const struct ox_corpus_rules *rules, struct worker *worker) {
+    enum ox_status status = ox_encoder_open(rules->tokenizer, &worker->encoder);
+    if (status == OX_OK && rules->rows) {
+        status = ox_chat_open(rules->tokenizer, &rules->chat, &worker->renderer);
+    }
+    return status;
+}
+
+static enum ox_status open_workers(struct run *run, uint32_t count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        status = open_worker(&run->work->rules, &run->workers[i]);
+    }
+    return status;
+}
+
+/* Encodes the jobs for which there was no memory one after another, when what large texts left with the threads is
+ * given back. From then on batches are smaller. */
+static enum ox_status encode_starved(struct run *run) {
+    const uint32_t failed = atomic_load(&run->failed_job);
+    bool alone = false;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < run->job_count[run->turn] && i < failed; i++) {
+        struct job *const job = &run->batches[run->turn][i];
+        if (job->starved && !alone) {
+            alone = true;
+            run->job_room = run->job_room > 1 ? run->job_room / 2 : 1;
+            close_workers(run);
+            status = open_workers(run, 1);
+        }
+        if (job->starved) {
+            ox_ids_free(&job->ids);
+            ox_id_mask_free(&job->trained);
+            OX_TRY(status, encode_job(&run->work->rules, &run->workers[0], job));
+            job->starved = false;
+        }
+    }
+    if (alone) {
+        close_workers(run);
+        OX_TRY(status, open_workers(run, run->work->threads));
+    }
+    return status;
+}
+
+/* Reads the next batch when nothing else holds memory, because there was none for a document beside other work. */
+static enum ox_status read_alone(struct run *run) {
+    enum ox_status status = write_batch(run, 1 - run->turn);
+    for (uint32_t i = 0; i < run->job_count[1 - run->turn]; i++) {
+        free_job(&run->batches[1 - run->turn][i]);
+    }
+    run->job_count[1 - run->turn] = 0;
+    close_workers(run);
+    OX_TRY(status, open_workers(run, run->work->threads));
+    run->alone = true;
+    if (status == OX_OK) {
+        fill_batch(run, run->turn);
+    }
+    run->alone = false;
+    return status;
+}
+
+static enum ox_status run_all(struct run *run) {
+    const volatile sig_atomic_t *const stop = run->work->stop;
+    enum ox_status status = OX_OK;
+    fill_batch(run, run->turn);
+    for (;;) {
+        if (status == OX_OK && run->job_count[run->turn] == 0 && !run->is_read) {
+            status = read_alone(run);
+        }
+        if (status != OX_OK || run->job_count[run->turn] == 0) {
+            break;
+        }
+        if (stop != NULL && *stop != 0) {
+            return ox_fail(OX_E_ABORTED, "%s: was not tokenized, because the run was stopped", run->work->path);
+        }
+        atomic_store(&run->next_job, 0);
+        atomic_store(&run->failed_job, UINT32_MAX);
+        ox_pool_run(run->pool, work_on_turn, run);
+        status = encode_starved(run);
+        OX_TRY(status, turn_result(run));
+        run->turn = 1 - run->turn;
+        log_progress(run);
+    }
+    OX_TRY(status, ox_first_failure_result(&run->read));
+    return status == OX_OK ? write_batch(run, 1 - run->turn) : status;
+}
+
+static void close_run(struct run *run) {
+    close_workers(run);
     for (unsigned which = 0; which < 2; which++) {
-        for (uint32_t i = 0; run->batches[which] != NULL && i < run->job_room; i++) {
+        for (uint32_t i = 0; run->batches[which] != NULL && i < run->job_limit; i++) {
             free_job(&run->batches[which][i]);
         }
         free(run->batches[which]);
@@ -335,22 +458,24 @@ static void close_run(struct run *run) {
     ox_pool_close(&run->pool);
 }
 
+/* Jobs of a batch: some per thread, as far as both batches fit half of the memory that is left. */
+static uint32_t choose_jobs(uint32_t threads) {
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    const uint64_t fit = ox_min_u64(memory.usable, memory.addresses) / 2 / (2 * (uint64_t)JOB_MEMORY_BYTES);
+    return (uint32_t)ox_max_u64(ox_min_u64(fit, (uint64_t)JOBS_PER_THREAD * threads), 1);
+}
+
 static enum ox_status open_run(struct run *run) {
-    const struct ox_corpus_rules *const rules = &run->work->rules;
-    run->job_room = JOBS_PER_THREAD * run->work->threads;
+    run->job_limit = run->job_room = choose_jobs(run->work->threads);
     run->workers = calloc(run->work->threads, sizeof *run->workers);
-    run->batches[0] = calloc(run->job_room, sizeof *run->batches[0]);
-    run->batches[1] = calloc(run->job_room, sizeof *run->batches[1]);
+    run->batches[0] = calloc(run->job_limit, sizeof *run->batches[0]);
+    run->batches[1] = calloc(run->job_limit, sizeof *run->batches[1]);
     if (run->workers == NULL || run->batches[0] == NULL || run->batches[1] == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to tokenize it", run->work->path);
     }
     enum ox_status status = ox_pool_open(run->work->threads, &run->pool);
-    for (uint32_t i = 0; status == OX_OK && i < run->work->threads; i++) {
-        status = ox_encoder_open(rules->tokenizer, &run->workers[i].encoder);
-        if (status == OX_OK && rules->rows) {
-            status = ox_chat_open(rules->tokenizer, &rules->chat, &run->workers[i].renderer);
-        }
-    }
+    OX_TRY(status, open_workers(run, run->work->threads));
     return status;
 }
 

@@ -132,16 +132,21 @@ static enum ox_status make_room(struct ox_documents *documents) {
     }
     documents->begin = 0;
     documents->end = held;
-    if (documents->capacity - held < OX_DOCUMENTS_READ_BYTES) {
-        const size_t capacity = held + held / 2 + 2 * OX_DOCUMENTS_READ_BYTES;
-        char *const larger = realloc(documents->buffer, capacity);
-        if (larger == NULL) {
-            return ox_fail(OX_E_NOMEM, "%s: no memory for %zu bytes of it", documents->files[documents->file_idx].path,
-                           capacity);
-        }
-        documents->buffer = larger;
-        documents->capacity = capacity;
+    const size_t capacity = held + held / 4 + 2 * OX_DOCUMENTS_READ_BYTES;
+    /* What a large document left is given back. */
+    if (documents->capacity - held >= OX_DOCUMENTS_READ_BYTES && documents->capacity / 4 < capacity) {
+        return OX_OK;
     }
+    char *const resized = realloc(documents->buffer, capacity);
+    if (resized == NULL) {
+        char size[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_NOMEM, "%s: no memory for a piece of more than %s that begins at byte %" PRIu64 "%s",
+                       documents->files[documents->file_idx].path, ox_size_text(held, size), documents->offset,
+                       documents->config.format == OX_DOCUMENTS_ROWS ? ", a row; divide it"
+                                                                      : " and has no place to cut it; divide it");
+    }
+    documents->buffer = resized;
+    documents->capacity = capacity;
     return OX_OK;
 }
 

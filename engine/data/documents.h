@@ -48,8 +48,9 @@ struct ox_documents;
 OX_MUST enum ox_status ox_documents_open(const char *path, const struct ox_documents_config *config,
                                          struct ox_documents **out);
 void ox_documents_close(struct ox_documents **documents);
-/* Reads the next piece; *found is false after the last one. No document at all is OX_E_CONFIG. So is a row of more than
- * 64 MiB, or a text of more than 128 MiB that cannot be cut; the error names file and line or byte. */
+/* Reads the next piece; *found is false after the last one. After OX_E_NOMEM it may be called again.
+ * No document at all is OX_E_CONFIG. So is a row of more than 64 MiB, or a text of more than 128 MiB that cannot be
+ * cut; the error names file and line or byte. */
 OX_MUST enum ox_status ox_documents_next(struct ox_documents *documents, struct ox_document *out, bool *found);
 /* The size of all files together. */
 uint64_t ox_documents_bytes(const struct ox_documents *documents);

@@ -22,6 +22,7 @@ enum ox_rows_place {
     OX_ROWS_LINES,     /* in a file with one row per line */
     OX_ROWS_FIRST,     /* after the [ of an array         */
     OX_ROWS_AFTER_ROW, /* after a row of the array        */
+    OX_ROWS_AFTER_COMMA, /* after the comma behind a row    */
     OX_ROWS_CLOSED,    /* after the ] of the array        */
 };
 

@@ -144,6 +144,10 @@ static enum ox_status next_element(struct ox_documents *documents, struct ox_doc
 /* Reads what is between two rows of an array; *found tells whether a row begins here. */
 static enum ox_status step_in_array(struct ox_documents *documents, bool is_end, bool *found) {
     const char next = is_end ? '\0' : documents->buffer[documents->begin];
+    if (documents->place == OX_ROWS_AFTER_COMMA) {
+        *found = !is_end;
+        return is_end ? fail_at(documents, documents->line, "the array of rows does not end: a ] is missing") : OX_OK;
+    }
     if (documents->place == OX_ROWS_CLOSED) {
         return is_end ? OX_OK : fail_at(documents, documents->line, "there is text after the ] of the array of rows");
     }
@@ -157,12 +161,8 @@ static enum ox_status step_in_array(struct ox_documents *documents, bool is_end,
             return fail_at(documents, documents->line, "a comma or ] is missing after a row of the array");
         }
         ox_documents_skip(documents, 1);
-        enum ox_status status = skip_blanks(documents, &is_end);
-        if (status == OX_OK && is_end) {
-            status = fail_at(documents, documents->line, "the array of rows does not end: a ] is missing");
-        }
-        *found = status == OX_OK;
-        return status;
+        documents->place = OX_ROWS_AFTER_COMMA;
+        return OX_OK;
     }
     *found = true;
     return OX_OK;

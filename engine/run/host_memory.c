@@ -81,3 +81,24 @@ enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
                    ox_size_flag_text(spared(memory.usable, claim->beside_bytes) / OX_MIB * OX_MIB, enough),
                    together ? " together" : "", bounds[memory.bound].remedy);
 }
+
+/* Memory of the process in all: its budgets and what it takes beside them. */
+static uint64_t claimed_bytes(const struct ox_host_claim *claim) {
+    const uint64_t host_bytes = claim->host_bytes > 0 ? claim->host_bytes : ox_default_host_bytes(claim);
+    return ox_min_u64(host_bytes, UINT64_MAX / 4) + devices_bytes(claim) + claim->beside_bytes;
+}
+
+void ox_host_text_begin(const struct ox_host_claim *claim, uint32_t threads) {
+    ox_memory_cap_begin(claimed_bytes(claim), threads);
+}
+
+enum ox_status ox_host_text_end(const struct ox_host_claim *claim, enum ox_status status) {
+    ox_memory_cap_end();
+    if (status != OX_E_NOMEM) {
+        return status;
+    }
+    char text[OX_ERROR_TEXT_BYTES], size[OX_SIZE_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    return ox_fail(OX_E_CONFIG, "%s, or raise --host-mem: texts and tokenizer take at most the %s that the run takes "
+                   "later", text, ox_size_text(claimed_bytes(claim), size));
+}

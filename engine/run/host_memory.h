@@ -27,6 +27,11 @@ OX_MUST enum ox_status ox_host_claim_check(const struct ox_host_claim *claim);
  * ranks. */
 uint64_t ox_default_host_bytes(const struct ox_host_claim *claim);
 
+/* Limits the process to the claim while texts become tokens, which is before the budgets are reserved, on so many
+ * threads; and lifts that. The second returns `status`, or for a lack of memory OX_E_CONFIG with the limit. */
+void ox_host_text_begin(const struct ox_host_claim *claim, uint32_t threads);
+enum ox_status ox_host_text_end(const struct ox_host_claim *claim, enum ox_status status);
+
 /* The most host memory that the process uses beside its arenas: code, libraries, thread stacks, the matrix library's
  * packing buffers per compute thread, plan and file headers. It is part of no budget, and printed at start. */
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads);

@@ -94,8 +94,13 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
     preview.trainer->config.eval_fraction = 0;
     preview.trainer->lock_fd = -1;
     preview.trainer->engine_config.compute_threads = ox_processor_count();
+    preview.trainer->claim = (struct ox_host_claim){
+        .host_bytes = config->host_mem_bytes,
+        .beside_bytes = ox_fixed_overhead_bytes(preview.trainer->engine_config.compute_threads, 0)};
     enum ox_status status = open_model(preview.trainer);
+    ox_host_text_begin(&preview.trainer->claim, 0);
     OX_TRY(status, open_tokenizer(&preview));
+    status = ox_host_text_end(&preview.trainer->claim, status);
     OX_TRY(status, open_row(&preview));
     OX_TRY(status, ox_trainer_open_data(preview.trainer));
     if (status == OX_E_CONFIG && row_max == 0 && preview.trainer->input.train != NULL) {

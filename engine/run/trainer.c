@@ -217,6 +217,8 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     engine->compute_threads = (uint32_t)words[1];
     engine->optimizer_threads = (uint32_t)words[2];
     engine->budget.host_bytes = config->host_mem_bytes * machines;
+    trainer->claim = claim;
+    trainer->claim.host_bytes = config->host_mem_bytes;
     return status;
 }
 

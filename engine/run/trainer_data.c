@@ -145,6 +145,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
 enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = set_cache_dir(trainer);
+    ox_host_text_begin(&trainer->claim, 0);
     *ready = true;
     for (uint32_t i = 0; i <= config->data_count && status == OX_OK && *ready; i++) {
         const char *const path = i < config->data_count ? config->data[i].path : config->eval_data;
@@ -153,7 +154,7 @@ enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
             status = ox_corpus_is_ready(&corpus, ready);
         }
     }
-    return status;
+    return ox_host_text_end(&trainer->claim, status);
 }
 
 /* ---- sources ---------------------------------------------------------------------------------------- */
@@ -487,7 +488,9 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
     enum ox_status status = set_cache_dir(trainer);
+    ox_host_text_begin(&trainer->claim, trainer->engine_config.compute_threads - 1);
     OX_TRY(status, open_sources(trainer));
+    status = ox_host_text_end(&trainer->claim, status);
     if (status != OX_OK) {
         ox_trainer_close_data(trainer);
     }

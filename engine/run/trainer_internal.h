@@ -3,6 +3,7 @@
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
 #include "base/file.h"
+#include "engine/run/host_memory.h"
 #include "engine/run/persist.h"
 #include "engine/run/predict.h"
 #include "engine/report/scalars.h"
@@ -85,6 +86,7 @@ struct ox_trainer_saving {
 
 struct ox_trainer {
     struct ox_config config;
+    struct ox_host_claim claim; /* what the process takes of host memory */
     uint64_t given_host_bytes, given_device_bytes; /* as the options have them, before 0 becomes what is free */
     struct ox_hf_folder *folder;
     struct ox_trainer_input input;

@@ -17,7 +17,8 @@ struct ox_regex {
     struct ox_unicode_differences differences;
 };
 
-enum { JIT_STACK_START_BYTES = 64 << 10, JIT_STACK_MAX_BYTES = 64 << 20, HEAP_MAX_KIB = 256 << 10 };
+/* The stack of machine code is reserved whole; a match that needs more is interpreted, on the heap. */
+enum { JIT_STACK_START_BYTES = 64 << 10, JIT_STACK_MAX_BYTES = 1 << 20, HEAP_MAX_KIB = 256 << 10 };
 
 struct ox_matcher {
     pcre2_match_data *data;
@@ -293,10 +294,14 @@ static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_ite
         walk->exact = ox_unicode_differs(&regex->differences, walk->text, walk->bytes) ? 1 : -1;
     }
     const pcre2_code *const code = walk->exact > 0 ? regex->exact : regex->fast;
-    const int rc = regex->jit ? pcre2_jit_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK, matcher->data,
-                                                matcher->context)
-                              : pcre2_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK, matcher->data,
-                                            matcher->context);
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (regex->jit) {
+        rc = pcre2_jit_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
+    }
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
+        rc = pcre2_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data,
+                         matcher->context);
+    }
     *found = rc >= 0;
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
         PCRE2_UCHAR reason[160] = "";

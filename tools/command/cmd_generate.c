@@ -329,6 +329,27 @@ static double seconds_since(uint64_t start_ns) {
     return (double)(ox_clock_ns() - start_ns) / 1e9;
 }
 
+static uint32_t threads_of(const struct ox_config *config) {
+    return config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
+}
+
+static struct ox_host_claim claim_of(const struct ox_config *config) {
+    const uint32_t threads = threads_of(config);
+    return (struct ox_host_claim){.host_bytes = config->host_mem_bytes,
+                                  .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
+                                  .beside_bytes = ox_fixed_overhead_bytes(threads, 0)};
+}
+
+/* Opens the model's files and makes ids of the prompt, within the memory of the whole command. */
+static enum ox_status open_text(struct generating *g) {
+    const struct ox_host_claim claim = claim_of(g->config);
+    ox_host_text_begin(&claim, 0);
+    enum ox_status status = open_model(g);
+    OX_TRY(status, read_prompt(g));
+    OX_TRY(status, find_stops(g));
+    return ox_host_text_end(&claim, status);
+}
+
 static enum ox_status open_generator(struct generating *g) {
     const struct ox_config *const config = g->config;
     const struct ox_model_config *const model = &ox_hf_model(g->folder)->config;
@@ -337,11 +358,8 @@ static enum ox_status open_generator(struct generating *g) {
         return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, "
                        "including new ones; shorten the prompt", g->prompt_count, model->contexts);
     }
-    const uint32_t threads =
-        config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
-    const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
-                                        .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
-                                        .beside_bytes = ox_fixed_overhead_bytes(threads, 0)};
+    const uint32_t threads = threads_of(config);
+    const struct ox_host_claim claim = claim_of(config);
     enum ox_status status = ox_host_claim_check(&claim);
     const struct ox_generator_config generator = {
         .folder = g->folder,
@@ -503,7 +521,7 @@ static enum ox_status report(struct generating *g) {
 int ox_cmd_generate(const struct ox_config *given) {
     static struct ox_config config; /* tens of kilobytes */
     static enum ox_status (*const phases[])(struct generating *) = {
-        check_options, open_model, read_prompt, find_stops, open_generator, generate, report};
+        check_options, open_text, open_generator, generate, report};
     struct generating g = {.config = &config};
     config = *given;
     enum ox_status status = ox_cmd_model(given->model, config.model);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "engine/data/foreign_files.h"
+#include "engine/run/host_memory.h"
 #include "engine/text/chat.h"
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
@@ -35,6 +36,12 @@ static void print_ids(const struct ox_ids *ids) {
     puts("]}");
 }
 
+/* The library says nothing where it finds no memory. */
+static enum ox_status fail_json(const char *path, size_t number, const json_error_t *error) {
+    return error->text[0] == '\0' ? ox_fail(OX_E_NOMEM, "%s:%zu: no memory for this line; divide it", path, number)
+                                  : ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", path, number, error->text);
+}
+
 static enum ox_status tokenize_line(void *context, size_t number, const char *line, size_t bytes) {
     struct tokenizing *const t = context;
     json_error_t error;
@@ -42,7 +49,7 @@ static enum ox_status tokenize_line(void *context, size_t number, const char *li
     const json_t *const text = json_object_get(row, "text");
     enum ox_status status = OX_OK;
     if (row == NULL) {
-        status = ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", t->path, number, error.text);
+        status = fail_json(t->path, number, &error);
     } else if (!json_is_string(text)) {
         status = ox_fail(OX_E_CONFIG, "%s:%zu: the line has no string \"text\"; give {\"text\": \"...\"}", t->path,
                          number);
@@ -79,8 +86,10 @@ static enum ox_status for_lines(const char *path,
             status = use(context, number, line, (size_t)bytes);
         }
     }
-    if (status == OX_OK && ferror(file)) {
-        status = ox_fail(OX_E_IO, "%s: reading failed after line %zu", is_file ? path : "stdin", number);
+    if (status == OX_OK && !feof(file)) {
+        const char *const name = is_file ? path : "stdin";
+        status = errno == ENOMEM ? ox_fail(OX_E_NOMEM, "%s:%zu: no memory for this line; divide it", name, number + 1)
+                                 : ox_fail(OX_E_IO, "%s: reading failed after line %zu", name, number);
     }
     free(line);
     if (is_file) {
@@ -198,7 +207,7 @@ static enum ox_status render_line(void *context, size_t number, const char *line
     json_error_t error;
     json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (row == NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", rendering->path, number, error.text);
+        return fail_json(rendering->path, number, &error);
     }
     snprintf(where, sizeof where, "%s:%zu", rendering->path, number);
     enum ox_status status = render_row(rendering, where, row, &output);
@@ -226,15 +235,8 @@ static enum ox_status render_rows(const struct ox_config *config) {
     return status;
 }
 
-int ox_cmd_tokenize(const struct ox_config *config) {
+static enum ox_status tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
-    if (config->render) {
-        return ox_cmd_exit(render_rows(config));
-    }
-    const bool counts = !config->jsonl && config->output_dir[0] == '\0' && config->data_count > 0;
-    if (config->show || counts || config->data_cache[0] != '\0') {
-        return ox_cmd_exit(ox_show(config));
-    }
     const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
     enum ox_status status = ox_tokenizer_open(path, &t.tokenizer);
     OX_TRY(status, ox_encoder_open(t.tokenizer, &t.encoder));
@@ -242,5 +244,17 @@ int ox_cmd_tokenize(const struct ox_config *config) {
     ox_ids_free(&t.ids);
     ox_encoder_close(&t.encoder);
     ox_tokenizer_close(&t.tokenizer);
-    return ox_cmd_exit(status);
+    return status;
+}
+
+int ox_cmd_tokenize(const struct ox_config *config) {
+    const bool counts = !config->jsonl && config->output_dir[0] == '\0' && config->data_count > 0;
+    if (!config->render && (config->show || counts || config->data_cache[0] != '\0')) {
+        return ox_cmd_exit(ox_show(config));
+    }
+    const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
+                                        .beside_bytes = ox_fixed_overhead_bytes(1, 0)};
+    ox_host_text_begin(&claim, 0);
+    const enum ox_status status = config->render ? render_rows(config) : tokenize(config);
+    return ox_cmd_exit(ox_host_text_end(&claim, status));
 }
