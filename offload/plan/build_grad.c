@@ -181,8 +181,22 @@ static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
     s->grad_live[grad_idx] = target;
 }
 
+/* Lets the library add the sums of all ranks; the slice of the rank comes to where it waits for the optimizer. */
+static void sum_by_library(struct ox_builder *b, uint32_t grad_idx) {
+    struct ox_plan_scratch *const s = b->scratch;
+    const uint32_t home = ox_plan_gathers(b->in) && sums_away(b, grad_idx) ? s->grad_home[grad_idx] : OX_NONE;
+    const uint64_t bytes = ox_plan_grad_cut(b->in, grad_idx) * sizeof(float);
+    const uint32_t target = home != OX_NONE ? home : ox_build_grad_buf(b, b->compute, bytes, grad_idx);
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_SUM, OX_LANE_LINK, s->grad_live[grad_idx], target);
+    task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    task->grad_idx = grad_idx;
+    task->last = true;
+    ox_build_count_peers(b, task);
+    s->grad_live[grad_idx] = target;
+}
+
 /* Lets every rank get its slice of the parts that all ranks have summed, and add them. */
-static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
+static void sum_parts(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const uint32_t rounds = ox_sums_rounds(&b->sums), own = ox_sums_part_count(&b->sums);
     const uint64_t part_bytes = ox_plan_grad_cut(b->in, grad_idx) * sizeof(float);
@@ -200,10 +214,15 @@ static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_task *const sum = ox_build_grad_task(b, OX_TASK_SUM_PARTS, OX_LANE_COMPUTE, grad_idx);
     ox_build_updates(sum, parts, OX_USE_GRAD);
     s->grad_live[grad_idx] = parts;
+    if (ox_plan_gathers(b->in) && sums_away(b, grad_idx)) {
+        sum_away(b, grad_idx, sum);
+    }
+}
+
+static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
+    (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx);
     if (!ox_plan_gathers(b->in)) {
         gather_grad(b, grad_idx);
-    } else if (sums_away(b, grad_idx)) {
-        sum_away(b, grad_idx, sum);
     }
 }
 

@@ -72,6 +72,8 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
         return task->last ? gather_bytes(input, ox_plan_grad_cut(input, task->grad_idx) * sizeof(float),
                                          model->grads[task->grad_idx].elem_count * sizeof(float))
                           : exchange_bytes(input, task->grad_idx, task->slot);
+    case OX_MOVE_SUM: /* each rank has one part */
+        return exchange_bytes(input, task->grad_idx, 0);
     case OX_MOVE_PARTIALS:
         return gather_bytes(input, ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
@@ -156,7 +158,8 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
         [OX_MOVE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_GRAD] = OX_TRAFFIC_GRADS,
         [OX_MOVE_BATCH] = OX_TRAFFIC_OTHER,     [OX_MOVE_LOSSES] = OX_TRAFFIC_OTHER,
         [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER,
-        [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS};
+        [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS,
+        [OX_MOVE_SUM] = OX_TRAFFIC_GRADS};
     if (task->kind != OX_TASK_MOVE) {
         return ox_task_updates_on_host(task) ? OX_TRAFFIC_STATE : OX_TRAFFIC_OTHER;
     }
@@ -343,6 +346,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
     const uint64_t micro_batches = input->model.micro_batches;
     check_model(&input->model);
+    OX_ASSERT(!input->ranks.library_sums || input->ranks.sum_groups == ox_plan_rank_count(input));
     /* The most tasks, which is also the most buffers. Each micro-batch has six per unit (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve

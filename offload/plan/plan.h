@@ -73,6 +73,7 @@ enum ox_move {
     OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
     OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h)  */
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
+    OX_MOVE_SUM, /* link: the library adds the sums that all ranks have of a gradient, and each gets its slice  */
     OX_MOVE_COUNT
 };
 
@@ -161,7 +162,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 42 };
+enum { OX_TASK_WORD_COUNT = 43 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -304,6 +305,9 @@ struct ox_plan_ranks {
     uint32_t micro_batches; /* per step, of all ranks; ox_plan_model has those of this rank */
     uint32_t per_store; /* ranks in a row that share a store, as those of a process do; 0: all */
     enum ox_sharding sharding;
+    /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
+     * reproducible. A rank then has one group: sum_groups is `count`. */
+    bool library_sums;
 };
 
 /* How tasks and buffers are placed and ordered. No bit of a result depends on it. */

@@ -198,9 +198,10 @@ static void print_rank(FILE *out, const struct ox_plan_input *input) {
     if (ox_plan_rank_count(input) > 1) {
         char text[2][OX_SIZE_TEXT_BYTES];
         fprintf(out, "\nrank %u of %u, %s: it has %s of %s parameters, and %u of %u micro-batches, which are summed in "
-                "%u groups", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding),
+                "%u groups%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding),
                 ox_count_text((double)own, text[0]), ox_count_text((double)whole, text[1]), input->model.micro_batches,
-                input->ranks.micro_batches, ox_plan_sum_groups(input));
+                input->ranks.micro_batches, ox_plan_sum_groups(input),
+                input->ranks.library_sums ? "; the library adds those of ranks: not reproducible" : "");
     }
 }
 

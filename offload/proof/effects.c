@@ -70,6 +70,7 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_NONFINITE] = {ON_D2H, OF_STEP, false, true, true},
     [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H, OF_UNIT, true, false, false},
     [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H, OF_UNIT, true, true, false},
+    [OX_MOVE_SUM] = {ON_LINK, OF_GRADIENT, false, true, false},
 };
 
 static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t unit_idx) {

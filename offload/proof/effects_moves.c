@@ -139,6 +139,9 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
         others += i != e->in->ranks.idx && ox_proof_parts(e->in, i) > part;
     }
     const bool gives = ox_proof_parts(e->in, e->in->ranks.idx) > part;
+    if (e->in->ranks.library_sums) {
+        ox_effects_reject(e, "exchanges what the library is to add");
+    }
     if (ranks == 1 || (!gives && others == 0)) {
         ox_effects_reject(e, "exchanges a part that no rank has");
         return;
@@ -154,6 +157,24 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
     }
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, own * others);
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, gives ? whole - own : 0);
+}
+
+/* The library adds what all ranks have summed of a gradient, each of them in one sum, and gives each rank its part. */
+static void sum_by_library(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t ranks = ox_proof_ranks(e->in);
+    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx), whole = ox_proof_sum_bytes(e->in, grad_idx);
+    bool in_one = ranks > 1 && e->in->ranks.library_sums;
+    for (uint32_t i = 0; i < ranks; i++) {
+        in_one = in_one && ox_proof_parts(e->in, i) == 1;
+    }
+    if (!in_one) {
+        ox_effects_reject(e, "lets the library add where the order of sums is fixed");
+    }
+    ox_effects_need(e, OX_USE_SOURCE, tier, ox_content_own_sum(e, grad_idx));
+    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(SLICE, grad_idx, 0));
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, own * (ranks - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, whole - own);
 }
 
 /* The slices of a finished sum come together where every rank has whole units. */
@@ -226,6 +247,9 @@ static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
         break;
     case OX_MOVE_GRAD:
         (e->task->last ? gather_grad : exchange)(e, e->task->grad_idx);
+        break;
+    case OX_MOVE_SUM:
+        sum_by_library(e, e->task->grad_idx);
         break;
     case OX_MOVE_PARTIALS:
         ox_effects_norm_gather(e, unit_idx);

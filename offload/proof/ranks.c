@@ -41,8 +41,12 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
         ranks->micro_batches < ranks->sum_groups) {
         return refuse(idx, "there is not work for as many ranks");
     }
-    if (ranks->sum_groups != others->sum_groups || ranks->micro_batches != others->micro_batches ||
-        ranks->sharding != others->sharding || !same_models(input, first)) {
+    if (ranks->library_sums && ranks->sum_groups != count) {
+        return refuse(idx, "the library adds sums that are in several parts");
+    }
+    if (ranks->sum_groups != others->sum_groups || ranks->library_sums != others->library_sums ||
+        ranks->micro_batches != others->micro_batches || ranks->sharding != others->sharding ||
+        !same_models(input, first)) {
         return refuse(idx, "the step is not the same");
     }
     if (input->model.micro_batches != micro_batches_before(ranks, idx + 1) - micro_batches_before(ranks, idx)) {

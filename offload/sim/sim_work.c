@@ -243,7 +243,9 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
     struct ox_sim_work work = new_work(p);
     const double ranks = ox_plan_rank_count(p->setup->input);
     const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, (uint32_t)ranks);
-    const bool gathers = p->task->move != OX_MOVE_GRAD || p->task->last; /* ox_task_word */
+    const bool adds = p->task->move == OX_MOVE_SUM; /* with as many bytes as an exchange, and a pass to add each */
+    const bool gathers = !adds && (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
+    const double added = adds ? 3 * (double)bytes->in : 0;
     const double taken = (double)bytes->in * ranks / (ranks - 1), copied = 2 * ((double)bytes->up + taken);
     work.latency *= 2; /* all ranks meet before and after */
     work.seconds = copied / p->core_rate;
@@ -253,8 +255,9 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
         work.seconds = 2 * (double)bytes->up / p->core_rate +
                        (gathers ? taken / known->gather_rate : (double)bytes->in / known->exchange_rate) / share;
     }
+    work.seconds += added / p->core_rate;
     use_cores(p, &work, work.seconds, 1);
-    use_memory(p, &work, copied);
+    use_memory(p, &work, copied + added);
     return finish(p, work);
 }
 

@@ -342,6 +342,8 @@ static void draw_ranks(struct fuzz_case *c) {
         ranks->sum_groups = ranks->count + (uint32_t)draw(c, 9);
         ranks->micro_batches = ranks->sum_groups + (uint32_t)draw(c, 30);
         ranks->sharding = (enum ox_sharding)draw(c, OX_SHARDING_COUNT);
+        ranks->library_sums = draw(c, 4) == 0;
+        ranks->sum_groups = ranks->library_sums ? ranks->count : ranks->sum_groups;
         const struct ox_sums sums = ox_plan_sums(&c->in);
         c->in.model.micro_batches = ox_sums_count(&sums);
         REQUIRE_OK(ox_plan_table_open(&whole, ranks, &c->table));

@@ -52,6 +52,7 @@ const char *ox_page_kind_color(const char *kind) {
         {"forward", "forward"}, {"backward", "backward"}, {"head", "head"},       {"read", "weights"},
         {"upload", "weights"},  {"download", "weights"},  {"refresh", "weights"}, {"act-", "activations"},
         {"gather", "gathered"}, {"exchange", "gathered"}, {"sum-parts", "gradients"},
+        {"reduce-scatter", "gathered"},
         {"grad-", "gradients"}, {"reduce", "norm"},       {"norm", "norm"},       {"adam", "adam"},
         {"begin", "commit"},    {"written", "commit"},    {"commit", "commit"},   {NULL, NULL}};
     return color_of(pairs, kind);

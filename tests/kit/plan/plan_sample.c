@@ -184,5 +184,7 @@ struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
     ranks.sum_groups = ranks.count + (uint32_t)plan_sample_number(seed, &counter, 9);
     ranks.micro_batches = ranks.sum_groups + (uint32_t)plan_sample_number(seed, &counter, 9);
     ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_COUNT);
+    ranks.library_sums = plan_sample_number(seed, &counter, 4) == 0;
+    ranks.sum_groups = ranks.library_sums ? ranks.count : ranks.sum_groups;
     return ranks;
 }

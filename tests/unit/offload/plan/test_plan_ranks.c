@@ -145,6 +145,14 @@ static bool same_slices(const struct ox_shard_table *a, const struct ox_shard_ta
     return same;
 }
 
+/* A plan that lets the library add is no plan of fixed sums, nor the other way. */
+static void refuse_other_sums(struct plan_sample *s, const struct ox_plan *plan, struct totals *totals) {
+    s->in.ranks.library_sums = !s->in.ranks.library_sums;
+    totals->faults.made++;
+    totals->faults.found += ox_proof_check(plan, &s->in) != OX_OK;
+    s->in.ranks.library_sums = !s->in.ranks.library_sums;
+}
+
 /* The slices of another rank are refused. They may be the same only where both ranks have nothing. */
 static void refuse_other_slices(struct plan_sample *s, const struct ox_shard_table *whole, const struct ox_plan *plan,
                                 struct totals *totals) {
@@ -235,6 +243,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     ranks->sharding++;
     refuse_box(box, "another sharding", totals);
     *ranks = kept;
+    ranks->library_sums = !ranks->library_sums;
+    refuse_box(box, "sums that another adds", totals);
+    *ranks = kept;
     box->inputs[idx].model.micro_batches++;
     refuse_box(box, "a micro-batch too many", totals);
     box->inputs[idx].model.micro_batches--;
@@ -281,6 +292,7 @@ static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *to
         s->table = box.tables[idx];
         s->in.table = &s->table;
         refuse_other_slices(s, &whole, box.plans[idx], totals);
+        refuse_other_sums(s, box.plans[idx], totals);
         for (uint32_t i = 0; i < s->table.unit_count; i++) {
             totals->empty_slices += s->table.shards[i].elem_count == 0;
         }
