@@ -24,7 +24,7 @@ struct variant {
 
 const char *ox_advice_name(enum ox_advice_kind kind) {
     static const char *const names[OX_ADVICE_COUNT] = {"drive", "host_memory", "device_memory", "tokens",
-                                                       "ranks", "one_rank"};
+                                                       "ranks", "one_rank", "library_sums"};
     OX_ASSERT((unsigned)kind < OX_ADVICE_COUNT);
     return names[kind];
 }
@@ -54,6 +54,14 @@ static bool double_ranks(struct ox_engine_config *config) {
     return config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX && config->ranks <= config->micro_batches;
 }
 
+/* NCCL takes nothing from host memory, which `shared` gathers from. */
+static bool add_by_library(struct ox_engine_config *config) {
+    const bool can = config->device == OX_DEVICE_CUDA && config->ranks > 1 && !config->library_sums &&
+                     config->sharding != OX_SHARDING_SHARED && config->comm != OX_RANK_COMM_LOCAL;
+    config->library_sums = true;
+    return can;
+}
+
 /* Changes one thing; returns false if that is not possible. */
 static bool vary(struct variant *v, enum ox_advice_kind kind) {
     struct ox_plan_budget *const budget = &v->config.budget;
@@ -69,6 +77,8 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
     case OX_ADVICE_ONE_RANK:
         v->config.ranks = v->config.ranks > 1 ? 1 : 0;
         return v->config.ranks == 1;
+    case OX_ADVICE_LIBRARY:
+        return add_by_library(&v->config);
     default:
         v->config.micro_batches *= 2;
         return v->config.micro_batches <= UINT32_MAX / 4;
@@ -116,13 +126,15 @@ enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_p
 }
 
 void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) {
-    static const char *const with[OX_ADVICE_COUNT] = {"one more drive", "32 GiB more host memory",
-                                                      "8 GiB more device memory", "twice the tokens a step"};
+    static const char *const with[OX_ADVICE_COUNT] = {
+        [OX_ADVICE_DRIVE] = "one more drive", [OX_ADVICE_HOST] = "32 GiB more host memory",
+        [OX_ADVICE_DEVICE] = "8 GiB more device memory", [OX_ADVICE_TOKENS] = "twice the tokens a step",
+        [OX_ADVICE_LIBRARY] = "--reduction library, not reproducible"};
     size_t used = 0;
     text[0] = '\0';
     for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
         const struct ox_advice *const a = &advice[kind];
-        const bool notable = fabs(1 / a->speedup - 1) > NOTABLE, counts_ranks = kind >= OX_ADVICE_RANKS;
+        const bool notable = fabs(1 / a->speedup - 1) > NOTABLE, counts_ranks = with[kind] == NULL;
         char time[OX_SIZE_TEXT_BYTES], change[48];
         if (!a->known || (!notable && !counts_ranks) || used >= OX_ADVICE_TEXT_BYTES) {
             continue;

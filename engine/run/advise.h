@@ -15,6 +15,7 @@ enum ox_advice_kind {
     OX_ADVICE_TOKENS, /* twice the micro-batches in a step          */
     OX_ADVICE_RANKS,  /* twice the GPUs                             */
     OX_ADVICE_ONE_RANK, /* one GPU instead of several               */
+    OX_ADVICE_LIBRARY,  /* gradients of GPUs added by NCCL          */
     OX_ADVICE_COUNT
 };
 const char *ox_advice_name(enum ox_advice_kind kind); /* "drive", "host_memory", ... */
@@ -30,7 +31,7 @@ struct ox_advice {
 OX_MUST enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
                                  struct ox_advice out[OX_ADVICE_COUNT]);
 
-enum { OX_ADVICE_TEXT_BYTES = 512 };
+enum { OX_ADVICE_TEXT_BYTES = 1024 };
 /* Writes a line for each change that gains more than 2 %, and whatever it gains for another number of ranks. */
 void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text);
 

@@ -80,7 +80,8 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
 
 /* The options that numerics_hash covers; of --data it covers the weights, of --eval-data whether it is given. */
 static const char *const numerics[] = {
-    "per-device-train-batch-size", "gradient-accumulation-steps", "sum-groups", "max-seq-length", "max-steps",
+    "per-device-train-batch-size", "gradient-accumulation-steps", "sum-groups", "reduction",
+    "max-seq-length", "max-steps",
     "num-train-epochs", "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr",
     "min-lr-ratio", "decay-steps", "lr-decay-type", "lr-num-cycles", "lr-power", "lr-timescale", "optimizer",
     "moments", "weight-decay", "decay-embeddings", "decay-all", "adam-beta1", "adam-beta2", "adam-epsilon",

@@ -2,6 +2,7 @@
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "base/pool.h"
 
 #include <inttypes.h>
@@ -106,13 +107,35 @@ static enum ox_status check_supported(const struct ox_trainer *trainer, uint32_t
         return ox_fail(OX_E_CONFIG, "--store-generations 1: several processes commit together, and a store with one "
                        "generation cannot go back if one of them fails; use 2");
     }
-    if (config->reduction == OX_REDUCTION_LIBRARY) {
-        return ox_fail(OX_E_CONFIG, "--reduction library: is not there yet; use fixed");
-    }
     if (ranks > 1 && config->sharding == OX_SHARDING_CHOICE_NO_SHARD && config->nvme_count > 0) {
         return ox_fail(OX_E_CONFIG, "--sharding no_shard: every rank keeps all state in memory, so there is nothing to "
                        "keep on a drive; leave out --nvme, or choose another sharding");
     }
+    return OX_OK;
+}
+
+/* The library that adds is MPI between processes on the CPU, and NCCL between GPUs. */
+static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config *const config = &trainer->config;
+    if (config->reduction != OX_REDUCTION_LIBRARY || ranks == 1 || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    if (trainer->engine_config.device == OX_DEVICE_CPU && trainer->team == NULL) {
+        return ox_fail(OX_E_CONFIG, "--reduction library: ranks of one process on the CPU have no library that adds; "
+                       "use fixed, or start processes with mpirun -np %u", ranks);
+    }
+    if (trainer->engine_config.device != OX_DEVICE_CPU &&
+        (config->comm == OX_COMM_CHOICE_LOCAL || config->sharding == OX_SHARDING_CHOICE_SHARED)) {
+        return ox_fail(OX_E_CONFIG, "--reduction library: NCCL adds, which %s leaves out; use fixed, or leave that out",
+                       config->comm == OX_COMM_CHOICE_LOCAL ? "--comm local" : "--sharding shared");
+    }
+    if (config->sum_groups > 0 && config->sum_groups != ranks) {
+        return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": --reduction library adds the sums of %u ranks in an "
+                       "order of its own, so groups decide nothing; leave it out, or use --reduction fixed",
+                       config->sum_groups, ranks);
+    }
+    ox_log(OX_LOG_INFO, "--reduction library: %s adds the gradients of ranks, so the run is not reproducible",
+           trainer->team != NULL ? "MPI" : "NCCL");
     return OX_OK;
 }
 
@@ -147,12 +170,15 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     OX_TRY(status, check_work(trainer, *out));
     OX_TRY(status, check_supported(trainer, *out));
     OX_TRY(status, check_nccl(trainer, *out));
+    OX_TRY(status, check_reduction(trainer, *out));
     return status;
 }
 
-/* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says. */
+/* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says, and where the
+ * library adds. */
 static uint32_t groups_of(const struct ox_trainer *trainer, uint32_t ranks) {
-    return trainer->config.sum_groups > 0 ? (uint32_t)trainer->config.sum_groups : ranks;
+    const bool library = trainer->config.reduction == OX_REDUCTION_LIBRARY && ranks > 1;
+    return trainer->config.sum_groups > 0 && !library ? (uint32_t)trainer->config.sum_groups : ranks;
 }
 
 enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
@@ -161,7 +187,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     engine->ranks = 1;
     engine->sharding = sharding_of(config->sharding);
     /* A resumed run keeps its groups, and with them its bits, if they are enough. */
-    if (config->sum_groups == 0 && !trainer->input.eval_alone) {
+    const bool library = config->reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
+    if (config->sum_groups == 0 && !trainer->input.eval_alone && !library) {
         const uint64_t groups = ox_trainer_recorded_groups(trainer);
         const bool enough = strcmp(config->ranks, "auto") == 0 ? groups > 1
                                                                : strtoull(config->ranks, NULL, 10) <= groups;
@@ -179,6 +206,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         const uint64_t configured = config->gradient_accumulation_steps;
         engine->micro_batches = (uint32_t)(ox_div_up(engine->ranks, configured) * configured);
     }
+    engine->library_sums = library && engine->ranks > 1;
+    engine->comm = engine->library_sums ? OX_RANK_COMM_NCCL : engine->comm; /* of GPUs */
     engine->compute_threads *= ox_trainer_machines(trainer);
     engine->optimizer_threads *= ox_trainer_machines(trainer);
     if (engine->device == OX_DEVICE_CPU) { /* ranks divide the threads; each has at least one */
@@ -209,7 +238,9 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
                                                OX_SHARDING_SHARED};
     enum ox_sharding best = OX_SHARDING_FULL;
     double best_seconds = INFINITY, seconds = 0;
-    const unsigned count = sizeof choices / sizeof *choices - (trainer->team != NULL); /* SHARED is one process's */
+    /* SHARED is one process's, and NCCL takes nothing from host memory. */
+    const bool shares = trainer->team == NULL && trainer->engine_config.comm != OX_RANK_COMM_NCCL;
+    const unsigned count = sizeof choices / sizeof *choices - !shares;
     for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = try_sharding(trainer, choices[i], &seconds);
         ox_engine_plan_close(&trainer->plan);

@@ -79,6 +79,9 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
         const uint64_t groups[] = {hash, e->sum_groups};
         hash = ox_hash_seed(groups, sizeof groups / sizeof *groups);
     }
+    if (e->library_sums && e->ranks > 1) {
+        hash = ox_hash64("library sums", strlen("library sums"), hash);
+    }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32

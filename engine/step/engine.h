@@ -61,6 +61,8 @@ struct ox_engine_config {
     struct ox_team *team;       /* the processes of the run, which divide the ranks; outlives the engine; NULL: one */
     uint32_t ranks;             /* devices that do a step together, of all processes; 0: 1 */
     enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
+    bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
+                                   the number of ranks, whatever it says */
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;

@@ -244,6 +244,24 @@ static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan,
     return status;
 }
 
+/* Lets the library add the rank's sum of a gradient to those of the others; the rank gets its slice of the result. */
+static enum ox_status reduce_scatter(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[task->grad_idx];
+    const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
+    char what[OX_COMM_WHAT_BYTES];
+    snprintf(what, sizeof what, "gradient %u", task->grad_idx);
+    const enum ox_status status = ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
+        .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
+        .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
+    if (status == OX_OK) {
+        const uint32_t ranks = rank->comm->count;
+        const uint64_t own = cuts.at[rank->idx + 1] - cuts.at[rank->idx];
+        ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, own * (ranks - 1));
+        ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, cuts.at[ranks] - own);
+    }
+    return status;
+}
+
 /* Gathers the finished sum of a gradient from the slices that ranks have added up, where every rank has a copy
  * of the unit. */
 static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
@@ -263,6 +281,8 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
         return gather_weights(rank, plan, task);
     case OX_MOVE_GRAD:
         return task->last ? gather_sums(rank, plan, task) : exchange(rank, plan, task);
+    case OX_MOVE_SUM:
+        return reduce_scatter(rank, plan, task);
     case OX_MOVE_PARTIALS:
         return gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
     case OX_MOVE_LOSSES:

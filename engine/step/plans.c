@@ -113,9 +113,11 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     if (model->table.unit_idx != model->head_idx) {
         tie_head(model, plan, grad_count++);
     }
+    const bool library_sums = config->library_sums && config->ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
-        .count = (uint32_t)ox_max_u64(1, config->ranks), .sum_groups = config->sum_groups,
-        .micro_batches = config->micro_batches, .sharding = config->sharding};
+        .count = (uint32_t)ox_max_u64(1, config->ranks),
+        .sum_groups = library_sums ? config->ranks : config->sum_groups,
+        .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums};
     if (config->team != NULL) {
         plan->input.ranks.per_store = plan->input.ranks.count / ox_team_count(config->team);
     }

@@ -142,6 +142,22 @@ static void check_failures(const struct simt *simt, const struct golden *golden,
     }
 }
 
+/* NCCL adds the gradients, so the bits may be others, but not the run. */
+static void check_library(const struct simt *simt, const struct golden *golden, struct harness_run run,
+                          const struct outcome *expected) {
+    static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_NONE};
+    simt->set_nccl(true);
+    run.library_sums = true;
+    for (uint32_t i = 0; i < sizeof shardings / sizeof *shardings; i++) {
+        struct outcome outcome;
+        run.sharding = shardings[i];
+        run.ranks = 2 + i;
+        golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
+        outcome_check_close("sums of NCCL", expected, &outcome);
+        outcome_close(&outcome);
+    }
+}
+
 /* Ranks on GPUs of their own send each other everything through NCCL, with the bits of one rank. Where there is none,
  * or sources lie in host memory, the devices copy; a run that demands NCCL is refused. */
 static void check_nccl(const struct simt *simt, const char *name) {
@@ -173,8 +189,10 @@ static void check_nccl(const struct simt *simt, const char *name) {
         outcome_check_same(what, &expected, &outcome);
         outcome_close(&outcome);
     }
+    check_library(simt, &golden, run, &expected);
     run.sharding = OX_SHARDING_FULL;
-    run.comm = OX_RANK_COMM_NCCL; /* it is still absent */
+    run.comm = OX_RANK_COMM_NCCL;
+    simt->set_nccl(false);
     CHECK(harness_try(&run, &harness_in_memory) == OX_E_COMM && strstr(ox_error_text(), "NCCL: ") != NULL);
     simt->set_nccl(true);
     check_failures(simt, &golden, &run, &expected);

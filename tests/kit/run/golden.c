@@ -223,6 +223,16 @@ void outcome_check_same(const char *what, const struct outcome *expected, const 
     CHECK(same);
 }
 
+void outcome_check_close(const char *what, const struct outcome *expected, const struct outcome *outcome) {
+    double worst = 0;
+    for (int i = 0; i < GOLDEN_STEPS; i++) {
+        worst = fmax(worst, fabs(outcome->losses[i] - expected->losses[i]) / fmax(1, fabs(expected->losses[i])));
+        worst = fmax(worst, fabs(outcome->norms[i] - expected->norms[i]) / fmax(1, fabs(expected->norms[i])));
+    }
+    printf("  %-46s within %.1e\n", what, worst);
+    CHECK(worst < 1e-5);
+}
+
 void golden_end(struct harness *harness, const char *what, const struct outcome *expected, struct outcome *outcome) {
     outcome_read_weights(harness, outcome);
     outcome_check_same(what, expected, outcome);

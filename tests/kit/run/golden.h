@@ -54,6 +54,8 @@ void outcome_close(struct outcome *outcome);
 
 /* Compares bit by bit and prints one line. */
 void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome);
+/* Compares losses and norms of all steps with those of a run whose sums had another order: to 1e-5. */
+void outcome_check_close(const char *what, const struct outcome *expected, const struct outcome *outcome);
 /* Ends a run of golden_steps: its weights are read, all that it leaves is compared with what was expected, and the
  * engine and `outcome` are closed. */
 void golden_end(struct harness *harness, const char *what, const struct outcome *expected, struct outcome *outcome);

@@ -275,6 +275,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .cuda = {.plugin_path = run->cuda_plugin},
         .cuda_count = run->cuda_count,
         .comm = run->comm,
+        .library_sums = run->library_sums,
         .compute_threads = run->compute_threads == 0 ? 1 : run->compute_threads,
         .budget = {.unified = place->unified && run->cuda_plugin == NULL, /* a GPU's memory is its own */
                    .device_bytes = UINT64_C(1) << 30,

@@ -42,6 +42,7 @@ struct harness_run {
     const char *cuda_plugin; /* NULL: on the CPU */
     uint32_t cuda_count;     /* GPUs for the ranks; 0: one for all */
     enum ox_rank_comm comm;
+    bool library_sums;
     struct ox_state_format state; /* zero: AdamW in fp32 */
 };
 

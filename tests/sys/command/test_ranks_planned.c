@@ -64,6 +64,25 @@ static void test_gain(void) {
     json_decref(four);
 }
 
+/* The plan says what the sums of NCCL would gain, and names them where it has them. */
+static void test_library(void) {
+    json_t *const fixed = plan(in_memory, "--format json --ranks 4 --sum-groups 32");
+    json_t *const library = plan(in_memory, "--format json --ranks 4 --reduction library");
+    const json_t *const gain = json_object_get(json_object_get(fixed, "with_more"), "library_sums");
+    const double seconds = number(library, "predicted_mean_seconds");
+    printf("sums of the library: %.2f s, fixed ones %.2f s\n", seconds, number(fixed, "predicted_mean_seconds"));
+    CHECK(number(gain, "speedup") > 1.02 && fabs(number(gain, "seconds") / seconds - 1) < 0.02);
+    CHECK(json_is_false(json_object_get(json_object_get(fixed, "ranks"), "library_sums")));
+    CHECK(json_is_true(json_object_get(json_object_get(library, "ranks"), "library_sums")));
+    CHECK(json_is_null(json_object_get(json_object_get(library, "with_more"), "library_sums")));
+    json_decref(fixed);
+    json_decref(library);
+    run(in_memory, "--ranks 4 --reduction library");
+    CHECK(strstr(process.outcome.out, "the library adds those of ranks: not reproducible") != NULL);
+    run(in_memory, "--ranks 4 --reduction library --sharding shared");
+    CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--sharding shared leaves out") != NULL);
+}
+
 /* --sharding auto is as fast as the best of what it chooses from. */
 static void test_choice(void) {
     static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "shared"};
@@ -166,6 +185,7 @@ int main(void) {
     config_path = files_write_text("8b.json", config_text);
     test_gain();
     test_auto();
+    test_library();
     test_choice();
     test_no_gain();
     test_refusal();
