@@ -93,6 +93,7 @@ static void test_cell(const struct command *command, const char *file, const cha
         if ((reads && !refused) || (!reads && !same && !refused)) {
             complain(command, file, places[i]);
         }
+        CHECK(!refused || (command->needs & REPORT) == 0 || outcome->out[0] == '\0');
         CHECK(!reads || !files_exist("out/checkpoint-3"));
         CHECK(!reads || strcmp(command->name, "export") != 0 || !files_exist("out"));
         files_flip(path, at);

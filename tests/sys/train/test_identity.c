@@ -234,6 +234,12 @@ static void test_run_json(void) {
     resume_known(7, "the run is known from its store, and both are written again", id);
     files_flip("known/run.json", 40);
     files_flip("known/run-copy.json", 60);
+    begin("stranger", "--max-steps 9"); /* its store does not make it this run */
+    on_drive("stranger-drive");
+    run(0, "step 9/9");
+    begin("known", "--max-steps 8 --resume latest");
+    on_drive("stranger-drive");
+    run(2, "stranger-drive");
     files_remove_folder("known-drive");
     resume_known(8, "the run is known from its newest checkpoint, and both are written again", id);
     files_flip("known/run.json", 40);
