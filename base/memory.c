@@ -139,7 +139,6 @@ static void apply_process_limits(const char *root, struct ox_memory *out) {
 /* ---- a limit for a time --------------------------------------------------------------------------------------- */
 
 enum { TIGHT_GIB = 4, BIG_BLOCK_BYTES = 1 << 20 };
-static const uint64_t default_stack_bytes = UINT64_C(8) << 20;
 
 static struct {
     bool on;
@@ -152,6 +151,7 @@ void ox_memory_cap_begin(uint64_t bytes, uint32_t threads) {
     (void)threads;
 #else
     static const char status[] = "/proc/self/status";
+    static const uint64_t default_stack_bytes = UINT64_C(8) << 20;
     uint64_t held_kib = 0, resident_kib = 0;
     struct rlimit stack;
     if (cap.on || bytes > UINT64_MAX / 2 || getrlimit(RLIMIT_DATA, &cap.before) != 0 ||
