@@ -12,12 +12,28 @@
 extern "C" {
 #endif
 
-/* AVX2 with FMA and F16C. Not every compiler knows F16C by name, so the processor is asked. */
+/* Not every compiler knows F16C by name, so the processor is asked, once: in a virtual machine each question leaves it
+ * for microseconds. */
+static inline bool ox_cpu_has_f16c(void) {
+#ifdef __x86_64__
+    enum { UNKNOWN, ABSENT, PRESENT };
+    static int known = UNKNOWN;
+    int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (found == UNKNOWN) {
+        unsigned a, b, c, d;
+        found = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 ? PRESENT : ABSENT;
+        __atomic_store_n(&known, found, __ATOMIC_RELAXED);
+    }
+    return found == PRESENT;
+#else
+    return false;
+#endif
+}
+
+/* AVX2 with FMA and F16C. */
 static inline bool ox_cpu_has_avx2(void) {
 #ifdef __x86_64__
-    unsigned a, b, c, d;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
-           (c & bit_F16C) != 0;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && ox_cpu_has_f16c();
 #else
     return false;
 #endif
