@@ -279,7 +279,7 @@ test: deps
 # The whole suite runs under AddressSanitizer and UBSan, and tests of threads and drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
-	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults"
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults soak"
 
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy_test.sh
@@ -304,6 +304,10 @@ bench-gpu: all
 # Plants known bugs in a copy of the store and the planner and shows that their tests catch them.
 negative:
 	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tests/negative/negative_controls.sh $(bugs)
+
+# Interrupts training for so many seconds, with other options each time; the seed is printed (seed=N repeats its draws).
+soak: $(B)/offload $(B)/tests/sys/train/test_soak
+	$(Q)OX_BIN=$(B)/offload $(B)/tests/sys/train/test_soak --seconds $(or $(seconds),600) --seed $(or $(seed),$$(date +%s))
 
 fuzz:
 	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tests/fuzz/fuzz.sh $(targets)
@@ -389,6 +393,7 @@ help:
 	@echo "make check-gpu    checks the CUDA device on a GPU: conformance, golden tests, bits, memory, a run that learns"
 	@echo "make bench-gpu    measures a GPU and whole steps on it; parts=\"offload peers\" nvme=FOLDER"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
+	@echo "make soak       interrupts training again and again (seconds=600, seed=N), with san=address too"
 	@echo "make negative   shows that planted bugs in the store and the planner are caught (bugs=\"no_flush plan_without_lo\")"
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
 	@echo "make man        writes build/man/*.1            make completion  for bash, zsh and fish"
@@ -401,7 +406,7 @@ help:
 
 FORCE:
 
-.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
+.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(OBJ)/liboffload_mpi.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)
