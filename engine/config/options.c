@@ -391,8 +391,9 @@ static const struct ox_option options[] = {
      .help = "units, counted from the last, whose weights and optimizer state stay on the device and are updated "
              "there; 0: planned"},
     {.name = "chunk-elems", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chunk_elems),
-     .min = OX_GROUP_ELEMS, .max = 0x1p30, .group = group_placement, .default_text = "262144",
-     .commands = RUN | OX_CMD_EVAL, .help = "parameters in a chunk, a multiple of 2048"},
+     .min = 0, .max = 0x1p30, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "parameters in a chunk, a multiple of 2048; 0: 262144, or less where several ranks divide the model more "
+             "evenly then"},
     {.name = "weights-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, weights_tier),
      .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto",
      .commands = RUN | OX_CMD_EVAL, .help = "memory that the compute weights live in"},

@@ -570,9 +570,10 @@ static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
     return bytes;
 }
 
-enum { RANKS_LINE_BYTES = 160 };
+enum { RANKS_LINE_BYTES = 160 + OX_UNEVEN_LINE_BYTES };
 
-/* Says what all ranks take together, where there are several: the ledger is of the first one. */
+/* Says what all ranks take together, where there are several: the ledger is of the first one. Another line says where
+ * they do not divide the model evenly. */
 static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[RANKS_LINE_BYTES]) {
     const uint32_t ranks = ox_plan_rank_count(&plan->input);
     const char *before = " ";
@@ -590,7 +591,8 @@ static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[R
             before = ", ";
         }
     }
-    snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "; above is what rank 0 takes\n");
+    used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "; above is what rank 0 takes\n");
+    ox_trainer_uneven_text(plan, text + used);
     return text;
 }
 

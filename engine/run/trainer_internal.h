@@ -165,6 +165,10 @@ uint32_t ox_trainer_machines(const struct ox_trainer *trainer);
 /* Makes trainer->plan, for what ranks divide by the options, or for what is the fastest; returns as
  * ox_engine_plan_open. */
 OX_MUST enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer);
+enum { OX_UNEVEN_LINE_BYTES = 192 };
+/* Writes a line on ranks of which the first has much more than its part of the model, and what divides it better; ""
+ * where that is not so. */
+void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]);
 /* Refuses drives and an output folder that a run cannot use, before anything is measured or planned. */
 OX_MUST enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */
@@ -225,8 +229,12 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 
 /* ---- trainer_options.c ---- */
 
-/* The sum groups of the run that is resumed, as it recorded them; 0 if none is, or if it has no record. */
-uint64_t ox_trainer_recorded_groups(const struct ox_trainer *trainer);
+/* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
+ * record. */
+struct ox_recorded {
+    uint64_t sum_groups, chunk_elems;
+};
+struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);
 /* The ranks of that run, which had so many processes. */
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes);
 

@@ -118,11 +118,14 @@ static struct ox_config *load_resumed(const struct ox_trainer *trainer) {
     return record;
 }
 
-uint64_t ox_trainer_recorded_groups(const struct ox_trainer *trainer) {
+struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     struct ox_config *const record = load_resumed(trainer);
-    const uint64_t groups = record != NULL ? record->sum_groups : 0;
+    struct ox_recorded recorded = {0};
+    if (record != NULL) {
+        recorded = (struct ox_recorded){.sum_groups = record->sum_groups, .chunk_elems = record->chunk_elems};
+    }
     free(record);
-    return groups;
+    return recorded;
 }
 
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {

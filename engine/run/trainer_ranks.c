@@ -186,10 +186,12 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     engine->ranks = 1;
     engine->sharding = sharding_of(config->sharding);
+    const struct ox_recorded recorded = ox_trainer_recorded(trainer);
+    engine->chunk_elems = config->chunk_elems > 0 ? config->chunk_elems : recorded.chunk_elems;
     /* A resumed run keeps its groups, and with them its bits, if they are enough. */
     const bool library = config->reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
     if (config->sum_groups == 0 && !trainer->input.eval_alone && !library) {
-        const uint64_t groups = ox_trainer_recorded_groups(trainer);
+        const uint64_t groups = recorded.sum_groups;
         const bool enough = strcmp(config->ranks, "auto") == 0 ? groups > 1
                                                                : strtoull(config->ranks, NULL, 10) <= groups;
         config->sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
@@ -302,16 +304,29 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
         count_elsewhere(trainer);
     }
     const bool is_auto = any_count && engine->ranks > 1;
-    const enum ox_status status = is_auto ? choose_count(trainer) : OX_OK;
-    if (status != OX_OK) {
-        return status;
-    }
-    if (!trainer->input.eval_alone) {
+    enum ox_status status = is_auto ? choose_count(trainer) : OX_OK;
+    if (status == OX_OK && !trainer->input.eval_alone) {
         trainer->config.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }
-    if (engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1) {
-        return choose_sharding(trainer);
-    }
+    const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1;
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
-    return ox_engine_plan_open(engine, &trainer->plan);
+    OX_TRY(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
+    if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
+        trainer->config.chunk_elems = trainer->plan->whole.chunk_elems;
+    }
+    return status;
+}
+
+/* ---- uneven parts --------------------------------------------------------------------------------------- */
+
+void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]) {
+    const uint32_t ranks = ox_plan_rank_count(&plan->input), units = plan->table.unit_count;
+    const uint64_t better = ox_shard_choose_chunk(plan->unit_elems, units, ranks);
+    const double excess = ox_shard_excess(plan->unit_elems, units, plan->table.chunk_elems, ranks);
+    const double least = ox_shard_excess(plan->unit_elems, units, better, ranks);
+    text[0] = '\0';
+    if (plan->input.ranks.sharding != OX_SHARDING_NONE && excess > OX_SHARD_EXCESS_MAX && least < excess) {
+        snprintf(text, OX_UNEVEN_LINE_BYTES, "rank 0 has %.2f times its part of the model, and the others wait for its "
+                 "update; a new run with --chunk-elems %" PRIu64 " would bring that to %.2f\n", excess, better, least);
+    }
 }

@@ -51,7 +51,7 @@ struct ox_engine_config {
     struct ox_placement_request request;
     const struct ox_machine *machine; /* the machine to plan for, while plans open; NULL: a nominal one */
     uint32_t machine_compute_threads, machine_optimizer_threads; /* on that machine; 0: one per core */
-    uint64_t chunk_elems;
+    uint64_t chunk_elems; /* 0: as ranks divide the model evenly; the plan's table has the number */
     const char *const *nvme_folders; /* these two and io outlive the engine */
     const uint64_t *nvme_bytes;
     uint32_t nvme_count;

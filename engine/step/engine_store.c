@@ -17,7 +17,7 @@
  * hash, because older stores have no format recorded. */
 static uint64_t geometry_hash(const struct ox_engine *engine) {
     const struct ox_model *const model = engine->config.model;
-    uint64_t hash = ox_hash_seed(&engine->config.chunk_elems, 1);
+    uint64_t hash = ox_hash_seed(&engine->plan->table.chunk_elems, 1);
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
         const uint64_t words[] = {hash, tensor->unit_idx, tensor->offset, tensor->shape[0], tensor->shape[1],

@@ -155,8 +155,12 @@ static void check_sizes(const struct ox_engine_config *config, const struct ox_s
 
 static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const uint32_t unit_count = config->model->unit_count;
+    const uint32_t parts = config->sharding == OX_SHARDING_NONE ? 1 : plan->input.ranks.count;
+    const uint64_t chunk_elems = config->chunk_elems > 0
+                                     ? config->chunk_elems
+                                     : ox_shard_choose_chunk(plan->unit_elems, unit_count, parts);
     enum ox_status status =
-        ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config), &plan->whole);
+        ox_shard_table_open(plan->unit_elems, unit_count, chunk_elems, state_sizes(config), &plan->whole);
     OX_TRY(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
         check_sizes(config, &plan->whole, plan->unit_elems[i]);

@@ -88,6 +88,27 @@ uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uin
     return ox_min_u64(idx * ox_div_up(unit->chunk_count, count) * whole->chunk_elems, unit->elem_count);
 }
 
+double ox_shard_excess(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems, uint32_t count) {
+    uint64_t all = 0, first = 0;
+    for (uint32_t i = 0; i < unit_count; i++) {
+        const uint64_t chunks = ox_div_up(ox_div_up(unit_elems[i], chunk_elems), count);
+        all += unit_elems[i];
+        first += ox_min_u64(chunks * chunk_elems, unit_elems[i]);
+    }
+    return (double)first * count / (double)all;
+}
+
+uint64_t ox_shard_choose_chunk(const uint64_t *unit_elems, uint32_t unit_count, uint32_t count) {
+    uint64_t best = OX_SHARD_CHUNK_ELEMS;
+    double least = ox_shard_excess(unit_elems, unit_count, best, count);
+    for (uint64_t chunk = best / 2; chunk >= OX_GROUP_ELEMS && least > OX_SHARD_EXCESS_MAX; chunk /= 2) {
+        const double excess = ox_shard_excess(unit_elems, unit_count, chunk, count);
+        best = excess < least ? chunk : best;
+        least = excess < least ? excess : least;
+    }
+    return best;
+}
+
 void ox_shard_table_close(struct ox_shard_table *table) {
     free(table->shards);
     *table = (struct ox_shard_table){0};

@@ -81,7 +81,7 @@ static void test_defaults(void) {
     CHECK(c.weight_decay == 0.1 && c.max_grad_norm == 1.0 && c.decay_embeddings);
     CHECK(c.per_device_train_batch_size == 1 && c.gradient_accumulation_steps == 0 &&
           c.max_seq_length == 1024);
-    CHECK(c.chunk_elems == 262144 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
+    CHECK(c.chunk_elems == 0 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
     CHECK(c.lr_scheduler_type == OX_LR_LINEAR && c.dtype == OX_COMPUTE_FP32 && c.prefetch_depth == -1);
     CHECK(strcmp(c.save_dtype, "fp32") == 0 && c.data_format == OX_FORMAT_AUTO && c.nvme_count == 0);
     CHECK(c.eval_fraction == 0.02 && c.stop_grace_seconds == 30.0 && c.max_nonfinite_steps == 10);

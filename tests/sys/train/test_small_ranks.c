@@ -1,0 +1,71 @@
+/* Small models on several ranks: a run that begins chooses chunks by which the ranks divide the model, records them and
+ * keeps them; the files are those of one rank. A run that has other chunks is told what they cost. */
+#include "base/file.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+enum { STEPS = 4, TEXT_BYTES_MAX = 1 << 20 };
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *config, *text;
+
+static void train(const char *name, const char *words) {
+    char drive[64];
+    snprintf(drive, sizeof drive, "%s-drive", name);
+    sys_args_train(&args, config, text, name);
+    sys_args_add(&args, "--max-seq-length 16 --global-batch-size 4 --sum-groups 4 --host-mem 128MiB "
+                        "--compute-threads 1 --optimizer-threads 1 --lr-scheduler-type constant --state-tier nvme "
+                        "--save-steps 2 --eval-steps 0");
+    sys_args_drive(&args, drive, "64MiB");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+/* The chunks that a run recorded. */
+static unsigned recorded(const char *name) {
+    char *yaml = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(test_pathf("%s/config.resolved.yaml", name), TEXT_BYTES_MAX, &yaml, &bytes));
+    const long chunk = sys_number_after(yaml, "chunk_elems: ", 0);
+    free(yaml);
+    return (unsigned)chunk;
+}
+
+static bool told(const char *name, const char *words) {
+    char *plan = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(test_pathf("%s/plan.txt", name), TEXT_BYTES_MAX, &plan, &bytes));
+    const bool found = strstr(plan, words) != NULL;
+    free(plan);
+    return found;
+}
+
+int main(void) {
+    static const char uneven[] = " times its part of the model";
+    config = sys_write_model("llama");
+    text = sys_write_text(4000);
+    train("one", "--max-steps 4");
+    train("four", "--max-steps 4 --ranks 4");
+    CHECK(recorded("one") == 262144 && recorded("four") == 2048);
+    CHECK(!told("one", uneven) && !told("four", uneven));
+    CHECK(sys_same_runs("one", "four", STEPS));
+    train("given", "--max-steps 4 --ranks 4 --chunk-elems 262144");
+    CHECK(recorded("given") == 262144 && told("given", "rank 0 has 4.00 times its part of the model"));
+    CHECK(told("given", "a new run with --chunk-elems 2048 would bring that to "));
+    CHECK(sys_same_runs("one", "given", STEPS));
+
+    /* A resume keeps the chunks of the store, with any number of ranks. */
+    train("kept", "--max-steps 2 --ranks 4");
+    train("kept", "--max-steps 4 --ranks 2 --resume latest");
+    CHECK(recorded("kept") == 2048 && sys_same_checkpoint(test_pathf("%s/checkpoint-4", "one"),
+                                                         test_pathf("%s/checkpoint-4", "kept")));
+    train("grown", "--max-steps 2");
+    train("grown", "--max-steps 4 --ranks 4 --resume latest");
+    CHECK(recorded("grown") == 262144 && told("grown", uneven));
+    CHECK(sys_same_checkpoint(test_pathf("%s/checkpoint-4", "one"), test_pathf("%s/checkpoint-4", "grown")));
+    return test_end();
+}
