@@ -101,3 +101,50 @@ enum ox_status ox_nodes_bind(const struct ox_nodes *nodes, uint32_t node_idx, vo
     mask_add(&mask, nodes->ids[node_idx]);
     return place(MPOL_PREFERRED, &mask, "bind", base, bytes);
 }
+
+/* ---- threads that start --------------------------------------------------------------------------------- */
+
+static enum ox_status prefer(const struct ox_nodes *memory, struct ox_nodes_before *before) {
+    struct node_mask mask = {0};
+    int mode = MPOL_DEFAULT;
+    if (memory->count == 0 || get_mempolicy(&mode, NULL, 0, NULL, 0) != 0 || mode != MPOL_DEFAULT) {
+        return OX_OK;
+    }
+    for (uint32_t i = 0; i < memory->count; i++) {
+        mask_add(&mask, memory->ids[i]);
+    }
+    if (set_mempolicy(memory->count == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE, mask.words, NODE_ID_MAX + 2) != 0) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "memory nodes (NUMA): memory cannot be placed; start under numactl, "
+                             "or accept slower memory");
+    }
+    before->placed = true;
+    return OX_OK;
+}
+
+enum ox_status ox_nodes_enter(const struct ox_nodes *threads, const struct ox_nodes *memory,
+                              struct ox_nodes_before *before) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    *before = (struct ox_nodes_before){0};
+    for (uint32_t i = 0; i < threads->count; i++) {
+        CPU_OR(&cpus, &cpus, &threads->cpus[i]);
+    }
+    if (threads->count > 0) {
+        before->bound = sched_getaffinity(0, sizeof before->cpus, &before->cpus) == 0 &&
+                        sched_setaffinity(0, sizeof cpus, &cpus) == 0;
+        if (!before->bound) {
+            return ox_fail_errno(OX_E_CONFIG, errno, "memory nodes (NUMA): threads cannot be bound to a node; start "
+                                 "under numactl, or accept slower memory");
+        }
+    }
+    return prefer(memory, before);
+}
+
+void ox_nodes_leave(const struct ox_nodes_before *before) {
+    if (before->placed) {
+        (void)set_mempolicy(MPOL_DEFAULT, NULL, 0);
+    }
+    if (before->bound) {
+        (void)sched_setaffinity(0, sizeof before->cpus, &before->cpus);
+    }
+}

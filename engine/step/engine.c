@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "engine/step/place.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -112,19 +113,73 @@ static struct ox_engine_config part_of(const struct ox_engine *engine, uint32_t 
     return config;
 }
 
+/* The memory node of each GPU, for the ranks of this machine. */
+static void find_gpu_nodes(const struct ox_engine *engine, uint32_t ranks, int out[OX_COMM_RANKS_MAX]) {
+    for (uint32_t i = 0; i < ranks; i++) {
+        const struct ox_engine_config config = part_of(engine, i);
+        struct ox_cuda_device_info info = {0};
+        struct ox_device *device = NULL;
+        enum ox_status status = ox_cuda_device_open(&config.cuda, &device);
+        OX_TRY(status, ox_cuda_device_query(device, &info));
+        out[i] = status == OX_OK ? ox_place_pci_node("/sys/bus/pci/devices", info.pci) : -1;
+        ox_device_close(&device);
+    }
+}
+
+/* Where the ranks of a machine run and have their memory. */
+struct placing {
+    struct ox_nodes nodes;
+    int gpu_nodes[OX_COMM_RANKS_MAX];
+    struct ox_place_case given;
+    struct ox_place place; /* of the rank that opens */
+};
+
+static void find_places(const struct ox_engine *engine, struct placing *out) {
+    const bool on_gpu = !ox_engine_on_cpu(&engine->config);
+    const uint32_t ranks = engine->seat_count * ox_team_per_machine(engine->config.team);
+    char text[OX_PLACE_TEXT_BYTES];
+    out->given = (struct ox_place_case){.ranks = ranks, .gpu_nodes = on_gpu ? out->gpu_nodes : NULL,
+                                        .shared = ox_plan_shares_host(&engine->plan->input)};
+    ox_nodes_read(&out->nodes);
+    if (on_gpu && out->nodes.count > 1 && ranks > 1) {
+        find_gpu_nodes(engine, ranks, out->gpu_nodes);
+    }
+    if (ox_place_text(&out->nodes, &out->given, text)[0] != '\0') {
+        ox_log(OX_LOG_INFO, "%s", text);
+    }
+}
+
+/* Opens a rank where it is to run: its lanes and threads start on its memory nodes, and its memory comes from there. */
+static enum ox_status open_rank(struct ox_engine *engine, struct placing *placing, uint32_t i) {
+    const uint32_t idx = engine->rank_first + i;
+    const struct ox_engine_config config = part_of(engine, idx);
+    struct ox_nodes_before before;
+    engine->seats[i].engine = engine;
+    ox_place_rank(&placing->nodes, &placing->given, idx % placing->given.ranks, &placing->place);
+    if (ox_nodes_enter(&placing->place.threads, &placing->place.memory, &before) != OX_OK && i == 0) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+    const enum ox_status status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, idx), &engine->plan->whole,
+                                               &engine->seats[i].rank);
+    ox_nodes_leave(&before);
+    return status != OX_OK && engine->rank_total > 1 ? ox_fail_in(status, "rank %u", idx) : status;
+}
+
 static enum ox_status open_ranks(struct ox_engine *engine) {
-    for (uint32_t i = 0; i < engine->seat_count; i++) {
-        const uint32_t idx = engine->rank_first + i;
-        const struct ox_engine_config config = part_of(engine, idx);
-        engine->seats[i].engine = engine;
-        const enum ox_status status = ox_rank_open(&config, ox_engine_plan_at(engine->plan, idx), &engine->plan->whole,
-                                                   &engine->seats[i].rank);
-        if (status != OX_OK) {
-            return engine->rank_total > 1 ? ox_fail_in(status, "rank %u", idx) : status;
-        }
+    struct placing *const placing = calloc(1, sizeof *placing); /* tens of kilobytes */
+    if (placing == NULL) {
+        return ox_fail(OX_E_NOMEM, "engine: no memory");
+    }
+    find_places(engine, placing);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < engine->seat_count && status == OX_OK; i++) {
+        status = open_rank(engine, placing, i);
+    }
+    for (uint32_t i = 0; i < engine->seat_count && status == OX_OK; i++) {
         engine->seats[i].rank->leads = i == 0;
     }
-    return OX_OK;
+    free(placing);
+    return status;
 }
 
 static enum ox_status open_nccl(struct ox_seat *seat, void *context) {
