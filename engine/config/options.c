@@ -392,8 +392,8 @@ static const struct ox_option options[] = {
              "there; 0: planned"},
     {.name = "chunk-elems", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chunk_elems),
      .min = 0, .max = 0x1p30, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
-     .help = "parameters in a chunk, a multiple of 2048; 0: 262144, or less where several ranks divide the model more "
-             "evenly then"},
+     .help = "parameters in a chunk, a multiple of 2048; 0: 262144, or down to 65536 where several ranks divide the "
+             "model more evenly then"},
     {.name = "weights-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, weights_tier),
      .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto",
      .commands = RUN | OX_CMD_EVAL, .help = "memory that the compute weights live in"},

@@ -321,7 +321,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
 
 void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]) {
     const uint32_t ranks = ox_plan_rank_count(&plan->input), units = plan->table.unit_count;
-    const uint64_t better = ox_shard_choose_chunk(plan->unit_elems, units, ranks);
+    const uint64_t better = ox_shard_choose_chunk(plan->unit_elems, units, ranks, OX_GROUP_ELEMS);
     const double excess = ox_shard_excess(plan->unit_elems, units, plan->table.chunk_elems, ranks);
     const double least = ox_shard_excess(plan->unit_elems, units, better, ranks);
     text[0] = '\0';

@@ -158,7 +158,8 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
     const uint32_t parts = config->sharding == OX_SHARDING_NONE ? 1 : plan->input.ranks.count;
     const uint64_t chunk_elems = config->chunk_elems > 0
                                      ? config->chunk_elems
-                                     : ox_shard_choose_chunk(plan->unit_elems, unit_count, parts);
+                                     : ox_shard_choose_chunk(plan->unit_elems, unit_count, parts,
+                                                             OX_SHARD_CHUNK_LEAST);
     enum ox_status status =
         ox_shard_table_open(plan->unit_elems, unit_count, chunk_elems, state_sizes(config), &plan->whole);
     OX_TRY(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));

@@ -98,13 +98,13 @@ double ox_shard_excess(const uint64_t *unit_elems, uint32_t unit_count, uint64_t
     return (double)first * count / (double)all;
 }
 
-uint64_t ox_shard_choose_chunk(const uint64_t *unit_elems, uint32_t unit_count, uint32_t count) {
+uint64_t ox_shard_choose_chunk(const uint64_t *unit_elems, uint32_t unit_count, uint32_t count, uint64_t least) {
     uint64_t best = OX_SHARD_CHUNK_ELEMS;
-    double least = ox_shard_excess(unit_elems, unit_count, best, count);
-    for (uint64_t chunk = best / 2; chunk >= OX_GROUP_ELEMS && least > OX_SHARD_EXCESS_MAX; chunk /= 2) {
+    double lowest = ox_shard_excess(unit_elems, unit_count, best, count);
+    for (uint64_t chunk = best / 2; chunk >= least && lowest > OX_SHARD_EXCESS_MAX; chunk /= 2) {
         const double excess = ox_shard_excess(unit_elems, unit_count, chunk, count);
-        best = excess < least ? chunk : best;
-        least = excess < least ? excess : least;
+        best = excess < lowest ? chunk : best;
+        lowest = excess < lowest ? excess : lowest;
     }
     return best;
 }

@@ -68,11 +68,12 @@ uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uin
 
 /* How many times its part, a `count`th of the model, the first of `count` ranks owns; no other owns more. */
 double ox_shard_excess(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems, uint32_t count);
-/* Elements of a chunk for a new store: OX_SHARD_CHUNK_ELEMS, halved until the first of `count` ranks owns at most
- * OX_SHARD_EXCESS_MAX times its part, or as near to that as halving brings it. */
-enum { OX_SHARD_CHUNK_ELEMS = 262144 };
+/* Elements of a chunk by which `count` ranks divide the model: OX_SHARD_CHUNK_ELEMS, halved until the first one owns at
+ * most OX_SHARD_EXCESS_MAX times its part, or as near to that as halving brings it; no fewer than `least`. A new store
+ * takes no fewer than OX_SHARD_CHUNK_LEAST, because each chunk costs time of its own, most of it on drives. */
+enum { OX_SHARD_CHUNK_ELEMS = 262144, OX_SHARD_CHUNK_LEAST = 65536 };
 #define OX_SHARD_EXCESS_MAX 1.05
-uint64_t ox_shard_choose_chunk(const uint64_t *unit_elems, uint32_t unit_count, uint32_t count);
+uint64_t ox_shard_choose_chunk(const uint64_t *unit_elems, uint32_t unit_count, uint32_t count, uint64_t least);
 
 /* Bytes of the state of `count` elements in one piece: all of it, and its front, which is lo with padding. */
 uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count);

@@ -46,22 +46,25 @@ static bool told(const char *name, const char *words) {
 
 int main(void) {
     static const char uneven[] = " times its part of the model";
-    config = sys_write_model("llama");
+    config = files_write_text("small.json",
+        "{\"model_type\": \"llama\", \"vocab_size\": 1024, \"hidden_size\": 128, \"intermediate_size\": 384,"
+        " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"rms_norm_eps\": 1e-5,"
+        " \"max_position_embeddings\": 64, \"tie_word_embeddings\": true}\n");
     text = sys_write_text(4000);
     train("one", "--max-steps 4");
     train("four", "--max-steps 4 --ranks 4");
-    CHECK(recorded("one") == 262144 && recorded("four") == 2048);
-    CHECK(!told("one", uneven) && !told("four", uneven));
+    CHECK(recorded("one") == 262144 && recorded("four") == 65536);
+    CHECK(!told("one", uneven) && told("four", "rank 0 has 1."));
     CHECK(sys_same_runs("one", "four", STEPS));
     train("given", "--max-steps 4 --ranks 4 --chunk-elems 262144");
     CHECK(recorded("given") == 262144 && told("given", "rank 0 has 4.00 times its part of the model"));
-    CHECK(told("given", "a new run with --chunk-elems 2048 would bring that to "));
+    CHECK(told("given", "a new run with --chunk-elems 2048 would bring that to 1."));
     CHECK(sys_same_runs("one", "given", STEPS));
 
     /* A resume keeps the chunks of the store, with any number of ranks. */
     train("kept", "--max-steps 2 --ranks 4");
     train("kept", "--max-steps 4 --ranks 2 --resume latest");
-    CHECK(recorded("kept") == 2048 && sys_same_checkpoint(test_pathf("%s/checkpoint-4", "one"),
+    CHECK(recorded("kept") == 65536 && sys_same_checkpoint(test_pathf("%s/checkpoint-4", "one"),
                                                          test_pathf("%s/checkpoint-4", "kept")));
     train("grown", "--max-steps 2");
     train("grown", "--max-steps 4 --ranks 4 --resume latest");

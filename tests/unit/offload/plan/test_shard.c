@@ -165,25 +165,29 @@ static void test_slices_are_the_whole(void) {
     ox_shard_table_close(&whole);
 }
 
-/* A new store has chunks by which ranks divide the model evenly; one rank always has the same. */
+/* Chunks by which ranks divide the model evenly, and no smaller ones than asked for; one rank always has the same. */
 static void test_choose_chunk(void) {
     enum { UNIT_COUNT = 3 };
     static const struct {
         uint64_t elems[UNIT_COUNT];
         uint32_t ranks;
-        uint64_t chunk;
+        uint64_t least, chunk;
         double excess, usual; /* with that chunk, and with 262144 */
     } cases[] = {
-        {{30000, 30000, 48}, 1, 262144, 1, 1},
-        {{32768, 32768, 4096}, 4, 2048, 4.0 * (8192 + 8192 + 2048) / 69632, 4}, /* the last unit does not divide */
-        {{65536, 65536, 0}, 4, 16384, 1, 4},
-        {{65536, 65536, 0}, 3, 2048, 3.0 * 22528 / 65536, 3}, /* with 8192 and with 4096 it is 1.125 */
-        {{4 << 20, 4 << 20, 0}, 8, 262144, 1, 1},
-        {{218112000, 218112000, 4096}, 8, 262144, 1.0, 1.0}, /* blocks of a model of 8 billion parameters */
-        {{1, 1, 1}, 2, 262144, 2, 2},
+        {{30000, 30000, 48}, 1, GROUP, 262144, 1, 1},
+        {{32768, 32768, 4096}, 4, GROUP, 2048, 4.0 * (8192 + 8192 + 2048) / 69632, 4}, /* the last does not divide */
+        {{32768, 32768, 4096}, 4, 4096, 8192, 4.0 * (8192 + 8192 + 4096) / 69632, 4},
+        {{32768, 32768, 4096}, 4, OX_SHARD_CHUNK_LEAST, 262144, 4, 4}, /* no better than the usual */
+        {{65536, 65536, 0}, 4, GROUP, 16384, 1, 4},
+        {{65536, 65536, 0}, 3, GROUP, 2048, 3.0 * 22528 / 65536, 3}, /* with 8192 and with 4096 it is 1.125 */
+        {{212224, 131072, 0}, 2, OX_SHARD_CHUNK_LEAST, 65536, 2.0 * (131072 + 65536) / 343296, 2},
+        {{4 << 20, 4 << 20, 0}, 8, OX_SHARD_CHUNK_LEAST, 262144, 1, 1},
+        {{218112000, 218112000, 4096}, 8, GROUP, 262144, 1, 1}, /* blocks of a model of 8 billion parameters */
+        {{1, 1, 1}, 2, GROUP, 262144, 2, 2},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const uint64_t chunk = ox_shard_choose_chunk(cases[i].elems, UNIT_COUNT, cases[i].ranks);
+        const uint64_t chunk =
+            ox_shard_choose_chunk(cases[i].elems, UNIT_COUNT, cases[i].ranks, cases[i].least);
         const double excess = ox_shard_excess(cases[i].elems, UNIT_COUNT, chunk, cases[i].ranks);
         const double usual = ox_shard_excess(cases[i].elems, UNIT_COUNT, OX_SHARD_CHUNK_ELEMS, cases[i].ranks);
         if (chunk != cases[i].chunk || fabs(excess - cases[i].excess) > 0.01 || fabs(usual - cases[i].usual) > 0.01) {
