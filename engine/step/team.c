@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WARN_MS = 600 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
+/* COMM_FAIL_MS: how long a process whose ranks could not reach the others waits for them to say so too. */
+enum { WARN_MS = 600 * 1000, COMM_FAIL_MS = 30 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
 
 _Static_assert((int)OX_TEAM_MAX == (int)OX_COMM_RANKS_MAX, "each process has at least a rank");
 
@@ -110,10 +111,12 @@ enum ox_status ox_team_agree(struct ox_team *team, enum ox_team_channel channel,
     struct verdict *const all = (struct verdict *)(void *)team->all[channel];
     const enum ox_status met = meet(team, &(struct ox_comm_meet){
         .channel = channel, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
-        .what = what});
+        .what = what, .fail_ms = status == OX_E_COMM ? COMM_FAIL_MS : 0});
     const uint32_t found = met == OX_OK ? find_failure(all, count) : count;
     enum ox_status agreed = met;
-    if (found < count && (found == team->comm->rank || strncmp(all[found].text, "process ", 8) == 0)) {
+    if (met != OX_OK && status == OX_E_COMM) {
+        agreed = ox_fail(status, "%s", mine.text); /* what came first */
+    } else if (found < count && (found == team->comm->rank || strncmp(all[found].text, "process ", 8) == 0)) {
         agreed = ox_fail((enum ox_status)all[found].status, "%s", all[found].text);
     } else if (found < count) {
         agreed = ox_fail((enum ox_status)all[found].status, "process %u: %s", found, all[found].text);

@@ -52,7 +52,8 @@ OX_MUST enum ox_status ox_team_gather(struct ox_team *team, const void *mine, ui
 OX_MUST enum ox_status ox_team_sum(struct ox_team *team, enum ox_team_channel channel, uint64_t *numbers,
                                    uint32_t count, const char *what);
 /* Returns the same status everywhere: that of the first process that failed, with its text, which begins with
- * "process K: " unless it failed alone and is this one. A status of OX_E_ABORTED counts only if nothing else failed. */
+ * "process K: " unless it failed alone and is this one. A status of OX_E_ABORTED counts only if nothing else failed.
+ * With OX_E_COMM it waits for half a minute alone, as a process that was not reached may never come. */
 OX_MUST enum ox_status ox_team_agree(struct ox_team *team, enum ox_team_channel channel, enum ox_status status,
                                      const char *what);
 /* Ends the calls of all processes, now and later, with this failure, whose text is this thread's. */

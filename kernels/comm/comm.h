@@ -90,6 +90,7 @@ struct ox_comm_meet {
     void *all;           /* receives rank r's payload at all + r * slot_bytes; NULL where slot_bytes is 0 */
     uint32_t *all_bytes; /* count entries: the payload bytes of each rank; or NULL */
     const char *what;
+    uint32_t fail_ms; /* fails after this much waiting; 0: after that of the limits */
 };
 
 enum ox_comm_call {

@@ -95,9 +95,10 @@ static enum ox_status leave(struct ox_comm_endpoint *self, enum ox_status status
     return status;
 }
 
-/* Comes to the present round and waits until all have. On failure all ranks are aborted already. */
+/* Comes to the present round and waits until all have, for `fail_ms` unless that is 0. On failure all ranks are aborted
+ * already. */
 static enum ox_status arrive(struct ox_comm_endpoint *self, uint32_t channel_idx, const struct ox_comm_post *post,
-                             const void *payload) {
+                             const void *payload, uint32_t fail_ms) {
     struct ox_comm_group *const group = self->group;
     struct ox_comm_channel *const channel = &group->channels[channel_idx];
     const uint64_t round = channel->round, all = ox_comm_ranks_all(group->count);
@@ -109,7 +110,9 @@ static enum ox_status arrive(struct ox_comm_endpoint *self, uint32_t channel_idx
     const struct ox_comm_event event = {.kind = OX_COMM_ARRIVES, .rank = self->base.rank, .channel = channel_idx,
                                         .payload_bytes = post->payload_bytes, .post = *post};
     struct ox_comm_patience patience;
-    ox_comm_patience_begin(&patience, &group->limits);
+    struct ox_comm_limits limits = group->limits;
+    limits.fail_ms = fail_ms > 0 ? fail_ms : limits.fail_ms;
+    ox_comm_patience_begin(&patience, &limits);
     ox_comm_group_submit(group, &event, payload);
     while (channel->round == round) {
         if (revival ? group->abort_count != aborts : group->cause != OX_OK) {
@@ -258,7 +261,7 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     self->source = source;
     self->target = call->reduce_scatter != NULL ? call->reduce_scatter->target : NULL;
     enum ox_status status = check_memory(self, call->on_host, post->what);
-    OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, ""));
+    OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, "", 0));
     if (status != OX_OK) {
         return leave(self, status);
     }
@@ -410,7 +413,7 @@ enum ox_status ox_comm_endpoint_agree(struct ox_comm *comm, const struct ox_comm
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     OX_ASSERT(comm->ops == &group_ops);
     enter(self);
-    const enum ox_status status = arrive(self, OX_COMM_CHANNEL_LINK, post, "");
+    const enum ox_status status = arrive(self, OX_COMM_CHANNEL_LINK, post, "", 0);
     if (status == OX_OK) {
         self->group->copying &= ~(UINT64_C(1) << comm->rank);
     }
@@ -431,7 +434,7 @@ static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet
     ox_comm_post_meet(call, &post);
     enter(self);
     const uint32_t parity = (uint32_t)(channel->round % 2);
-    const enum ox_status status = arrive(self, call->channel, &post, call->mine);
+    const enum ox_status status = arrive(self, call->channel, &post, call->mine, call->fail_ms);
     for (uint32_t r = 0; r < comm->count && status == OX_OK; r++) {
         const uint32_t bytes = channel->posts[parity][r].payload_bytes;
         if (bytes > 0) {
@@ -478,7 +481,7 @@ static enum ox_status group_revive(struct ox_comm *comm) {
     enter(self);
     OX_ASSERT(self->inside == 1);
     settle(self);
-    return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, ""));
+    return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, "", 0));
 }
 
 /* ---- open and close --------------------------------------------------------------------------------- */

@@ -265,6 +265,24 @@ static void case_missing(struct comm_world *world) {
     }
 }
 
+/* A meeting may have a limit of its own. */
+static void stay_away_for_long(struct comm_rank *rank) {
+    const struct ox_comm_meet call = {.what = "a meeting", .fail_ms = 1000};
+    while (rank->rank + 1 == rank->count && ox_comm_cause(rank->comm) == OX_OK) {
+        wait_ms(5);
+    }
+    CHECK(ox_comm_meet(rank->comm, &call) == OX_E_COMM);
+    CHECK(strstr(ox_error_text(), "meet \"a meeting\"") != NULL);
+}
+
+static void case_impatient(struct comm_world *world) {
+    if (world->count > 1) {
+        comm_world_open(world, 10000, 600000);
+        comm_each(world, stay_away_for_long, NULL, NULL);
+        comm_world_close(world);
+    }
+}
+
 static void close_early(struct comm_rank *rank) {
     CHECK(comm_try(rank, &(struct comm_try){.kind = OX_COMM_GATHER}) == OX_OK);
     if (rank->rank + 1 == rank->count) {
@@ -289,6 +307,7 @@ void comm_cases_failures(struct comm_world *world) {
     comm_world_close(world);
     case_late(world);
     case_missing(world);
+    case_impatient(world);
     if (world->count > 1) {
         comm_world_open(world, 0, 30000);
         comm_each(world, close_early, NULL, NULL);
