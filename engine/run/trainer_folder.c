@@ -319,11 +319,23 @@ bool ox_run_has_store(const struct ox_trainer *trainer) {
     return false;
 }
 
-static bool is_recorded(const struct ox_run_identity *identity, const char *folder) {
-    char real[OX_CONFIG_TEXT_BYTES];
+/* A drive that the run has recorded, as this process has it: the first one records its own folder. */
+static void recorded_drive(const struct ox_trainer *trainer, uint32_t idx, char *out) {
+    static const char first[] = "/process-0-of-";
+    snprintf(out, OX_CONFIG_TEXT_BYTES, "%s", trainer->identity.nvme[idx]);
+    char *const name = strrchr(out, '/');
+    if (trainer->team != NULL && name != NULL && strncmp(name, first, sizeof first - 1) == 0) {
+        snprintf(name, (size_t)(out + OX_CONFIG_TEXT_BYTES - name), "/process-%u-of-%u", ox_team_idx(trainer->team),
+                 ox_team_count(trainer->team));
+    }
+}
+
+static bool is_recorded(const struct ox_trainer *trainer, const char *folder) {
+    char real[OX_CONFIG_TEXT_BYTES], recorded[OX_CONFIG_TEXT_BYTES];
     real_drive(folder, real);
-    for (uint32_t i = 0; i < identity->nvme_count; i++) {
-        if (strcmp(identity->nvme[i], real) == 0) {
+    for (uint32_t i = 0; i < trainer->identity.nvme_count; i++) {
+        recorded_drive(trainer, i, recorded);
+        if (strcmp(recorded, real) == 0) {
             return true;
         }
     }
@@ -339,7 +351,7 @@ enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
                            "--overwrite-output-dir to delete it", folder);
         }
         /* A damaged header names no owner; in a folder that the run has recorded, the store is the run's. */
-        if (owner == OX_STORE_OWNER_UNKNOWN && !is_recorded(&trainer->identity, folder)) {
+        if (owner == OX_STORE_OWNER_UNKNOWN && !is_recorded(trainer, folder)) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: holds a store whose header cannot be read, and the run has no "
                            "record of this folder; remove its offload-store files, or use another folder", folder);
         }
@@ -370,10 +382,11 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
                        "%.300s/checkpoint-N", processes, processes == 1 ? "" : "es", processes,
                        trainer->config.output_dir);
     }
-    char list[600] = "";
+    char list[600] = "", recorded[OX_CONFIG_TEXT_BYTES];
     size_t used = 0;
     for (uint32_t i = 0; i < identity->nvme_count && used < sizeof list; i++) {
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", identity->nvme[i]);
+        recorded_drive(trainer, i, recorded);
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", recorded);
     }
     return ox_fail(OX_E_CONFIG, "the run's last commit is on its drives (%s), but %s; give them with --nvme, or name "
                    "a checkpoint to go on from: --resume-from-checkpoint %.300s/checkpoint-N", list,

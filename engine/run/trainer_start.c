@@ -268,13 +268,15 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
 }
 
 /* Writes the first run.json, with which the run exists. If that fails after the file is in place, because its folder
- * cannot be synced, the file is removed: an undone start must not leave a run without a store. */
+ * cannot be synced or another process sees another one, the file is removed: an undone start must not leave a run
+ * without a store. */
 static enum ox_status write_first_identity(struct ox_trainer *trainer) {
-    const enum ox_status status = write_identity(trainer);
-    if (status != OX_OK) {
+    enum ox_status status = ox_trainer_settle(trainer, write_identity(trainer), "the identity of the run");
+    OX_TRY(status, ox_trainer_check_shared(trainer));
+    if (status != OX_OK && ox_trainer_leads(trainer)) {
         ox_run_forget_identity(trainer->config.output_dir);
     }
-    return ox_trainer_settle(trainer, status, "the identity of the run");
+    return status;
 }
 
 static enum ox_status start_fresh(struct ox_trainer *trainer) {
@@ -640,7 +642,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     }
     OX_TRY(status, resume[0] == '\0'                ? start_fresh(trainer)
                    : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
-    OX_TRY(status, ox_trainer_check_shared(trainer));
+    OX_TRY(status, resume[0] == '\0' ? OX_OK : ox_trainer_check_shared(trainer));
     if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
         status = check_room(trainer);
     }
