@@ -84,6 +84,8 @@ void sys_mpi_also(struct sys_args *out, unsigned processes, const struct sys_arg
     add_program(out, processes, each);
 }
 
+enum { LAUNCHER_SECONDS = 20 };
+
 /* ---- its processes ----------------------------------------------------------------------------------- */
 
 static void pause_ms(unsigned milliseconds) {
@@ -163,14 +165,29 @@ bool sys_mpi_find(const struct sys_process *process, unsigned count, struct sys_
     return true;
 }
 
+/* Open MPI 4.1 may wait for itself when all its processes have ended, in PMIx_server_finalize; then it is killed. */
+static void end_launcher(pid_t launcher) {
+    const uint64_t limit_ns = ox_clock_ns() + LAUNCHER_SECONDS * UINT64_C(1000000000);
+    while (!is_gone(launcher)) {
+        if (ox_clock_ns() > limit_ns) {
+            printf("mpirun is still there %d s after its processes have ended, and is killed\n", LAUNCHER_SECONDS);
+            kill(launcher, SIGKILL);
+            return;
+        }
+        pause_ms(2);
+    }
+}
+
 double sys_mpi_wait(struct sys_process *process, const struct sys_mpi_run *run, uint64_t begin_ns) {
-    sys_wait(process);
     for (unsigned i = 0; i < run->count; i++) {
         while (run->pids[i] != 0 && !is_gone(run->pids[i])) {
             pause_ms(2);
         }
     }
-    return (double)(ox_clock_ns() - begin_ns) / 1e9;
+    const double seconds = (double)(ox_clock_ns() - begin_ns) / 1e9;
+    end_launcher(run->launcher);
+    sys_wait(process);
+    return seconds;
 }
 
 void sys_mpi_end(const struct sys_mpi_run *run) {

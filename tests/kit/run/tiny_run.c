@@ -110,7 +110,8 @@ static void fill_config(struct ox_config *config, const char *name, const char *
 static void on_log(void *context, enum ox_log_level level, const char *line) {
     struct tiny_told *const told = context;
     const bool expected = strstr(line, "degraded: goes through the page cache") != NULL ||
-                          strstr(line, "--store-generations 1: the store is rewritten in place") != NULL;
+                          strstr(line, "--store-generations 1: the store is rewritten in place") != NULL ||
+                          strstr(line, "is withdrawn, because another process has not committed it") != NULL;
     if (level == OX_LOG_WARN && !expected && atomic_fetch_add(&told->warnings, 1) == 0) {
         snprintf(told->warning, sizeof told->warning, "%s", line);
     }

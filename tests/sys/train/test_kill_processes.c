@@ -148,6 +148,19 @@ static bool names_lost(const struct victim *victim) {
     return victim->loss != SYS_MPI_KEEP_OTHERS || said(victim->who == FIRST ? "process 0 (pid " : "process 1 (pid ");
 }
 
+/* Whether there is a warning but of a process that was lost, or of a step that it had not committed. */
+static bool warns(void) {
+    for (const char *at = process.outcome.err; (at = strstr(at, "warning: ")) != NULL; at++) {
+        const char *const end = at + strcspn(at, "\n");
+        const char *const lost = strstr(at, " has ended; resume from the last commit");
+        const char *const withdrawn = strstr(at, "is withdrawn, because another process has not committed it");
+        if ((lost == NULL || lost > end) && (withdrawn == NULL || withdrawn > end)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Runs until something is killed, or to the end if enough was. Returns false if the run is complete. */
 static bool run_part(unsigned kills_max, unsigned first, long *told_step) {
     static unsigned part;
@@ -165,10 +178,13 @@ static bool run_part(unsigned kills_max, unsigned first, long *told_step) {
     }
     const bool kills = counts.kills < kills_max;
     const uint64_t begin_ns = ox_clock_ns();
+    double seconds = 0;
     if (kills) {
         kill_victim(victim);
+        seconds = sys_mpi_wait(&process, &run, begin_ns);
+    } else {
+        sys_wait(&process);
     }
-    const double seconds = sys_mpi_wait(&process, &run, begin_ns);
     alarm(0);
     check_resumed(told_step);
     const bool complete = strstr(process.outcome.out, "model folder: ") != NULL;
@@ -176,7 +192,7 @@ static bool run_part(unsigned kills_max, unsigned first, long *told_step) {
         count_kill(victim_idx, seconds);
     }
     const bool bad = kills ? !complete && !names_lost(victim) : !complete || process.outcome.exit_status != 0;
-    if (bad || said("warning") || said("Segmentation")) {
+    if (bad || warns() || said("Segmentation")) {
         printf("%s: ", kills ? victim->name : "nothing killed");
         complain("cannot go on");
     }
