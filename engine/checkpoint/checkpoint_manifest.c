@@ -188,6 +188,18 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
     return failed == 0;
 }
 
+/* Checks what is known of the counts, since no hash covers this file. Every step is an update, or it is skipped. */
+static enum ox_status check_counts(const char *path, const json_t *object, const struct ox_run_state *state) {
+    uint64_t global_step = state->step;
+    const enum ox_status status = ox_json_get_u64(path, object, "global_step", false, &global_step);
+    const bool good = global_step == state->step && state->optimizer_steps <= state->step &&
+                      state->nonfinite_steps <= state->step - state->optimizer_steps &&
+                      state->nonfinite_in_row <= state->nonfinite_steps;
+    return status != OX_OK || good
+               ? status : ox_fail(OX_E_CORRUPT, "%s: its counts of steps contradict each other; use another checkpoint",
+                                  path);
+}
+
 static enum ox_status get_state(const char *path, const json_t *object, struct ox_run_state *state) {
     uint64_t version = 0;
     enum ox_status status = ox_json_get_u64(path, object, "format_version", true, &version);
@@ -204,6 +216,7 @@ static enum ox_status get_state(const char *path, const json_t *object, struct o
         status = ox_json_get_u64(path, object, counts[i].key, true, &value);
         memcpy((char *)state + counts[i].offset, &value, sizeof value);
     }
+    OX_TRY(status, check_counts(path, object, state));
     for (uint32_t i = 0; status == OX_OK && i < CODE_COUNT; i++) {
         uint64_t words[2] = {0, 0};
         status = ox_json_get_hex(path, object, codes[i].key, codes[i].words, words);
