@@ -438,7 +438,8 @@ static enum ox_status make_ready(struct ox_engine *engine) {
     if (engine->config.team != NULL && !engine->failed) {
         return OX_OK;
     }
-    const enum ox_status status = ox_engine_all(engine, ready, NULL, "the return to the last commit");
+    enum ox_status status = ox_engine_check_store(engine);
+    OX_TRY(status, ox_engine_all(engine, ready, NULL, "the return to the last commit"));
     engine->failed = status != OX_OK;
     return status;
 }
@@ -476,7 +477,9 @@ static enum ox_status roll_back(struct ox_seat *seat, void *context) {
 }
 
 enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
-    return ox_engine_all(engine, roll_back, NULL, "the return to the last commit");
+    enum ox_status status = ox_engine_check_store(engine);
+    OX_TRY(status, ox_engine_all(engine, roll_back, NULL, "the return to the last commit"));
+    return status;
 }
 
 static void add_share(struct ox_step_result *out, const struct ox_step_result *share) {

@@ -29,6 +29,7 @@ struct ox_engine {
     struct ox_tee tee;
     pthread_mutex_t tee_lock; /* one rank at a time calls it */
     bool failed; /* since the last step that succeeded, so ranks may have to be made ready */
+    bool store_lost; /* there was one, and after a failure it did not open again */
     uint32_t rank_total; /* of all processes */
     uint32_t rank_first; /* the rank of the first seat */
     struct ox_rank_times times[OX_COMM_RANKS_MAX]; /* of the last step, by rank */
@@ -59,6 +60,8 @@ OX_MUST enum ox_status ox_engine_all(struct ox_engine *engine, ox_seat_fn *fn, v
 /* After a failure brings the stores of all processes to the same commit, because one may have committed a step and
  * another not. Does nothing where there is one process, or no store. If it fails, the engine has no store any more. */
 OX_MUST enum ox_status ox_engine_store_realign(struct ox_engine *engine);
+/* Fails if that has failed before: without its store the engine can neither take a step nor go back. */
+OX_MUST enum ox_status ox_engine_check_store(const struct ox_engine *engine);
 
 #ifdef __cplusplus
 }

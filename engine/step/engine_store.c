@@ -102,6 +102,13 @@ static enum ox_status connect_store(struct ox_engine *engine) {
     return status;
 }
 
+static void close_store(struct ox_engine *engine) {
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_rank_disconnect_store(engine->seats[i].rank);
+    }
+    ox_store_close(&engine->store);
+}
+
 /* Finds the commit that the stores of all processes can be opened at. */
 static enum ox_status agree_on_point(struct ox_engine *engine, const struct ox_store_config *config,
                                      struct ox_store_point *out) {
@@ -147,8 +154,11 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
         status = open_at_commit(engine, &opening.config);
     }
     end_opening(&opening);
-    return status == OX_OK ? ox_team_agree(team, OX_TEAM_RUN, connect_store(engine), "the ports of the stores")
-                           : status;
+    OX_TRY(status, ox_team_agree(team, OX_TEAM_RUN, connect_store(engine), "the ports of the stores"));
+    if (status != OX_OK && team != NULL) {
+        close_store(engine);
+    }
+    return status;
 }
 
 enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t run_id[2]) {
@@ -161,11 +171,15 @@ enum ox_status ox_engine_store_realign(struct ox_engine *engine) {
         return OX_OK;
     }
     ox_store_info(engine->store, &info);
-    for (uint32_t i = 0; i < engine->seat_count; i++) {
-        ox_rank_disconnect_store(engine->seats[i].rank);
-    }
-    ox_store_close(&engine->store);
-    return open_store(engine, info.run_id, false);
+    close_store(engine);
+    const enum ox_status status = open_store(engine, info.run_id, false);
+    engine->store_lost = status != OX_OK;
+    return status;
+}
+
+enum ox_status ox_engine_check_store(const struct ox_engine *engine) {
+    return engine->store_lost ? ox_fail(OX_E_IO, "the store could not be opened again when a step had failed on some "
+                                        "process; resume the run from its last commit") : OX_OK;
 }
 
 /* Loads planes that live in memory from the last commit. It reads those that stay on the drives too, to verify their
