@@ -260,7 +260,7 @@ static bool move_jobs(struct ox_comm_group *group) {
 }
 
 /* A process that has ended leaves with all its ranks. Process 0 says so to all; each finds out by itself that process 0
- * has ended. */
+ * has ended, and waits no longer for what it has told that one. */
 static void check_lost(struct ox_comm_group *group) {
     struct ox_comm_remote *const remote = group->remote;
     const uint64_t now = ox_clock_ns();
@@ -284,6 +284,9 @@ static void check_lost(struct ox_comm_group *group) {
         pthread_mutex_lock(&group->lock);
         event.aborts = group->abort_count;
         remote->lost |= UINT64_C(1) << p;
+        for (uint32_t r = group->first; r < group->first + group->local && p == 0; r++) {
+            group->members[r].applied = group->members[r].raised;
+        }
         if (p == 0 || remote->wire->process == 0) {
             ox_comm_remote_submit(group, &event, text);
             for (uint32_t i = 0; i < group->local; i++) {
@@ -462,7 +465,8 @@ static void remote_free(struct ox_comm_group *group, bool clean) {
     group->remote = NULL;
 }
 
-/* Serves the other processes until their ranks have left too: the first one orders their events. */
+/* Serves the other processes until their ranks have left too: the first one orders their events. Where that one has
+ * ended nobody learns any more who leaves. */
 void ox_comm_remote_close(struct ox_comm_group *group) {
     struct ox_comm_remote *const remote = group->remote;
     struct ox_comm_limits limits = group->limits;
@@ -470,7 +474,8 @@ void ox_comm_remote_close(struct ox_comm_group *group) {
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &limits);
     pthread_mutex_lock(&group->lock);
-    while (group->gone != ox_comm_ranks_all(group->count) && ox_clock_ns() < patience.fail_ns) {
+    while (group->gone != ox_comm_ranks_all(group->count) && (remote->lost & 1) == 0 &&
+           ox_clock_ns() < patience.fail_ns) {
         const struct timespec at = {.tv_sec = (time_t)(patience.fail_ns / 1000000000),
                                     .tv_nsec = (long)(patience.fail_ns % 1000000000)};
         group->waiting++;
