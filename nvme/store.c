@@ -459,18 +459,24 @@ static enum ox_status geometry_read(struct ox_store *store, const struct ox_stor
         return ox_fail(OX_E_NOMEM, "%s: no memory for the list of %u extents", info.path,
                        identity->extent_count);
     }
+    struct ox_first_failure first = {0};
     for (uint32_t i = 0; i < store->drive_count && fits; i++) {
         const struct ox_drive_info other = ox_store_info_of(store, i);
-        if (other.bytes >= OX_STORE_GEOMETRY_OFFSET + bytes &&
-            (bytes == 0 ||
-             ox_store_transfer(store, OX_IO_READ, i, OX_STORE_GEOMETRY_OFFSET, list, bytes) == OX_OK) &&
-            ox_store_geometry_hash(list, identity->extent_count) == identity->geometry_hash) {
+        if (other.bytes < OX_STORE_GEOMETRY_OFFSET + bytes) {
+            continue;
+        }
+        const enum ox_status status =
+            bytes == 0 ? OX_OK : ox_store_transfer(store, OX_IO_READ, i, OX_STORE_GEOMETRY_OFFSET, list, bytes);
+        ox_first_failure_note(&first, status);
+        if (status == OX_OK && ox_store_geometry_hash(list, identity->extent_count) == identity->geometry_hash) {
             *out = list;
             return OX_OK;
         }
     }
     free(list);
-    return ox_fail(OX_E_CORRUPT, "%s: the list of extents is damaged; resume from a checkpoint", info.path);
+    return first.status != OX_OK ? ox_first_failure_result(&first)
+                                 : ox_fail(OX_E_CORRUPT, "%s: the list of extents is damaged; resume from a checkpoint",
+                                           info.path);
 }
 
 /* Rebuilds the layout from the file's identity, and checks that no file was cut short. */
