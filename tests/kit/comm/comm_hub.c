@@ -91,7 +91,8 @@ static enum ox_status hub_poll(struct ox_wire *wire, uint32_t *process, void *me
     bool waits[PROCESSES_MAX] = {false};
     *bytes = 0;
     pthread_mutex_lock(&hub->lock);
-    for (struct letter **at = &hub->letters[wire->process]; *at != NULL; at = &(*at)->next) {
+    for (struct letter **at = &hub->letters[wire->process]; *at != NULL && !hub->lost[wire->process];
+         at = &(*at)->next) {
         struct letter *const letter = *at;
         if (letter->due_ns <= now && !waits[letter->from]) {
             *process = letter->from;
@@ -247,7 +248,7 @@ static void hub_drop(struct ox_wire *wire, struct ox_wire_request *request) {
 static bool hub_lost(struct ox_wire *wire, uint32_t process) {
     struct comm_hub *const hub = hub_of(wire);
     pthread_mutex_lock(&hub->lock);
-    const bool lost = hub->lost[process];
+    const bool lost = hub->lost[process] || hub->lost[wire->process];
     pthread_mutex_unlock(&hub->lock);
     return lost;
 }

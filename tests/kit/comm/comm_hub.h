@@ -8,7 +8,8 @@ struct comm_hub;
 
 /* Opens `process_count` wires, which together own the hub. `delay_ns`: at most, for each message and transfer. */
 struct comm_hub *comm_hub_open(uint32_t process_count, uint64_t seed, uint64_t delay_ns, struct ox_wire **wires);
-/* The process has ended: its messages no longer leave, and its wire says so to the others. */
+/* The process has ended: its messages no longer leave, and the others learn so. If the test lets it go on, all others
+ * have ended for it. */
 void comm_hub_lose(struct comm_hub *hub, uint32_t process);
 
 #endif

@@ -1,6 +1,7 @@
 #include "tests/kit/comm/process_threads.h"
 
-#include "kernels/comm/comm.h"
+#include "kernels/comm/comm_wire.h"
+#include "tests/kit/comm/comm_hub.h"
 #include "tests/kit/test.h"
 
 #include <pthread.h>
@@ -10,8 +11,9 @@
 static _Thread_local uint32_t own_idx;
 static uint32_t process_count = 1;
 static pthread_barrier_t barrier; /* of all processes: they open endpoints together */
-static struct ox_comm *opened[OX_COMM_RANKS_MAX];
-static enum ox_status opened_status;
+static struct ox_wire *wires[OX_TEAM_MAX];
+static struct comm_hub *hubs[2]; /* of the team, and of the ranks that were opened last */
+process_watch_fn *process_watch;
 
 uint32_t process_idx(void) {
     return own_idx;
@@ -33,14 +35,23 @@ enum ox_status __wrap_ox_comm_mpi_open(const char *plugin_path, const struct ox_
     (void)plugin_path;
     pthread_barrier_wait(&barrier);
     if (own_idx == 0) {
-        const struct ox_comm_local_config all = {.count = process_count * config->count, .limits = config->limits};
-        opened_status = ox_comm_local_open(&all, opened);
+        struct comm_hub **const hub = &hubs[hubs[0] == NULL ? 0 : 1];
+        *hub = comm_hub_open(process_count, 0, 0, wires);
     }
     pthread_barrier_wait(&barrier);
-    memcpy(out, opened + (size_t)own_idx * config->count, config->count * sizeof *out);
-    const enum ox_status status = opened_status;
-    pthread_barrier_wait(&barrier);
+    const enum ox_status status = ox_comm_wire_open(wires[own_idx], config, out);
+    for (uint32_t i = 0; i < config->count && status == OX_OK && process_watch != NULL; i++) {
+        out[i] = process_watch(out[i]);
+    }
     return status;
+}
+
+void process_lose(uint32_t idx) {
+    for (int i = 0; i < 2; i++) {
+        if (hubs[i] != NULL) {
+            comm_hub_lose(hubs[i], idx);
+        }
+    }
 }
 
 struct process {
@@ -73,4 +84,5 @@ void processes_run(uint32_t count, process_fn *fn, void *arg) {
     }
     pthread_barrier_destroy(&barrier);
     process_count = 1;
+    hubs[0] = hubs[1] = NULL;
 }

@@ -342,11 +342,20 @@ void harness_open(const struct harness_run *run, const struct harness_place *pla
     load(out);
 }
 
+void harness_open_again(const struct harness_run *run, const struct harness_place *place, struct harness *harness) {
+    ox_engine_close(&harness->engine);
+    harness->run = *run;
+    REQUIRE_OK(open_engine(run, place, harness));
+}
+
+enum ox_status harness_store_open(struct harness *harness) {
+    return ox_engine_store_open(harness->engine, run_id);
+}
+
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness) {
-    ox_engine_close(&harness->engine);
-    REQUIRE_OK(open_engine(run, place, harness));
-    REQUIRE_OK(ox_engine_store_open(harness->engine, run_id));
+    harness_open_again(run, place, harness);
+    REQUIRE_OK(harness_store_open(harness));
 }
 
 void harness_close(struct harness *harness) {
