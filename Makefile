@@ -163,7 +163,7 @@ $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 $(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose -Wl,--wrap=ox_model_build
 $(B)/tests/golden/test_ranks_bytes: LDFLAGS += -Wl,--wrap=ox_comm_local_open
 # Programs whose processes are threads (tests/kit/comm/process_threads.h).
-PROCESSES_P := $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes
+PROCESSES_P := $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes $(B)/tests/fault/test_process_faults
 $(PROCESSES_P): LDFLAGS += -Wl,--wrap=ox_comm_mpi_world -Wl,--wrap=ox_comm_mpi_open
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ test: deps
 # The whole suite runs under AddressSanitizer and UBSan, and tests of threads and drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
-	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults soak"
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults process_faults soak"
 
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy_test.sh
