@@ -140,6 +140,7 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
         identity->has_clock = json_is_integer(json_object_get(json, "clock_s"));
         identity->clock_s = json_integer_value(json_object_get(json, "clock_s"));
         identity->holds_whole = json_is_true(json_object_get(json, "holds_whole_documents"));
+        identity->is_replacing = json_is_true(json_object_get(json, "replaces_store"));
     }
     json_decref(json);
     return status;
@@ -253,6 +254,7 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
                                    "parent", ox_json_hex(identity->parent, 2), "from", identity->from, "nvme", drives,
                                    "clock_s", (json_int_t)identity->clock_s, "holds_whole_documents",
                                    (int)identity->holds_whole);
+    failed |= identity->is_replacing && json_object_set_new(json, "replaces_store", json_true()) != 0;
     failed |= json == NULL || hash_of("run.json", json, &hash) != OX_OK ||
               json_object_set_new(json, "checksum", ox_json_hex(&hash, 1)) != 0;
     if (failed != 0) {
@@ -372,8 +374,8 @@ static enum ox_status check_ranks(const struct ox_trainer *trainer) {
 
 enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     const struct ox_run_identity *const identity = &trainer->identity;
-    if (identity->nvme_count == 0 || ox_run_has_store(trainer)) {
-        return identity->nvme_count == 0 ? OX_OK : check_ranks(trainer);
+    if (identity->nvme_count == 0 || identity->is_replacing || ox_run_has_store(trainer)) {
+        return identity->nvme_count == 0 || identity->is_replacing ? OX_OK : check_ranks(trainer);
     }
     const uint32_t processes = ox_run_other_processes(trainer);
     if (processes > 0) {

@@ -35,6 +35,7 @@ struct ox_run_identity {
     int64_t clock_s; /* when the run began, as in struct ox_config */
     bool has_clock;  /* runs that began before version 3 have none */
     bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
+    bool is_replacing; /* the drives may hold no store, or a part of one: it is being made anew from a checkpoint */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 

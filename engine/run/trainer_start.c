@@ -392,12 +392,24 @@ static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *pa
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
 
+/* Records that the run's store is being replaced, or is whole again: if a process ends in between, `latest` goes on
+ * from the checkpoint although the drives hold no store. */
+static enum ox_status record_replacing(struct ox_trainer *trainer, bool replacing) {
+    const char *const folder = trainer->config.output_dir;
+    trainer->identity.is_replacing = replacing;
+    return ox_trainer_leads(trainer) && ox_run_exists(folder) ? ox_run_write_identity(folder, &trainer->identity)
+                                                              : OX_OK;
+}
+
 /* Creates the store again and loads a checkpoint into it, after read_checkpoint. */
 static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *path) {
     const bool has_store = ox_run_has_store(trainer);
     bool any = false;
     enum ox_status status = ox_trainer_any(trainer, has_store, "whether there are stores", &any);
     take_identity(trainer);
+    if (status == OX_OK && trainer->config.nvme_count > 0) {
+        status = ox_trainer_settle(trainer, record_replacing(trainer, true), "that the stores are replaced");
+    }
     if (status == OX_OK && any) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
@@ -405,6 +417,9 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     }
     OX_TRY(status, create_store(trainer));
     OX_TRY(status, load_all(trainer, path));
+    if (status == OX_OK && trainer->config.nvme_count > 0) {
+        status = ox_trainer_settle(trainer, record_replacing(trainer, false), "that the stores are whole");
+    }
     OX_TRY(status, ox_run_remove_others(trainer));
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         trainer->saving.last_step = trainer->state.step + 1;
@@ -457,6 +472,8 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
         OX_TRY(status, read_checkpoint(trainer, path));
         OX_TRY(status, load_checkpoint(trainer, path));
     }
+    trainer->identity.is_outdated = trainer->identity.is_outdated || trainer->identity.is_replacing;
+    trainer->identity.is_replacing = false;
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) | record_clock(trainer));
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);

@@ -39,6 +39,7 @@ static const char *model_path, *text_path;
 static char memory_root[] = "/dev/shm/offload-tiny-XXXXXX";
 static const char *root;
 static const char *const (*more_options)[2];
+static const char *const *expected_warnings;
 
 static const char *in_root(const char *name) {
     return test_pathf("%s/%s", root, name);
@@ -81,6 +82,10 @@ static void set_option(struct ox_config *config, const char *name, const char *v
     REQUIRE_OK(ox_config_set(config, ox_option_find(name), value, name));
 }
 
+static const char *checkpoint_of(const char *name) {
+    return test_pathf("%s/%s/checkpoint-%d", root, name, TINY_SAVED_STEP);
+}
+
 static void fill_config(struct ox_config *config, const char *name, const char *io_backend, enum tiny_start start) {
     char drive[SYS_PATH_BYTES + 16], steps[16];
     ox_config_init(config);
@@ -102,16 +107,19 @@ static void fill_config(struct ox_config *config, const char *name, const char *
     }
     config->processes = getenv(variable) != NULL ? process_count : 1;
     config->overwrite_output_dir = start == TINY_OVERWRITE;
-    snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s",
-             start == TINY_RESUME ? "latest" : "");
+    const char *const origin = start == TINY_RESUME ? "latest" : start == TINY_BRANCH ? checkpoint_of(name) : "";
+    snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s", origin);
     REQUIRE_OK(ox_config_validate(config, OX_CMD_TRAIN));
 }
 
 static void on_log(void *context, enum ox_log_level level, const char *line) {
     struct tiny_told *const told = context;
-    const bool expected = strstr(line, "degraded: goes through the page cache") != NULL ||
-                          strstr(line, "--store-generations 1: the store is rewritten in place") != NULL ||
-                          strstr(line, "is withdrawn, because another process has not committed it") != NULL;
+    bool expected = strstr(line, "degraded: goes through the page cache") != NULL ||
+                    strstr(line, "--store-generations 1: the store is rewritten in place") != NULL ||
+                    strstr(line, "is withdrawn, because another process has not committed it") != NULL;
+    for (const char *const *words = expected_warnings; words != NULL && *words != NULL; words++) {
+        expected = expected || strstr(line, *words) != NULL;
+    }
     if (level == OX_LOG_WARN && !expected && atomic_fetch_add(&told->warnings, 1) == 0) {
         snprintf(told->warning, sizeof told->warning, "%s", line);
     }
@@ -299,6 +307,10 @@ static void remove_memory(void) {
 
 void tiny_set_options(const char *const (*more)[2]) {
     more_options = more;
+}
+
+void tiny_expect_warnings(const char *const *words) {
+    expected_warnings = words;
 }
 
 const char *tiny_write_text(void) {

@@ -14,7 +14,8 @@
 
 enum { TINY_STEPS = 3, TINY_SAVED_STEP = 2 };
 
-enum tiny_start { TINY_FRESH, TINY_OVERWRITE, TINY_RESUME };
+/* TINY_BRANCH continues from the checkpoint of TINY_SAVED_STEP. */
+enum tiny_start { TINY_FRESH, TINY_OVERWRITE, TINY_RESUME, TINY_BRANCH };
 enum tiny_end { TINY_DONE, TINY_FAILED, TINY_KILLED };
 
 /* What a process reports about its run, in memory that outlives the process. */
@@ -49,6 +50,8 @@ void tiny_begin(enum tiny_place place);
 /* Options of all runs from here on, in place of the usual ones or beside them; ends with a name of NULL. Before
  * tiny_begin, which can be called again. */
 void tiny_set_options(const char *const (*more)[2]);
+/* Warnings with one of these words, up to NULL, are not counted from here on. */
+void tiny_expect_warnings(const char *const *words);
 /* Writes the text that is trained on, as tiny_begin does, and gives its path. */
 const char *tiny_write_text(void);
 /* Memory that the processes of runs share with the test, zeroed; never given back. */
