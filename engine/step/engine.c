@@ -491,6 +491,15 @@ static void add_share(struct ox_step_result *out, const struct ox_step_result *s
     ox_traffic_add(share->planned, out->planned);
 }
 
+/* A meeting of the processes that fails on this one alone must end what the others do next. */
+static enum ox_status end_ranks(struct ox_engine *engine, enum ox_status status) {
+    engine->failed = engine->failed || status != OX_OK;
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_link_abort(engine->seats[i].rank, status);
+    }
+    return status;
+}
+
 /* Adds up what all processes have done. */
 static enum ox_status add_processes(struct ox_engine *engine, struct ox_step_result *out) {
     const uint32_t processes = ox_team_count(engine->config.team), count = engine->seat_count;
@@ -533,7 +542,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     out->finite = done->finite;
     out->committed = done->committed;
     out->speculated = (done->facts & OX_FACT_SPECULATES) != 0 && out->finite && out->grad_scale == 1.0;
-    return add_processes(engine, out);
+    return end_ranks(engine, add_processes(engine, out));
 }
 
 /* Adds up what all processes have moved. */
@@ -566,7 +575,7 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
     }
     give_input(engine, input);
     status = run_and_end(engine, evaluate, &out->with_update, ox_rank_end);
-    OX_TRY(status, add_eval(engine, out));
+    OX_TRY(status, end_ranks(engine, add_eval(engine, out)));
     out->losses = ox_rank_losses(ox_first_rank(engine));
     for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {
         out->loss_sum += out->losses[mb_idx];
