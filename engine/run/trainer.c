@@ -506,6 +506,7 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
     trainer->given_device_bytes = config->device_mem_bytes;
     trainer->lock_fd = -1;
     enum ox_status status = ox_trainer_join(trainer);
+    OX_TRY(status, ox_trainer_start_over(trainer));
     OX_TRY(status, open_parts(trainer));
     ox_team_abort(trainer->team, status);
     if (status != OX_OK && trainer->plan == NULL) {

@@ -140,7 +140,9 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
         identity->has_clock = json_is_integer(json_object_get(json, "clock_s"));
         identity->clock_s = json_integer_value(json_object_get(json, "clock_s"));
         identity->holds_whole = json_is_true(json_object_get(json, "holds_whole_documents"));
-        identity->is_replacing = json_is_true(json_object_get(json, "replaces_store"));
+        identity->starting = json_is_true(json_object_get(json, "starting"));
+        identity->knows_origin = json_is_boolean(json_object_get(json, "from_scratch"));
+        identity->from_scratch = json_is_true(json_object_get(json, "from_scratch"));
     }
     json_decref(json);
     return status;
@@ -249,13 +251,13 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         failed |= json_array_append_new(drives, json_string(identity->nvme[i]));
     }
-    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I, s:b}", "version", IDENTITY_VERSION, "run_id",
-                                   ox_json_hex(identity->run_id, 2), "branch", ox_json_hex(&identity->branch, 1),
-                                   "parent", ox_json_hex(identity->parent, 2), "from", identity->from, "nvme", drives,
-                                   "clock_s", (json_int_t)identity->clock_s, "holds_whole_documents",
-                                   (int)identity->holds_whole);
-    failed |= identity->is_replacing && json_object_set_new(json, "replaces_store", json_true()) != 0;
-    failed |= json == NULL || hash_of("run.json", json, &hash) != OX_OK ||
+    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I, s:b, s:b}", "version", IDENTITY_VERSION,
+                                   "run_id", ox_json_hex(identity->run_id, 2), "branch",
+                                   ox_json_hex(&identity->branch, 1), "parent", ox_json_hex(identity->parent, 2),
+                                   "from", identity->from, "nvme", drives, "clock_s", (json_int_t)identity->clock_s, "holds_whole_documents",
+                                   (int)identity->holds_whole, "from_scratch", (int)identity->from_scratch);
+    failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||
+              hash_of("run.json", json, &hash) != OX_OK ||
               json_object_set_new(json, "checksum", ox_json_hex(&hash, 1)) != 0;
     if (failed != 0) {
         json_decref(json);
@@ -374,8 +376,12 @@ static enum ox_status check_ranks(const struct ox_trainer *trainer) {
 
 enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     const struct ox_run_identity *const identity = &trainer->identity;
-    if (identity->nvme_count == 0 || identity->is_replacing || ox_run_has_store(trainer)) {
-        return identity->nvme_count == 0 || identity->is_replacing ? OX_OK : check_ranks(trainer);
+    const bool has_none = identity->starting && trainer->config.nvme_count > 0; /* or what is left holds nothing */
+    if (identity->nvme_count == 0 || has_none) {
+        return OX_OK;
+    }
+    if (ox_run_has_store(trainer)) {
+        return check_ranks(trainer);
     }
     const uint32_t processes = ox_run_other_processes(trainer);
     if (processes > 0) {

@@ -35,7 +35,8 @@ struct ox_run_identity {
     int64_t clock_s; /* when the run began, as in struct ox_config */
     bool has_clock;  /* runs that began before version 3 have none */
     bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
-    bool is_replacing; /* the drives may hold no store, or a part of one: it is being made anew from a checkpoint */
+    bool starting;    /* what it begins with is not committed yet: its stores may be half made, and hold nothing */
+    bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 
@@ -107,6 +108,8 @@ struct ox_trainer {
     struct ox_team *team;  /* engine_config has it too */
     int32_t *foreign_rows; /* scratch for rows that a rank of another process has; NULL with one process */
     bool made_store;       /* this start has created the store */
+    bool made_run;         /* and has written the first run.json */
+    bool starts_over;      /* there was nothing to resume */
     int lock_fd; /* the run's folder, locked until the end by the first process; -1: not yet */
     struct ox_run_identity identity;
     struct ox_run_state state;
@@ -205,6 +208,13 @@ OX_MUST enum ox_status ox_run_check_beside_model(const struct ox_trainer *traine
 OX_MUST enum ox_status ox_run_clear(const char *output_dir);
 /* Removes the trigger files that an earlier process may have left. */
 void ox_run_clear_triggers(const char *output_dir);
+
+/* ---- what a start leaves that was cut off: trainer_remains.c ---- */
+
+/* Makes a resume of the latest state a fresh start if nothing was committed, and says so. */
+OX_MUST enum ox_status ox_trainer_start_over(struct ox_trainer *trainer);
+/* Whether the folder has a run that certainly committed nothing, so that a fresh start may take its place. */
+OX_MUST enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out);
 
 /* ---- data and rows: trainer_data.c ---- */
 

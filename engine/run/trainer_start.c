@@ -152,15 +152,10 @@ static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoin
 }
 
 static enum ox_status create_store(struct ox_trainer *trainer) {
-    enum ox_status status = OX_OK;
     if (trainer->config.nvme_count == 0) {
         return OX_OK;
     }
-    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
-        status = ox_folder_make(trainer->drives.folders[i]);
-    }
-    status = ox_trainer_settle(trainer, status, "the folders of the stores");
-    OX_TRY(status, ox_engine_store_create(trainer->engine, trainer->state.run_id));
+    const enum ox_status status = ox_engine_store_create(trainer->engine, trainer->state.run_id);
     trainer->made_store = status == OX_OK;
     return status;
 }
@@ -171,6 +166,11 @@ static enum ox_status check_room(const struct ox_trainer *trainer) {
 
 static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
+    bool remains = false;
+    const enum ox_status status = ox_run_find_remains(trainer, &remains);
+    if (status != OX_OK || remains) {
+        return status;
+    }
     if (ox_trainer_leads(trainer) && ox_run_exists(folder)) {
         return ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with it, or "
                        "--overwrite-output-dir to start over", folder);
@@ -205,6 +205,32 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
     return status == OX_OK && ox_trainer_leads(trainer) ? ox_run_clear(config->output_dir) : status;
 }
 
+/* Removes the stores of a start that was cut off; the rest of it is written over. */
+static enum ox_status clear_remains(struct ox_trainer *trainer) {
+    enum ox_status status = ox_run_read_identity(trainer->config.output_dir, &trainer->identity);
+    OX_TRY(status, ox_run_check_stores(trainer));
+    status = ox_trainer_settle(trainer, status, "what an earlier start has left");
+    if (status == OX_OK && ox_run_has_store(trainer)) {
+        status = ox_store_remove(trainer->drives.folders, trainer->config.nvme_count);
+    }
+    OX_TRY(status, ox_run_remove_others(trainer));
+    trainer->identity = (struct ox_run_identity){0};
+    return ox_trainer_settle(trainer, status, "its removal");
+}
+
+/* Clears away what is in the place of a fresh start, as far as that is allowed. The run's folder is locked. */
+static enum ox_status make_way(struct ox_trainer *trainer) {
+    if (trainer->config.overwrite_output_dir) {
+        return clear_run(trainer);
+    }
+    bool remains = false;
+    const enum ox_status status = ox_run_find_remains(trainer, &remains);
+    if (status != OX_OK) {
+        return status;
+    }
+    return remains ? clear_remains(trainer) : refuse_existing(trainer);
+}
+
 /* Makes the folder if it does not exist, and locks it. With several processes the first one does. */
 static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     *made = false;
@@ -222,14 +248,17 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     return status;
 }
 
-/* Cleans up after a start that failed before the run had an identity, because its store would block the next attempt.
- * Keeps the text of the first failure. */
+/* Cleans up after a start that failed before the run had anything committed. run.json goes after the store, for which
+ * it vouches. Keeps the text of the first failure. */
 static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
     ox_engine_close(&trainer->engine);
     if (trainer->made_store && ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+    if (trainer->made_run && ox_trainer_leads(trainer)) {
+        ox_run_forget_identity(trainer->config.output_dir);
     }
     if (made_folder && rmdir(trainer->config.output_dir) != 0) {
         ox_log(OX_LOG_WARN, "%s: the new folder stays behind", trainer->config.output_dir);
@@ -264,19 +293,34 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
     record_clock(trainer);
     trainer->identity.holds_whole = trainer->input.holds_whole;
-    return ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
+    const enum ox_status status =
+        ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
+    return ox_trainer_settle(trainer, status, "the identity of the run");
 }
 
-/* Writes the first run.json, with which the run exists. If that fails after the file is in place, because its folder
- * cannot be synced or another process sees another one, the file is removed: an undone start must not leave a run
- * without a store. */
-static enum ox_status write_first_identity(struct ox_trainer *trainer) {
-    enum ox_status status = ox_trainer_settle(trainer, write_identity(trainer), "the identity of the run");
-    OX_TRY(status, ox_trainer_check_shared(trainer));
-    if (status != OX_OK && ox_trainer_leads(trainer)) {
-        ox_run_forget_identity(trainer->config.output_dir);
+/* Writes run.json with the mark that stores may now be made and removed, because all that is committed is elsewhere. */
+static enum ox_status mark_starting(struct ox_trainer *trainer) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+        status = ox_folder_make(trainer->drives.folders[i]); /* run.json has their real paths */
     }
-    return status;
+    status = ox_trainer_settle(trainer, status, "the folders of the stores");
+    trainer->identity.starting = true;
+    return status == OX_OK ? write_identity(trainer) : status;
+}
+
+/* Takes the mark away: the run has committed what it begins with. */
+static enum ox_status mark_started(struct ox_trainer *trainer) {
+    trainer->identity.starting = false;
+    return write_identity(trainer);
+}
+
+/* Writes the first run.json, with which the run exists; a start that fails from here on removes it. */
+static enum ox_status begin_run(struct ox_trainer *trainer) {
+    trainer->made_run = true;
+    trainer->identity.from_scratch = trainer->config.from_scratch;
+    const enum ox_status status = mark_starting(trainer);
+    return status == OX_OK ? ox_trainer_check_shared(trainer) : status;
 }
 
 static enum ox_status start_fresh(struct ox_trainer *trainer) {
@@ -288,15 +332,16 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
         return status;
     }
     /* Checked again, now that the lock keeps others from starting a run there. */
-    status = config->overwrite_output_dir ? clear_run(trainer) : refuse_existing(trainer);
+    status = make_way(trainer);
     OX_TRY(status, draw_run(trainer));
+    OX_TRY(status, begin_run(trainer));
     if (status == OX_OK) {
         take_identity(trainer);
         status = create_store(trainer);
     }
     OX_TRY(status, check_room(trainer)); /* an earlier run is deleted by now, and the store has its room */
     OX_TRY(status, load_all(trainer, NULL));
-    OX_TRY(status, write_first_identity(trainer));
+    OX_TRY(status, mark_started(trainer));
     return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
 }
 
@@ -347,6 +392,10 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
         return status;
     }
     status = ox_engine_store_open(trainer->engine, identity->run_id);
+    if (identity->starting && (status == OX_E_CORRUPT || status == OX_E_CONFIG)) {
+        ox_log(OX_LOG_INFO, "the store was not finished when an earlier process ended: %s", ox_error_text());
+        return OX_OK;
+    }
     if (status == OX_E_CORRUPT) {
         ox_log(OX_LOG_WARN, "the store is not used: %s", ox_error_text());
         return OX_OK;
@@ -358,12 +407,12 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
     struct ox_commit_note note;
     ox_store_info(ox_engine_store(trainer->engine), &info);
     if (!info.committed || info.meta_bytes != sizeof note) {
-        ox_log(OX_LOG_WARN, "the store holds no commit and is rewritten");
+        ox_log(identity->starting ? OX_LOG_INFO : OX_LOG_WARN, "the store holds no commit and is rewritten");
         return OX_OK;
     }
     memcpy(&note, info.meta, sizeof note);
     if (note.state.branch != identity->branch) {
-        ox_log(OX_LOG_WARN, "the store belongs to a branch that the run has left, and is rewritten");
+        ox_log(identity->starting ? OX_LOG_INFO : OX_LOG_WARN, "the store belongs to a branch that the run has left, and is rewritten");
         return OX_OK;
     }
     if (info.step < step_min) {
@@ -392,24 +441,12 @@ static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *pa
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
 
-/* Records that the run's store is being replaced, or is whole again: if a process ends in between, `latest` goes on
- * from the checkpoint although the drives hold no store. */
-static enum ox_status record_replacing(struct ox_trainer *trainer, bool replacing) {
-    const char *const folder = trainer->config.output_dir;
-    trainer->identity.is_replacing = replacing;
-    return ox_trainer_leads(trainer) && ox_run_exists(folder) ? ox_run_write_identity(folder, &trainer->identity)
-                                                              : OX_OK;
-}
-
 /* Creates the store again and loads a checkpoint into it, after read_checkpoint. */
 static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *path) {
     const bool has_store = ox_run_has_store(trainer);
     bool any = false;
     enum ox_status status = ox_trainer_any(trainer, has_store, "whether there are stores", &any);
     take_identity(trainer);
-    if (status == OX_OK && trainer->config.nvme_count > 0) {
-        status = ox_trainer_settle(trainer, record_replacing(trainer, true), "that the stores are replaced");
-    }
     if (status == OX_OK && any) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
@@ -417,9 +454,6 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     }
     OX_TRY(status, create_store(trainer));
     OX_TRY(status, load_all(trainer, path));
-    if (status == OX_OK && trainer->config.nvme_count > 0) {
-        status = ox_trainer_settle(trainer, record_replacing(trainer, false), "that the stores are whole");
-    }
     OX_TRY(status, ox_run_remove_others(trainer));
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         trainer->saving.last_step = trainer->state.step + 1;
@@ -470,11 +504,12 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     if (status == OX_OK && !resumed) {
         status = ox_run_check_stores(trainer);
         OX_TRY(status, read_checkpoint(trainer, path));
+        OX_TRY(status, trainer->config.nvme_count > 0 ? mark_starting(trainer) : OX_OK);
         OX_TRY(status, load_checkpoint(trainer, path));
     }
-    trainer->identity.is_outdated = trainer->identity.is_outdated || trainer->identity.is_replacing;
-    trainer->identity.is_replacing = false;
-    const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) | record_clock(trainer));
+    const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
+                                             record_clock(trainer) | trainer->identity.starting);
+    trainer->identity.starting = false;
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
     }
@@ -498,9 +533,9 @@ static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, c
     return OX_OK;
 }
 
-/* Turns an existing run to the new branch, before anything of the old branch is given up. */
+/* Turns the run to the new branch, before anything of an old branch is given up. */
 static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
-    enum ox_status status = write_identity(trainer);
+    enum ox_status status = mark_starting(trainer);
     if (status == OX_OK && ox_trainer_leads(trainer) && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         status = ox_checkpoint_make_latest(trainer->config.output_dir, path);
     }
@@ -517,11 +552,12 @@ static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path,
     }
     OX_TRY(status, read_checkpoint(trainer, path));
     OX_TRY(status, set_origin(trainer, path, trainer->state.run_id));
-    if (status == OX_OK && !fresh) {
+    if (status == OX_OK) {
+        trainer->made_run = fresh;
         status = turn_to(trainer, path);
     }
     OX_TRY(status, load_checkpoint(trainer, path));
-    return status == OX_OK && fresh ? write_first_identity(trainer) : status;
+    return status == OX_OK ? mark_started(trainer) : status;
 }
 
 /* Resumes from a folder that the user names, on a new branch, in this output folder, as the run that is there or as a

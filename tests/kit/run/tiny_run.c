@@ -40,13 +40,14 @@ static char memory_root[] = "/dev/shm/offload-tiny-XXXXXX";
 static const char *root;
 static const char *const (*more_options)[2];
 static const char *const *expected_warnings;
+static unsigned drive_count = 1;
 
 static const char *in_root(const char *name) {
     return test_pathf("%s/%s", root, name);
 }
 
-static const char *drive_of(const char *name) {
-    return test_pathf("%s/%s-drive", root, name);
+static const char *drive_of(const char *name, unsigned idx) {
+    return test_pathf("%s/%s-drive%s", root, name, idx == 0 ? "" : "-2");
 }
 
 void tiny_single_thread(char **argv) {
@@ -87,13 +88,14 @@ static const char *checkpoint_of(const char *name) {
 }
 
 static void fill_config(struct ox_config *config, const char *name, const char *io_backend, enum tiny_start start) {
-    char drive[SYS_PATH_BYTES + 16], steps[16];
+    char steps[16];
     ox_config_init(config);
     set_option(config, "model", model_path);
     set_option(config, "data", text_path);
     set_option(config, "output", in_root(name));
-    snprintf(drive, sizeof drive, "%s:16MiB", drive_of(name));
-    set_option(config, "nvme", drive);
+    for (unsigned i = 0; i < drive_count; i++) {
+        set_option(config, "nvme", test_pathf("%s:16MiB", drive_of(name, i)));
+    }
     snprintf(steps, sizeof steps, "%d", TINY_STEPS);
     set_option(config, "max-steps", steps);
     snprintf(steps, sizeof steps, "%d", TINY_SAVED_STEP);
@@ -107,7 +109,9 @@ static void fill_config(struct ox_config *config, const char *name, const char *
     }
     config->processes = getenv(variable) != NULL ? process_count : 1;
     config->overwrite_output_dir = start == TINY_OVERWRITE;
-    const char *const origin = start == TINY_RESUME ? "latest" : start == TINY_BRANCH ? checkpoint_of(name) : "";
+    const char *const origin = start == TINY_RESUME       ? "latest"
+                               : start == TINY_BRANCH     ? checkpoint_of(name)
+                               : start == TINY_BRANCH_NEW ? checkpoint_of("undisturbed") : "";
     snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s", origin);
     REQUIRE_OK(ox_config_validate(config, OX_CMD_TRAIN));
 }
@@ -176,7 +180,9 @@ static enum ox_status train(const struct ox_config *config, const struct tiny_se
 static enum ox_status run_here(const char *name, const char *io_backend, enum tiny_start start,
                                const struct tiny_seam *seam, struct tiny_told *told) {
     static struct ox_config config;
-    files_make_folder(drive_of(name));
+    for (unsigned i = 0; i < drive_count; i++) {
+        files_make_folder(drive_of(name, i));
+    }
     fill_config(&config, name, io_backend, start);
     ox_log_set_sink(on_log, told);
     return train(&config, seam, told);
@@ -295,7 +301,8 @@ enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const stru
 
 static void remove_run(const char *name) {
     files_remove_folder(in_root(name));
-    files_remove_folder(drive_of(name));
+    files_remove_folder(drive_of(name, 0));
+    files_remove_folder(drive_of(name, 1));
 }
 
 static void remove_memory(void) {
@@ -311,6 +318,14 @@ void tiny_set_options(const char *const (*more)[2]) {
 
 void tiny_expect_warnings(const char *const *words) {
     expected_warnings = words;
+}
+
+void tiny_set_drives(unsigned count) {
+    drive_count = count;
+}
+
+const char *tiny_drive(unsigned idx) {
+    return drive_of("disturbed", idx);
 }
 
 const char *tiny_write_text(void) {
@@ -379,19 +394,14 @@ static void complain(const char *what, const char *why, const struct tiny_told *
     test_failure_count++;
 }
 
-static bool was_nothing(const struct tiny_told *told) {
-    return strstr(told->text, "holds no run") != NULL || strstr(told->text, "neither a complete checkpoint") != NULL;
-}
-
 bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what) {
     static struct tiny_told *told;
     const int failures = test_failure_count;
     told = told != NULL ? told : tiny_shared(sizeof *told);
     enum tiny_end end = run_as("disturbed", io_backend, TINY_RESUME, NULL, told);
-    if (end == TINY_FAILED && before->began == 0 && was_nothing(told)) {
-        /* A start that failed by itself has taken back what it made; one that was killed could not. */
-        const enum tiny_start start = before->status != OX_OK ? TINY_FRESH : TINY_OVERWRITE;
-        end = run_as("disturbed", io_backend, start, NULL, told);
+    if (end == TINY_FAILED && before->began == 0 && strstr(told->text, "holds no run") != NULL) {
+        /* There is no folder yet, or a start that failed by itself has taken back what it made. */
+        end = run_as("disturbed", io_backend, TINY_FRESH, NULL, told);
         tiny_counts.started_over++;
     } else {
         tiny_counts.resumed++;

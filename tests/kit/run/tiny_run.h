@@ -14,8 +14,8 @@
 
 enum { TINY_STEPS = 3, TINY_SAVED_STEP = 2 };
 
-/* TINY_BRANCH continues from the checkpoint of TINY_SAVED_STEP. */
-enum tiny_start { TINY_FRESH, TINY_OVERWRITE, TINY_RESUME, TINY_BRANCH };
+/* TINY_BRANCH continues from the checkpoint of TINY_SAVED_STEP, TINY_BRANCH_NEW from that of the undisturbed run. */
+enum tiny_start { TINY_FRESH, TINY_OVERWRITE, TINY_RESUME, TINY_BRANCH, TINY_BRANCH_NEW };
 enum tiny_end { TINY_DONE, TINY_FAILED, TINY_KILLED };
 
 /* What a process reports about its run, in memory that outlives the process. */
@@ -52,6 +52,10 @@ void tiny_begin(enum tiny_place place);
 void tiny_set_options(const char *const (*more)[2]);
 /* Warnings with one of these words, up to NULL, are not counted from here on. */
 void tiny_expect_warnings(const char *const *words);
+/* How many drives all runs have from here on, 1 or 2; before tiny_begin, which can be called again. */
+void tiny_set_drives(unsigned count);
+/* The folder of the run's drive `idx`. */
+const char *tiny_drive(unsigned idx);
 /* Writes the text that is trained on, as tiny_begin does, and gives its path. */
 const char *tiny_write_text(void);
 /* Memory that the processes of runs share with the test, zeroed; never given back. */
@@ -69,7 +73,7 @@ const char *tiny_folder(void);
 /* Runs to the end, or to where it is cut short. */
 enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
                        struct tiny_told *told);
-/* Continues what the run `before` has left, without disturbance: resumes it, or starts over where it had not begun.
+/* Continues what the run `before` has left, without disturbance: resumes it, or starts it where no folder was made.
  * Checks that at most one reported step and no reported checkpoint is lost, and that the end is that of the undisturbed
  * run. A pending checkpoint or a line of metrics.jsonl may be missing if `before` warned of it; so may a pending
  * checkpoint that was not reported when the next step was committed. Then removes the run. False when a check failed;

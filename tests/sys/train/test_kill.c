@@ -145,7 +145,7 @@ static void begin_part(bool resuming, uint64_t kill_idx) {
     begin("killed", STEPS, "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
     sys_args_add(&args, places[kill_idx % 4].words);
-    sys_args_add(&args, resuming ? "--resume latest" : "--overwrite-output-dir");
+    sys_args_add(&args, resuming ? "--resume latest" : "");
 }
 
 /* Runs one process, and kills it if it is not past `kills_max`. Returns false if the run is complete. */
@@ -169,8 +169,8 @@ static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx,
     if (process.outcome.exit_status == 0) {
         return false;
     }
-    /* The process was killed before there was anything to resume: only then the run starts over. */
-    if (!*resuming || known->started || (!said("holds no run") && !said("neither a complete checkpoint"))) {
+    /* The process was killed before it made the folder: only then is a resume refused. */
+    if (!*resuming || known->started || !said("holds no run") || files_exist("killed")) {
         complain("cannot go on");
         exit(1);
     }

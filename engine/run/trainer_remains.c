@@ -1,0 +1,107 @@
+/* What a start leaves that was cut off before the run had committed anything.
+ *
+ * A start writes run.json first, with the mark `starting`, and only then makes the stores, loads the weights and commits
+ * them; the mark goes when that is done, and steps come after it. So a marked run without checkpoints has lost nothing
+ * if it begins anew. A run without drives keeps its state in checkpoints alone: without one it has committed nothing,
+ * however many steps it took. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/log.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool ends_with(const char *name, const char *suffix) {
+    const size_t bytes = strlen(name), suffix_bytes = strlen(suffix);
+    return bytes >= suffix_bytes && strcmp(name + bytes - suffix_bytes, suffix) == 0;
+}
+
+/* Whether the name is one of a checkpoint that may be complete, also of one that was renamed. */
+static bool is_checkpoint(const char *name) {
+    return strcmp(name, "latest") == 0 || (strncmp(name, "checkpoint-", 11) == 0 && !ends_with(name, ".tmp"));
+}
+
+/* Whether a start that did not get as far as run.json may have left this: tokens, and files it was writing. */
+static bool is_of_beginning(const char *name) {
+    return strcmp(name, "cache") == 0 || strstr(name, ".tmp") != NULL;
+}
+
+/* Whether all names in the folder are such; false if it cannot be listed. */
+static bool all_names(const char *path, bool (*fits)(const char *name)) {
+    DIR *const folder = opendir(path);
+    bool all = folder != NULL;
+    for (const char *name = ""; all && name != NULL;) {
+        all = ox_folder_next(folder, path, &name) == OX_OK && (name == NULL || fits(name));
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return all;
+}
+
+static bool is_no_checkpoint(const char *name) {
+    return !is_checkpoint(name);
+}
+
+/* Whether metrics.jsonl has a line, which tells of a step. */
+static bool has_told_steps(const char *output_dir) {
+    char path[OX_PATH_BYTES], start = 0;
+    uint64_t bytes = 0;
+    return ox_path_join(output_dir, "metrics.jsonl", path) == OX_OK && ox_path_exists(path) &&
+           (ox_file_read_start(path, &start, 1, &bytes) != OX_OK || bytes > 0);
+}
+
+/* Whether it is certain that the run in the folder has committed nothing. With `told`, it may have told of steps that
+ * were in memory alone. *found is its identity. */
+static bool has_no_commit(const char *output_dir, bool told, struct ox_run_identity *found) {
+    return ox_run_exists(output_dir) && ox_run_read_identity(output_dir, found) == OX_OK && found->knows_origin &&
+           (found->starting || found->nvme_count == 0) && all_names(output_dir, is_no_checkpoint) &&
+           ((told && found->nvme_count == 0) || !has_told_steps(output_dir));
+}
+
+enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out) {
+    struct ox_run_identity *const found = calloc(1, sizeof *found); /* too large for the stack */
+    if (found == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
+    }
+    *out = ox_trainer_leads(trainer) && has_no_commit(trainer->config.output_dir, trainer->starts_over, found);
+    free(found);
+    return ox_team_share(trainer->team, out, sizeof *out, "what an earlier start has left");
+}
+
+/* Whether `latest` finds nothing that was committed. A run that began with a checkpoint goes on from that one. */
+static bool has_nothing_to_resume(const struct ox_trainer *trainer, struct ox_run_identity *found) {
+    const char *const folder = trainer->config.output_dir;
+    return ox_run_exists(folder) ? has_no_commit(folder, true, found) && found->from[0] == '\0'
+                                 : all_names(folder, is_of_beginning);
+}
+
+enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
+    struct ox_config *const config = &trainer->config;
+    if (strcmp(config->resume_from_checkpoint, "latest") != 0 || config->plan_only) {
+        return OX_OK;
+    }
+    struct ox_run_identity *const found = calloc(1, sizeof *found);
+    struct {
+        bool over, known, from_scratch;
+    } view = {false, false, false};
+    enum ox_status status = found != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
+    if (status == OX_OK && ox_trainer_leads(trainer)) {
+        view.over = has_nothing_to_resume(trainer, found);
+        view.known = found->knows_origin;
+        view.from_scratch = found->from_scratch;
+    }
+    free(found);
+    OX_TRY(status, ox_team_share(trainer->team, &view, sizeof view, "whether there is anything to resume"));
+    if (status == OX_OK && view.over) {
+        trainer->starts_over = true;
+        config->resume_from_checkpoint[0] = '\0';
+        config->from_scratch = view.from_scratch;
+    }
+    if (trainer->starts_over && ox_trainer_leads(trainer)) {
+        ox_log(OX_LOG_INFO, "%s: nothing was committed yet, so there is nothing to resume: the run starts over%s%s",
+               config->output_dir, view.known ? "" : " with what --model gives: ", view.known ? "" : config->model);
+    }
+    return status;
+}

@@ -1,0 +1,142 @@
+/* A start killed at every system call that creates, fills, syncs or removes something in the run's folder or on its
+ * drives, before the call, with half of it written, and after it: of a new run, of a branch from one of the run's own
+ * checkpoints, of a new run from another's checkpoint, and of a resume that makes the store anew; with one drive and
+ * with two. After each kill `latest` leads to the bits of the undisturbed run, and of two new runs one is instead begun
+ * again with the same command. Nothing has to be overwritten, and no checkpoint is lost.
+ *
+ *     test_kill_start [STRIDE] */
+#include "tests/kit/calls.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/tiny_run.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { STRIDE = 24 };
+#else
+enum { STRIDE = 6 };
+#endif
+
+static struct tiny_told *told; /* shared */
+static uint64_t kill_count, again_count;
+
+enum what { NEW, BRANCH, BRANCH_NEW, REBUILD, WHAT_COUNT };
+static const char *const what_names[WHAT_COUNT] = {"a new run", "a branch", "a new run from a checkpoint",
+                                                   "a store made anew"};
+static const enum tiny_start starts[WHAT_COUNT] = {TINY_FRESH, TINY_BRANCH, TINY_BRANCH_NEW, TINY_RESUME};
+
+static bool is_below(const char *path, const char *folder) {
+    const size_t bytes = strlen(folder);
+    return strncmp(path, folder, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
+}
+
+static bool is_of_run(const char *path) {
+    return is_below(path, tiny_folder()) || is_below(path, tiny_drive(0)) || is_below(path, tiny_drive(1));
+}
+
+static const struct ox_io_backend *begin(const struct ox_io_backend *inner) {
+    calls_arm(true);
+    return inner;
+}
+
+/* The start is over with the first step. */
+static void step(uint64_t number) {
+    (void)number;
+    calls_arm(false);
+}
+
+static void end(void) {
+    calls_arm(false);
+}
+
+static const struct tiny_seam seam = {.begin = begin, .end = end, .step = step};
+
+/* Makes the run that a start goes on from: with a checkpoint of its first steps, and a store beyond that. */
+static void make_run(enum what what) {
+    struct call_rule never = {.call = CALL_COUNT};
+    calls_set(&never);
+    CHECK(tiny_run("threads", TINY_FRESH, NULL, told) == TINY_DONE);
+    files_remove_folder(test_pathf("%s/checkpoint-%d", tiny_folder(), TINY_STEPS));
+    if (what == REBUILD) {
+        char zeros[4096] = {0};
+        for (int64_t at = 0; at < 1 << 20; at += (int64_t)sizeof zeros) {
+            files_patch(test_pathf("%s/offload-store-0.ox", tiny_drive(0)), at, zeros, sizeof zeros);
+        }
+    }
+}
+
+/* A new run that was cut off, begun again with the same command, is allowed unless it has already got to its steps. */
+static void begin_again(enum tiny_start start) {
+    const enum tiny_end ended = tiny_run("threads", start, NULL, told);
+    CHECK(ended == TINY_DONE || strstr(told->text, "already holds a run") != NULL);
+    again_count += ended == TINY_DONE;
+    if (ended != TINY_DONE) {
+        memset(told, 0, sizeof *told);
+    }
+}
+
+/* Returns false if the start ends before that call. */
+static bool kill_at(enum what what, enum call_fault fault, uint64_t idx) {
+    static const char *const moments[] = {
+        [CALL_DIES_BEFORE] = "before", [CALL_DIES_WITHIN] = "within", [CALL_DIES_AFTER] = "after"};
+    const int failures = test_failure_count;
+    char text[128];
+    snprintf(text, sizeof text, "%s, killed %s call %llu", what_names[what], moments[fault], (unsigned long long)idx);
+    if (what == BRANCH || what == REBUILD) {
+        make_run(what);
+    }
+    calls_set(&(struct call_rule){.fault = fault, .idx = idx});
+    const enum tiny_end ended = tiny_run("threads", starts[what], &seam, told);
+    const bool killed = ended == TINY_KILLED;
+    CHECK(ended != TINY_FAILED);
+    kill_count += killed;
+    if (what != NEW) {
+        told->step = told->step > TINY_SAVED_STEP ? told->step : TINY_SAVED_STEP;
+    } else if (killed && idx % 2 == 1) {
+        begin_again(TINY_FRESH);
+    }
+    if (what == BRANCH_NEW && killed && !files_exist(test_pathf("%s/run.json", tiny_folder()))) {
+        begin_again(TINY_BRANCH_NEW); /* without run.json nothing says which checkpoint that was */
+    }
+    told->warnings += what == BRANCH_NEW; /* it has neither lines nor a checkpoint of the steps before */
+    if (test_failure_count > failures) {
+        printf("%s: %s\n", text, told->text);
+    }
+    tiny_end_well("threads", told, text);
+    return killed;
+}
+
+static void sweep(enum what what, uint64_t stride) {
+    uint64_t calls = 0;
+    static const char *const unused[] = {"the store is not used", NULL};
+    tiny_expect_warnings(what == REBUILD ? unused : NULL);
+    for (enum call_fault fault = CALL_DIES_BEFORE; fault <= CALL_DIES_AFTER; fault++) {
+        uint64_t idx = (what + fault) % stride;
+        while (test_failure_count < 10 && kill_at(what, fault, idx)) {
+            idx += stride;
+        }
+        calls = fault == CALL_DIES_BEFORE ? idx : calls;
+    }
+    CHECK(calls > 20 || test_failure_count > 0);
+    printf("%s: about %llu calls\n", what_names[what], (unsigned long long)calls);
+}
+
+int main(int argc, char **argv) {
+    const uint64_t given = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
+    tiny_single_thread(argv);
+    calls_seen = tiny_shared(sizeof *calls_seen);
+    calls_options.picks = is_of_run;
+    told = tiny_shared(sizeof *told);
+    for (unsigned drives = 1; drives <= 2; drives++) {
+        tiny_set_drives(drives);
+        tiny_begin(TINY_IN_MEMORY);
+        for (enum what what = NEW; what < WHAT_COUNT; what++) {
+            sweep(what, given > 0 ? given : STRIDE);
+        }
+    }
+    printf("%llu kills, %llu new runs begun again\n", (unsigned long long)kill_count, (unsigned long long)again_count);
+    CHECK(again_count > 0);
+    return test_end();
+}
