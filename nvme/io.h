@@ -54,6 +54,7 @@ struct ox_drive_info {
     uint64_t bytes;
     uint32_t align_bytes; /* as the kernel reports it, or 4096 assumed */
     bool direct;          /* false: transfers use the page cache */
+    bool vanished;        /* a flush found that its name is gone or is another file's */
     char note[160];       /* why direct is false, or "" */
 };
 
@@ -79,7 +80,8 @@ struct ox_io_backend {
                                  struct ox_drive **out);
     /* Preallocates exactly `bytes`, so that ENOSPC shows up here instead of in a step. */
     enum ox_status (*drive_allocate)(struct ox_drive *, uint64_t bytes);
-    enum ox_status (*drive_flush)(struct ox_drive *); /* data and size are durable on return */
+    /* Data and size are durable on return, in a file that still has its name. */
+    enum ox_status (*drive_flush)(struct ox_drive *);
     void (*drive_info)(const struct ox_drive *, struct ox_drive_info *out);
     void (*drive_close)(struct ox_drive *); /* also releases the lock */
     /* Removes a closed drive file; succeeds when it does not exist, OX_E_BUSY while it is locked. */

@@ -36,6 +36,7 @@ struct ox_drive {
     uint32_t align_bytes;
     bool direct;
     bool unnamed; /* `path` is its folder */
+    bool vanished;
     char note[160];
     char path[OX_PATH_BYTES];
 };
@@ -342,10 +343,29 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
     return drive->unnamed ? OX_OK : sync_parent(drive->path);
 }
 
+/* Whether the file can still be found by its name. What is written to one that cannot is lost with this process. */
+static enum ox_status check_name(struct ox_drive *drive) {
+    struct stat opened, named;
+    if (drive->unnamed || fstat(drive->fd, &opened) != 0) {
+        return OX_OK;
+    }
+    const bool found = lstat(drive->path, &named) == 0;
+    if (found ? named.st_dev == opened.st_dev && named.st_ino == opened.st_ino : errno != ENOENT && errno != ENOTDIR) {
+        return OX_OK;
+    }
+    drive->vanished = true;
+    return ox_fail(OX_E_IO, "%s: was %s while it was in use, so nothing can be committed there", drive->path,
+                   found ? "replaced" : opened.st_nlink == 0 ? "deleted" : "moved away");
+}
+
 enum ox_status ox_drive_file_flush(struct ox_drive *drive) {
     if (fdatasync(drive->fd) != 0) {
         return ox_fail_errno(OX_E_IO, errno, "%s: flush failed; data written since the last flush may be lost",
                              drive->path);
+    }
+    const enum ox_status status = check_name(drive);
+    if (status != OX_OK) {
+        return status;
     }
     if (!drive->direct) {
         /* Without this the page cache would grow to the size of the file. */
@@ -379,6 +399,7 @@ void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out)
     out->bytes = drive->bytes;
     out->align_bytes = drive->align_bytes;
     out->direct = drive->direct;
+    out->vanished = drive->vanished;
     memcpy(out->note, drive->note, sizeof out->note);
 }
 

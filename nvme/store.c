@@ -694,6 +694,14 @@ enum ox_status ox_store_drive_info(const struct ox_store *store, uint32_t drive_
     return OX_OK;
 }
 
+bool ox_store_has_vanished(const struct ox_store *store) {
+    bool vanished = false;
+    for (uint32_t i = 0; i < store->drive_count; i++) {
+        vanished = vanished || ox_store_info_of(store, i).vanished;
+    }
+    return vanished;
+}
+
 const struct ox_extent_spec *ox_store_extents(const struct ox_store *store) {
     return store->layout.extents;
 }

@@ -160,6 +160,9 @@ struct ox_store_info {
 void ox_store_info(const struct ox_store *store, struct ox_store_info *out);
 OX_MUST enum ox_status ox_store_drive_info(const struct ox_store *store, uint32_t drive_idx,
                                            struct ox_drive_info *out);
+/* Whether a commit has failed because a file of the store was deleted, moved or replaced. The store stays open, and its
+ * last commit can be read, but no other process may find it. */
+bool ox_store_has_vanished(const struct ox_store *store);
 /* Returns the bytes that a commit writes to one drive: state, tables, roots. */
 uint64_t ox_store_commit_bytes(const struct ox_store *store, uint32_t drive_idx);
 const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { IDENTITY_BYTES_MAX = 1 << 18, IDENTITY_VERSION = 5, IDENTITY_SEALED = 5, IDENTITY_COPIES = 2 };
@@ -43,6 +44,51 @@ enum ox_status ox_run_lock(struct ox_trainer *trainer) {
     ox_log(OX_LOG_WARN, "%s: its file system has no locks for folders; let no two processes train there at once",
            folder);
     return OX_OK;
+}
+
+/* Makes the folder anew, as that of the same run, if nothing is in its place. */
+static bool make_again(struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    enum ox_status status = ox_path_exists(folder) ? OX_E_CONFIG : ox_folder_make(folder);
+    if (status == OX_OK) {
+        close(trainer->lock_fd);
+        status = ox_run_lock(trainer);
+    }
+    OX_TRY(status, ox_run_write_identity(folder, &trainer->identity));
+    OX_TRY(status, ox_trainer_record_options(trainer));
+    return status == OX_OK;
+}
+
+enum ox_status ox_run_check_folder(struct ox_trainer *trainer) {
+    static const char deleted_mark[] = " (deleted)";
+    char *const folder = trainer->config.output_dir;
+    char link[64], now[OX_CONFIG_TEXT_BYTES], before[OX_CONFIG_TEXT_BYTES];
+    struct stat locked, named;
+    if (trainer->lock_fd < 0 || fstat(trainer->lock_fd, &locked) != 0) {
+        return OX_OK;
+    }
+    const bool found = stat(folder, &named) == 0;
+    if (found ? named.st_dev == locked.st_dev && named.st_ino == locked.st_ino : errno != ENOENT && errno != ENOTDIR) {
+        return OX_OK;
+    }
+    snprintf(before, sizeof before, "%s", folder);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", trainer->lock_fd);
+    const ssize_t bytes = readlink(link, now, sizeof now - 1);
+    now[bytes > 0 ? bytes : 0] = '\0';
+    const size_t mark = strlen(deleted_mark), length = strlen(now);
+    const bool deleted = length < mark || strcmp(now + length - mark, deleted_mark) == 0;
+    if (!deleted) {
+        memcpy(folder, now, length + 1);
+        return ox_fail(OX_E_IO, "%s: the run's folder was moved to %s while the run was going on; --output %s "
+                       "--resume-from-checkpoint latest goes on", before, now, now);
+    }
+    if (make_again(trainer)) {
+        return ox_fail(OX_E_IO, "%s: the run's folder was deleted while the run was going on, and is made again; "
+                       "--resume-from-checkpoint latest goes on", before);
+    }
+    trainer->saving.failed = true; /* no checkpoint may get into a folder of something else */
+    return ox_fail(OX_E_IO, "%s: the run's folder was deleted while the run was going on, and its place is taken: "
+                   "nothing more is saved there", before);
 }
 
 void ox_run_clear_triggers(const char *output_dir) {

@@ -254,33 +254,55 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     return status;
 }
 
+/* Whether the store's last commit can be read, and the run can go back to it. */
+static bool has_last_commit(const struct ox_trainer *trainer) {
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    struct ox_store_info info;
+    if (store == NULL) {
+        return false;
+    }
+    ox_store_info(store, &info);
+    return info.committed && info.generations > 1 && info.meta_bytes == sizeof trainer->note;
+}
+
+/* Whether only this process still reaches the store, because its files were deleted or moved. Several processes would
+ * have to find that out together; they fail at their next try. */
+static bool is_lost(const struct ox_trainer *trainer) {
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    return store != NULL && trainer->team == NULL && ox_store_has_vanished(store);
+}
+
 /* Whether the run may go back to the last commit and repeat steps, because a drive that failed once may work the next
  * time. It may not before it has passed the step where it last did so. The commit may be two steps back if steps
  * overlap, or as many steps as stay in memory. */
 static bool may_retry(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
-    if (store == NULL || trainer->retried_step > trainer->state.step) {
-        return false;
-    }
-    struct ox_store_info info;
-    ox_store_info(store, &info);
-    return info.committed && info.generations > 1 && info.meta_bytes == sizeof trainer->note;
+    return store != NULL && trainer->retried_step <= trainer->state.step && !is_lost(trainer) &&
+           has_last_commit(trainer);
 }
 
-/* Goes back to the last commit; `failed` is the step that the engine's error is about. */
-static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
+/* Takes the state of the last commit. */
+static enum ox_status go_back_to_commit(struct ox_trainer *trainer) {
     struct ox_store_info info;
     ox_store_info(ox_engine_store(trainer->engine), &info);
-    trainer->retried_step = trainer->state.step + 1;
-    trainer->retry_count++;
     memcpy(&trainer->note, info.meta, sizeof trainer->note);
     trainer->state = trainer->note.state;
     trainer->persist.last_step = trainer->state.step;
     trainer->is_torn = false;
-    ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
-           "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
     const enum ox_status status = ox_trainer_rewind_reports(trainer);
     return status == OX_OK ? ox_engine_roll_back(trainer->engine) : status;
+}
+
+/* Goes back to the last commit to repeat what follows; `failed` is the step that the engine's error is about. */
+static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    trainer->retried_step = trainer->state.step + 1;
+    trainer->retry_count++;
+    const enum ox_status status = go_back_to_commit(trainer);
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
+           "(retry %" PRIu64 " of this run)", failed, text, trainer->state.step, trainer->retry_count);
+    return status;
 }
 
 /* Commits a pending update, so that planes can be read. If a drive fails once, the run may be at an earlier step
@@ -312,7 +334,8 @@ static enum ox_status look_at_step(struct ox_trainer *trainer, sig_atomic_t *sav
     const struct ox_config *const config = &trainer->config;
     const uint64_t step = trainer->state.step;
     *out = (struct owed){.last = step == trainer->max_steps};
-    const enum ox_status status = look_outside(trainer, saves_seen, &out->asked);
+    enum ox_status status = look_outside(trainer, saves_seen, &out->asked);
+    OX_TRY(status, ox_run_check_folder(trainer));
     out->evaluates = due(step, config->eval_steps) && !out->last && trainer->input.eval != NULL;
     out->saves_now = out->asked.save && !out->last;
     out->saves_behind = due(step, config->save_steps) && !out->last && !out->saves_now;
@@ -404,18 +427,55 @@ static enum ox_status start(struct ox_trainer *trainer, int *stop) {
     return OX_OK;
 }
 
-/* Runs a started run to its end, and saves it. */
-static enum ox_status run_and_save(struct ox_trainer *trainer, int *ended_by) {
+static bool is_saved(const struct ox_trainer *trainer) {
+    return trainer->saving.last_step == trainer->state.step + 1;
+}
+
+/* Saves as a checkpoint the last commit of a store that was deleted or moved. Returns the failure that told of it. */
+static enum ox_status rescue(struct ox_trainer *trainer, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    if (ox_run_check_folder(trainer) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+    if (trainer->is_torn && (!has_last_commit(trainer) || go_back_to_commit(trainer) != OX_OK)) {
+        return ox_fail(failure, "%s; its last commit cannot be saved either", text);
+    }
+    trainer->stepped = true; /* what was loaded from the store is not saved either */
+    return ox_trainer_save_and_fail(trainer, ox_fail(failure, "%s", text));
+}
+
+/* Lets `latest` do without a store that was deleted or moved, now that a checkpoint has the state. */
+static enum ox_status give_up_store(struct ox_trainer *trainer, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    trainer->identity.starting = true;
+    const bool marked = ox_run_write_identity(trainer->config.output_dir, &trainer->identity) == OX_OK;
+    return failure == OX_OK ? OX_OK
+                            : ox_fail(failure, "%s; step %" PRIu64 " is saved, and --resume-from-checkpoint %s goes on "
+                                      "from it", text, trainer->state.step, marked ? "latest" : trainer->result);
+}
+
+static enum ox_status run_to_end(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = run_on(trainer, ended_by);
     int stop = trainer->events->stop;
     if (status == OX_E_ABORTED && ox_trainer_agree_stop(trainer, &stop) == OX_OK && stop != 0) {
         *ended_by = stop;
         status = is_kept(trainer) ? OX_OK : finish_update(trainer);
     }
-    if (status != OX_OK) {
-        return ox_trainer_save_and_fail(trainer, status);
+    if (status == OX_OK) {
+        return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
     }
-    return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
+    return is_lost(trainer) ? status : ox_trainer_save_and_fail(trainer, status);
+}
+
+/* Runs a started run to its end, and saves it. */
+static enum ox_status run_and_save(struct ox_trainer *trainer, int *ended_by) {
+    enum ox_status status = run_to_end(trainer, ended_by);
+    if (status != OX_OK && is_lost(trainer) && !is_saved(trainer)) {
+        status = rescue(trainer, status);
+    }
+    return is_lost(trainer) && is_saved(trainer) ? give_up_store(trainer, status) : status;
 }
 
 enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
