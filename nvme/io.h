@@ -55,6 +55,7 @@ struct ox_drive_info {
     uint32_t align_bytes; /* as the kernel reports it, or 4096 assumed */
     bool direct;          /* false: transfers use the page cache */
     bool vanished;        /* a flush found that its name is gone or is another file's */
+    bool copies_on_write; /* each change goes to a new place, for which there may be no room */
     char note[160];       /* why direct is false, or "" */
 };
 

@@ -9,14 +9,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,6 +40,7 @@ struct ox_drive {
     bool direct;
     bool unnamed; /* `path` is its folder */
     bool vanished;
+    bool copies_on_write;
     char note[160];
     char path[OX_PATH_BYTES];
 };
@@ -143,6 +147,27 @@ static void probe_alignment(struct ox_drive *drive) {
                                                                             : info.stx_dio_mem_align;
 }
 
+bool ox_drive_copies_on_write(uint64_t type, bool nocow) {
+    enum { BTRFS = 0x9123683e, ZFS = 0x2fc12fc1, BCACHEFS = 0xca451a4e };
+    return type == ZFS || type == BCACHEFS || (type == BTRFS && !nocow);
+}
+
+/* Asks that a new, empty file is written in place, where a file system has a flag for that; others refuse it. */
+static void ask_no_copies(int fd) {
+    unsigned flags = 0;
+    if (ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0) {
+        flags |= FS_NOCOW_FL;
+        (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
+    }
+}
+
+static bool finds_copies(int fd) {
+    struct statfs space;
+    unsigned flags = 0;
+    const bool nocow = ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0;
+    return fstatfs(fd, &space) == 0 && ox_drive_copies_on_write((uint32_t)space.f_type, nocow);
+}
+
 /* Opens the file with O_DIRECT, or without where the file system refuses that. */
 static int open_flags(struct ox_drive *drive, int flags) {
     const int base = O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags;
@@ -194,6 +219,9 @@ static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mod
         return ox_fail(OX_E_BUSY, "%s: another process replaced it while it was opened", drive->path);
     }
     drive->bytes = (uint64_t)opened.st_size;
+    if (drive->bytes == 0) {
+        ask_no_copies(drive->fd);
+    }
     return check_kind(drive->path, &opened);
 }
 
@@ -310,6 +338,7 @@ enum ox_status ox_drive_file_open(const struct ox_io_backend *backend, const cha
         return status;
     }
     probe_alignment(drive);
+    drive->copies_on_write = finds_copies(drive->fd);
     *out = drive;
     return OX_OK;
 }
@@ -400,6 +429,7 @@ void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out)
     out->align_bytes = drive->align_bytes;
     out->direct = drive->direct;
     out->vanished = drive->vanished;
+    out->copies_on_write = drive->copies_on_write;
     memcpy(out->note, drive->note, sizeof out->note);
 }
 

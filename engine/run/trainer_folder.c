@@ -300,7 +300,8 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
     json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o, s:I, s:b, s:b}", "version", IDENTITY_VERSION,
                                    "run_id", ox_json_hex(identity->run_id, 2), "branch",
                                    ox_json_hex(&identity->branch, 1), "parent", ox_json_hex(identity->parent, 2),
-                                   "from", identity->from, "nvme", drives, "clock_s", (json_int_t)identity->clock_s, "holds_whole_documents",
+                                   "from", identity->from, "nvme", drives, "clock_s",
+                                   (json_int_t)identity->clock_s, "holds_whole_documents",
                                    (int)identity->holds_whole, "from_scratch", (int)identity->from_scratch);
     failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||
               hash_of("run.json", json, &hash) != OX_OK ||

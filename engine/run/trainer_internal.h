@@ -206,7 +206,7 @@ OX_MUST enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const char *flag, const char *path);
 /* Removes what a run has written into its folder, and nothing else. */
 OX_MUST enum ox_status ox_run_clear(const char *output_dir);
-/* Fails if the folder was deleted, moved or replaced since it was locked. Where there is still a place for a checkpoint,
+/* Fails if the folder was deleted, moved or replaced since it was locked. If there is still a place for a checkpoint,
  * which is where it was moved to, or its old place if that is free, that is the output folder from then on. */
 OX_MUST enum ox_status ox_run_check_folder(struct ox_trainer *trainer);
 /* Removes the trigger files that an earlier process may have left. */

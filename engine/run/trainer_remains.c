@@ -1,9 +1,9 @@
 /* What a start leaves that was cut off before the run had committed anything.
  *
- * A start writes run.json first, with the mark `starting`, and only then makes the stores, loads the weights and commits
- * them; the mark goes when that is done, and steps come after it. So a marked run without checkpoints has lost nothing
- * if it begins anew. A run without drives keeps its state in checkpoints alone: without one it has committed nothing,
- * however many steps it took. */
+ * A start writes run.json first, with the mark `starting`, and only then makes the stores, loads the weights and
+ * commits them; the mark goes when that is done, and steps come after it. So a marked run without checkpoints has lost
+ * nothing if it begins anew. A run without drives keeps its state in checkpoints alone: without one it has committed
+ * nothing, however many steps it took. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/log.h"

@@ -120,7 +120,8 @@ static enum ox_status check_output(const struct ox_trainer *trainer) {
     return OX_OK;
 }
 
-/* Warns of drives without direct I/O: they work through the page cache, slower and outside every budget. */
+/* Warns of drives without direct I/O, which work through the page cache, slower and outside every budget, and of those
+ * that may run out of room within a step. */
 static void announce_drives(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store != NULL && trainer->config.store_generations == 1) {
@@ -129,9 +130,16 @@ static void announce_drives(const struct ox_trainer *trainer) {
     }
     for (uint32_t i = 0; store != NULL && i < trainer->config.nvme_count; i++) {
         struct ox_drive_info info;
-        if (ox_store_drive_info(store, i, &info) == OX_OK && !info.direct) {
+        if (ox_store_drive_info(store, i, &info) != OX_OK) {
+            continue;
+        }
+        if (!info.direct) {
             ox_log(OX_LOG_WARN, "%s: degraded: goes through the page cache, which no budget counts (%s)", info.path,
                    info.note);
+        }
+        if (info.copies_on_write) {
+            ox_log(OX_LOG_WARN, "%s: its file system copies on write, so a step fails if that becomes full, and the "
+                   "run goes back to its last commit; keep room there, or use a drive with ext4 or xfs", info.path);
         }
     }
 }
@@ -412,7 +420,8 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
     }
     memcpy(&note, info.meta, sizeof note);
     if (note.state.branch != identity->branch) {
-        ox_log(identity->starting ? OX_LOG_INFO : OX_LOG_WARN, "the store belongs to a branch that the run has left, and is rewritten");
+        ox_log(identity->starting ? OX_LOG_INFO : OX_LOG_WARN, "the store belongs to a branch that the run has left, "
+               "and is rewritten");
         return OX_OK;
     }
     if (info.step < step_min) {
