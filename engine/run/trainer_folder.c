@@ -186,6 +186,8 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
         identity->has_clock = json_is_integer(json_object_get(json, "clock_s"));
         identity->clock_s = json_integer_value(json_object_get(json, "clock_s"));
         identity->holds_whole = json_is_true(json_object_get(json, "holds_whole_documents"));
+        const char *const arithmetic = json_string_value(json_object_get(json, "arithmetic"));
+        snprintf(identity->arithmetic, sizeof identity->arithmetic, "%s", arithmetic != NULL ? arithmetic : "");
         identity->starting = json_is_true(json_object_get(json, "starting"));
         identity->knows_origin = json_is_boolean(json_object_get(json, "from_scratch"));
         identity->from_scratch = json_is_true(json_object_get(json, "from_scratch"));
@@ -303,6 +305,8 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
                                    "from", identity->from, "nvme", drives, "clock_s",
                                    (json_int_t)identity->clock_s, "holds_whole_documents",
                                    (int)identity->holds_whole, "from_scratch", (int)identity->from_scratch);
+    failed |= json != NULL && identity->arithmetic[0] != '\0' &&
+              json_object_set_new(json, "arithmetic", json_string(identity->arithmetic)) != 0;
     failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||
               hash_of("run.json", json, &hash) != OX_OK ||
               json_object_set_new(json, "checksum", ox_json_hex(&hash, 1)) != 0;

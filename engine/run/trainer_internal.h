@@ -37,6 +37,7 @@ struct ox_run_identity {
     bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
     bool starting;    /* what it begins with is not committed yet: its stores may be half made, and hold nothing */
     bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
+    char arithmetic[160]; /* library of GEMMs, its version and the kernels that it has chosen; "": not known */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 

@@ -10,6 +10,7 @@
 #include "base/hash/hash.h"
 #include "base/log.h"
 
+#include <cblas.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -289,6 +290,24 @@ static void take_identity(struct ox_trainer *trainer) {
     trainer->state.branch = trainer->identity.branch;
 }
 
+/* Records what computes GEMMs on the CPU, where each core's kernels round in their own way, and tells of a change.
+ * Returns whether it differs. Its threads are always 1 (kernels/cpu), so they change nothing. */
+static bool record_arithmetic(struct ox_trainer *trainer) {
+    char *const before = trainer->identity.arithmetic;
+    char now[sizeof trainer->identity.arithmetic];
+    if (trainer->engine_config.device != OX_DEVICE_CPU) {
+        return false;
+    }
+    snprintf(now, sizeof now, "%s, kernels %s, 1 thread", openblas_get_config(), openblas_get_corename());
+    const bool differs = strcmp(before, now) != 0;
+    if (differs && before[0] != '\0' && ox_trainer_leads(trainer)) {
+        ox_log(OX_LOG_WARN, "GEMMs are now of %s, and were of %s: from here on the last digits may differ from "
+               "a run that was never interrupted; OPENBLAS_CORETYPE chooses kernels", now, before);
+    }
+    snprintf(before, sizeof now, "%s", now);
+    return differs;
+}
+
 /* Returns whether the identity had no clock yet. */
 static bool record_clock(struct ox_trainer *trainer) {
     const bool is_new = !trainer->identity.has_clock;
@@ -300,6 +319,7 @@ static bool record_clock(struct ox_trainer *trainer) {
 static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
     record_clock(trainer);
+    record_arithmetic(trainer);
     trainer->identity.holds_whole = trainer->input.holds_whole;
     const enum ox_status status =
         ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
@@ -517,7 +537,8 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
         OX_TRY(status, load_checkpoint(trainer, path));
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
-                                             record_clock(trainer) | trainer->identity.starting);
+                                             record_clock(trainer) | record_arithmetic(trainer) |
+                                             trainer->identity.starting);
     trainer->identity.starting = false;
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);

@@ -74,6 +74,25 @@ static void run_with_pending(int signal_number) {
     sys_wait(&process);
 }
 
+/* Kernels of another core round otherwise: a resume tells of them, once. */
+__attribute__((unused)) static void test_arithmetic(void) {
+    CHECK(setenv("OPENBLAS_CORETYPE", "Sandybridge", 1) == 0);
+    begin("run", "--max-steps 1");
+    run(0, "step 1/1");
+    begin("run", "--max-steps 1 --resume latest");
+    run(0, "resumed at step 1");
+    CHECK(strstr(process.outcome.err, "GEMMs are now") == NULL);
+    CHECK(setenv("OPENBLAS_CORETYPE", "Haswell", 1) == 0);
+    run(0, "resumed at step 1");
+    const char *const line = strstr(process.outcome.err, "warning: GEMMs are now of OpenBLAS ");
+    CHECK(line != NULL && strstr(line, "kernels Haswell, 1 thread, and were of OpenBLAS ") != NULL &&
+          strstr(line, "kernels Sandybridge, 1 thread: ") != NULL);
+    run(0, "resumed at step 1");
+    CHECK(strstr(process.outcome.err, "GEMMs are now") == NULL);
+    CHECK(unsetenv("OPENBLAS_CORETYPE") == 0);
+    files_remove_folder("run");
+}
+
 /* ---- branches ---------------------------------------------------------------------------------------- */
 
 /* Takes six steps, then resumes from the second by name; later resumes stay on that branch, though it is shorter. */
@@ -401,6 +420,9 @@ static void test_masked_step(void) {
 int main(void) {
     model_path = sys_write_model("llama");
     text_path = sys_write_text(8000);
+#ifdef __x86_64__ /* with builds of OpenBLAS for several cores */
+    test_arithmetic();
+#endif
     test_branch(false);
     files_remove_folder("run");
     test_branch(true);
