@@ -164,9 +164,8 @@ static enum ox_status create_store(struct ox_trainer *trainer) {
     if (trainer->config.nvme_count == 0) {
         return OX_OK;
     }
-    const enum ox_status status = ox_engine_store_create(trainer->engine, trainer->state.run_id);
-    trainer->made_store = status == OX_OK;
-    return status;
+    trainer->made_store = !ox_run_has_store(trainer); /* also if that of another process cannot be made */
+    return ox_engine_store_create(trainer->engine, trainer->state.run_id);
 }
 
 static enum ox_status check_room(const struct ox_trainer *trainer) {
@@ -269,6 +268,9 @@ static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, e
     if (trainer->made_run && ox_trainer_leads(trainer)) {
         ox_run_forget_identity(trainer->config.output_dir);
     }
+    for (uint32_t i = 0; i < trainer->config.nvme_count && trainer->team != NULL; i++) {
+        rmdir(trainer->drives.folders[i]); /* "process-I-of-P", if it is empty */
+    }
     if (made_folder && rmdir(trainer->config.output_dir) != 0) {
         ox_log(OX_LOG_WARN, "%s: the new folder stays behind", trainer->config.output_dir);
     }
@@ -356,6 +358,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     bool made = false;
     enum ox_status status = config->overwrite_output_dir ? OX_OK : refuse_existing(trainer);
     OX_TRY(status, claim_folder(trainer, &made));
+    status = ox_trainer_settle(trainer, status, "the claim of the run's folder"); /* before anything is deleted */
     if (status != OX_OK) {
         return status;
     }
