@@ -161,7 +161,7 @@ static enum ox_status each_piece(const struct ox_tok_step *step, const struct pi
         const size_t bytes = from->ends[i] - begin;
         enum ox_status status;
         if (step->kind == OX_TOK_REPLACE) {
-            status = ox_tok_replace(NULL, step, text, bytes, &to->text); /* decoders have literal patterns only */
+            status = ox_tok_replace(NULL, step, text, bytes, SIZE_MAX, &to->text); /* literal patterns only */
         } else if (step->kind == OX_TOK_STRIP) {
             status = strip(step, text, bytes, &to->text);
         } else {

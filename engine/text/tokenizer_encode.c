@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Normalizers of published tokenizers make at most 18 bytes of one. */
+enum { GROWTH_MAX = 64, GROWTH_BYTES = 4096 };
+
 struct span {
     size_t begin, end;
     bool match;
@@ -111,7 +114,7 @@ void ox_ids_free(struct ox_ids *ids) {
 /* ---- normalizer ---------------------------------------------------------------------------------------------- */
 
 enum ox_status ox_tok_replace(struct ox_matcher *matcher, const struct ox_tok_step *step, const char *text,
-                              size_t bytes, struct ox_text *out) {
+                              size_t bytes, size_t bytes_max, struct ox_text *out) {
     struct ox_match_iter walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
     enum ox_status status = OX_OK;
     bool found = true;
@@ -121,12 +124,17 @@ enum ox_status ox_tok_replace(struct ox_matcher *matcher, const struct ox_tok_st
         if (found) {
             OX_TRY(status, ox_text_append(out, step->content, step->content_bytes));
         }
+        if (status == OX_OK && out->bytes > bytes_max) {
+            status = ox_fail(OX_E_CONFIG, "a Replace of the tokenizer's normalizer makes more than %zu bytes of the "
+                             "text, at byte %zu of the %zu that it had then", bytes_max, walk.begin, bytes);
+        }
     }
     return status;
 }
 
 enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_scratch *work, const char *text,
                                 size_t bytes, const char **out, size_t *out_bytes) {
+    const size_t bytes_max = GROWTH_BYTES + GROWTH_MAX * bytes;
     for (uint32_t i = 0; i < steps->count; i++) {
         const struct ox_tok_step *const step = &steps->step[i];
         struct ox_text *const target = i % 2 == 0 ? &work->a : &work->b;
@@ -141,7 +149,7 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
             OX_TRY(status, ox_text_append(target, text, bytes));
         } else {
             OX_ASSERT(step->kind == OX_TOK_REPLACE);
-            status = ox_tok_replace(work->matcher, step, text, bytes, target);
+            status = ox_tok_replace(work->matcher, step, text, bytes, bytes_max, target);
         }
         if (status != OX_OK) {
             return status;

@@ -103,6 +103,7 @@ struct ox_match_iter {
     size_t bytes;
     size_t from, last_end;
     bool matched_before;
+    uint64_t searches, begin_ns, looked_ns; /* how often a match was looked for, and processor time */
     int exact;         /* whether the text needs the exact expression: 1 yes, -1 no, 0 not looked at */
     size_t begin, end; /* the match found last */
 };
@@ -250,10 +251,10 @@ struct ox_tok_post {
     struct ox_ids before, after;
     bool is_template;
 };
-/* Appends `text` with every match of the step's pattern replaced by its content. `matcher` may be NULL for a literal
- * pattern. */
+/* Appends `text` with every match of the step's pattern replaced by its content; more than `bytes_max` are an error.
+ * `matcher` may be NULL for a literal pattern. */
 OX_MUST enum ox_status ox_tok_replace(struct ox_matcher *matcher, const struct ox_tok_step *step, const char *text,
-                                      size_t bytes, struct ox_text *out);
+                                      size_t bytes, size_t bytes_max, struct ox_text *out);
 OX_MUST enum ox_status ox_tok_normalizer_open(const char *where, const json_t *json, struct ox_tok_steps *out);
 OX_MUST enum ox_status ox_tok_pre_open(const char *where, const json_t *json, struct ox_tok_steps *out,
                                        bool *byte_level);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct ox_regex {
     pcre2_code *fast, *exact;
@@ -29,6 +30,17 @@ struct ox_matcher {
 /* Unicode White_Space; PCRE2's own \s also includes U+180E. */
 static const char space_items[] = "\\t-\\r\\x{85}\\p{Z}";
 
+/* The longest expression, and the longest that spelled-out classes make of it; published ones have some hundred
+ * bytes. */
+enum { PATTERN_BYTES_MAX = 16 << 10, TRANSLATED_BYTES_MAX = 4 << 20 };
+
+/* What matching may take, far beyond what published expressions do: steps of backtracking in one match, and processor
+ * time of all matches in a text with what happens between them. The library does not count steps of simple loops. */
+enum { MATCH_STEPS = 10000000, MATCH_STEPS_PER_BYTE = 8, WALK_SECONDS = 2, WALK_NS_PER_BYTE = 10000 };
+/* The clock is looked at after so many matches, and after so many starts of a search that may take this many steps. */
+enum { MATCHES_PER_LOOK = 1024, STARTS_MIN = 16, STARTS_MAX = 1 << 20, SEARCH_STEPS = 1 << 28,
+       QUICK_NS = 1000000 };
+
 struct translation {
     const char *where, *pattern;
     enum ox_unicode_version unicode;
@@ -38,10 +50,22 @@ struct translation {
     struct ox_text out;
 };
 
+enum { EXCERPT_BYTES = 64 };
+
+/* The begin of a pattern, for a message. */
+static const char *excerpt(const char *pattern, char text[EXCERPT_BYTES]) {
+    const size_t bytes = strlen(pattern), most = EXCERPT_BYTES - 4;
+    const size_t shown = bytes <= most ? bytes : ox_utf8_valid(pattern, most);
+    snprintf(text, EXCERPT_BYTES, "%.*s%s", (int)shown, pattern, shown < bytes ? "..." : "");
+    return text;
+}
+
 static enum ox_status refuse(const struct translation *t, const char *what, size_t length) {
-    const size_t left = strlen(t->pattern + t->at);
-    return ox_fail(OX_E_CONFIG, "%s: %s (\"%.*s\") is not supported in the expression \"%.200s\"", t->where, what,
-                   (int)(length < left ? length : left), t->pattern + t->at, t->pattern);
+    const char *const at = t->pattern + t->at;
+    const size_t left = strlen(at), shown = length < left ? length : left;
+    char begin[EXCERPT_BYTES];
+    return ox_fail(OX_E_CONFIG, "%s: %s (\"%.*s\") is not supported at byte %zu of the expression \"%s\"", t->where,
+                   what, (int)(shown < EXCERPT_BYTES ? shown : EXCERPT_BYTES), at, t->at, excerpt(t->pattern, begin));
 }
 
 static enum ox_status put(struct translation *t, const char *text) {
@@ -234,22 +258,28 @@ static enum ox_status compile(const struct translation *t, pcre2_code **out) {
     }
     int error = 0;
     PCRE2_SIZE offset = 0;
-    *out = pcre2_compile((PCRE2_SPTR)(t->out.data != NULL ? t->out.data : ""), t->out.bytes, PCRE2_UTF | PCRE2_UCP,
-                         &error, &offset, context);
+    *out = pcre2_compile((PCRE2_SPTR)(t->out.data != NULL ? t->out.data : ""), t->out.bytes,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &error, &offset, context);
     pcre2_compile_context_free(context);
     if (*out == NULL) {
         PCRE2_UCHAR text[160] = "";
+        char begin[EXCERPT_BYTES];
         pcre2_get_error_message(error, text, sizeof text);
-        return ox_fail(OX_E_CONFIG, "%s: the expression \"%.200s\" is not supported: %s", t->where, t->pattern,
-                       (const char *)text);
+        return ox_fail(OX_E_CONFIG, "%s: the expression \"%s\" is not supported: %s", t->where,
+                       excerpt(t->pattern, begin), (const char *)text);
     }
     return OX_OK;
 }
 
 static enum ox_status translate(struct translation t, pcre2_code **out) {
+    char begin[EXCERPT_BYTES];
+    const size_t bytes = strlen(t.pattern);
     enum ox_status status = OX_OK;
     while (status == OX_OK && t.pattern[t.at] != '\0') {
-        status = translate_step(&t);
+        status = bytes <= PATTERN_BYTES_MAX && t.out.bytes <= TRANSLATED_BYTES_MAX
+                     ? translate_step(&t)
+                     : ox_fail(OX_E_CONFIG, "%s: the expression \"%s\" is too long: %zu bytes", t.where,
+                               excerpt(t.pattern, begin), bytes);
     }
     OX_TRY(status, compile(&t, out));
     ox_text_free(&t.out);
@@ -263,6 +293,13 @@ static void close_regex(struct ox_regex **regex) {
         free(*regex);
         *regex = NULL;
     }
+}
+
+static uint64_t thread_ns(void) {
+    struct timespec now;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0
+               ? (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec
+               : 0;
 }
 
 static enum ox_status open_regex(const char *where, const char *pattern, enum ox_unicode_version version,
@@ -286,35 +323,78 @@ static enum ox_status open_regex(const char *where, const char *pattern, enum ox
     return OX_OK;
 }
 
-/* Finds the next match at or after walk->from. */
-static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found) {
+/* Processor time that all matches in a text may take. */
+static uint64_t walk_ns(const struct ox_match_iter *walk) {
+    return WALK_SECONDS * UINT64_C(1000000000) + walk->bytes * (uint64_t)WALK_NS_PER_BYTE;
+}
+
+static enum ox_status check_time(struct ox_match_iter *walk, size_t at) {
+    const uint64_t now = thread_ns();
+    walk->begin_ns = walk->begin_ns == 0 ? now : walk->begin_ns;
+    return now - walk->begin_ns <= walk_ns(walk)
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "the tokenizer's expression takes too long for a text of %zu bytes: more than "
+                         "%.0f s up to byte %zu", walk->bytes, (double)walk_ns(walk) * 1e-9, at);
+}
+
+/* Looks for a match that begins in [from, last]. */
+static int search(struct ox_matcher *matcher, const struct ox_match_iter *walk, size_t from, size_t last) {
     const struct ox_regex *const regex = walk->pattern->regex;
-    const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
-    if (walk->exact == 0) {
-        walk->exact = ox_unicode_differs(&regex->differences, walk->text, walk->bytes) ? 1 : -1;
-    }
     const pcre2_code *const code = walk->exact > 0 ? regex->exact : regex->fast;
+    const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    const uint64_t steps = MATCH_STEPS + (uint64_t)walk->bytes * MATCH_STEPS_PER_BYTE;
+    pcre2_set_match_limit(matcher->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
+    pcre2_set_offset_limit(matcher->context, last);
     if (regex->jit) {
-        rc = pcre2_jit_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
+        rc = pcre2_jit_match(code, text, walk->bytes, from, PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
     }
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-        rc = pcre2_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data,
+        rc = pcre2_match(code, text, walk->bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data,
                          matcher->context);
     }
-    *found = rc >= 0;
-    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-        PCRE2_UCHAR reason[160] = "";
-        pcre2_get_error_message(rc, reason, sizeof reason);
-        return ox_fail(OX_E_CONFIG, "the tokenizer's expression fails at byte %zu of a text of %zu bytes: %s",
-                       walk->from, walk->bytes, (const char *)reason);
+    return rc;
+}
+
+static enum ox_status fail_match(const struct ox_match_iter *walk, size_t from, int rc) {
+    PCRE2_UCHAR reason[160] = "";
+    pcre2_get_error_message(rc, reason, sizeof reason);
+    return ox_fail(rc == PCRE2_ERROR_NOMEMORY ? OX_E_NOMEM : OX_E_CONFIG,
+                   "the tokenizer's expression fails at byte %zu of a text of %zu bytes: %s", from, walk->bytes,
+                   (const char *)reason);
+}
+
+/* Finds the next match at or after walk->from, in searches that end soon enough to look at the clock. */
+static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found) {
+    if (walk->exact == 0) {
+        walk->exact = ox_unicode_differs(&walk->pattern->regex->differences, walk->text, walk->bytes) ? 1 : -1;
     }
-    if (*found) {
+    enum ox_status status = ++walk->searches % MATCHES_PER_LOOK == 0 ? check_time(walk, walk->from) : OX_OK;
+    const size_t share = SEARCH_STEPS / (walk->bytes + 1);
+    size_t starts = share < STARTS_MIN ? STARTS_MIN : share;
+    for (size_t from = walk->from; status == OX_OK;) {
+        const size_t last = walk->bytes - from > starts ? from + starts : walk->bytes;
+        const int rc = search(matcher, walk, from, last);
+        *found = rc >= 0;
+        if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
+            return fail_match(walk, from, rc);
+        }
+        if (*found || last == walk->bytes) {
+            break;
+        }
+        const uint64_t before_ns = walk->looked_ns;
+        status = check_time(walk, from);
+        walk->looked_ns = thread_ns();
+        starts = walk->looked_ns - before_ns < QUICK_NS && starts < STARTS_MAX ? 2 * starts : starts;
+        for (from = last + 1; from < walk->bytes && ((unsigned char)walk->text[from] & 0xc0) == 0x80; from++) {
+        }
+    }
+    if (status == OX_OK && *found) {
         const PCRE2_SIZE *const pair = pcre2_get_ovector_pointer(matcher->data);
         walk->begin = pair[0];
         walk->end = pair[1];
     }
-    return OX_OK;
+    return status;
 }
 
 static void find_literal(struct ox_match_iter *walk, bool *found) {
@@ -365,7 +445,6 @@ enum ox_status ox_matcher_open(struct ox_matcher **out) {
         ox_matcher_close(&broken);
         return ox_fail(OX_E_NOMEM, "no memory to match expressions");
     }
-    pcre2_set_match_limit(matcher->context, UINT32_MAX);
     pcre2_set_depth_limit(matcher->context, UINT32_MAX);
     pcre2_set_heap_limit(matcher->context, HEAP_MAX_KIB);
     if (matcher->stack != NULL) {

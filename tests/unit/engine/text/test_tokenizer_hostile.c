@@ -1,0 +1,116 @@
+/* Tokenizers that are made to take memory or time without end: refused in a short text, at load or at the text. */
+#include "base/clock.h"
+#include "base/file.h"
+#include "engine/text/tokenizer.h"
+#include "tests/kit/files.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_BYTES = 250000, ERROR_BYTES_MAX = 400, SECONDS_MAX = 40, LONG_BYTES = 100000 };
+
+static const char *write_tokenizer(const char *normalizer, const char *pre) {
+    static const char form[] = "{\"normalizer\": %s, \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [%s"
+                               "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]},"
+                               "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}";
+    const char *const path = test_path("tokenizer.json");
+    FILE *const file = fopen(path, "w");
+    CHECK(file != NULL && fprintf(file, form, normalizer, pre) > 0 && fclose(file) == 0);
+    return path;
+}
+
+static void check_error(const char *words) {
+    const char *const text = ox_error_text();
+    if (strstr(text, words) == NULL || strlen(text) > ERROR_BYTES_MAX) {
+        printf("expected '%s' in a short text:\n%s\n", words, text);
+        test_failure_count++;
+    }
+}
+
+/* Encodes many times the same letter; returns the number of ids, or 0 after a refusal with these words. */
+static size_t encode(const char *normalizer, const char *pre, const char *words) {
+    struct ox_tokenizer *tokenizer = NULL;
+    struct ox_encoder *encoder = NULL;
+    struct ox_ids ids = {0};
+    char *const text = malloc(TEXT_BYTES);
+    const uint64_t begin_ns = ox_clock_ns();
+    memset(text, 'a', TEXT_BYTES);
+    REQUIRE_OK(ox_tokenizer_open(write_tokenizer(normalizer, pre), &tokenizer));
+    REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
+    const enum ox_status status = ox_encode(encoder, text, TEXT_BYTES, true, false, &ids);
+    const size_t count = ids.count;
+    CHECK(status == (words == NULL ? OX_OK : OX_E_CONFIG));
+    if (words != NULL) {
+        check_error(words);
+        CHECK(count == 0);
+    }
+    CHECK((ox_clock_ns() - begin_ns) / UINT64_C(1000000000) < SECONDS_MAX);
+    ox_ids_free(&ids);
+    ox_encoder_close(&encoder);
+    ox_tokenizer_close(&tokenizer);
+    free(text);
+    return count;
+}
+
+static const char *split_by(const char *regex) {
+    static char text[512];
+    snprintf(text, sizeof text, "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"%s\"}, \"behavior\": \"Isolated\", "
+             "\"invert\": false},", regex);
+    return text;
+}
+
+#define REPLACE(from, to) "{\"type\": \"Replace\", \"pattern\": {\"String\": \"" from "\"}, \"content\": \"" to "\"}"
+#define SEQUENCE(list) "{\"type\": \"Sequence\", \"normalizers\": [" list "]}"
+
+static void test_growth(void) {
+    static const char ten[] = SEQUENCE(REPLACE("a", "aaaaaaaaaa"));
+    static const char chain[] = SEQUENCE(REPLACE("a", "aaaaaaaaaa") "," REPLACE("a", "aaaaaaaaaa") ","
+                                         REPLACE("a", "aaaaaaaaaa") "," REPLACE("a", "aaaaaaaaaa"));
+    CHECK(encode(ten, "", NULL) == 10 * (size_t)TEXT_BYTES);
+    (void)encode(chain, "", "a Replace of the tokenizer's normalizer makes more than 16004096 bytes of the text, at ");
+}
+
+static void test_backtracking(void) {
+    static const char *const patterns[] = {"(a+)+[bc]", "(?:a*)*[bc]", "(?:a{1,1000}){1,1000}[bc]"};
+    for (unsigned i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        (void)encode("null", split_by(patterns[i]), "the tokenizer's expression fails at byte 0 of a text of 250000 ");
+    }
+    CHECK(encode("null", split_by("a+|b"), NULL) == TEXT_BYTES);
+    CHECK(encode("null", split_by("b"), NULL) == TEXT_BYTES); /* no match at all */
+}
+
+/* Each match looks through the rest of the text, and succeeds, or fails. */
+static void test_squares(void) {
+    static const char words[] = "the tokenizer's expression takes too long for a text of 250000 bytes: more than 4 s ";
+    (void)encode("null", split_by("a(?=[^b]*[bc])|a"), words);
+    (void)encode("null", split_by("a(?=[^b]*[bc])"), words);
+}
+
+static void test_long_patterns(void) {
+    struct ox_tokenizer *tokenizer = NULL;
+    char *const regex = malloc(LONG_BYTES + 1), *const pre = malloc(LONG_BYTES + 256);
+    memset(regex, 'a', LONG_BYTES);
+    regex[LONG_BYTES] = '\0';
+    snprintf(pre, LONG_BYTES + 256, "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"%s\"}, "
+             "\"behavior\": \"Isolated\", \"invert\": false},", regex);
+    CHECK(ox_tokenizer_open(write_tokenizer("null", pre), &tokenizer) == OX_E_CONFIG);
+    check_error("aaa...\" is too long: 100000 bytes");
+    regex[1000] = '\0';
+    memcpy(regex, "(?<name>", 8);
+    CHECK(ox_tokenizer_open(write_tokenizer("null", split_by(regex + 700)), &tokenizer) == OX_OK);
+    ox_tokenizer_close(&tokenizer);
+    regex[300] = '\0';
+    CHECK(ox_tokenizer_open(write_tokenizer("null", split_by(regex)), &tokenizer) == OX_E_CONFIG);
+    check_error("\") is not supported at byte 0 of the expression \"(?<name>aaaa");
+    free(regex);
+    free(pre);
+}
+
+int main(void) {
+    test_growth();
+    test_backtracking();
+    test_squares();
+    test_long_patterns();
+    return test_end();
+}
