@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -83,10 +84,25 @@ json_t *ox_json_text(const char *text) {
     return value;
 }
 
+/* Parses, unless there is no memory for the text alone. What was parsed beyond a limit is given back. */
+static json_t *parse_within(const char *text, size_t bytes, size_t flags, json_error_t *error) {
+    void *const room = malloc(2 * bytes + 1);
+    free(room);
+    bool exceeded = ox_memory_cap_exceeded(); /* what was built before is not this text's */
+    json_t *const value = room != NULL ? json_loadb(text, bytes, flags | JSON_REJECT_DUPLICATES, error) : NULL;
+    exceeded = ox_memory_cap_exceeded();
+    if (exceeded || room == NULL) {
+        json_decref(value);
+        *error = (json_error_t){.line = -1}; /* as the library leaves it */
+        return NULL;
+    }
+    return value;
+}
+
 static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t *error) {
-    json_t *const value = json_loadb(text, bytes, flags | JSON_REJECT_DUPLICATES, error);
+    json_t *const value = parse_within(text, bytes, flags, error);
     return value == NULL && json_error_code(error) == json_error_numeric_overflow
-               ? json_loadb(text, bytes, flags | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, error)
+               ? parse_within(text, bytes, flags | JSON_DECODE_INT_AS_REAL, error)
                : value;
 }
 

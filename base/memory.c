@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -142,8 +143,9 @@ enum { TIGHT_GIB = 4, BIG_BLOCK_BYTES = 1 << 20 };
 
 static struct {
     bool on;
-    struct rlimit before;
+    struct rlimit before, lower;
 } cap;
+static _Thread_local bool exceeded; /* this thread had the limit lifted */
 
 void ox_memory_cap_begin(uint64_t bytes, uint32_t threads) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -163,8 +165,8 @@ void ox_memory_cap_begin(uint64_t bytes, uint32_t threads) {
     const uint64_t stack_bytes = stack.rlim_cur == RLIM_INFINITY ? default_stack_bytes : stack.rlim_cur;
     const uint64_t limit = held_kib * OX_KIB + left + threads * (stack_bytes + OX_KIB * 64);
     if (limit < cap.before.rlim_cur) {
-        const struct rlimit lower = {.rlim_cur = limit, .rlim_max = cap.before.rlim_max};
-        cap.on = setrlimit(RLIMIT_DATA, &lower) == 0;
+        cap.lower = (struct rlimit){.rlim_cur = limit, .rlim_max = cap.before.rlim_max};
+        cap.on = setrlimit(RLIMIT_DATA, &cap.lower) == 0;
     }
 #ifdef __GLIBC__
     if (cap.on && left < TIGHT_GIB * OX_GIB) {
@@ -181,6 +183,28 @@ void ox_memory_cap_end(void) {
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif
+}
+
+void *ox_memory_cap_malloc(size_t bytes) {
+    const bool may_be_text = (bytes & (bytes - 1)) == 0; /* jansson doubles the room for text */
+    if (exceeded && !may_be_text) {
+        return NULL;
+    }
+    void *const data = malloc(bytes);
+    if (data != NULL || !cap.on || !may_be_text || setrlimit(RLIMIT_DATA, &cap.before) != 0) {
+        return data;
+    }
+    exceeded = true;
+    return malloc(bytes);
+}
+
+bool ox_memory_cap_exceeded(void) {
+    const bool was = exceeded;
+    if (was && cap.on) {
+        cap.on = setrlimit(RLIMIT_DATA, &cap.lower) == 0;
+    }
+    exceeded = false;
+    return was;
 }
 
 void ox_memory_read(const char *root, struct ox_memory *out) {

@@ -3,6 +3,8 @@
 #ifndef OX_BASE_MEMORY_H
 #define OX_BASE_MEMORY_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -36,6 +38,11 @@ void ox_memory_read(const char *root, struct ox_memory *out);
 void ox_memory_cap_begin(uint64_t bytes, uint32_t threads);
 /* Lifts the limit, and gives what is free in the heap back to the system. */
 void ox_memory_cap_end(void);
+/* malloc for jansson, which corrupts memory where the text that it gathers cannot grow: the limit is lifted instead,
+ * and what it builds of the text fails from then on, until this thread calls the second, which sets the limit again and
+ * returns whether it was lifted. */
+void *ox_memory_cap_malloc(size_t bytes);
+bool ox_memory_cap_exceeded(void);
 
 #ifdef __cplusplus
 }

@@ -308,7 +308,7 @@ static void work_on_turn(void *context, uint32_t idx, uint32_t count) {
             fill_batch(run, 1 - run->turn);
         }
     }
-    for (;;) {
+    while (run->workers[idx].encoder != NULL) {
         const uint32_t at = atomic_fetch_add(&run->next_job, 1);
         /* After a failure only earlier jobs are still encoded: if one of them fails too, its error is reported. */
         if (at >= run->job_count[run->turn] || at > atomic_load(&run->failed_job)) {
@@ -367,10 +367,17 @@ static enum ox_status open_worker(const struct ox_corpus_rules *rules, struct wo
     return status;
 }
 
+/* Opens the first worker, and of the others as many as there is memory for: a thread without one encodes nothing. */
 static enum ox_status open_workers(struct run *run, uint32_t count) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; status == OX_OK && i < count; i++) {
-        status = open_worker(&run->work->rules, &run->workers[i]);
+        struct worker *const worker = &run->workers[i];
+        status = open_worker(&run->work->rules, worker);
+        if (status == OX_E_NOMEM && i > 0) {
+            ox_encoder_close(&worker->encoder);
+            ox_chat_close(&worker->renderer);
+            return OX_OK;
+        }
     }
     return status;
 }

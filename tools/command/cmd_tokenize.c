@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "engine/data/foreign_files.h"
 #include "engine/run/host_memory.h"
 #include "engine/text/chat.h"
@@ -37,19 +38,21 @@ static void print_ids(const struct ox_ids *ids) {
 }
 
 /* The library says nothing where it finds no memory. */
-static enum ox_status fail_json(const char *path, size_t number, const json_error_t *error) {
-    return error->text[0] == '\0' ? ox_fail(OX_E_NOMEM, "%s:%zu: no memory for this line; divide it", path, number)
-                                  : ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", path, number, error->text);
+static enum ox_status fail_json(const char *path, size_t number, bool exceeded, const json_error_t *error) {
+    return exceeded || error->text[0] == '\0'
+               ? ox_fail(OX_E_NOMEM, "%s:%zu: no memory for this line; divide it", path, number)
+               : ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", path, number, error->text);
 }
 
 static enum ox_status tokenize_line(void *context, size_t number, const char *line, size_t bytes) {
     struct tokenizing *const t = context;
     json_error_t error;
     json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    const bool exceeded = ox_memory_cap_exceeded();
     const json_t *const text = json_object_get(row, "text");
     enum ox_status status = OX_OK;
-    if (row == NULL) {
-        status = fail_json(t->path, number, &error);
+    if (row == NULL || exceeded) {
+        status = fail_json(t->path, number, exceeded, &error);
     } else if (!json_is_string(text)) {
         status = ox_fail(OX_E_CONFIG, "%s:%zu: the line has no string \"text\"; give {\"text\": \"...\"}", t->path,
                          number);
@@ -206,8 +209,10 @@ static enum ox_status render_line(void *context, size_t number, const char *line
     char where[OX_PATH_BYTES + 32];
     json_error_t error;
     json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (row == NULL) {
-        return fail_json(rendering->path, number, &error);
+    const bool exceeded = ox_memory_cap_exceeded();
+    if (row == NULL || exceeded) {
+        json_decref(row);
+        return fail_json(rendering->path, number, exceeded, &error);
     }
     snprintf(where, sizeof where, "%s:%zu", rendering->path, number);
     enum ox_status status = render_row(rendering, where, row, &output);

@@ -1,7 +1,11 @@
 /* What limits of the process (ulimit) mean for the program: an ordinary error, which names the limit. */
 #include "tools/command/cmd.h"
 
+#include "base/memory.h"
+
+#include <jansson.h>
 #include <signal.h>
+#include <stdlib.h>
 
 /* OpenBLAS starts its threads before main and asks this function of its own how many; the program's comes before it.
  * GEMMs are divided over the program's own threads, so more would only take memory; and where there is none (ulimit -v)
@@ -12,5 +16,6 @@ int openblas_num_threads_env(void) {
 }
 
 void ox_cmd_mind_limits(void) {
+    json_set_alloc_funcs(ox_memory_cap_malloc, free);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond `ulimit -f` then shows as a write error */
 }
