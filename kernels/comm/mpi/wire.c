@@ -115,7 +115,7 @@ static void start(void) {
     MPI_Initialized(&begun);
     const int result = begun != 0 ? MPI_Query_thread(&given)
                                   : MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &given);
-    if (result != MPI_SUCCESS || given < MPI_THREAD_SERIALIZED) {
+    if (result != MPI_SUCCESS || given < MPI_THREAD_MULTIPLE) {
         refuse("MPI: the library cannot be called from several threads; install one with MPI_THREAD_MULTIPLE, as Open "
                "MPI of the distribution is");
         return;
