@@ -111,7 +111,7 @@ plant_include() { # file, header, what is said
     plant layers "$1" "\\n#include \"$2\"\\n" "$1:2: $3"
 }
 plant_include base/bad.c nvme/io.h 'base may not include nvme'
-plant_include base/hash/bad.c base/file.h 'base/hash may not include base'
+plant_include base/hash/bad.c base/prng/prng.h 'base/hash may not include base/prng'
 plant_include base/prng/bad.c base/file.h 'base/prng may not include base/file.h'
 plant_include nvme/bad.c kernels/device.h 'nvme may not include kernels'
 plant_include cpu_optim/bad.c engine/model/model.h 'cpu_optim may not include engine/model'
