@@ -407,7 +407,7 @@ static void check_status(void) {
     const enum ox_status expected = fault.way == DRIVE ? OX_E_IO : OX_E_COMM;
     for (uint32_t p = 0; p < PROCESSES; p++) {
         const enum ox_status status = m[p].window != OX_OK ? m[p].window : m[p].after;
-        /* Who heard all of a call that failed elsewhere may be in the next one when the failed process leaves. */
+        /* A process to which a call was complete may be in the next one when the process leaves for which it failed. */
         const bool left = p != fault.process && fault.way == AFTER && fault.slot == 0 &&
                           strstr(m[p].text, " ended before it") != NULL;
         if (status != expected || (strstr(m[p].text, "injected") == NULL && !left)) {

@@ -37,10 +37,6 @@ static const char *source(const char *name) {
     return plain_pathf("%s/" FORMATS "/%s", root, name);
 }
 
-static bool said(const char *words) {
-    return strstr(process.outcome.err, words) != NULL;
-}
-
 static void complain(const struct sample *sample, const char *what) {
     printf("%s: %s: exit status %d\n", sample->name, what, process.outcome.exit_status);
     for (int i = 0; i < args.count; i++) {
@@ -145,7 +141,7 @@ static void test_train(const struct sample *sample, const char *output, const ch
     lay_out(sample);
     train(output, origin, drive);
     if (sample->state >= STATE_OLDEST) {
-        if (process.outcome.exit_status != 0 || !said("resumed at step 3 of 5")) {
+        if (process.outcome.exit_status != 0 || !sys_said(&process, "resumed at step 3 of 5")) {
             complain(sample, "cannot go on");
             return;
         }
@@ -153,7 +149,7 @@ static void test_train(const struct sample *sample, const char *output, const ch
         return;
     }
     snprintf(words, sizeof words, "version %u", sample->state);
-    if (process.outcome.exit_status == 0 || !said(words)) {
+    if (process.outcome.exit_status == 0 || !sys_said(&process, words)) {
         complain(sample, "is not refused by its version");
     }
     test_store(sample);
@@ -181,7 +177,7 @@ static void test_checkpoint(const struct sample *sample) {
 
 static void test_trace(const struct sample *sample) {
     run("trace report", test_path("run"));
-    if (sample->trace != TRACE_ONLY ? process.outcome.exit_status == 0 || !said("is a trace of version 1")
+    if (sample->trace != TRACE_ONLY ? process.outcome.exit_status == 0 || !sys_said(&process, "is a trace of version 1")
                                     : process.outcome.exit_status != 0) {
         complain(sample, "its trace");
     }
@@ -198,7 +194,7 @@ static void test_cache(void) {
     sys_args_word(&args, "--data=%s", test_path("old.tokens"));
     sys_args_add(&args, "--max-seq-length 8 --eval-fraction 0");
     sys_run(&args, &process);
-    CHECK(process.outcome.exit_status == 0 && said("1 document in 25 sequences of 8 tokens"));
+    CHECK(process.outcome.exit_status == 0 && sys_said(&process, "1 document in 25 sequences of 8 tokens"));
 }
 
 /* Profiles of version 1 are refused; one of version 2 is what the plan is for. */
@@ -210,7 +206,7 @@ static void test_profiles(void) {
         sys_args_word(&args, "--profile=%s", source(plain_pathf("profile-%d.json", version)));
         sys_args_add(&args, "--data-format bytes --max-seq-length 8 --eval-fraction 0");
         sys_run(&args, &process);
-        const bool is_refused = process.outcome.exit_status == 2 && said("is a profile of format 1");
+        const bool is_refused = process.outcome.exit_status == 2 && sys_said(&process, "is a profile of format 1");
         CHECK(version == 1 ? is_refused : process.outcome.exit_status == 0);
         if (test_failure_count > 0) {
             printf("%s\n", process.outcome.err);

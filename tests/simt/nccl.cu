@@ -54,7 +54,7 @@ static std::mutex cliques_lock;
 static std::map<std::string, std::shared_ptr<clique>> cliques;
 static uint64_t id_count;
 
-/* Of the calling thread: the group that is open. */
+/* The group that the calling thread has open. */
 static thread_local int depth;
 static thread_local std::vector<part> group_parts;
 static thread_local ncclComm *group_comm;

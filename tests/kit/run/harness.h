@@ -69,7 +69,8 @@ void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi);
 /* Closes the engine and opens another on the same store; `place` cuts and counts drives as the one before. */
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness);
-/* The same up to the store, which is still closed, and then what ox_engine_store_open says. */
+/* The first closes the engine and opens another whose store is still closed; the second opens that store, and returns
+ * what ox_engine_store_open says. */
 void harness_open_again(const struct harness_run *run, const struct harness_place *place, struct harness *harness);
 enum ox_status harness_store_open(struct harness *harness);
 

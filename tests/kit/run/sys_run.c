@@ -280,6 +280,16 @@ void sys_run_well(const struct sys_args *args, struct sys_process *process) {
     }
 }
 
+bool sys_said(const struct sys_process *process, const char *words) {
+    return strstr(process->outcome.err, words) != NULL;
+}
+
+void sys_complain(const struct sys_process *process, const char *what) {
+    printf("%s: exit status %d, signal %d\n%s\n", what, process->outcome.exit_status, process->outcome.signal_number,
+           process->outcome.err);
+    test_failure_count++;
+}
+
 /* ---- what a run says ------------------------------------------------------------------------------ */
 
 char *sys_curve(const char *folder, const char *type) {

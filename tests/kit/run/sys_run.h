@@ -72,6 +72,10 @@ void sys_wait(struct sys_process *process);
 void sys_run(const struct sys_args *args, struct sys_process *process);
 /* Starts and waits; a status other than 0 ends the test and prints what the program said. */
 void sys_run_well(const struct sys_args *args, struct sys_process *process);
+/* Whether an ended program has said these words on stderr. */
+bool sys_said(const struct sys_process *process, const char *words);
+/* Notes a failure, and prints how the program ended and what it said. */
+void sys_complain(const struct sys_process *process, const char *what);
 
 /* ---- what a run says ------------------------------------------------------------------------------ */
 
@@ -87,7 +91,8 @@ long sys_number_after(const char *text, const char *words, long otherwise);
 /* True when both curves and the two files of both checkpoints are the same bytes; otherwise says what is not. */
 bool sys_same_checkpoint(const char *a, const char *b);
 bool sys_same_text(const char *what, const char *a, const char *b);
-/* The same of two runs in the test's folder: curves of steps and evaluations, and the checkpoints at this step. */
+/* True when two runs in the test's folder have the same curves of steps and evaluations, and the same checkpoint of
+ * this step; otherwise says what is not. */
 bool sys_same_runs(const char *a, const char *b, unsigned steps);
 
 #endif

@@ -38,7 +38,7 @@ static const char *fresh_copy(const char *file) {
     return test_pathf("model/%s", file);
 }
 
-/* The same as another program would leave it: without a list of its files, so that their own checks speak. */
+/* Makes such a copy as another program would leave it: without a list of its files, so that their own checks speak. */
 static const char *fresh_model(const char *file) {
     CHECK(unlink(fresh_copy("trainer_state.json")) == 0);
     return test_pathf("model/%s", file);

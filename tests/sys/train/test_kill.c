@@ -44,19 +44,9 @@ static void remove_run(const char *name) {
     files_remove_folder(test_pathf("%s-drive", name));
 }
 
-static bool said(const char *words) {
-    return strstr(process.outcome.err, words) != NULL;
-}
-
-static void complain(const char *what) {
-    printf("%s: exit status %d, signal %d\n%s\n", what, process.outcome.exit_status, process.outcome.signal_number,
-           process.outcome.err);
-    test_failure_count++;
-}
-
 static void compare(const char *expected, const char *name, unsigned steps) {
     if (!sys_same_runs(expected, name, steps)) {
-        complain(name);
+        sys_complain(&process, name);
     }
 }
 
@@ -119,13 +109,14 @@ static const struct {
 /* Reads the output of a process. The test looks for two failures: a resume further behind the reported steps than
  * allowed, or ahead of the one step that may have been committed unreported. */
 static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx) {
-    const long resumed = said("starting from ") ? 0 : sys_number_after(process.outcome.err, "resumed at step ", -1);
+    const bool began = sys_said(&process, "starting from ");
+    const long resumed = began ? 0 : sys_number_after(process.outcome.err, "resumed at step ", -1);
     if (resuming && resumed >= 0) {
         counts.resumes++;
         const long least = max_long(known->kept_step, known->told_step - known->lost_max);
         if (resumed < least || resumed > known->told_step + 1) {
             printf("told of step %ld, ", known->told_step);
-            complain("resumed elsewhere");
+            sys_complain(&process, "resumed elsewhere");
         }
         counts.lost += resumed < known->told_step;
         known->kept_step = known->told_step = resumed;
@@ -136,8 +127,8 @@ static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx
     counts.commits += told > begun ? (unsigned)(told - begun) : 0;
     known->told_step = max_long(known->told_step, told);
     known->started = known->started || resumed >= 0;
-    if (said("warning")) {
-        complain("a warning");
+    if (sys_said(&process, "warning")) {
+        sys_complain(&process, "a warning");
     }
 }
 
@@ -160,9 +151,9 @@ static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx,
     take_words(known, *resuming, kill_idx);
     if (process.outcome.signal_number == SIGKILL) {
         counts.kills++;
-        counts.before_start += !said("resumed at step ") && !said("starting from ");
+        counts.before_start += !sys_said(&process, "resumed at step ") && !sys_said(&process, "starting from ");
         const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
-        counts.while_saving += told > 0 && told % SAVE_STEPS == 0 && !said("saved ");
+        counts.while_saving += told > 0 && told % SAVE_STEPS == 0 && !sys_said(&process, "saved ");
         *resuming = true;
         return true;
     }
@@ -170,8 +161,8 @@ static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx,
         return false;
     }
     /* The process was killed before it made the folder: only then is a resume refused. */
-    if (!*resuming || known->started || !said("holds no run") || files_exist("killed")) {
-        complain("cannot go on");
+    if (!*resuming || known->started || !sys_said(&process, "holds no run") || files_exist("killed")) {
+        sys_complain(&process, "cannot go on");
         exit(1);
     }
     counts.starts_over++;
@@ -240,12 +231,12 @@ static void test_signal(int signal_number, int exit_status, const char *words) {
     const long step = sys_number_after(process.outcome.err, "/checkpoint-", -1);
     if (process.outcome.exit_status != exit_status || step < 3 || step >= SHORT_STEPS || !checkpoint_exists(step)) {
         printf("signal %d, checkpoint of step %ld: ", signal_number, step);
-        complain("expected a saved stop");
+        sys_complain(&process, "expected a saved stop");
     }
     char ending[128]; /* USR2 is no accident, so it is not named */
     snprintf(ending, sizeof ending, "stopped%s%s after step %ld of %d; --resume-from-checkpoint latest goes on\n",
              exit_status != 0 ? " by SIG" : "", exit_status != 0 ? sigabbrev_np(signal_number) : "", step, SHORT_STEPS);
-    CHECK(said(ending));
+    CHECK(sys_said(&process, ending));
     end_asked();
 }
 
@@ -302,9 +293,9 @@ static void test_second_signal(void) {
         sys_wait(&process);
         const int ended = process.outcome.exit_status;
         if (ended != 128 + SIGINT && ended != 128 + SIGTERM) {
-            complain("ended by two signals");
+            sys_complain(&process, "ended by two signals");
         }
-        seen = !said("saved ");
+        seen = !sys_said(&process, "saved ");
     }
     CHECK(seen);
     end_asked();

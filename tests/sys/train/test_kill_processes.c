@@ -67,16 +67,6 @@ static void begin(const char *name, int ranks, const char *words) {
     sys_args_add(&args, words);
 }
 
-static bool said(const char *words) {
-    return strstr(process.outcome.err, words) != NULL;
-}
-
-static void complain(const char *what) {
-    printf("%s: exit status %d, signal %d\n%s\n", what, process.outcome.exit_status, process.outcome.signal_number,
-           process.outcome.err);
-    test_failure_count++;
-}
-
 /* Ends the program that did not end, and the test. */
 static void on_alarm(int signal_number) {
     static const char text[] = "the program hangs\n";
@@ -123,7 +113,7 @@ static void count_kill(unsigned victim_idx, double seconds) {
     }
     if (seconds > GONE_SECONDS) {
         printf("%s killed, gone after %.1f s: ", victims[victim_idx].name, seconds);
-        complain("too late");
+        sys_complain(&process, "too late");
     }
 }
 
@@ -135,7 +125,7 @@ static void check_resumed(long *told_step) {
         counts.repeated += resumed < *told_step;
         if (resumed < *told_step - 1) {
             printf("told of step %ld, resumed at %ld: ", *told_step, resumed);
-            complain("a step is lost");
+            sys_complain(&process, "a step is lost");
         }
         *told_step = resumed > *told_step ? resumed : *told_step;
     }
@@ -145,7 +135,8 @@ static void check_resumed(long *told_step) {
 
 /* A process that is left alone says which one it has lost. */
 static bool names_lost(const struct victim *victim) {
-    return victim->loss != SYS_MPI_KEEP_OTHERS || said(victim->who == FIRST ? "process 0 (pid " : "process 1 (pid ");
+    const char *const lost = victim->who == FIRST ? "process 0 (pid " : "process 1 (pid ";
+    return victim->loss != SYS_MPI_KEEP_OTHERS || sys_said(&process, lost);
 }
 
 /* Whether there is a warning but of a process that was lost, or of a step that it had not committed. */
@@ -192,9 +183,9 @@ static bool run_part(unsigned kills_max, unsigned first, long *told_step) {
         count_kill(victim_idx, seconds);
     }
     const bool bad = kills ? !complete && !names_lost(victim) : !complete || process.outcome.exit_status != 0;
-    if (bad || warns() || said("Segmentation")) {
+    if (bad || warns() || sys_said(&process, "Segmentation")) {
         printf("%s: ", kills ? victim->name : "nothing killed");
-        complain("cannot go on");
+        sys_complain(&process, "cannot go on");
     }
     return !complete && test_failure_count == 0;
 }
@@ -210,7 +201,7 @@ static void test_kills(unsigned kills_max, unsigned first) {
         }
         counts.ends++;
         if (test_failure_count == 0 && !sys_same_runs("expected", "killed", STEPS)) {
-            complain("other bytes");
+            sys_complain(&process, "other bytes");
         }
         files_remove_folder("killed");
         files_remove_folder("killed-drive");

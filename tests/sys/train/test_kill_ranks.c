@@ -55,16 +55,6 @@ static void remove_run(const char *name) {
     files_remove_folder(test_pathf("%s-drive", name));
 }
 
-static bool said(const char *words) {
-    return strstr(process.outcome.err, words) != NULL;
-}
-
-static void complain(const char *what) {
-    printf("%s: exit status %d, signal %d\n%s\n", what, process.outcome.exit_status, process.outcome.signal_number,
-           process.outcome.err);
-    test_failure_count++;
-}
-
 /* Ends the program that did not end, and the test. */
 static void on_alarm(int signal_number) {
     static const char text[] = "the program hangs\n";
@@ -75,7 +65,7 @@ static void on_alarm(int signal_number) {
 
 static void compare(const char *expected, const char *name, unsigned steps) {
     if (!sys_same_runs(expected, name, steps)) {
-        complain(name);
+        sys_complain(&process, name);
     }
 }
 
@@ -123,18 +113,18 @@ static bool run_part(unsigned kills_max, long *told_step) {
         counts.repeated += resumed < *told_step;
         if (resumed < *told_step - 1 || resumed > *told_step + 1) {
             printf("told of step %ld, resumed at %ld: ", *told_step, resumed);
-            complain("resumed elsewhere");
+            sys_complain(&process, "resumed elsewhere");
         }
         *told_step = resumed;
     }
     const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
     *told_step = told > *told_step ? told : *told_step;
-    if (said("warning")) {
-        complain("a warning");
+    if (sys_said(&process, "warning")) {
+        sys_complain(&process, "a warning");
     }
     counts.kills += process.outcome.signal_number == SIGKILL;
     if (process.outcome.signal_number != SIGKILL && process.outcome.exit_status != 0) {
-        complain("cannot go on");
+        sys_complain(&process, "cannot go on");
     }
     return process.outcome.exit_status != 0 && test_failure_count == 0;
 }
@@ -187,9 +177,9 @@ static void test_stop(int signal_number, int exit_status, const char *words, boo
     sys_wait(&process);
     const long step = sys_number_after(process.outcome.err, "/checkpoint-", -1);
     if (process.outcome.exit_status != exit_status || step < 3 || step >= SHORT_STEPS ||
-        !files_exist(test_pathf("asked/checkpoint-%ld/trainer_state.json", step)) || said("failed")) {
+        !files_exist(test_pathf("asked/checkpoint-%ld/trainer_state.json", step)) || sys_said(&process, "failed")) {
         printf("signal %d, %s, checkpoint of step %ld: ", signal_number, words, step);
-        complain("expected a saved stop");
+        sys_complain(&process, "expected a saved stop");
     }
     end_asked(drive);
 }
@@ -207,7 +197,7 @@ static void test_second_signal(void) {
     kill(process.pid, SIGCONT);
     sys_wait(&process);
     if (process.outcome.exit_status != 128 + SIGINT && process.outcome.exit_status != 128 + SIGTERM) {
-        complain("ended by two signals");
+        sys_complain(&process, "ended by two signals");
     }
     end_asked(true);
 }

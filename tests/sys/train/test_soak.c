@@ -229,10 +229,6 @@ static struct {
     unsigned count;
 } history;
 
-static bool said(const char *words) {
-    return strstr(process.outcome.err, words) != NULL;
-}
-
 static long max_long(long a, long b) {
     return a > b ? a : b;
 }
@@ -272,7 +268,7 @@ static void check_warnings(const struct run *run, const struct known *known) {
 
 /* Checks where the process went on. */
 static void take_start(const struct run *run, struct known *known) {
-    const bool fresh = said("starting from ");
+    const bool fresh = sys_said(&process, "starting from ");
     const long resumed = fresh ? 0 : sys_number_after(process.outcome.err, "resumed at step ", NO_STEP);
     if (resumed == NO_STEP) {
         return;
@@ -292,14 +288,14 @@ static void take_words(const struct run *run, const struct part *part, struct kn
     const long begun = max_long(known->told_step, 0);
     known->told_step = max_long(begun, sys_number_after(process.outcome.err, "\nstep ", NO_STEP));
     counts.steps += (unsigned long)(known->told_step - begun);
-    if (said("\nsaved ")) {
+    if (sys_said(&process, "\nsaved ")) {
         known->saved_step = sys_number_after(process.outcome.err, "/checkpoint-", NO_STEP);
         known->least_step = max_long(known->least_step, known->saved_step);
     }
     if (run->drives > 0 && !run->single && known->told_step > begun) {
         known->least_step = max_long(known->least_step, known->told_step - (long)part->persist_steps);
     }
-    if (said("\nstopped ")) {
+    if (sys_said(&process, "\nstopped ")) {
         known->least_step = known->told_step;
     }
     check_warnings(run, known);
@@ -310,7 +306,7 @@ static void remember(const char *origin, int way, const struct known *known) {
     snprintf(line, sizeof history.lines[0], "%s; %s; exit status %d, signal %d; told of step %ld, at least %ld; %.60s",
              strncmp(origin, "--resume=", 9) == 0 ? "branch" : origin, way >= 0 ? way_names[way] : "undisturbed",
              process.outcome.exit_status, process.outcome.signal_number, known->told_step, known->least_step,
-             said("resumed at step ") ? strstr(process.outcome.err, "resumed at step ") : "");
+             sys_said(&process, "resumed at step ") ? strstr(process.outcome.err, "resumed at step ") : "");
     line[strcspn(line, "\n")] = '\0';
 }
 
@@ -318,7 +314,8 @@ static void remember(const char *origin, int way, const struct known *known) {
 
 /* True when the process found nothing to go on with, and nothing was to be found. */
 static bool had_nothing(const struct known *known) {
-    return (said("holds no run") || said("neither a complete checkpoint")) && known->least_step <= 0;
+    const bool no_run = sys_said(&process, "holds no run") || sys_said(&process, "neither a complete checkpoint");
+    return no_run && known->least_step <= 0;
 }
 
 /* Where the next process goes on. A new branch begins at the newest checkpoint now and then. */
@@ -349,7 +346,7 @@ static bool run_part(const struct run *run, bool interrupted, struct known *know
     take_words(run, &part, known);
     remember(origin, way, known);
     const int status = process.outcome.exit_status;
-    if (status == 0 && !said("\nstopped ")) {
+    if (status == 0 && !sys_said(&process, "\nstopped ")) {
         return false;
     }
     if (*resuming && had_nothing(known)) {

@@ -231,14 +231,20 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
     ox_shard_table_close(&s.table);
 }
 
+/* Draws a sample for the second of four ranks; `whole` gets the table of whole units. */
+static void draw_rank(struct plan_sample *s, uint64_t seed, struct ox_shard_table *whole) {
+    draw_sample(s, seed);
+    *whole = s->table;
+    REQUIRE_OK(ox_shard_table_slice(whole, 4, 1, &s->table));
+    s->in.ranks = (struct ox_plan_ranks){.count = 4, .idx = 1, .sum_groups = 4,
+                                         .micro_batches = 4 * s->in.model.micro_batches};
+}
+
 /* One of four ranks takes and gives what the plan counts, at the rate between GPUs, and has a quarter of the drives. */
 static uint32_t check_ranks(uint64_t seed) {
     struct plan_sample s;
-    draw_sample(&s, seed);
-    struct ox_shard_table whole = s.table;
-    REQUIRE_OK(ox_shard_table_slice(&whole, 4, 1, &s.table));
-    s.in.ranks = (struct ox_plan_ranks){.count = 4, .idx = 1, .sum_groups = 4,
-                                        .micro_batches = 4 * s.in.model.micro_batches};
+    struct ox_shard_table whole;
+    draw_rank(&s, seed, &whole);
     s.in.model.eval_only = true;
     s.machine.gpu.peer_rate = 7e9;
     struct ox_plans plans = {0};
@@ -271,11 +277,8 @@ static uint32_t check_ranks(uint64_t seed) {
  * and two meetings each. More ranks than were measured share what those reached. Returns how many were compared. */
 static uint32_t check_measured_comm(uint64_t seed) {
     struct plan_sample s;
-    draw_sample(&s, seed);
-    struct ox_shard_table whole = s.table;
-    REQUIRE_OK(ox_shard_table_slice(&whole, 4, 1, &s.table));
-    s.in.ranks = (struct ox_plan_ranks){.count = 4, .idx = 1, .sum_groups = 4,
-                                        .micro_batches = 4 * s.in.model.micro_batches};
+    struct ox_shard_table whole;
+    draw_rank(&s, seed, &whole);
     s.in.budget.unified = true;
     s.machine.has_gpu = false;
     s.machine.comm_count = 1;
