@@ -134,6 +134,7 @@ void sys_args_begin(struct sys_args *args, const char *command) {
     args->count = 0;
     args->out_path = NULL;
     args->program = NULL;
+    args->limit_count = 0;
     sys_args_word(args, "offload");
     sys_args_add(args, command);
 }
@@ -159,7 +160,23 @@ void sys_args_drive(struct sys_args *args, const char *name, const char *bytes) 
     sys_args_word(args, "--nvme=%s:%s", files_make_folder(name), bytes);
 }
 
+void sys_args_limit(struct sys_args *args, int resource, rlim_t most) {
+    CHECK(args->limit_count < SYS_LIMITS_MAX);
+    args->limits[args->limit_count++] = (struct sys_limit){resource, most};
+}
+
 /* ---- the program ---------------------------------------------------------------------------------- */
+
+static bool take_limits(const struct sys_args *args) {
+    bool taken = true;
+    for (int i = 0; i < args->limit_count && taken; i++) {
+        struct rlimit limit;
+        taken = getrlimit(args->limits[i].resource, &limit) == 0;
+        limit.rlim_cur = args->limits[i].most;
+        taken = taken && setrlimit(args->limits[i].resource, &limit) == 0;
+    }
+    return taken;
+}
 
 const char *sys_program(void) {
     return getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
@@ -172,7 +189,7 @@ static void become(const struct sys_args *args, const char *out_path, int err) {
         prctl(PR_SET_PDEATHSIG, SIGTERM); /* it would keep what it has started */
     }
     const int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (out >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0) {
+    if (out >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0 && take_limits(args)) {
         execvp(args->program != NULL ? args->program : sys_program(), args->words);
     }
     _exit(126);

@@ -6,9 +6,10 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
-enum { SYS_WORDS_MAX = 128, SYS_WORDS_BYTES = 16384, SYS_OUTPUT_BYTES = 1 << 18, SYS_PATH_BYTES = 512 };
+enum { SYS_LIMITS_MAX = 2, SYS_WORDS_MAX = 128, SYS_WORDS_BYTES = 16384, SYS_OUTPUT_BYTES = 1 << 18, SYS_PATH_BYTES = 512 };
 
 /* ---- what a run needs ------------------------------------------------------------------------------ */
 
@@ -31,6 +32,11 @@ struct sys_args {
     int count;
     const char *out_path; /* where stdout goes; NULL: to outcome.out */
     const char *program;  /* NULL: offload; another ends with the test */
+    struct sys_limit {
+        int resource;
+        rlim_t most;
+    } limits[SYS_LIMITS_MAX];
+    int limit_count;
 };
 
 /* The path of `offload`. */
@@ -44,6 +50,9 @@ void sys_args_train(struct sys_args *args, const char *model, const char *data, 
 void sys_args_drive(struct sys_args *args, const char *name, const char *bytes);
 /* Adds the words of a text, parted at spaces; then a single word that may hold spaces. */
 void sys_args_add(struct sys_args *args, const char *words);
+/* Limits the program, as ulimit does, but not the test: a thread of OpenBLAS that starts within a limit of memory tries
+ * for ever, and each program that links the library has such threads. */
+void sys_args_limit(struct sys_args *args, int resource, rlim_t most);
 __attribute__((format(printf, 2, 3))) void sys_args_word(struct sys_args *args, const char *format, ...);
 
 struct sys_outcome {

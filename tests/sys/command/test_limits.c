@@ -13,13 +13,7 @@ enum { CPU_SECONDS_MAX = 20 }; /* a process that spins is ended by a signal, whi
 static const char *model_path, *text_path;
 static struct sys_process process;
 
-static void set_limit(int resource, uint64_t bytes, struct rlimit *before) {
-    CHECK(getrlimit(resource, before) == 0);
-    CHECK(setrlimit(resource, &(struct rlimit){.rlim_cur = bytes, .rlim_max = before->rlim_max}) == 0);
-}
-
 static void run_within(int resource, uint64_t bytes, const char *command, const char *more) {
-    struct rlimit before, cpu;
     struct sys_args args;
     if (strcmp(command, "train") == 0) {
         files_remove_folder("run");
@@ -30,10 +24,9 @@ static void run_within(int resource, uint64_t bytes, const char *command, const 
         sys_args_begin(&args, command);
     }
     sys_args_add(&args, more);
-    set_limit(RLIMIT_CPU, CPU_SECONDS_MAX, &cpu);
-    set_limit(resource, bytes, &before);
+    sys_args_limit(&args, RLIMIT_CPU, CPU_SECONDS_MAX);
+    sys_args_limit(&args, resource, bytes);
     sys_run(&args, &process);
-    CHECK(setrlimit(resource, &before) == 0 && setrlimit(RLIMIT_CPU, &cpu) == 0);
 }
 
 /* Whatever the limit, the run is refused, fails or succeeds. */

@@ -320,18 +320,15 @@ static void test_more_than_there_is(const char *flat) {
     free(yaml);
 
     /* A limit of its address space stands for a smaller machine. */
-    struct rlimit before, small;
-    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
-    small = (struct rlimit){.rlim_cur = OX_GIB, .rlim_max = before.rlim_max};
-    CHECK(setrlimit(RLIMIT_AS, &small) == 0);
     begin_train(&args, flat, "run-auto", "--max-steps 2 --resume latest --host-mem 2GiB");
+    sys_args_limit(&args, RLIMIT_AS, OX_GIB);
     expect_refusal(&args, "(its limit of address space)", "raise it with ulimit -v");
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--config=%s", test_path("run-auto/config.resolved.yaml"));
     sys_args_add(&args, "--max-steps 2 --resume latest");
+    sys_args_limit(&args, RLIMIT_AS, OX_GIB);
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "resumed at step 1 of 2") != NULL);
-    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
 }
 
 int main(void) {
