@@ -9,7 +9,8 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-enum { SYS_LIMITS_MAX = 2, SYS_WORDS_MAX = 128, SYS_WORDS_BYTES = 16384, SYS_OUTPUT_BYTES = 1 << 18, SYS_PATH_BYTES = 512 };
+enum { SYS_WORDS_MAX = 128, SYS_WORDS_BYTES = 16384, SYS_OUTPUT_BYTES = 1 << 18, SYS_PATH_BYTES = 512 };
+enum { SYS_LIMITS_MAX = 2 };
 
 /* ---- what a run needs ------------------------------------------------------------------------------ */
 

@@ -6,7 +6,7 @@
  * for each moment and backend.
  *
  *     test_kill_every_op [STRIDE IN MEMORY] [STRIDE ON A DRIVE] */
-#include "tests/sys/train/kill_at.inc"
+#include "tests/kit/run/kill_at.inc"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96 };

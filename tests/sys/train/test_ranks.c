@@ -1,7 +1,7 @@
 /* One training divided among ranks in every way: losses, norms, rates and the final files are the same bytes as those
  * of one rank, also where a run goes on with another number of ranks. With OX_TEST_ALL set it tries every combination,
  * else every other one, and fewer under sanitizers. */
-#include "tests/sys/train/ranks.inc"
+#include "tests/kit/run/ranks.inc"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 6 };

@@ -5,7 +5,7 @@
  *
  *     test_kill_every_op_processes [STRIDE [BACKEND]] */
 #include "tests/kit/run/sys_mpi.h"
-#include "tests/sys/train/kill_at.inc"
+#include "tests/kit/run/kill_at.inc"
 
 enum { PROCESSES = 2, STRIDE = 90 };
 

@@ -6,7 +6,7 @@
  *     test_processes [--others]    without the first part */
 #include "base/clock.h"
 #include "tests/kit/run/sys_mpi.h"
-#include "tests/sys/train/ranks.inc"
+#include "tests/kit/run/ranks.inc"
 
 #include <signal.h>
 #include <unistd.h>
