@@ -25,7 +25,7 @@ enum ox_status ox_trainer_settle(const struct ox_trainer *trainer, enum ox_statu
 
 enum ox_status ox_trainer_any(const struct ox_trainer *trainer, bool mine, const char *what, bool *out) {
     bool all[OX_TEAM_MAX] = {false};
-    const enum ox_status status = ox_team_gather(trainer->team, &mine, sizeof mine, all, what);
+    const enum ox_status status = ox_team_gather(trainer->team, OX_TEAM_RUN, &mine, sizeof mine, all, what);
     *out = false;
     for (uint32_t i = 0; i < ox_team_count(trainer->team); i++) {
         *out = *out || all[i];
@@ -74,7 +74,7 @@ static enum ox_status compare_options(struct ox_trainer *trainer) {
     OX_TRY(status, ox_config_to_yaml(&trainer->config, OX_CMD_TRAIN, &yaml));
     if (status == OX_OK) {
         snprintf(mine, OPTIONS_BYTES, "%s", yaml);
-        status = ox_team_gather(team, mine, OPTIONS_BYTES, all, "the options of all processes");
+        status = ox_team_gather(team, OX_TEAM_RUN, mine, OPTIONS_BYTES, all, "the options of all processes");
     }
     for (uint32_t i = 1; i < ox_team_count(team) && status == OX_OK; i++) {
         char mine_line[128], first_line[128];
@@ -96,7 +96,7 @@ enum ox_status ox_trainer_join(struct ox_trainer *trainer) {
     if (expected == 1 || trainer->config.plan_only) {
         return OX_OK;
     }
-    enum ox_status status = ox_team_open(&trainer->team);
+    enum ox_status status = ox_team_open(trainer->config.comm_timeout_ns, &trainer->team);
     if (status == OX_OK && ox_team_count(trainer->team) != expected) {
         status = ox_fail(OX_E_CONFIG, "the launcher says that it has started %u processes, and MPI knows of %u; start "
                          "them with mpirun, or with srun --mpi=pmix", expected, ox_team_count(trainer->team));
@@ -131,7 +131,7 @@ enum ox_status ox_trainer_compare(const struct ox_trainer *trainer) {
     }
     const struct facts mine = {.data = trainer->state.data_fingerprint, .numerics = trainer->state.numerics_hash,
                                .plan = plan_hash(trainer->plan), .max_steps = trainer->max_steps};
-    enum ox_status status = ox_team_gather(team, &mine, sizeof mine, all, "what all processes begin with");
+    enum ox_status status = ox_team_gather(team, OX_TEAM_RUN, &mine, sizeof mine, all, "what all processes begin with");
     for (uint32_t i = 1; i < ox_team_count(team) && status == OX_OK; i++) {
         const char *const what = all[i].data != all[0].data           ? "data"
                                  : all[i].numerics != all[0].numerics ? "model or version"
@@ -190,7 +190,8 @@ enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_aske
     if (team == NULL) {
         return OX_OK;
     }
-    const enum ox_status status = ox_team_gather(team, &mine, sizeof mine, all, "what is due after a step");
+    const enum ox_status status =
+        ox_team_gather(team, OX_TEAM_STEP, &mine, sizeof mine, all, "what is due after a step");
     for (uint32_t i = 0; i < ox_team_count(team) && status == OX_OK; i++) {
         asked->save = asked->save || all[i].asked.save;
         asked->finish = asked->finish || all[i].asked.finish;
@@ -204,7 +205,8 @@ enum ox_status ox_trainer_agree_asked(struct ox_trainer *trainer, struct ox_aske
 
 enum ox_status ox_trainer_agree_stop(const struct ox_trainer *trainer, int *stop) {
     int all[OX_TEAM_MAX] = {0};
-    const enum ox_status status = ox_team_gather(trainer->team, stop, sizeof *stop, all, "a request to stop");
+    const enum ox_status status =
+        ox_team_gather(trainer->team, OX_TEAM_RUN, stop, sizeof *stop, all, "a request to stop");
     for (uint32_t i = 0; i < ox_team_count(trainer->team) && status == OX_OK; i++) {
         *stop = *stop != 0 ? *stop : all[i];
     }

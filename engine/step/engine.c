@@ -447,8 +447,9 @@ static enum ox_status make_ready(struct ox_engine *engine) {
 /* Lets all ranks do a step or a part of it, and ends it on all. */
 static enum ox_status run_and_end(struct ox_engine *engine, ox_seat_fn *fn, void *context,
                                   enum ox_status (*end)(struct ox_rank *, enum ox_status)) {
-    enum ox_status status = ox_engine_all(engine, fn, context, "a step");
-    status = ox_team_agree(engine->config.team, OX_TEAM_RUN, end_all(engine, status, end), "the end of a step");
+    struct ox_team *const team = engine->config.team;
+    enum ox_status status = ox_team_agree(team, OX_TEAM_STEP, ox_engine_here(engine, fn, context), "a step");
+    status = ox_team_agree(team, OX_TEAM_STEP, end_all(engine, status, end), "the end of a step");
     engine->failed = status != OX_OK;
     return status;
 }
@@ -510,7 +511,8 @@ static enum ox_status add_processes(struct ox_engine *engine, struct ox_step_res
         ox_rank_times(engine->seats[i].rank, &own.times[i]);
         ox_rank_add_result(engine->seats[i].rank, &own.result);
     }
-    const enum ox_status status = ox_team_gather(engine->config.team, &own, bytes, all, "the times of a step");
+    const enum ox_status status =
+        ox_team_gather(engine->config.team, OX_TEAM_STEP, &own, bytes, all, "the times of a step");
     for (uint32_t i = 0; i < processes && status == OX_OK; i++) {
         memcpy(&own, all + (size_t)i * bytes, bytes);
         memcpy(&engine->times[i * count], own.times, count * sizeof *own.times);
@@ -558,7 +560,7 @@ static enum ox_status add_eval(struct ox_engine *engine, struct ox_eval_result *
         ox_traffic_add(planned, own.planned);
     }
     const enum ox_status status =
-        ox_team_gather(engine->config.team, &own, sizeof own, all, "the traffic of an evaluation");
+        ox_team_gather(engine->config.team, OX_TEAM_STEP, &own, sizeof own, all, "the traffic of an evaluation");
     for (uint32_t i = 0; i < ox_team_count(engine->config.team) && status == OX_OK; i++) {
         ox_traffic_add(all[i].traffic, out->traffic);
         ox_traffic_add(all[i].planned, out->planned);

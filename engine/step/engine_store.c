@@ -115,7 +115,7 @@ static enum ox_status agree_on_point(struct ox_engine *engine, const struct ox_s
     struct ox_team *const team = engine->config.team;
     struct ox_store_offer mine = {0}, all[OX_COMM_RANKS_MAX];
     enum ox_status status = ox_team_agree(team, OX_TEAM_RUN, ox_store_look(config, &mine), "a look at the stores");
-    OX_TRY(status, ox_team_gather(team, &mine, sizeof mine, all, "what the stores hold"));
+    OX_TRY(status, ox_team_gather(team, OX_TEAM_RUN, &mine, sizeof mine, all, "what the stores hold"));
     OX_TRY(status, ox_store_agree(all, ox_team_count(team), out));
     return status != OX_OK || out->committed ? status
                                              : ox_fail(OX_E_CORRUPT, "the stores of the processes hold no commit");

@@ -11,13 +11,15 @@
 #include <unistd.h>
 
 /* COMM_FAIL_MS: how long a process whose ranks could not reach the others waits for them to say so too. */
-enum { WARN_MS = 600 * 1000, COMM_FAIL_MS = 30 * 1000, SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
+enum { WARN_MS = 600 * 1000, LIMIT_MS = 600 * 1000, COMM_FAIL_MS = 30 * 1000 };
+enum { SUMS_AT_ONCE = OX_COMM_MEET_BYTES / sizeof(uint64_t) };
 
 _Static_assert((int)OX_TEAM_MAX == (int)OX_COMM_RANKS_MAX, "each process has at least a rank");
 
 struct ox_team {
     struct ox_comm *comm;
     uint32_t per_machine, idx_on_machine;
+    struct ox_comm_limits step_limits;
     unsigned char *all[OX_TEAM_CHANNEL_COUNT]; /* what all processes have said, by channel */
 };
 
@@ -36,16 +38,21 @@ static enum ox_status name_process(enum ox_status status) {
 }
 
 static enum ox_status meet(struct ox_team *team, const struct ox_comm_meet *call) {
-    return name_process(ox_comm_meet(team->comm, call));
+    struct ox_comm_meet limited = *call;
+    if (call->channel == OX_TEAM_STEP && call->limits == NULL) {
+        limited.limits = &team->step_limits;
+    }
+    return name_process(ox_comm_meet(team->comm, &limited));
 }
 
-enum ox_status ox_team_gather(struct ox_team *team, const void *mine, uint32_t size, void *all, const char *what) {
+enum ox_status ox_team_gather(struct ox_team *team, enum ox_team_channel channel, const void *mine, uint32_t size,
+                              void *all, const char *what) {
     if (team == NULL) {
         memcpy(all, mine, size);
         return OX_OK;
     }
     return meet(team, &(struct ox_comm_meet){
-        .channel = OX_TEAM_RUN, .mine = mine, .mine_bytes = size, .slot_bytes = size, .all = all, .what = what});
+        .channel = channel, .mine = mine, .mine_bytes = size, .slot_bytes = size, .all = all, .what = what});
 }
 
 enum ox_status ox_team_share(struct ox_team *team, void *bytes, uint32_t size, const char *what) {
@@ -106,12 +113,14 @@ enum ox_status ox_team_agree(struct ox_team *team, enum ox_team_channel channel,
         return status;
     }
     const uint32_t count = team->comm->count;
+    struct ox_comm_limits soon = team->step_limits;
+    soon.fail_ms = (uint32_t)ox_min_u64(soon.fail_ms, COMM_FAIL_MS);
     struct verdict mine = {.status = (uint32_t)status};
     snprintf(mine.text, sizeof mine.text, "%s", status == OX_OK ? "" : ox_error_text());
     struct verdict *const all = (struct verdict *)(void *)team->all[channel];
     const enum ox_status met = meet(team, &(struct ox_comm_meet){
         .channel = channel, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
-        .what = what, .fail_ms = status == OX_E_COMM ? COMM_FAIL_MS : 0});
+        .what = what, .limits = status == OX_E_COMM ? &soon : NULL});
     const uint32_t found = met == OX_OK ? find_failure(all, count) : count;
     enum ox_status agreed = met;
     if (met != OX_OK && status == OX_E_COMM) {
@@ -156,7 +165,8 @@ static void find_place(struct place *out) {
 static enum ox_status count_on_machines(struct ox_team *team) {
     struct place own, all[OX_COMM_RANKS_MAX];
     find_place(&own);
-    const enum ox_status status = ox_team_gather(team, &own, sizeof own, all, "the machines of all processes");
+    const enum ox_status status =
+        ox_team_gather(team, OX_TEAM_RUN, &own, sizeof own, all, "the machines of all processes");
     for (uint32_t i = 0; i < team->comm->count && status == OX_OK; i++) {
         uint32_t count = 0;
         for (uint32_t k = 0; k < team->comm->count; k++) {
@@ -168,7 +178,7 @@ static enum ox_status count_on_machines(struct ox_team *team) {
     return status;
 }
 
-enum ox_status ox_team_open(struct ox_team **out) {
+enum ox_status ox_team_open(uint64_t limit_ns, struct ox_team **out) {
     uint32_t process = 0, process_count = 0;
     *out = NULL;
     enum ox_status status = ox_comm_mpi_world(NULL, &process, &process_count);
@@ -179,8 +189,10 @@ enum ox_status ox_team_open(struct ox_team **out) {
     if (team == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory to join the other processes");
     }
+    const uint32_t limit_ms = limit_ns == 0 ? LIMIT_MS : (uint32_t)ox_min_u64(limit_ns / 1000000, UINT32_MAX);
     const struct ox_comm_local_config config = {
-        .count = 1, .limits = {.warn_ms = WARN_MS, .fail_ms = UINT32_MAX}};
+        .count = 1, .limits = {.warn_ms = WARN_MS, .fail_ms = UINT32_MAX}, .silent_ms = limit_ms};
+    team->step_limits.fail_ms = limit_ms;
     for (int i = 0; i < OX_TEAM_CHANNEL_COUNT; i++) {
         team->all[i] = calloc(process_count, OX_COMM_MEET_BYTES);
         status = team->all[i] != NULL ? status : ox_fail(OX_E_NOMEM, "no memory to join the other processes");

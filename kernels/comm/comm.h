@@ -34,6 +34,11 @@ enum {
 
 struct ox_comm;
 
+/* When a waiting call warns, and when it fails; 0 stands for 10 s and 10 minutes. */
+struct ox_comm_limits {
+    uint32_t warn_ms, fail_ms;
+};
+
 /* Every rank gives its piece and receives all of them. In place where source == target + cuts[rank] - cuts[0]; the two
  * must not overlap otherwise. */
 struct ox_comm_gather {
@@ -90,7 +95,7 @@ struct ox_comm_meet {
     void *all;           /* receives rank r's payload at all + r * slot_bytes; NULL where slot_bytes is 0 */
     uint32_t *all_bytes; /* count entries: the payload bytes of each rank; or NULL */
     const char *what;
-    uint32_t fail_ms; /* fails after this much waiting; 0: after that of the limits */
+    const struct ox_comm_limits *limits; /* of this call; NULL: those of the endpoint */
 };
 
 enum ox_comm_call {
@@ -161,11 +166,6 @@ const char *ox_comm_call_name(enum ox_comm_call call);
  * then fails with its name. */
 void ox_comm_close(struct ox_comm **comm);
 
-/* When a waiting call warns, and when it fails; 0 stands for 10 s and 10 minutes. */
-struct ox_comm_limits {
-    uint32_t warn_ms, fail_ms;
-};
-
 /* ---- local: threads of one process ------------------------------------------------------------------ */
 
 struct ox_comm_local_config {
@@ -173,6 +173,9 @@ struct ox_comm_local_config {
     struct ox_device *const *devices; /* one per rank: its memory is copied by a lane of that device; NULL as an entry
                                          or altogether: by the calling thread. They are closed after the endpoints */
     struct ox_comm_limits limits;
+    /* Of several processes: when one that says nothing counts as ended. Each says at times that it lives, whatever its
+     * ranks do, unless it is stopped or its machine is gone. 0: it may be silent for ever. */
+    uint32_t silent_ms;
 };
 
 /* Opens the endpoints of all ranks, each to be used and closed by its own rank. */

@@ -95,10 +95,9 @@ static enum ox_status leave(struct ox_comm_endpoint *self, enum ox_status status
     return status;
 }
 
-/* Comes to the present round and waits until all have, for `fail_ms` unless that is 0. On failure all ranks are aborted
- * already. */
+/* Comes to the present round and waits until all have, within `limits`. On failure all ranks are aborted already. */
 static enum ox_status arrive(struct ox_comm_endpoint *self, uint32_t channel_idx, const struct ox_comm_post *post,
-                             const void *payload, uint32_t fail_ms) {
+                             const void *payload, const struct ox_comm_limits *limits) {
     struct ox_comm_group *const group = self->group;
     struct ox_comm_channel *const channel = &group->channels[channel_idx];
     const uint64_t round = channel->round, all = ox_comm_ranks_all(group->count);
@@ -110,15 +109,15 @@ static enum ox_status arrive(struct ox_comm_endpoint *self, uint32_t channel_idx
     const struct ox_comm_event event = {.kind = OX_COMM_ARRIVES, .rank = self->base.rank, .channel = channel_idx,
                                         .payload_bytes = post->payload_bytes, .post = *post};
     struct ox_comm_patience patience;
-    struct ox_comm_limits limits = group->limits;
-    limits.fail_ms = fail_ms > 0 ? fail_ms : limits.fail_ms;
-    ox_comm_patience_begin(&patience, &limits);
+    ox_comm_patience_begin(&patience, limits);
     ox_comm_group_submit(group, &event, payload);
     while (channel->round == round) {
         if (revival ? group->abort_count != aborts : group->cause != OX_OK) {
             return cause_of(group);
         }
-        const enum ox_status status = wait_for(self, channel, &patience, post, all & ~channel->arrived);
+        /* Where this rank alone seems to be missing, the process of rank 0 has not said yet that it has come. */
+        const uint64_t others = all & ~channel->arrived & ~(UINT64_C(1) << self->base.rank);
+        const enum ox_status status = wait_for(self, channel, &patience, post, others != 0 ? others : 1);
         if (status != OX_OK) {
             raise_failure(self, status, ox_error_text());
         }
@@ -261,7 +260,7 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     self->source = source;
     self->target = call->reduce_scatter != NULL ? call->reduce_scatter->target : NULL;
     enum ox_status status = check_memory(self, call->on_host, post->what);
-    OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, "", 0));
+    OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, "", &group->limits));
     if (status != OX_OK) {
         return leave(self, status);
     }
@@ -413,7 +412,7 @@ enum ox_status ox_comm_endpoint_agree(struct ox_comm *comm, const struct ox_comm
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     OX_ASSERT(comm->ops == &group_ops);
     enter(self);
-    const enum ox_status status = arrive(self, OX_COMM_CHANNEL_LINK, post, "", 0);
+    const enum ox_status status = arrive(self, OX_COMM_CHANNEL_LINK, post, "", &self->group->limits);
     if (status == OX_OK) {
         self->group->copying &= ~(UINT64_C(1) << comm->rank);
     }
@@ -434,7 +433,8 @@ static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet
     ox_comm_post_meet(call, &post);
     enter(self);
     const uint32_t parity = (uint32_t)(channel->round % 2);
-    const enum ox_status status = arrive(self, call->channel, &post, call->mine, call->fail_ms);
+    const struct ox_comm_limits *const limits = call->limits != NULL ? call->limits : &self->group->limits;
+    const enum ox_status status = arrive(self, call->channel, &post, call->mine, limits);
     for (uint32_t r = 0; r < comm->count && status == OX_OK; r++) {
         const uint32_t bytes = channel->posts[parity][r].payload_bytes;
         if (bytes > 0) {
@@ -481,7 +481,7 @@ static enum ox_status group_revive(struct ox_comm *comm) {
     enter(self);
     OX_ASSERT(self->inside == 1);
     settle(self);
-    return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, "", 0));
+    return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, "", &self->group->limits));
 }
 
 /* ---- open and close --------------------------------------------------------------------------------- */

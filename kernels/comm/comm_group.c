@@ -128,6 +128,7 @@ void ox_comm_group_apply(struct ox_comm_group *group, const struct ox_comm_event
         group->gone |= UINT64_C(1) << event->rank;
         wake_all(group);
         break;
+    case OX_COMM_LIVES: break;
     }
     if (status != OX_OK) {
         fail_all(group, status, ox_error_text(), group->abort_count);

@@ -27,7 +27,13 @@ struct ox_comm_channel {
     unsigned char *payloads[2]; /* of meetings: OX_COMM_MEET_BYTES per rank */
 };
 
-enum ox_comm_event_kind { OX_COMM_ARRIVES, OX_COMM_TRANSFERS, OX_COMM_ABORTS, OX_COMM_LEAVES };
+enum ox_comm_event_kind {
+    OX_COMM_ARRIVES,
+    OX_COMM_TRANSFERS,
+    OX_COMM_ABORTS,
+    OX_COMM_LEAVES,
+    OX_COMM_LIVES /* says that its process does; it changes nothing */
+};
 
 /* Crosses processes, followed by a payload: of a meeting, or the text of an abort. */
 struct ox_comm_event {

@@ -14,6 +14,7 @@
 #define US_NS UINT64_C(1000)
 #define MS_NS UINT64_C(1000000)
 enum { TO_ALL = UINT32_MAX };
+enum { CHECK_NS = 200 * 1000 * 1000 };
 enum { SUM_ELEMS = 256 << 10 }; /* of all ranks together, that are added at a time */
 
 struct message {
@@ -35,8 +36,10 @@ struct ox_comm_remote {
     /* The thread's own: */
     struct ox_comm_remote_job *active;
     uint64_t progress_ns, lost_check_ns;
-    bool sum_dropped; /* the wire may still read and write `sums` */
-    float *sums;      /* of the process: all slices, SUM_ELEMS, and behind them what it gets, as much at most */
+    uint64_t silent_max_ns, live_ns;       /* 0: others may be silent for ever; when to say that this process lives */
+    uint64_t silent_ns[OX_COMM_RANKS_MAX]; /* by process: for how long this one has not heard of it */
+    bool dropped; /* a transfer was given up, whose bytes may still come: no other begins that could take them */
+    float *sums;  /* of the process: all slices, SUM_ELEMS, and behind them what it gets, as much at most */
     unsigned char buffer[OX_WIRE_MESSAGE_BYTES];
 };
 
@@ -136,6 +139,7 @@ static bool receive_messages(struct ox_comm_group *group) {
         any = true;
         struct ox_comm_event event;
         memset(&event, 0, sizeof event);
+        remote->silent_ns[process] = 0;
         memcpy(&event, remote->buffer, bytes < sizeof event ? bytes : sizeof event);
         event.post.what[OX_COMM_WHAT_BYTES - 1] = '\0';
         pthread_mutex_lock(&group->lock);
@@ -143,7 +147,7 @@ static bool receive_messages(struct ox_comm_group *group) {
             wire_failed(group, ox_error_text());
         } else if (!is_event(group, &event, bytes)) {
             wire_failed(group, "another process sent a message of another version; start all with the same program");
-        } else if (remote->wire->process == 0) {
+        } else if (remote->wire->process == 0 && event.kind != OX_COMM_LIVES) {
             order(group, &event, remote->buffer + sizeof event);
         } else {
             ox_comm_group_apply(group, &event, remote->buffer + sizeof event);
@@ -165,9 +169,9 @@ static void job_fail(struct ox_comm_remote_job *job, const char *text) {
 /* Fails a job whose transfer, or sum, cannot end. */
 static void job_drop(struct ox_comm_remote *remote, struct ox_comm_remote_job *job, uint32_t i) {
     char text[OX_WIRE_NAME_BYTES + 64];
+    remote->dropped = true;
     if (job->sum != NULL) {
         snprintf(text, sizeof text, "a sum over all processes did not end");
-        remote->sum_dropped = true;
     } else {
         snprintf(text, sizeof text, "bytes %s %s did not arrive", job->transfers[i].sends ? "to" : "from",
                  remote->wire->ops->name(remote->wire, job->transfers[i].process));
@@ -211,12 +215,11 @@ static bool job_has_ended(const struct ox_comm_remote_job *job) {
 
 static enum ox_status job_begin(struct ox_comm_remote *remote, struct ox_comm_remote_job *job, uint32_t i) {
     const struct ox_wire_ops *const ops = remote->wire->ops;
-    if (job->sum == NULL) {
-        return ops->begin(remote->wire, &job->transfers[i], &job->requests[i]);
+    if (remote->dropped) {
+        return ox_fail(OX_E_COMM, "an earlier transfer between processes did not end; resume from the last commit");
     }
-    return remote->sum_dropped ? ox_fail(OX_E_COMM, "an earlier sum over all processes did not end; resume from the "
-                                         "last commit")
-                               : ops->sum(remote->wire, job->sum, &job->requests[i]);
+    return job->sum != NULL ? ops->sum(remote->wire, job->sum, &job->requests[i])
+                            : ops->begin(remote->wire, &job->transfers[i], &job->requests[i]);
 }
 
 static bool move_jobs(struct ox_comm_group *group) {
@@ -259,43 +262,79 @@ static bool move_jobs(struct ox_comm_group *group) {
     return any;
 }
 
-/* A process that has ended leaves with all its ranks. Process 0 says so to all; each finds out by itself that process 0
- * has ended, and waits no longer for what it has told that one. */
+/* A process that is lost leaves with all its ranks. Process 0 says so to all; each finds out by itself that process 0
+ * is lost, and waits no longer for what it has told that one. */
+static void lose(struct ox_comm_group *group, uint32_t process, const char *how) {
+    struct ox_comm_remote *const remote = group->remote;
+    char text[OX_WIRE_NAME_BYTES + 128];
+    snprintf(text, sizeof text, "%s %s", remote->wire->ops->name(remote->wire, process), how);
+    struct ox_comm_event event = {.kind = OX_COMM_ABORTS, .rank = process * group->local, .status = OX_E_COMM};
+    event.payload_bytes = (uint32_t)strlen(text);
+    pthread_mutex_lock(&group->lock);
+    event.aborts = group->abort_count;
+    remote->lost |= UINT64_C(1) << process;
+    for (uint32_t r = group->first; r < group->first + group->local && process == 0; r++) {
+        group->members[r].applied = group->members[r].raised;
+    }
+    if (process == 0 || remote->wire->process == 0) {
+        ox_comm_remote_submit(group, &event, text);
+        for (uint32_t i = 0; i < group->local; i++) {
+            event = (struct ox_comm_event){.kind = OX_COMM_LEAVES, .rank = process * group->local + i};
+            ox_comm_remote_submit(group, &event, "");
+        }
+    }
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* Whether a process has said nothing for too long. Process 0 hears of all, the others of process 0 alone. */
+static bool is_silent(const struct ox_comm_remote *remote, uint32_t process) {
+    const bool hears = process == 0 || remote->wire->process == 0;
+    return hears && remote->silent_max_ns > 0 && remote->silent_ns[process] >= remote->silent_max_ns;
+}
+
 static void check_lost(struct ox_comm_group *group) {
     struct ox_comm_remote *const remote = group->remote;
     const uint64_t now = ox_clock_ns();
     if (now < remote->lost_check_ns) {
         return;
     }
-    remote->lost_check_ns = now + 200 * MS_NS;
+    /* While this process itself was stopped it could not hear the others. */
+    const uint64_t passed = ox_min_u64(now - remote->lost_check_ns, CHECK_NS) + CHECK_NS;
+    remote->lost_check_ns = now + CHECK_NS;
     for (uint32_t p = 0; p < remote->wire->process_count; p++) {
         const uint64_t ranks = ox_comm_ranks_all(group->local) << (p * group->local);
         pthread_mutex_lock(&group->lock);
         const bool known = (remote->lost >> p & 1) != 0 || (group->gone & ranks) == ranks;
         pthread_mutex_unlock(&group->lock);
-        if (p == remote->wire->process || known || !remote->wire->ops->lost(remote->wire, p)) {
+        remote->silent_ns[p] += passed;
+        if (p == remote->wire->process || known) {
             continue;
         }
-        char text[OX_WIRE_NAME_BYTES + 64];
-        snprintf(text, sizeof text, "%s has ended; resume from the last commit",
-                 remote->wire->ops->name(remote->wire, p));
-        struct ox_comm_event event = {.kind = OX_COMM_ABORTS, .rank = p * group->local, .status = OX_E_COMM};
-        event.payload_bytes = (uint32_t)strlen(text);
-        pthread_mutex_lock(&group->lock);
-        event.aborts = group->abort_count;
-        remote->lost |= UINT64_C(1) << p;
-        for (uint32_t r = group->first; r < group->first + group->local && p == 0; r++) {
-            group->members[r].applied = group->members[r].raised;
+        if (remote->wire->ops->lost(remote->wire, p)) {
+            lose(group, p, "has ended; resume from the last commit");
+        } else if (is_silent(remote, p)) {
+            char how[96];
+            snprintf(how, sizeof how, "has not answered for %.1f s: it is stopped, or its machine is; resume from the "
+                     "last commit", (double)remote->silent_ns[p] * 1e-9);
+            lose(group, p, how);
         }
-        if (p == 0 || remote->wire->process == 0) {
-            ox_comm_remote_submit(group, &event, text);
-            for (uint32_t i = 0; i < group->local; i++) {
-                event = (struct ox_comm_event){.kind = OX_COMM_LEAVES, .rank = p * group->local + i};
-                ox_comm_remote_submit(group, &event, "");
-            }
-        }
-        pthread_mutex_unlock(&group->lock);
     }
+}
+
+/* Says to the others that this process lives; process 0 hears of all, and all of process 0. A process that is stopped
+ * does not take its messages, so there are never more than the wire holds. */
+static void live(struct ox_comm_group *group) {
+    enum { IN_TIME = 64 };
+    struct ox_comm_remote *const remote = group->remote;
+    const uint64_t now = ox_clock_ns();
+    if (remote->silent_max_ns == 0 || now < remote->live_ns) {
+        return;
+    }
+    remote->live_ns = now + remote->silent_max_ns / IN_TIME;
+    pthread_mutex_lock(&group->lock);
+    enqueue(group, remote->wire->process == 0 ? TO_ALL : 0,
+            &(struct ox_comm_event){.kind = OX_COMM_LIVES, .rank = group->first}, "");
+    pthread_mutex_unlock(&group->lock);
 }
 
 /* How long to sleep when nothing has happened for this long. */
@@ -314,6 +353,7 @@ static void *serve(void *context) {
     for (;;) {
         const bool sent = send_messages(group), received = receive_messages(group), moved = move_jobs(group);
         check_lost(group);
+        live(group);
         const uint64_t now = ox_clock_ns();
         if (sent || received || moved) {
             remote->progress_ns = now;
@@ -458,8 +498,8 @@ static void remote_free(struct ox_comm_group *group, bool clean) {
         free(remote->first);
         remote->first = next;
     }
-    if (!remote->sum_dropped) {
-        free(remote->sums);
+    if (!remote->dropped) {
+        free(remote->sums); /* otherwise the wire may still read and write them */
     }
     free(remote);
     group->remote = NULL;
@@ -490,7 +530,7 @@ void ox_comm_remote_close(struct ox_comm_group *group) {
     remote_free(group, clean);
 }
 
-static enum ox_status remote_open(struct ox_comm_group *group, struct ox_wire *wire) {
+static enum ox_status remote_open(struct ox_comm_group *group, struct ox_wire *wire, uint32_t silent_ms) {
     struct ox_comm_remote *const remote = calloc(1, sizeof *remote);
     float *const sums = malloc(2 * sizeof(float) * SUM_ELEMS); /* touched where the wire adds alone */
     if (remote == NULL || sums == NULL) {
@@ -505,7 +545,8 @@ static enum ox_status remote_open(struct ox_comm_group *group, struct ox_wire *w
     pthread_condattr_destroy(&attr);
     remote->wire = wire;
     remote->sums = sums;
-    remote->progress_ns = ox_clock_ns();
+    remote->progress_ns = remote->lost_check_ns = ox_clock_ns();
+    remote->silent_max_ns = silent_ms * MS_NS;
     group->remote = remote;
     return OX_OK;
 }
@@ -517,7 +558,7 @@ enum ox_status ox_comm_wire_open(struct ox_wire *wire, const struct ox_comm_loca
     memset(out, 0, config->count * sizeof *out);
     enum ox_status status = ox_comm_group_open(config, wire->process * config->count,
                                                wire->process_count * config->count, &group);
-    OX_TRY(status, remote_open(group, wire));
+    OX_TRY(status, remote_open(group, wire, config->silent_ms));
     OX_TRY(status, ox_comm_endpoints_open(group, config, out));
     if (status == OX_OK && pthread_create(&group->remote->thread, NULL, serve, group) != 0) {
         status = ox_fail(OX_E_NOMEM, "communication of %u processes: no thread for it", wire->process_count);

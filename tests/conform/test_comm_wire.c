@@ -13,16 +13,17 @@ enum { SLOWED = 1 };
 enum { SLOWED = 0 };
 #endif
 
-enum { DELAY_NS = 20000 };
+enum { DELAY_NS = 20000, SILENT_MS = 3000 };
 
 static struct comm_hub *hub;
+static uint32_t silent_ms;
 
 static void open_hub(struct comm_world *world, const struct ox_comm_limits *limits) {
     const uint32_t local = *(const uint32_t *)world->context;
     struct ox_wire *wires[8];
     hub = comm_hub_open(world->count / local, world->count, DELAY_NS, wires);
     for (uint32_t p = 0; p < world->count / local; p++) {
-        const struct ox_comm_local_config config = {.count = local, .limits = *limits};
+        const struct ox_comm_local_config config = {.count = local, .limits = *limits, .silent_ms = silent_ms};
         REQUIRE_OK(ox_comm_wire_open(wires[p], &config, world->comms + p * local));
     }
 }
@@ -48,10 +49,10 @@ static void test_lost(struct comm_world *world) {
         struct comm_rank ranks[OX_COMM_RANKS_MAX];
         char words[32];
         snprintf(words, sizeof words, "process %u", process);
-        comm_world_open(world, 0, 1000);
+        comm_world_open(world, 0, 60000);
         const uint64_t begin = ox_clock_ns();
         comm_each(world, call_until_lost, &process, ranks);
-        CHECK(ox_clock_ns() - begin < UINT64_C(20000000000));
+        CHECK(ox_clock_ns() - begin < UINT64_C(50000000000));
         for (uint32_t r = 0; r < world->count; r++) {
             if (r / local != process) {
                 CHECK(strstr(ranks[r].text, words) != NULL);
@@ -59,6 +60,34 @@ static void test_lost(struct comm_world *world) {
                     printf("rank %u of %u, without %s: %s\n", r, world->count, words, ranks[r].text);
                 }
             }
+        }
+        comm_world_close(world);
+    }
+}
+
+/* Ranks meet until a process is stopped, whose own ranks find that the others say nothing. */
+static void meet_until_stopped(struct comm_rank *rank) {
+    const uint32_t process = *(const uint32_t *)rank->arg;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK; i++) {
+        if (i == 20 && rank->rank == 0) {
+            comm_hub_stop(hub, process);
+        }
+        status = comm_try(rank, &(struct comm_try){.kind = OX_COMM_MEET});
+    }
+    CHECK(status == OX_E_COMM);
+}
+
+static void test_stopped(struct comm_world *world) {
+    for (uint32_t process = 0; process < world->count; process += world->count - 1) {
+        struct comm_rank ranks[OX_COMM_RANKS_MAX];
+        char words[64];
+        snprintf(words, sizeof words, "process %u has not answered for ", process);
+        comm_world_open(world, 0, UINT32_MAX);
+        comm_each(world, meet_until_stopped, &process, ranks);
+        for (uint32_t r = 0; r < world->count; r++) {
+            const bool told = strstr(ranks[r].text, words) != NULL;
+            CHECK(told || r == process);
         }
         comm_world_close(world);
     }
@@ -81,6 +110,11 @@ int main(void) {
         comm_cases_failures(&world);
         comm_cases_faults(&world, 6);
         test_lost(&world);
+        silent_ms = forms[i].count == 3 ? SILENT_MS : 0;
+        if (silent_ms > 0) {
+            test_stopped(&world);
+            silent_ms = 0;
+        }
     }
     return test_end();
 }

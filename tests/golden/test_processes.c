@@ -71,7 +71,7 @@ static int take_part(const char *name, uint32_t ranks, size_t stride) {
     struct outcome expected, longer;
     struct ox_team *team = NULL;
     alarm(HANG_SECONDS);
-    REQUIRE_OK(ox_team_open(&team));
+    REQUIRE_OK(ox_team_open(0, &team));
     golden_open(name, &golden);
     golden.micro_batches = GROUPS;
     struct harness_run run = run_of(&golden);

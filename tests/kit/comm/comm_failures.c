@@ -267,7 +267,7 @@ static void case_missing(struct comm_world *world) {
 
 /* A meeting may have a limit of its own. */
 static void stay_away_for_long(struct comm_rank *rank) {
-    const struct ox_comm_meet call = {.what = "a meeting", .fail_ms = 1000};
+    const struct ox_comm_meet call = {.what = "a meeting", .limits = &(struct ox_comm_limits){.fail_ms = 1000}};
     while (rank->rank + 1 == rank->count && ox_comm_cause(rank->comm) == OX_OK) {
         wait_ms(5);
     }

@@ -49,7 +49,7 @@ struct comm_hub {
     struct total *totals;
     uint64_t sum_count[PROCESSES_MAX]; /* sums that a process has begun */
     uint32_t process_count;
-    bool lost[PROCESSES_MAX];
+    bool lost[PROCESSES_MAX], stopped[PROCESSES_MAX];
     struct wire wires[PROCESSES_MAX];
 };
 
@@ -75,7 +75,7 @@ static enum ox_status hub_post(struct ox_wire *wire, uint32_t process, const voi
     while (*at != NULL) {
         at = &(*at)->next;
     }
-    if (hub->lost[wire->process]) {
+    if (hub->lost[wire->process] || hub->stopped[wire->process]) {
         free(letter);
     } else {
         *at = letter;
@@ -91,8 +91,8 @@ static enum ox_status hub_poll(struct ox_wire *wire, uint32_t *process, void *me
     bool waits[PROCESSES_MAX] = {false};
     *bytes = 0;
     pthread_mutex_lock(&hub->lock);
-    for (struct letter **at = &hub->letters[wire->process]; *at != NULL && !hub->lost[wire->process];
-         at = &(*at)->next) {
+    const bool takes = !hub->lost[wire->process] && !hub->stopped[wire->process];
+    for (struct letter **at = &hub->letters[wire->process]; *at != NULL && takes; at = &(*at)->next) {
         struct letter *const letter = *at;
         if (letter->due_ns <= now && !waits[letter->from]) {
             *process = letter->from;
@@ -312,8 +312,16 @@ struct comm_hub *comm_hub_open(uint32_t process_count, uint64_t seed, uint64_t d
     return hub;
 }
 
-void comm_hub_lose(struct comm_hub *hub, uint32_t process) {
+static void set(struct comm_hub *hub, bool *flag) {
     pthread_mutex_lock(&hub->lock);
-    hub->lost[process] = true;
+    *flag = true;
     pthread_mutex_unlock(&hub->lock);
+}
+
+void comm_hub_lose(struct comm_hub *hub, uint32_t process) {
+    set(hub, &hub->lost[process]);
+}
+
+void comm_hub_stop(struct comm_hub *hub, uint32_t process) {
+    set(hub, &hub->stopped[process]);
 }

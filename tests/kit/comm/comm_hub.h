@@ -11,5 +11,7 @@ struct comm_hub *comm_hub_open(uint32_t process_count, uint64_t seed, uint64_t d
 /* The process has ended: its messages no longer leave, and the others learn so. If the test lets it go on, all others
  * have ended for it. */
 void comm_hub_lose(struct comm_hub *hub, uint32_t process);
+/* The process is stopped: no message leaves it or is taken, and nobody is told. */
+void comm_hub_stop(struct comm_hub *hub, uint32_t process);
 
 #endif

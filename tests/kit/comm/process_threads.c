@@ -65,7 +65,7 @@ static void *run(void *context) {
     const struct process *const process = context;
     struct ox_team *team = NULL;
     own_idx = process->idx;
-    REQUIRE_OK(ox_team_open(&team));
+    REQUIRE_OK(ox_team_open(0, &team));
     process->fn(team, process->arg);
     ox_team_close(&team);
     return NULL;

@@ -45,7 +45,7 @@ static void meet(const struct member *member) {
 static bool is_same_everywhere(const struct member *member, uint32_t mine) {
     uint32_t all[OX_COMM_RANKS_MAX];
     bool same = true;
-    REQUIRE_OK(ox_team_gather(member->team, &mine, sizeof mine, all, "the test"));
+    REQUIRE_OK(ox_team_gather(member->team, OX_TEAM_RUN, &mine, sizeof mine, all, "the test"));
     for (uint32_t i = 0; i < ox_team_count(member->team); i++) {
         same = same && all[i] == mine;
     }
