@@ -144,8 +144,8 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     ox_rank_disconnect_store(rank);
     ox_pool_close(&rank->reduce_pool);
     ox_pool_close(&rank->optim_pool);
+    ox_comm_close(&rank->comm); /* it reads memory of the tiers and copies by lanes of the device */
     ox_tiers_close(&rank->tiers);
-    ox_comm_close(&rank->comm); /* it copies by lanes of the device */
     ox_device_close(&rank->device);
     free(rank->packed);
     free(rank->due.pending);

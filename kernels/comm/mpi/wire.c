@@ -4,6 +4,7 @@
 #include "kernels/comm/mpi/plugin.h"
 
 #include <mpi.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ struct wire {
     struct greeting own, *peers;
     struct post posts[POSTS_MAX]; /* a ring */
     uint32_t post_first, post_count;
+    bool dropped; /* a transfer */
     MPI_Request incoming;
     unsigned char buffer[OX_WIRE_MESSAGE_BYTES];
     char name[OX_WIRE_NAME_BYTES];
@@ -275,7 +277,7 @@ static enum ox_status mpi_test(struct ox_wire *wire, struct ox_wire_request *req
 }
 
 static void mpi_drop(struct ox_wire *wire, struct ox_wire_request *request) {
-    (void)wire;
+    wire_of(wire)->dropped = true;
     unclean = true;
     if (request->counts != NULL) {
         return; /* a collective call cannot be taken back, so the library may look at it later */
@@ -316,13 +318,71 @@ static const char *mpi_name(struct ox_wire *wire, uint32_t process) {
     return self->name;
 }
 
-static void mpi_close(struct ox_wire *wire, bool clean) {
-    struct wire *const self = wire_of(wire);
+/* ---- the gate --------------------------------------------------------------------------------------- */
+
+/* When a wire is closed that has given transfers up, the program frees their memory. The library may still move their
+ * bytes whenever it is called, for another wire too, so from then on it is not called any more. The other processes
+ * learn that this one ends when it has. */
+static pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
+static bool retired; /* guarded by `gate` */
+
+/* Every call of `enter` is followed by one of `leave`; the library may be called in between if it returns true. */
+static bool enter(void) {
+    pthread_rwlock_rdlock(&gate);
+    return !retired;
+}
+
+static enum ox_status leave(enum ox_status status) {
+    pthread_rwlock_unlock(&gate);
+    return status;
+}
+
+static enum ox_status refused(void) {
+    return ox_fail(OX_E_COMM, "MPI: it is not called any more, because transfers were given up; start the run again");
+}
+
+static enum ox_status gate_post(struct ox_wire *wire, uint32_t process, const void *message, uint32_t bytes) {
+    return leave(enter() ? mpi_post(wire, process, message, bytes) : OX_OK);
+}
+
+static enum ox_status gate_poll(struct ox_wire *wire, uint32_t *process, void *message, uint32_t *bytes) {
+    *bytes = 0;
+    return leave(enter() ? mpi_poll(wire, process, message, bytes) : OX_OK);
+}
+
+static bool gate_sending(struct ox_wire *wire) {
+    const bool sending = enter() && mpi_sending(wire);
+    leave(OX_OK);
+    return sending;
+}
+
+static enum ox_status gate_begin(struct ox_wire *wire, const struct ox_wire_transfer *transfer,
+                                 struct ox_wire_request **out) {
+    return leave(enter() ? mpi_begin(wire, transfer, out) : refused());
+}
+
+static enum ox_status gate_sum(struct ox_wire *wire, const struct ox_wire_sum *sum, struct ox_wire_request **out) {
+    return leave(enter() ? mpi_sum(wire, sum, out) : refused());
+}
+
+static enum ox_status gate_test(struct ox_wire *wire, struct ox_wire_request *request, bool *done) {
+    *done = true;
+    return leave(enter() ? mpi_test(wire, request, done) : refused());
+}
+
+static void gate_drop(struct ox_wire *wire, struct ox_wire_request *request) {
+    if (enter()) {
+        mpi_drop(wire, request);
+    }
+    leave(OX_OK);
+}
+
+static void end_calls(struct wire *self, bool clean) {
     if (self->incoming != MPI_REQUEST_NULL) {
         MPI_Cancel(&self->incoming);
         MPI_Wait(&self->incoming, MPI_STATUS_IGNORE);
     }
-    clean = clean && !mpi_sending(wire);
+    clean = clean && !mpi_sending(&self->base);
     if (clean) {
         MPI_Comm_free(&self->events);
         MPI_Comm_free(&self->data);
@@ -333,22 +393,32 @@ static void mpi_close(struct ox_wire *wire, bool clean) {
         struct post *const post = &self->posts[(self->post_first + i) % POSTS_MAX];
         MPI_Request_free(&post->request); /* its data must stay */
     }
-    free(self->peers);
-    free(self);
+}
+
+static void gate_close(struct ox_wire *wire, bool clean) {
+    struct wire *const self = wire_of(wire);
+    pthread_rwlock_wrlock(&gate);
+    retired = retired || self->dropped;
+    if (!retired) {
+        end_calls(self, clean);
+        free(self->peers);
+        free(self);
+    } /* otherwise the library keeps what it receives into */
+    pthread_rwlock_unlock(&gate);
     atomic_fetch_sub(&open_count, 1);
 }
 
 static const struct ox_wire_ops mpi_ops = {
-    .post = mpi_post,
-    .poll = mpi_poll,
-    .sending = mpi_sending,
-    .begin = mpi_begin,
-    .sum = mpi_sum,
-    .test = mpi_test,
-    .drop = mpi_drop,
+    .post = gate_post,
+    .poll = gate_poll,
+    .sending = gate_sending,
+    .begin = gate_begin,
+    .sum = gate_sum,
+    .test = gate_test,
+    .drop = gate_drop,
     .lost = mpi_lost,
     .name = mpi_name,
-    .close = mpi_close,
+    .close = gate_close,
 };
 
 /* ---- open ------------------------------------------------------------------------------------------- */
@@ -421,7 +491,7 @@ static enum ox_status plugin_open(uint32_t ranks, uint32_t limit_ms, struct ox_w
     }
     OX_TRY(status, listen_on(self));
     if (status == OX_E_CONFIG) { /* all processes find it alike */
-        mpi_close(&self->base, true);
+        gate_close(&self->base, true);
         return status;
     }
     if (status != OX_OK) {
