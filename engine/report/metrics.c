@@ -19,6 +19,7 @@ enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 struct ox_metrics {
     int fd;
     bool torn;       /* an unfinished line follows `length` */
+    bool unsynced;   /* a sync has failed, and a warning said so */
     uint64_t length; /* bytes of all whole lines */
     uint64_t dropped;
     char path[OX_PATH_BYTES];
@@ -166,6 +167,14 @@ void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *repo
 
 void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out) {
     *out = metrics->last;
+}
+
+void ox_metrics_sync(struct ox_metrics *metrics) {
+    if (fsync(metrics->fd) != 0 && !metrics->unsynced) {
+        metrics->unsynced = true;
+        ox_log(OX_LOG_WARN, "%s: cannot be synced: %s; a power cut may take its last lines", metrics->path,
+               strerror(errno));
+    }
 }
 
 uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {

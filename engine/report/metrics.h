@@ -1,6 +1,6 @@
-/* metrics.jsonl: one JSON object per line, written at once. Numbers read back to the same bits. The trainer writes it.
- * Logging never stops a run: a line that cannot be written is dropped and counted, with a warning for the first and for
- * the total. The file has only whole lines. */
+/* metrics.jsonl: one JSON object per line, written at once, and synced when asked. Numbers read back to the same
+ * bits. The trainer writes it. Logging never stops a run: a line that cannot be written is dropped and counted, with a
+ * warning for the first and for the total. The file has only whole lines. */
 #ifndef OX_ENGINE_METRICS_H
 #define OX_ENGINE_METRICS_H
 
@@ -55,6 +55,8 @@ void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *o
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report);
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report);
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report);
+/* Makes the lines written so far survive a power cut. A failure is a warning, once: logging never stops a run. */
+void ox_metrics_sync(struct ox_metrics *metrics);
 uint64_t ox_metrics_dropped(const struct ox_metrics *metrics);
 void ox_metrics_close(struct ox_metrics **metrics);
 

@@ -319,6 +319,8 @@ OX_MUST enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer);
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report);
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report);
+/* Makes what was reported so far survive a power cut. */
+void ox_trainer_sync_reports(struct ox_trainer *trainer);
 void ox_trainer_close_reports(struct ox_trainer *trainer);
 
 /* ---- trainer_wear.c ---- */

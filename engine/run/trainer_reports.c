@@ -125,10 +125,17 @@ static void report_end(struct ox_trainer *trainer) {
     ox_metrics_end(trainer->reports.metrics, &report);
 }
 
+void ox_trainer_sync_reports(struct ox_trainer *trainer) {
+    if (trainer->reports.metrics != NULL) {
+        ox_metrics_sync(trainer->reports.metrics);
+    }
+}
+
 void ox_trainer_close_reports(struct ox_trainer *trainer) {
     if (trainer->reports.metrics != NULL && trainer->engine != NULL && trainer->stepped) {
         report_end(trainer);
     }
+    ox_trainer_sync_reports(trainer);
     ox_metrics_close(&trainer->reports.metrics);
     ox_tensorboard_close(&trainer->reports.tensorboard);
     ox_prometheus_close(&trainer->reports.prometheus);

@@ -42,6 +42,7 @@ static void report_saved(struct ox_trainer *trainer, uint64_t step, double secon
     if (ox_path_join(trainer->config.output_dir, name, trainer->result) != OX_OK) {
         trainer->result[0] = '\0';
     }
+    ox_trainer_sync_reports(trainer); /* the lines up to a checkpoint are as safe as it is */
     if (trainer->hooks->saved != NULL) {
         trainer->hooks->saved(trainer->hooks->context, trainer->result, seconds);
     }
