@@ -217,8 +217,8 @@ void sys_start(const struct sys_args *args, struct sys_process *process) {
     process->err_fd = ends[0];
 }
 
-/* Reads once; false at the end. What does not fit is dropped from the front half. */
-static bool read_more(struct sys_process *process) {
+/* What does not fit is dropped from the front half. */
+bool sys_read(struct sys_process *process) {
     char *const err = process->outcome.err;
     if (process->err_fd < 0) {
         return false;
@@ -243,7 +243,7 @@ static bool read_more(struct sys_process *process) {
 
 bool sys_await(struct sys_process *process, const char *words) {
     while (strstr(process->outcome.err, words) == NULL) {
-        if (!read_more(process)) {
+        if (!sys_read(process)) {
             return false;
         }
     }
@@ -251,7 +251,7 @@ bool sys_await(struct sys_process *process, const char *words) {
 }
 
 void sys_wait(struct sys_process *process) {
-    while (read_more(process)) {
+    while (sys_read(process)) {
         continue;
     }
     int status = 0;

@@ -74,6 +74,8 @@ struct sys_process {
 };
 
 void sys_start(const struct sys_args *args, struct sys_process *process);
+/* Waits for more of stderr and adds it to outcome.err; false when that has ended. */
+bool sys_read(struct sys_process *process);
 /* Reads stderr until it has `words`; false when it ended without. */
 bool sys_await(struct sys_process *process, const char *words);
 /* Reads what is left and waits for the end: process->outcome is complete then. */
