@@ -117,10 +117,10 @@ static enum ox_status reserve(int fd, const char *path, uint64_t bytes) {
     if (bytes > INT64_MAX) {
         return ox_fail(OX_E_CONFIG, "%s: a file of %llu bytes cannot exist", path, (unsigned long long)bytes);
     }
-    int result;
+    int result, interrupts = 0;
     do {
         result = fallocate(fd, 0, 0, (off_t)bytes);
-    } while (result != 0 && errno == EINTR);
+    } while (ox_interrupted(result, &interrupts));
     if (result == 0) {
         return OX_OK;
     }
@@ -358,9 +358,9 @@ enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, siz
     /* The size is a first guess: files of /proc report 0, and a file may grow while it is read. */
     size_t filled = 0, room = (size_t)ox_max_u64(4096, ox_min_u64(file_bytes, bytes_max) + 1);
     text = malloc(room + 1);
-    while (text != NULL) {
+    for (int interrupts = 0; text != NULL;) {
         const ssize_t got = read(fd, text + filled, room - filled);
-        if (got < 0 && errno == EINTR) {
+        if (ox_interrupted(got, &interrupts)) {
             continue;
         }
         if (got < 0) {
@@ -512,9 +512,9 @@ enum ox_status ox_file_write(struct ox_file_writer *writer, const void *data, si
     OX_ASSERT(writer->fd >= 0);
     const char *from = data;
     size_t left = bytes;
-    while (left > 0) {
+    for (int interrupts = 0; left > 0;) {
         const ssize_t done = pwrite(writer->fd, from, left, (off_t)offset);
-        if (done < 0 && errno == EINTR) {
+        if (ox_interrupted(done, &interrupts)) {
             continue;
         }
         if (done <= 0) {
@@ -558,9 +558,9 @@ static enum ox_status fail_cut_off(const char *path, size_t missing, uint64_t of
 
 enum ox_status ox_file_read_at(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
     char *to = data;
-    while (bytes > 0) {
+    for (int interrupts = 0; bytes > 0;) {
         const ssize_t got = pread(fd, to, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
+        if (ox_interrupted(got, &interrupts)) {
             continue;
         }
         if (got <= 0) {
@@ -593,10 +593,11 @@ enum ox_status ox_file_open_direct(const char *path, int *fd, uint64_t *bytes) {
 enum ox_status ox_file_read_direct(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
     OX_ASSERT((uintptr_t)data % OX_IO_ALIGN_BYTES == 0 && offset % OX_IO_ALIGN_BYTES == 0);
     const size_t room = (size_t)ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+    int interrupts = 0;
     for (size_t done = 0; done < bytes;) {
         const ssize_t got = pread(fd, (char *)data + done, room - done, (off_t)(offset + done));
         /* EINVAL: some file systems accept O_DIRECT and refuse the read, and all refuse an offset inside a block. */
-        if (got < 0 && (errno == EINTR || (errno == EINVAL && set_direct(fd, false)))) {
+        if (ox_interrupted(got, &interrupts) || (got < 0 && errno == EINVAL && set_direct(fd, false))) {
             continue;
         }
         if (got <= 0) {

@@ -10,6 +10,7 @@
 #include "base/status.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +20,15 @@ extern "C" {
 #endif
 
 enum { OX_PATH_BYTES = 4096 };
+
+enum { OX_INTERRUPTS_MAX = 1000 };
+/* True while a system call that has returned `result` was interrupted and is to be made again. *in_row, 0 at first,
+ * counts the interrupts in a row: after OX_INTERRUPTS_MAX of them the call has failed with EINTR, because no storm of
+ * signals lasts that long, and a broken file system must not hang the program. */
+static inline bool ox_interrupted(int64_t result, int *in_row) {
+    *in_row = result < 0 && errno == EINTR ? *in_row + 1 : 0;
+    return *in_row > 0 && *in_row <= OX_INTERRUPTS_MAX;
+}
 
 /* Joins folder and name into `out` (OX_PATH_BYTES); OX_E_CONFIG when the result is too long. */
 OX_MUST enum ox_status ox_path_join(const char *folder, const char *name, char *out);

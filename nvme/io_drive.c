@@ -26,7 +26,6 @@
 enum {
     LOCK_POLL_NS_MAX = 50 * 1000 * 1000,
     OPEN_TRIES_MAX = 8,
-    INTERRUPTS_MAX = 1000, /* retries of one interrupted call; no storm of signals lasts longer */
     ZERO_BYTES = 1 << 20,
 };
 /* How long to wait for a lock: after a process is killed, the kernel finishes its io_uring writes, which keep its file
@@ -296,7 +295,7 @@ static int fill_with_zeros(const struct ox_drive *drive, uint64_t bytes) {
         const ssize_t wrote = pwrite(drive->fd, zeros, ox_min_u64(ZERO_BYTES, bytes - at), (off_t)at);
         if (wrote > 0) {
             at += (uint64_t)wrote;
-        } else if (wrote == 0 || errno != EINTR || ++interrupts > INTERRUPTS_MAX) {
+        } else if (!ox_interrupted(wrote, &interrupts)) {
             err = wrote == 0 ? ENOSPC : errno;
         }
     }
@@ -352,9 +351,11 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
     }
     int err = 0;
     if (bytes > drive->bytes) {
-        for (int tries = 0; tries == 0 || (err == EINTR && tries < INTERRUPTS_MAX); tries++) {
-            err = fallocate(drive->fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
-        }
+        int result, interrupts = 0;
+        do {
+            result = fallocate(drive->fd, 0, 0, (off_t)bytes);
+        } while (ox_interrupted(result, &interrupts));
+        err = result == 0 ? 0 : errno;
         if (err == EOPNOTSUPP || err == ENOSYS) { /* an unnamed file need not be whole */
             err = drive->unnamed ? 0 : fill_with_zeros(drive, bytes);
         }

@@ -101,9 +101,9 @@ static enum ox_status list_files(struct ox_documents *documents, const char *pat
 /* Reads up to `bytes` bytes; *got is less only at the end of the file. */
 static enum ox_status read_some(int fd, const char *path, char *data, size_t bytes, uint64_t offset, size_t *got) {
     *got = 0;
-    while (*got < bytes) {
+    for (int interrupts = 0; *got < bytes;) {
         const ssize_t part = pread(fd, data + *got, bytes - *got, (off_t)(offset + *got));
-        if (part < 0 && errno == EINTR) {
+        if (ox_interrupted(part, &interrupts)) {
             continue;
         }
         if (part < 0) {

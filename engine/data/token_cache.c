@@ -144,7 +144,13 @@ static enum ox_status open_named(const char *folder, struct ox_file_writer *out)
         if (status != OX_OK) {
             return status;
         }
-        while (flock(out->fd, LOCK_EX) != 0 && errno == EINTR) {
+        int result, interrupts = 0;
+        do {
+            result = flock(out->fd, LOCK_EX);
+        } while (ox_interrupted(result, &interrupts));
+        if (result != 0 && errno == EINTR) {
+            ox_file_discard(out);
+            return ox_fail_errno(OX_E_IO, EINTR, "%s: cannot be locked; choose another folder", path);
         } /* on a file system without locks, no process removes such files */
         if (fstat(out->fd, &info) == 0 && info.st_nlink > 0) {
             return OX_OK;

@@ -43,9 +43,10 @@ static bool append(struct ox_metrics *metrics, const char *text, size_t bytes) {
     if (!cut_torn(metrics)) {
         return false;
     }
+    int interrupts = 0;
     for (size_t done = 0; done < bytes;) {
         const ssize_t written = write(metrics->fd, text + done, bytes - done);
-        if (written < 0 && errno == EINTR) {
+        if (ox_interrupted(written, &interrupts)) {
             continue;
         }
         if (written <= 0) {

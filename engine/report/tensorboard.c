@@ -82,10 +82,11 @@ static void write_event(struct ox_tensorboard *board) {
     memcpy(frame + LENGTH_BYTES + 4, event->data, event->bytes);
     store32(frame + LENGTH_BYTES + 4 + event->bytes, masked_crc(board->crc_table, event->data, event->bytes));
     const size_t bytes = event->bytes + FRAME_BYTES;
-    ssize_t written = -1;
+    ssize_t written;
+    int interrupts = 0;
     do {
         written = write(board->fd, frame, bytes);
-    } while (written < 0 && errno == EINTR);
+    } while (ox_interrupted(written, &interrupts));
     if (written != (ssize_t)bytes) {
         give_up(board, strerror(written < 0 ? errno : ENOSPC));
     }

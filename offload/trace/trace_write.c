@@ -51,9 +51,10 @@ static enum ox_status write_records(void *owner, const void *args) {
         const uint32_t count = (uint32_t)ox_min_u64(job.count, writer->capacity - place);
         const size_t bytes = (size_t)count * OX_TRACE_RECORD_BYTES;
         const uint64_t offset = writer->header_bytes + place * OX_TRACE_RECORD_BYTES;
+        int interrupts = 0;
         for (size_t done = 0; done < bytes;) {
             const ssize_t written = pwrite(writer->fd, job.records + done, bytes - done, (off_t)(offset + done));
-            if (written < 0 && errno == EINTR) {
+            if (ox_interrupted(written, &interrupts)) {
                 continue;
             }
             if (written <= 0) {

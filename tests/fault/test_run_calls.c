@@ -81,8 +81,8 @@ static void sweep_kills(uint64_t stride) {
 /* Interrupted and short calls are repeated, if the kernel may return such results. */
 static bool must_repair(void) {
     const bool transfer = rule.call == CALL_READ || rule.call == CALL_WRITE;
-    return (transfer && (rule.fault == CALL_IS_SHORT || rule.error == EINTR)) ||
-           ((rule.call == CALL_ALLOCATE || rule.call == CALL_CLOSE) && rule.error == EINTR);
+    return (transfer && rule.fault == CALL_IS_SHORT) || (rule.call == CALL_CLOSE && rule.error == EINTR) ||
+           ((transfer || rule.call == CALL_ALLOCATE) && rule.error == EINTR && !rule.persistent);
 }
 
 /* Returns false if the run makes no such call. */
@@ -116,7 +116,8 @@ static void sweep_failures(uint64_t stride) {
         int error;
         bool persistent;
     } ways[] = {{CALL_FAILS, EIO, false},   {CALL_FAILS, EIO, true},    {CALL_FAILS, ENOSPC, false},
-                {CALL_FAILS, ENOSPC, true}, {CALL_FAILS, EINTR, false}, {CALL_IS_SHORT, EIO, false}};
+                {CALL_FAILS, ENOSPC, true}, {CALL_FAILS, EINTR, false}, {CALL_FAILS, EINTR, true},
+                {CALL_IS_SHORT, EIO, false}};
     for (int point = 0; point < POINT_COUNT; point++) {
         for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
             const enum call call = points[point];

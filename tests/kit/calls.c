@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -37,7 +38,10 @@ const char *const call_names[CALL_COUNT] = {
     [CALL_MEMORY] = "malloc",
 };
 
-enum { FDS = 1024 };
+enum {
+    FDS = 1024,
+    HITS_MAX = 1000000 /* a program that goes on for longer than this repeats a failed call for ever */
+};
 
 static struct calls_seen own_seen;
 struct calls_seen *calls_seen = &own_seen;
@@ -84,7 +88,10 @@ static bool hit(enum call call) {
     if (!now) {
         return false;
     }
-    calls_seen->hits++;
+    if (++calls_seen->hits > HITS_MAX) {
+        fprintf(stderr, "%s failed %d times, and is repeated still\n", call_names[call], HITS_MAX);
+        abort();
+    }
     switch (rule.fault) {
     case CALL_STALLS:
         nanosleep(&(struct timespec){.tv_nsec = 200 * 1000}, NULL);

@@ -1,6 +1,7 @@
 /* Runs fio as the reference for drives, and reads its report from a pipe. */
 #include "tools/bench/bench_nvme.h"
 
+#include "base/file.h"
 #include "base/json.h"
 
 #include <errno.h>
@@ -35,10 +36,10 @@ static _Noreturn void become_fio(const char *const *args, int out_fd, pid_t pare
 static size_t read_all(int fd, char *text, size_t bytes_max) {
     size_t bytes = 0;
     char rest[4096];
-    for (;;) {
+    for (int interrupts = 0;;) {
         const bool full = bytes == bytes_max;
         const ssize_t got = read(fd, full ? rest : text + bytes, full ? sizeof rest : bytes_max - bytes);
-        if (got < 0 && errno == EINTR) {
+        if (ox_interrupted(got, &interrupts)) {
             continue;
         }
         if (got <= 0) {
