@@ -129,7 +129,7 @@ struct ox_config {
     char save_dtype[8];        /* bf16 | fp32: format of the exported weights */
     char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
     double stop_grace_seconds;
-    double save_wait_seconds; /* how long the end of a run waits for room if only memory has the state */
+    double save_wait_seconds; /* how long a last save is tried again if only memory has the state */
     /* placement: changes speed and traffic, never bits */
     uint64_t tiles;          /* 0: planned */
     int64_t prefetch_depth;  /* -1: planned */

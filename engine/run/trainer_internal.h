@@ -285,7 +285,7 @@ OX_MUST enum ox_status ox_trainer_finish_update(struct ox_trainer *trainer);
 bool ox_trainer_save_waits(const struct ox_trainer *trainer);
 
 /* Ends the run: commits its state to the store and saves it as a checkpoint, which is complete on return, unless it was
- * saved already. */
+ * saved already. If that fails while only memory has the state, it is tried again (--save-wait-seconds). */
 OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
 /* Saves; a failure is only a warning, because the state is not at risk. */
 void ox_trainer_save_or_warn(struct ox_trainer *trainer);
@@ -304,10 +304,6 @@ enum { OX_ROOM_LINE_BYTES = 256 };
 const char *ox_trainer_room_text(const struct ox_trainer *trainer, char *text);
 /* Refuses a run whose next checkpoint does not fit on the file system of its folder. */
 OX_MUST enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer);
-/* If the last save failed for lack of room and only memory has the state, waits for room; true: there is room now. */
-bool ox_trainer_await_room(const struct ox_trainer *trainer);
-/* Adds to the error of a run's last save where its state is now; returns `failure`. */
-OX_MUST enum ox_status ox_trainer_fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure);
 
 /* ---- trainer_reports.c ---- */
 

@@ -1,15 +1,11 @@
-/* Room for checkpoints: told with the plan, refused at the start if the first one does not fit, and awaited at the end
- * if only memory has the state. */
+/* Room for checkpoints: told with the plan, and refused at the start if the first one does not fit. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
-#include "base/clock.h"
-#include "base/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
@@ -77,50 +73,4 @@ enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer) {
     existing_folder(trainer->config.output_dir, folder);
     const enum ox_status status = size_of_one(trainer, &bytes);
     return status == OX_OK ? ox_checkpoint_check_space(folder, bytes) : status;
-}
-
-/* Whether the store has the state that the run is at. */
-static bool store_has_it(const struct ox_trainer *trainer) {
-    const struct ox_store *const store = ox_engine_store(trainer->engine);
-    struct ox_store_info info;
-    if (store == NULL) {
-        return false;
-    }
-    ox_store_info(store, &info);
-    return info.committed && info.step == trainer->state.step;
-}
-
-static bool await_room(const struct ox_trainer *trainer) {
-    const uint64_t begin_ns = ox_clock_ns(), limit_ns = (uint64_t)(trainer->config.save_wait_seconds * 1e9);
-    if (limit_ns == 0 || trainer->is_torn || trainer->events->stop != 0 || store_has_it(trainer) ||
-        ox_trainer_check_room(trainer) == OX_OK) {
-        return false;
-    }
-    ox_log(OX_LOG_WARN, "only memory has the state of step %" PRIu64 ", and its checkpoint does not fit: %s; waiting "
-           "%g s for room (--save-wait-seconds)", trainer->state.step, ox_error_text(),
-           trainer->config.save_wait_seconds);
-    while (ox_clock_ns() - begin_ns < limit_ns && trainer->events->stop == 0) {
-        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-        if (ox_trainer_check_room(trainer) == OX_OK) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool ox_trainer_await_room(const struct ox_trainer *trainer) {
-    bool is_there = ox_trainer_leads(trainer) && await_room(trainer);
-    return ox_team_share(trainer->team, &is_there, sizeof is_there, "room for a checkpoint") == OX_OK && is_there;
-}
-
-enum ox_status ox_trainer_fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure) {
-    char text[OX_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", ox_error_text());
-    if (store_has_it(trainer)) {
-        return ox_fail(failure, "%s; nothing is lost: the store has step %" PRIu64 ", and the same command with "
-                       "--resume-from-checkpoint latest saves it", text, trainer->state.step);
-    }
-    const char *const saved = trainer->result;
-    return ox_fail(failure, "%s; step %" PRIu64 " is not saved: there is no store (--nvme) that has it, and the newest "
-                   "checkpoint is %s", text, trainer->state.step, saved[0] != '\0' ? saved : "none");
 }

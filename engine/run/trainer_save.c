@@ -1,6 +1,7 @@
 /* Decides when a run saves, and what a failed save means for it. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/step/tracing.h"
@@ -8,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static const uint64_t SHARD_BYTES_MAX = UINT64_C(5000000000); /* as huggingface_hub writes them */
 
@@ -118,14 +120,104 @@ static enum ox_status save(struct ox_trainer *trainer) {
     return status;
 }
 
+/* ---- the last save ----------------------------------------------------------------------------------- */
+
+/* Whether the store has the state that the run is at. */
+static bool store_has_it(const struct ox_trainer *trainer) {
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    struct ox_store_info info;
+    if (store == NULL) {
+        return false;
+    }
+    ox_store_info(store, &info);
+    return info.committed && info.step == trainer->state.step && !ox_store_has_vanished(store);
+}
+
+struct last_save {
+    uint64_t begin_ns, try_ns; /* of the first try, and of the newest */
+    int stop;                  /* the signal that had come before it */
+    char told[OX_ERROR_TEXT_BYTES];
+};
+
+/* Waits until the next try is due; false if the time is over, or if any process is asked to stop. */
+static bool await_try(const struct ox_trainer *trainer, const struct last_save *last, uint64_t pause_ns) {
+    enum { GO_ON, TRY, END };
+    const uint64_t begin_ns = ox_clock_ns(), limit_ns = (uint64_t)(trainer->config.save_wait_seconds * 1e9);
+    for (;;) {
+        const uint64_t now_ns = ox_clock_ns();
+        const bool leads = ox_trainer_leads(trainer); /* its clock counts */
+        const int mine = trainer->events->stop != last->stop || (leads && now_ns - last->begin_ns >= limit_ns) ? END
+                         : leads && now_ns - begin_ns >= pause_ns ? TRY : GO_ON;
+        int all[OX_TEAM_MAX] = {0}, next = GO_ON;
+        if (ox_team_gather(trainer->team, OX_TEAM_RUN, &mine, sizeof mine, all, "whether to save again") != OX_OK) {
+            return false;
+        }
+        for (uint32_t i = 0; i < ox_team_count(trainer->team); i++) {
+            next = all[i] > next ? all[i] : next;
+        }
+        if (next != GO_ON) {
+            return next == TRY;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+}
+
+/* After a failed last save: if only memory has the state, and somebody may mend the cause, says so and waits for the
+ * next try. Returns the failure if there is none. */
+static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save *last, enum ox_status failure) {
+    const uint64_t second_ns = UINT64_C(1000000000);
+    const uint64_t pause_ns = ox_min_u64(ox_max_u64(ox_clock_ns() - last->try_ns, second_ns), 60 * second_ns);
+    const bool stays = failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE;
+    char text[OX_ERROR_TEXT_BYTES];
+    if (stays || trainer->config.save_wait_seconds == 0 || trainer->is_torn || store_has_it(trainer)) {
+        return failure;
+    }
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    if (ox_trainer_leads(trainer) && strcmp(text, last->told) != 0) {
+        memcpy(last->told, text, sizeof text);
+        ox_log(OX_LOG_WARN, "only memory has the state of step %" PRIu64 ", and its checkpoint cannot be saved: %s; "
+               "mend that while the save is tried again, for %g s (--save-wait-seconds) or until a signal ends it",
+               trainer->state.step, text, trainer->config.save_wait_seconds);
+    }
+    bool again = await_try(trainer, last, pause_ns);
+    if (again && trainer->team == NULL && ox_run_check_folder(trainer) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+        again = !trainer->saving.failed;
+    }
+    last->try_ns = ox_clock_ns();
+    return again ? OX_OK : ox_fail(failure, "%s", text);
+}
+
+/* Adds to the error of a last save where the state is now. */
+static enum ox_status fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    if (store_has_it(trainer)) {
+        return ox_fail(failure, "%s; nothing is lost: the store has step %" PRIu64 ", and the same command with "
+                       "--resume-from-checkpoint latest saves it", text, trainer->state.step);
+    }
+    const char *const saved = trainer->result;
+    return ox_fail(failure, "%s; step %" PRIu64 " is not saved: there is no store (--nvme) that has it, and the newest "
+                   "checkpoint is %s", text, trainer->state.step, saved[0] != '\0' ? saved : "none");
+}
+
 enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
     ox_trainer_persist(trainer);
-    enum ox_status status = save(trainer);
-    if (status != OX_OK && ox_trainer_await_room(trainer)) {
-        status = save(trainer);
+    const uint64_t begin_ns = ox_clock_ns();
+    struct last_save last = {.begin_ns = begin_ns, .try_ns = begin_ns, .stop = trainer->events->stop};
+    for (;;) {
+        enum ox_status status = save(trainer);
+        if (status == OX_OK) {
+            return OX_OK;
+        }
+        status = await_mended(trainer, &last, status);
+        if (status != OX_OK) {
+            return trainer->is_torn ? status : fail_unsaved(trainer, status);
+        }
     }
-    return status == OX_OK || trainer->is_torn ? status : ox_trainer_fail_unsaved(trainer, status);
 }
+
+/* ---- the other saves --------------------------------------------------------------------------------- */
 
 void ox_trainer_save_or_warn(struct ox_trainer *trainer) {
     if (save(trainer) != OX_OK) {
@@ -166,7 +258,9 @@ enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_stat
     }
     finish_checkpoint(trainer);
     if (trainer->stepped && !trainer->is_torn && !trainer->saving.failed) {
-        ox_trainer_save_or_warn(trainer);
+        if (ox_trainer_save(trainer) != OX_OK) {
+            report_not_saved(trainer->state.step);
+        }
     }
     return ox_fail(failure, "%s", text);
 }

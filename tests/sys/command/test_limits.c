@@ -4,6 +4,7 @@
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -60,6 +61,44 @@ static void test_files(void) {
     CHECK(!files_exist("run/checkpoint-1.tmp") && !files_exist("run/checkpoint-2.tmp"));
 }
 
+static void limit_files(rlim_t bytes) {
+    CHECK(prlimit(process.pid, RLIMIT_FSIZE, &(struct rlimit){bytes, RLIM_INFINITY}, NULL) == 0);
+}
+
+/* Starts a run whose files may not grow from its first step on, and whose last save fails: at the end of training, or
+ * after a signal. */
+static void begin_unsaved(bool signalled) {
+    struct sys_args args;
+    files_remove_folder("run");
+    sys_args_train(&args, model_path, text_path, "run");
+    sys_args_add(&args, "--max-seq-length 16 --eval-windows 0 --compute-threads 1 --optimizer-threads 1 "
+                        "--host-mem 32MiB --lr-scheduler-type constant");
+    sys_args_word(&args, "--max-steps=%d", signalled ? 100000 : 200);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "step 1/"));
+    CHECK(kill(process.pid, SIGSTOP) == 0);
+    limit_files(16 << 10);
+    CHECK(kill(process.pid, SIGCONT) == 0 && (!signalled || kill(process.pid, SIGTERM) == 0));
+    CHECK(sys_await(&process, "warning: only memory has the state of step ") &&
+          sys_await(&process, ".safetensors: cannot write: File too large "));
+}
+
+/* A last save that fails is tried again until its cause is mended, or a signal ends the run without it. */
+static void test_last_save(bool signalled, bool mended) {
+    begin_unsaved(signalled);
+    if (mended) {
+        limit_files(RLIM_INFINITY);
+    } else {
+        CHECK(kill(process.pid, SIGTERM) == 0);
+    }
+    sys_wait(&process);
+    const bool saved = sys_said(&process, "\nsaved "), told = sys_said(&process, " is not saved: there is no store ");
+    const int expected = signalled ? 128 + SIGTERM : mended ? 0 : 1;
+    if (process.outcome.exit_status != expected || saved != mended || (!mended && !signalled && !told)) {
+        sys_complain(&process, mended ? "a mended save" : "a save that a signal ends");
+    }
+}
+
 int main(void) {
     model_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
@@ -68,5 +107,8 @@ int main(void) {
     test_memory(RLIMIT_DATA, "ulimit -d");
 #endif
     test_files();
+    for (int i = 0; i < 4; i++) {
+        test_last_save(i % 2 == 1, i / 2 == 0);
+    }
     return test_end();
 }

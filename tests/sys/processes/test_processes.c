@@ -1,7 +1,7 @@
 /* One training divided among processes, each with one or more ranks: losses, norms, rates and the final files are the
  * same bytes as those of one rank. Then a run that goes on with other numbers of processes from checkpoints, and one
- * that stops in every way and goes on from the stores of its processes. With OX_TEST_ALL set it tries every
- * combination, else every fifth.
+ * that stops in every way and goes on from the stores of its processes, and one that cannot be saved. With OX_TEST_ALL
+ * set it tries every combination, else every fifth.
  *
  *     test_processes [--others]    without the first part */
 #include "base/clock.h"
@@ -239,6 +239,26 @@ static void go_on(const struct family *family, const struct result *expected) {
     remove_drives(1);
 }
 
+/* The last save fails, and is tried again until any process is told to stop. */
+static void end_unsaved(const struct family *family) {
+    struct sys_mpi_run run = {0};
+    begin(family, test_path("unsaved"), fresh);
+    sys_args_add(&args, "--ranks=2 --max-steps=50");
+    sys_args_add(&args, constant_words);
+    launch(2);
+    CHECK(sys_mpi_find(&process, 2, &run) && sys_await(&process, "\nstep 1/"));
+    for (int i = 0; i < 2; i++) {
+        CHECK(prlimit(run.pids[i], RLIMIT_FSIZE, &(struct rlimit){4096, RLIM_INFINITY}, NULL) == 0);
+    }
+    CHECK(sys_await(&process, "only memory has the state of step 50, and its checkpoint cannot be saved: ") &&
+          kill(run.pids[1], SIGTERM) == 0);
+    sys_wait(&process);
+    alarm(0);
+    if (process.outcome.exit_status != 1 || !sys_said(&process, "step 50 is not saved: there is no store ")) {
+        sys_complain(&process, "a save that a signal to the second process ends");
+    }
+}
+
 static void on_alarm(int signal_number) {
     static const char text[] = "the program hangs\n";
     (void)signal_number;
@@ -261,6 +281,7 @@ int main(int argc, char **argv) {
         change_in_memory(&families[i], &expected);
         change_on_drives(&families[i], &expected);
         go_on(&families[i], &expected);
+        end_unsaved(&families[i]);
         end_one(&expected);
     }
     printf("%d runs with the bits of one rank\n", run_count);

@@ -154,7 +154,7 @@ static void test_waiting(void) {
     CHECK(kill(process.pid, SIGSTOP) == 0);
     fill_disk(0);
     CHECK(kill(process.pid, SIGCONT) == 0);
-    CHECK(sys_await(&process, "warning: only memory has the state of step 100, and its checkpoint does not fit: "));
+    CHECK(sys_await(&process, "warning: only memory has the state of step 100, and its checkpoint cannot be saved: "));
     CHECK(unlink(filler) == 0);
     sys_wait(&process);
     CHECK(process.outcome.exit_status == 0 && strstr(process.outcome.err, "saved ") != NULL);

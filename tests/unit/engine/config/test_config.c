@@ -403,7 +403,7 @@ static void test_round_trip(void) {
     CHECK(memcmp(&first, &second, sizeof first) == 0);
     CHECK(strstr(text, "weight_decay: 0.30000000000000004\n") != NULL);
     CHECK(strstr(text, "learning_rate: 0.1\n") != NULL);
-    CHECK(strstr(text, "save_wait_seconds: 60\n") != NULL && strstr(text, "max_grad_norm: 1e+22\n") != NULL);
+    CHECK(strstr(text, "save_wait_seconds: 604800\n") != NULL && strstr(text, "max_grad_norm: 1e+22\n") != NULL);
     CHECK(strstr(text, "host_mem: 48GiB\n") != NULL);
     free(text);
     free(again);
