@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/hash/seal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -70,6 +71,7 @@ static enum ox_status parse_text(const char *path, const char *text, size_t byte
         return OX_OK;
     }
     enum ox_status status = ox_json_parse(path, text, bytes, &object);
+    OX_TRY(status, ox_seal_check(path, object, false));
     OX_TRY(status, ox_listed_parse(path, object, out));
     json_decref(object);
     return status == OX_E_CONFIG ? ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged") : status;

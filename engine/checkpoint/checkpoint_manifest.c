@@ -2,6 +2,7 @@
  * written last, so a folder with a valid one is complete. */
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/hash/seal.h"
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint_internal.h"
 
@@ -188,7 +189,8 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
     return failed == 0;
 }
 
-/* Checks what is known of the counts, since no hash covers this file. Every step is an update, or it is skipped. */
+/* Checks what is known of the counts, since files of earlier versions have no checksum. Every step is an update, or it
+ * is skipped. */
 static enum ox_status check_counts(const char *path, const json_t *object, const struct ox_run_state *state) {
     uint64_t global_step = state->step;
     const enum ox_status status = ox_json_get_u64(path, object, "global_step", false, &global_step);
@@ -290,7 +292,7 @@ enum ox_status ox_manifest_write(const char *folder, const struct ox_manifest *m
     const bool done = object != NULL && put_state(object, &manifest->state) &&
                       json_object_set_new(object, "weights_dtype",
                                           json_string(ox_dtype_name(manifest->weights_dtype))) == 0 &&
-                      put_files(object, manifest);
+                      put_files(object, manifest) && ox_seal_add(object);
     char *const text = done ? json_dumps(object, JSON_INDENT(2)) : NULL;
     json_decref(object);
     if (text == NULL) {
@@ -321,6 +323,8 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
         json_decref(object);
         return status;
     }
+    /* Earlier versions wrote none, and a run that is older keeps its version. */
+    OX_TRY(status, ox_seal_check(path, object, false));
     if (status == OX_OK) {
         status = get_state(path, object, &manifest->state);
         OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));

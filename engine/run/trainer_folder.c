@@ -3,7 +3,7 @@
  * The lock is on the folder itself, so it leaves nothing behind and ends with the process. */
 #include "engine/run/trainer_internal.h"
 
-#include "base/hash/hash.h"
+#include "base/hash/seal.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -146,26 +146,9 @@ static enum ox_status get_drives(const char *path, const json_t *json, struct ox
     return OX_OK;
 }
 
-/* The hash of a text of the object, which is the same for every object that equals it. */
-static enum ox_status hash_of(const char *path, const json_t *json, uint64_t *hash) {
-    char *const text = json_dumps(json, JSON_INDENT(1));
-    *hash = text != NULL ? ox_hash64(text, strlen(text), 0) : 0;
-    free(text);
-    return text != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory for its checksum", path);
-}
-
-/* Compares the object with its checksum, the member that the others are hashed without. */
+/* Compares the object with its checksum. */
 static enum ox_status check_seal(const char *path, json_t *json) {
-    uint64_t expected = 0, found = 0;
-    const bool is_older = json_integer_value(json_object_get(json, "version")) < IDENTITY_SEALED;
-    if (is_older && json_object_get(json, "checksum") == NULL) {
-        return OX_OK;
-    }
-    enum ox_status status = ox_json_get_hex(path, json, "checksum", 1, &expected);
-    json_object_del(json, "checksum");
-    OX_TRY(status, hash_of(path, json, &found));
-    return status != OX_OK || found == expected
-               ? status : ox_fail(OX_E_CORRUPT, "%s: does not match its checksum: it is damaged, or was edited", path);
+    return ox_seal_check(path, json, json_integer_value(json_object_get(json, "version")) >= IDENTITY_SEALED);
 }
 
 static enum ox_status read_copy(const char *output_dir, const char *name, struct ox_run_identity *identity) {
@@ -294,7 +277,6 @@ enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_
 /* The object that run.json holds, with its checksum; NULL without memory, or if a path is not UTF-8. */
 static json_t *identity_json(const struct ox_run_identity *identity) {
     json_t *const drives = json_array();
-    uint64_t hash = 0;
     int failed = drives == NULL;
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         failed |= json_array_append_new(drives, json_string(identity->nvme[i]));
@@ -308,8 +290,7 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
     failed |= json != NULL && identity->arithmetic[0] != '\0' &&
               json_object_set_new(json, "arithmetic", json_string(identity->arithmetic)) != 0;
     failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||
-              hash_of("run.json", json, &hash) != OX_OK ||
-              json_object_set_new(json, "checksum", ox_json_hex(&hash, 1)) != 0;
+              !ox_seal_add(json);
     if (failed != 0) {
         json_decref(json);
         return NULL;

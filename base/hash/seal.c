@@ -1,0 +1,38 @@
+/* The hash of a text of the object, which is the same for every object that equals it. */
+#include "base/hash/seal.h"
+
+#include "base/hash/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char key[] = "checksum";
+
+static bool hash_of(const json_t *object, uint64_t *hash) {
+    char *const text = json_dumps(object, JSON_INDENT(1));
+    *hash = text != NULL ? ox_hash64(text, strlen(text), 0) : 0;
+    free(text);
+    return text != NULL;
+}
+
+bool ox_seal_add(json_t *object) {
+    uint64_t hash = 0;
+    return hash_of(object, &hash) && json_object_set_new(object, key, ox_json_hex(&hash, 1)) == 0;
+}
+
+enum ox_status ox_seal_check(const char *where, json_t *object, bool required) {
+    uint64_t expected = 0, found = 0;
+    if (!required && json_object_get(object, key) == NULL) {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_json_get_hex(where, object, key, 1, &expected);
+    if (status != OX_OK) {
+        return status;
+    }
+    json_object_del(object, key);
+    if (!hash_of(object, &found)) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its checksum", where);
+    }
+    return found == expected
+               ? OX_OK : ox_fail(OX_E_CORRUPT, "%s: does not match its checksum: it is damaged, or was edited", where);
+}
