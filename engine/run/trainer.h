@@ -66,6 +66,9 @@ OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct o
 /* Path of the checkpoint that the run ended with; "" before that. */
 const char *ox_trainer_result(const struct ox_trainer *trainer);
 
+/* Whether the folder is that of a run: it has run.json, or its copy. */
+bool ox_run_exists(const char *output_dir);
+
 /* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens.
  * `seen` (may be NULL) is called with the result of each source; `out` gets that of all together. */
 struct ox_eval_source {

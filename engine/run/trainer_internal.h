@@ -181,7 +181,6 @@ OX_MUST enum ox_status ox_trainer_start(struct ox_trainer *trainer);
 
 /* ---- the run's folder: trainer_folder.c ---- */
 
-bool ox_run_exists(const char *output_dir);
 /* Locks the folder, which exists, until the process ends; OX_E_BUSY if another process has it. */
 OX_MUST enum ox_status ox_run_lock(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity);

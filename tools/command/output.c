@@ -3,20 +3,20 @@
 
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/run/trainer.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 enum ox_status ox_cmd_model(const char *model, char *path) {
-    char config[OX_PATH_BYTES], run[OX_PATH_BYTES], newest[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(model, "config.json", config);
-    OX_TRY(status, ox_path_join(model, "run.json", run));
+    char config[OX_PATH_BYTES], newest[OX_PATH_BYTES];
+    const enum ox_status status = ox_path_join(model, "config.json", config);
     if (status != OX_OK) {
         return status;
     }
     const bool is_model = ox_path_is_file(config) || !ox_path_is_folder(model);
     const bool found = !is_model && ox_checkpoint_find_latest(model, newest) == OX_OK;
-    if (!is_model && !found && ox_path_is_file(run)) {
+    if (!is_model && !found && ox_run_exists(model)) {
         return ox_fail(OX_E_CONFIG, "--model %s: is a run without a complete checkpoint; let it save one, or name a "
                        "model folder", model);
     }

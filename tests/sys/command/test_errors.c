@@ -417,6 +417,27 @@ static void test_damaged_checkpoint(void) {
     refused_train(more, 1, "model/optimizer.safetensors: cannot open");
 }
 
+/* A run is known by run.json or its copy, also to the commands that only read its newest checkpoint. */
+static void test_lost_run_json(void) {
+    static const char *const commands[] = {"export", "eval", "generate"};
+    static const char *const records[] = {"run.json", "run-copy.json"};
+    for (unsigned i = 0; i < 6; i++) {
+        files_remove_folder("unsaved");
+        files_make_folder("unsaved");
+        files_write_text(test_pathf("unsaved/%s", records[i % 2]), "{}");
+        begin(commands[i / 2]);
+        sys_args_word(&args, "--model=%s", test_path("unsaved"));
+        if (i / 2 == 0) {
+            sys_args_word(&args, "--output=%s", output);
+        } else if (i / 2 == 1) {
+            sys_args_word(&args, "--data=%s", text_path);
+        } else {
+            sys_args_add(&args, "--prompt the");
+        }
+        refused(2, "unsaved: is a run without a complete checkpoint; let it save one");
+    }
+}
+
 /* ---- drives ----------------------------------------------------------------------------------------- */
 
 enum { HEADERS_BYTES = 2 << 20, PAGE_BYTES = 4096 };
@@ -719,6 +740,7 @@ int main(void) {
     test_quiet();
     test_empty_tables();
     test_damaged_checkpoint();
+    test_lost_run_json();
     test_drives();
     test_memory_drive();
     test_store_in_use();
