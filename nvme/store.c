@@ -595,20 +595,38 @@ void ox_store_close(struct ox_store **store) {
     *store = NULL;
 }
 
-enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count) {
+static enum ox_status lock_once(const struct ox_io_backend *backend, const char *path) {
+    struct ox_drive *drive = NULL;
+    const enum ox_status status = backend->drive_open(backend, path, OX_DRIVE_OPEN, &drive);
+    if (status == OX_OK) {
+        backend->drive_close(drive);
+    }
+    return status;
+}
+
+/* Does it to files of every index: the folders may have been given in another order before, or may have been more. */
+static enum ox_status each_file(const char *const *folders, uint32_t drive_count,
+                                enum ox_status (*fn)(const struct ox_io_backend *, const char *path)) {
     const struct ox_io_backend *const backend = ox_io_threads();
-    /* Removes every index: the folders may have been given in another order before, or may have been more. */
     for (uint32_t i = 0; i < drive_count * OX_STORE_DRIVES_MAX; i++) {
         char path[OX_PATH_BYTES];
         enum ox_status status = drive_path(folders[i / OX_STORE_DRIVES_MAX], i % OX_STORE_DRIVES_MAX, path);
         if (status == OX_OK && ox_path_exists(path)) {
-            status = backend->drive_remove(backend, path);
+            status = fn(backend, path);
         }
         if (status != OX_OK) {
             return status;
         }
     }
     return OX_OK;
+}
+
+enum ox_status ox_store_check_unused(const char *const *folders, uint32_t drive_count) {
+    return each_file(folders, drive_count, lock_once);
+}
+
+enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count) {
+    return each_file(folders, drive_count, ox_io_threads()->drive_remove);
 }
 
 /* Reads the owner from a file's header, without a lock. */

@@ -114,6 +114,8 @@ OX_MUST enum ox_status ox_store_look(const struct ox_store_config *config, struc
  * store has one generation, which cannot go back. */
 OX_MUST enum ox_status ox_store_agree(const struct ox_store_offer *offers, uint32_t count, struct ox_store_point *out);
 
+/* Fails, with OX_E_BUSY, if another process has a store open in one of these folders. */
+OX_MUST enum ox_status ox_store_check_unused(const char *const *folders, uint32_t drive_count);
 /* Removes the store's files in these folders, to start over. */
 OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count);
 

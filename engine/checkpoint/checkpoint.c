@@ -166,15 +166,25 @@ static enum ox_status set_aside(const char *path) {
     return ox_fail(OX_E_CONFIG, "%s: is not the checkpoint of this run and step; move it away", path);
 }
 
-/* Deletes the oldest complete checkpoints of the same branch beyond the limit. Each is first renamed to an unfinished
- * one, which the next save removes if a crash interrupts the deletion. A failure is only logged, because the new
- * checkpoint is safe. */
+/* Renames a checkpoint to an unfinished one before it is removed: if a crash interrupts that, a sweep removes the
+ * rest. */
+static enum ox_status remove_whole(const char *output_dir, uint64_t step) {
+    char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
+    enum ox_status status = make_path(output_dir, step, "", path);
+    OX_TRY(status, make_path(output_dir, step, TMP_SUFFIX, tmp));
+    OX_TRY(status, ox_folder_commit(path, tmp));
+    OX_TRY(status, ox_folder_remove(tmp));
+    return status;
+}
+
+/* Deletes the oldest complete checkpoints of the same branch beyond the limit. A failure is only logged, because the
+ * new checkpoint is safe. */
 static void prune(const struct ox_run_state *state, const struct ox_checkpoint_save *save) {
     uint64_t *steps = NULL;
     uint32_t count = 0, kept = 1;
     enum ox_status status = save->total_limit > 0 ? list_steps(save->output_dir, "", &steps, &count) : OX_OK;
     for (uint32_t i = 0; status == OX_OK && i < count; i++) {
-        char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
+        char path[OX_PATH_BYTES];
         struct ox_run_state other;
         struct stat info;
         status = make_path(save->output_dir, steps[i], "", path);
@@ -183,9 +193,7 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
             check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) || kept++ < save->total_limit) {
             continue;
         }
-        status = make_path(save->output_dir, steps[i], TMP_SUFFIX, tmp);
-        OX_TRY(status, ox_folder_commit(path, tmp));
-        OX_TRY(status, ox_folder_remove(tmp));
+        status = remove_whole(save->output_dir, steps[i]);
     }
     if (status != OX_OK) {
         ox_log(OX_LOG_WARN, "old checkpoints could not be deleted: %s", ox_error_text());
@@ -405,4 +413,14 @@ bool ox_checkpoint_is_ours(const char *output_dir, const char *name) {
     }
     return parse_name(name, TMP_SUFFIX, &step) ||
            (parse_name(name, "", &step) && ox_checkpoint_read_state(path, &state) != OX_E_CONFIG);
+}
+
+enum ox_status ox_checkpoint_remove(const char *output_dir, const char *name) {
+    char path[OX_PATH_BYTES];
+    uint64_t step = 0;
+    if (parse_name(name, "", &step)) {
+        return remove_whole(output_dir, step);
+    }
+    const enum ox_status status = ox_path_join(output_dir, name, path);
+    return status == OX_OK ? ox_folder_remove(path) : status;
 }

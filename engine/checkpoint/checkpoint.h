@@ -113,6 +113,8 @@ OX_MUST enum ox_status ox_checkpoint_make_latest(const char *output_dir, const c
 /* Whether `name` is a checkpoint in the folder that this program wrote, complete or not: a fresh start may delete
  * it. */
 bool ox_checkpoint_is_ours(const char *output_dir, const char *name);
+/* Deletes such a checkpoint; if that is interrupted, ox_checkpoint_sweep deletes the rest. */
+OX_MUST enum ox_status ox_checkpoint_remove(const char *output_dir, const char *name);
 
 OX_MUST enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *state);
 /* Reads every file listed in trainer_state.json and compares its hash; a difference is OX_E_CORRUPT naming the file. */

@@ -21,7 +21,7 @@
 enum { IDENTITY_BYTES_MAX = 1 << 18, IDENTITY_VERSION = 5, IDENTITY_SEALED = 5, IDENTITY_COPIES = 2 };
 
 static const char *const identity_names[IDENTITY_COPIES] = {"run.json", "run-copy.json"};
-/* The copy goes first: while it is there the folder holds a run. */
+/* What ox_run_clear leaves comes first. */
 static const char *const run_files[] = {"run-copy.json", "run.json", "metrics.jsonl", "plan.txt",
                                         "config.resolved.yaml", "latest", "trace.bin", "metrics.prom"};
 enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
@@ -172,6 +172,7 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
         const char *const arithmetic = json_string_value(json_object_get(json, "arithmetic"));
         snprintf(identity->arithmetic, sizeof identity->arithmetic, "%s", arithmetic != NULL ? arithmetic : "");
         identity->starting = json_is_true(json_object_get(json, "starting"));
+        identity->clearing = json_is_true(json_object_get(json, "clearing"));
         identity->knows_origin = json_is_boolean(json_object_get(json, "from_scratch"));
         identity->from_scratch = json_is_true(json_object_get(json, "from_scratch"));
     }
@@ -289,6 +290,7 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
                                    (int)identity->holds_whole, "from_scratch", (int)identity->from_scratch);
     failed |= json != NULL && identity->arithmetic[0] != '\0' &&
               json_object_set_new(json, "arithmetic", json_string(identity->arithmetic)) != 0;
+    failed |= json != NULL && identity->clearing && json_object_set_new(json, "clearing", json_true()) != 0;
     failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||
               !ox_seal_add(json);
     if (failed != 0) {
@@ -507,7 +509,7 @@ enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
 
 enum ox_status ox_run_clear(const char *output_dir) {
     char path[OX_PATH_BYTES];
-    for (unsigned i = 0; i < RUN_FILE_COUNT; i++) {
+    for (unsigned i = IDENTITY_COPIES; i < RUN_FILE_COUNT; i++) {
         if (ox_path_join(output_dir, run_files[i], path) == OX_OK && unlink(path) == 0) {
             continue; /* it does not exist */
         }
@@ -521,11 +523,9 @@ enum ox_status ox_run_clear(const char *output_dir) {
         status = ox_folder_next(folder, output_dir, &name);
         const bool file = status == OX_OK && name != NULL && (ox_tensorboard_is_ours(name) || is_rank_trace(name));
         if (status == OX_OK && name != NULL && (file || ox_checkpoint_is_ours(output_dir, name))) {
-            status = ox_path_join(output_dir, name, path);
+            status = file ? ox_path_join(output_dir, name, path) : ox_checkpoint_remove(output_dir, name);
             if (status == OX_OK && file) {
                 unlink(path);
-            } else if (status == OX_OK) {
-                status = ox_folder_remove(path);
             }
         }
     }

@@ -36,6 +36,7 @@ struct ox_run_identity {
     bool has_clock;  /* runs that began before version 3 have none */
     bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
     bool starting;    /* what it begins with is not committed yet: its stores may be half made, and hold nothing */
+    bool clearing;    /* what the run has left is being removed, for a new run in its place; `starting` is set too */
     bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
     char arithmetic[160]; /* library of GEMMs, its version and the kernels that it has chosen; "": not known */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
@@ -204,7 +205,7 @@ OX_MUST enum ox_status ox_run_check_drives_given(const struct ox_trainer *traine
 OX_MUST enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer);
 /* Refuses to write into the model folder, or below it. A run that did so before may go on. */
 OX_MUST enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const char *flag, const char *path);
-/* Removes what a run has written into its folder, and nothing else. */
+/* Removes what a run has written into its folder, and nothing else, but for run.json and its copy. */
 OX_MUST enum ox_status ox_run_clear(const char *output_dir);
 /* Fails if the folder was deleted, moved or replaced since it was locked. If there is still a place for a checkpoint,
  * which is where it was moved to, or its old place if that is free, that is the output folder from then on. */
@@ -218,6 +219,8 @@ void ox_run_clear_triggers(const char *output_dir);
 OX_MUST enum ox_status ox_trainer_start_over(struct ox_trainer *trainer);
 /* Whether the folder has a run that certainly committed nothing, so that a fresh start may take its place. */
 OX_MUST enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out);
+/* Whether a resume of the latest state would start over, because nothing was saved of the steps that were taken. */
+bool ox_run_saved_nothing(const char *output_dir);
 
 /* ---- data and rows: trainer_data.c ---- */
 

@@ -3,7 +3,8 @@
  * A start writes run.json first, with the mark `starting`, and only then makes the stores, loads the weights and
  * commits them; the mark goes when that is done, and steps come after it. So a marked run without checkpoints has lost
  * nothing if it begins anew. A run without drives keeps its state in checkpoints alone: without one it has committed
- * nothing, however many steps it took. */
+ * nothing, however many steps it took. A run that --overwrite-output-dir has begun to delete has the mark `clearing`
+ * and counts as gone, whatever is left of it. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/log.h"
@@ -56,8 +57,9 @@ static bool has_told_steps(const char *output_dir) {
  * were in memory alone. *found is its identity. */
 static bool has_no_commit(const char *output_dir, bool told, struct ox_run_identity *found) {
     return ox_run_exists(output_dir) && ox_run_read_identity(output_dir, found) == OX_OK && found->knows_origin &&
-           (found->starting || found->nvme_count == 0) && all_names(output_dir, is_no_checkpoint) &&
-           ((told && found->nvme_count == 0) || !has_told_steps(output_dir));
+           (found->clearing ||
+            ((found->starting || found->nvme_count == 0) && all_names(output_dir, is_no_checkpoint) &&
+             ((told && found->nvme_count == 0) || !has_told_steps(output_dir))));
 }
 
 enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out) {
@@ -68,6 +70,13 @@ enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out) 
     *out = ox_trainer_leads(trainer) && has_no_commit(trainer->config.output_dir, trainer->starts_over, found);
     free(found);
     return ox_team_share(trainer->team, out, sizeof *out, "what an earlier start has left");
+}
+
+bool ox_run_saved_nothing(const char *output_dir) {
+    struct ox_run_identity *const found = calloc(1, sizeof *found);
+    const bool nothing = found != NULL && has_no_commit(output_dir, true, found);
+    free(found);
+    return nothing;
 }
 
 /* Whether `latest` finds nothing that was committed. A run that began with a checkpoint goes on from that one. */
@@ -84,13 +93,14 @@ enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
     }
     struct ox_run_identity *const found = calloc(1, sizeof *found);
     struct {
-        bool over, known, from_scratch;
-    } view = {false, false, false};
+        bool over, known, from_scratch, cleared;
+    } view = {false, false, false, false};
     enum ox_status status = found != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
     if (status == OX_OK && ox_trainer_leads(trainer)) {
         view.over = has_nothing_to_resume(trainer, found);
         view.known = found->knows_origin;
         view.from_scratch = found->from_scratch;
+        view.cleared = found->clearing;
     }
     free(found);
     OX_TRY(status, ox_team_share(trainer->team, &view, sizeof view, "whether there is anything to resume"));
@@ -100,8 +110,10 @@ enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
         config->from_scratch = view.from_scratch;
     }
     if (trainer->starts_over && ox_trainer_leads(trainer)) {
-        ox_log(OX_LOG_INFO, "%s: nothing was committed yet, so there is nothing to resume: the run starts over%s%s",
-               config->output_dir, view.known ? "" : " with what --model gives: ", view.known ? "" : config->model);
+        ox_log(OX_LOG_INFO, "%s: %s, so there is nothing to resume: the run starts over%s%s", config->output_dir,
+               view.cleared ? "its run was being deleted for a new one (--overwrite-output-dir)"
+                            : "nothing was committed yet",
+               view.known ? "" : " with what --model gives: ", view.known ? "" : config->model);
     }
     return status;
 }

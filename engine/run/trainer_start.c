@@ -180,8 +180,11 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
         return status;
     }
     if (ox_trainer_leads(trainer) && ox_run_exists(folder)) {
-        return ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with it, or "
-                       "--overwrite-output-dir to start over", folder);
+        return ox_run_saved_nothing(folder)
+                   ? ox_fail(OX_E_CONFIG, "%s: already holds a run, which ended before it saved anything; add "
+                             "--resume-from-checkpoint latest to start it over", folder)
+                   : ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with "
+                             "it, or --overwrite-output-dir to start over", folder);
     }
     if (ox_run_has_store(trainer)) {
         return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
@@ -198,32 +201,50 @@ enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer) {
     return status == OX_OK && fresh ? refuse_existing(trainer) : status;
 }
 
-/* Deletes an earlier run, the store first: if another process uses that, nothing is deleted. */
-static enum ox_status clear_run(struct ox_trainer *trainer) {
+/* Removes what the run of trainer->identity has left: its stores, and with the mark `clearing` the rest. */
+static enum ox_status clear_away(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    enum ox_status status = ox_run_check_inputs(trainer);
-    if (status == OX_OK && ox_run_has_store(trainer)) {
+    enum ox_status status = OX_OK;
+    if (ox_run_has_store(trainer)) {
         status = ox_store_remove(trainer->drives.folders, config->nvme_count);
     }
-    if (status == OX_OK && ox_run_exists(config->output_dir) &&
-        ox_run_read_identity(config->output_dir, &trainer->identity) == OX_OK) {
-        status = ox_run_remove_others(trainer);
+    OX_TRY(status, ox_run_remove_others(trainer));
+    if (status == OX_OK && trainer->identity.clearing && ox_trainer_leads(trainer)) {
+        status = ox_run_clear(config->output_dir);
     }
     trainer->identity = (struct ox_run_identity){0};
-    return status == OX_OK && ox_trainer_leads(trainer) ? ox_run_clear(config->output_dir) : status;
+    return ox_trainer_settle(trainer, status, "the removal of an earlier run");
 }
 
-/* Removes the stores of a start that was cut off; the rest of it is written over. */
+/* Deletes an earlier run. If another process uses a store of it, nothing is deleted; once something is, run.json says
+ * that the rest goes too, so that a resume does not take it for a run. */
+static enum ox_status clear_run(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_run_identity *const identity = &trainer->identity;
+    enum ox_status status = ox_run_check_inputs(trainer);
+    OX_TRY(status, ox_store_check_unused(trainer->drives.folders, config->nvme_count));
+    status = ox_trainer_settle(trainer, status, "whether an earlier run is in use");
+    if (status == OX_OK && (!ox_run_exists(config->output_dir) ||
+                            ox_run_read_identity(config->output_dir, identity) != OX_OK)) {
+        *identity = (struct ox_run_identity){0};
+    }
+    if (status == OX_OK) {
+        identity->from[0] = '\0';
+        identity->starting = identity->clearing = true;
+        identity->from_scratch = config->from_scratch;
+        status = ox_trainer_leads(trainer) ? ox_run_write_identity(config->output_dir, identity) : OX_OK;
+        status = ox_trainer_settle(trainer, status, "the end of an earlier run");
+    }
+    return status == OX_OK ? clear_away(trainer) : status;
+}
+
+/* Removes what a start has left that was cut off; the rest of it is written over. */
 static enum ox_status clear_remains(struct ox_trainer *trainer) {
     enum ox_status status = ox_run_read_identity(trainer->config.output_dir, &trainer->identity);
     OX_TRY(status, ox_run_check_stores(trainer));
+    OX_TRY(status, ox_store_check_unused(trainer->drives.folders, trainer->config.nvme_count));
     status = ox_trainer_settle(trainer, status, "what an earlier start has left");
-    if (status == OX_OK && ox_run_has_store(trainer)) {
-        status = ox_store_remove(trainer->drives.folders, trainer->config.nvme_count);
-    }
-    OX_TRY(status, ox_run_remove_others(trainer));
-    trainer->identity = (struct ox_run_identity){0};
-    return ox_trainer_settle(trainer, status, "its removal");
+    return status == OX_OK ? clear_away(trainer) : status;
 }
 
 /* Clears away what is in the place of a fresh start, as far as that is allowed. The run's folder is locked. */
@@ -336,6 +357,7 @@ static enum ox_status mark_starting(struct ox_trainer *trainer) {
     }
     status = ox_trainer_settle(trainer, status, "the folders of the stores");
     trainer->identity.starting = true;
+    trainer->identity.clearing = false;
     return status == OX_OK ? write_identity(trainer) : status;
 }
 

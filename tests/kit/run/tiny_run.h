@@ -52,7 +52,7 @@ void tiny_begin(enum tiny_place place);
 void tiny_set_options(const char *const (*more)[2]);
 /* Warnings with one of these words, up to NULL, are not counted from here on. */
 void tiny_expect_warnings(const char *const *words);
-/* How many drives all runs have from here on, 1 or 2; before tiny_begin, which can be called again. */
+/* How many drives all runs have from here on, up to 2; before tiny_begin, which can be called again. */
 void tiny_set_drives(unsigned count);
 /* The folder of the run's drive `idx`. */
 const char *tiny_drive(unsigned idx);

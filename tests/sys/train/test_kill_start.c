@@ -1,8 +1,10 @@
 /* A start killed at every system call that creates, fills, syncs or removes something in the run's folder or on its
  * drives, before the call, with half of it written, and after it: of a new run, of a branch from one of the run's own
- * checkpoints, of a new run from another's checkpoint, and of a resume that makes the store anew; with one drive and
- * with two. After each kill `latest` leads to the bits of the undisturbed run, and of two new runs one is instead begun
- * again with the same command. Nothing has to be overwritten, and no checkpoint is lost.
+ * checkpoints, of a new run from another's checkpoint, of a resume that makes the store anew, and of a new run in the
+ * place of one that it deletes; with one drive and with two. After each kill `latest` leads to the bits of the
+ * undisturbed run, and of two new runs one is instead begun again with the same command. Nothing has to be overwritten
+ * again, and no checkpoint is lost. Runs without drives, new or in the place of another, are killed up to their first
+ * checkpoint.
  *
  *     test_kill_start [STRIDE] */
 #include "tests/kit/calls.h"
@@ -10,6 +12,7 @@
 #include "tests/kit/run/tiny_run.h"
 #include "tests/kit/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,10 +25,12 @@ enum { STRIDE = 6 };
 static struct tiny_told *told; /* shared */
 static uint64_t kill_count, again_count;
 
-enum what { NEW, BRANCH, BRANCH_NEW, REBUILD, WHAT_COUNT };
-static const char *const what_names[WHAT_COUNT] = {"a new run", "a branch", "a new run from a checkpoint",
-                                                   "a store made anew"};
-static const enum tiny_start starts[WHAT_COUNT] = {TINY_FRESH, TINY_BRANCH, TINY_BRANCH_NEW, TINY_RESUME};
+enum what { NEW, OVERWRITE, BRANCH, BRANCH_NEW, REBUILD, WHAT_COUNT };
+static const char *const what_names[WHAT_COUNT] = {"a new run", "a new run in the place of one", "a branch",
+                                                   "a new run from a checkpoint", "a store made anew"};
+static const enum tiny_start starts[WHAT_COUNT] = {TINY_FRESH, TINY_OVERWRITE, TINY_BRANCH, TINY_BRANCH_NEW,
+                                                   TINY_RESUME};
+static unsigned drives;
 
 static bool is_below(const char *path, const char *folder) {
     const size_t bytes = strlen(folder);
@@ -41,10 +46,11 @@ static const struct ox_io_backend *begin(const struct ox_io_backend *inner) {
     return inner;
 }
 
-/* The start is over with the first step. */
+/* The start is over with the first step. Without drives nothing is committed before the first checkpoint. */
 static void step(uint64_t number) {
-    (void)number;
-    calls_arm(false);
+    if (drives > 0 || number > TINY_SAVED_STEP) {
+        calls_arm(false);
+    }
 }
 
 static void end(void) {
@@ -68,13 +74,32 @@ static void make_run(enum what what) {
 }
 
 /* A new run that was cut off, begun again with the same command, is allowed unless it has already got to its steps. */
-static void begin_again(enum tiny_start start) {
+static bool begin_again(enum tiny_start start) {
     const enum tiny_end ended = tiny_run("threads", start, NULL, told);
     CHECK(ended == TINY_DONE || strstr(told->text, "already holds a run") != NULL);
     again_count += ended == TINY_DONE;
     if (ended != TINY_DONE) {
         memset(told, 0, sizeof *told);
     }
+    return ended == TINY_DONE;
+}
+
+static bool is_in_run_json(const char *text) {
+    const char *const path = test_pathf("%s/run.json", tiny_folder());
+    char *const now = files_exist(path) ? files_read(path, NULL) : NULL;
+    const bool found = now != NULL && strstr(now, text) != NULL;
+    free(now);
+    return found;
+}
+
+/* What a killed process must have left of a run whose step is known: all of the run that it was to delete, before it
+ * began to; without drives, what a checkpoint has. */
+static uint64_t kept_step(enum what what, const char *old_run, uint64_t step) {
+    if (what == OVERWRITE && is_in_run_json(old_run)) {
+        return drives > 0 ? TINY_STEPS : TINY_SAVED_STEP;
+    }
+    const bool saved = files_exist(test_pathf("%s/checkpoint-%d", tiny_folder(), TINY_SAVED_STEP));
+    return drives > 0 ? step : saved && !is_in_run_json("\"clearing\": true") ? TINY_SAVED_STEP : 0;
 }
 
 /* Returns false if the start ends before that call. */
@@ -84,27 +109,34 @@ static bool kill_at(enum what what, enum call_fault fault, uint64_t idx) {
     const int failures = test_failure_count;
     char text[128];
     snprintf(text, sizeof text, "%s, killed %s call %llu", what_names[what], moments[fault], (unsigned long long)idx);
-    if (what == BRANCH || what == REBUILD) {
+    char *old_run = NULL;
+    if (what == BRANCH || what == REBUILD || what == OVERWRITE) {
         make_run(what);
+        old_run = files_read(test_pathf("%s/run.json", tiny_folder()), NULL);
     }
     calls_set(&(struct call_rule){.fault = fault, .idx = idx});
     const enum tiny_end ended = tiny_run("threads", starts[what], &seam, told);
     const bool killed = ended == TINY_KILLED;
     CHECK(ended != TINY_FAILED);
     kill_count += killed;
-    if (what != NEW) {
+    const uint64_t kept = killed ? kept_step(what, old_run, told->step) : told->step;
+    const bool is_new = what == NEW || what == OVERWRITE;
+    if (!is_new) {
         told->step = told->step > TINY_SAVED_STEP ? told->step : TINY_SAVED_STEP;
-    } else if (killed && idx % 2 == 1) {
-        begin_again(TINY_FRESH);
+    } else if (!killed || idx % 2 == 0 || !begin_again(TINY_FRESH)) {
+        told->step = kept;
+    } else {
+        CHECK(kept == 0); /* only what holds nothing may be begun again */
     }
     if (what == BRANCH_NEW && killed && !files_exist(test_pathf("%s/run.json", tiny_folder()))) {
-        begin_again(TINY_BRANCH_NEW); /* without run.json nothing says which checkpoint that was */
+        (void)begin_again(TINY_BRANCH_NEW); /* without run.json nothing says which checkpoint that was */
     }
     told->warnings += what == BRANCH_NEW; /* it has neither lines nor a checkpoint of the steps before */
     if (test_failure_count > failures) {
         printf("%s: %s\n", text, told->text);
     }
     tiny_end_well("threads", told, text);
+    free(old_run);
     return killed;
 }
 
@@ -129,10 +161,13 @@ int main(int argc, char **argv) {
     calls_seen = tiny_shared(sizeof *calls_seen);
     calls_options.picks = is_of_run;
     told = tiny_shared(sizeof *told);
-    for (unsigned drives = 1; drives <= 2; drives++) {
+    for (drives = 0; drives <= 2; drives++) {
+        static const char *const in_memory[][2] = {{"weights-tier", "host"}, {"state-tier", "host"},
+                                                   {"grads-tier", "host"}, {"host-mem", "16MiB"}, {NULL, NULL}};
         tiny_set_drives(drives);
+        tiny_set_options(drives == 0 ? in_memory : NULL);
         tiny_begin(TINY_IN_MEMORY);
-        for (enum what what = NEW; what < WHAT_COUNT; what++) {
+        for (enum what what = NEW; what < (drives == 0 ? BRANCH : WHAT_COUNT); what++) {
             sweep(what, given > 0 ? given : STRIDE);
         }
     }
