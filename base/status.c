@@ -21,12 +21,14 @@ enum ox_status ox_fail(enum ox_status status, const char *fmt, ...) {
 }
 
 /* Names the limit that a user can raise. */
-static const char *limit_of(int err) {
+static const char *limit_of(enum ox_status status, int err) {
     switch (err) {
     case EFBIG:
         return " (the file system's limit, or that of `ulimit -f`)";
     case EMFILE:
         return " (the limit of `ulimit -n`)";
+    case EAGAIN: /* of a thread; elsewhere it means that a call may be tried again */
+        return status == OX_E_NOMEM ? " (the limit of `ulimit -u`, or of processes in the control group)" : "";
     default:
         return "";
     }
@@ -38,7 +40,7 @@ enum ox_status ox_fail_errno(enum ox_status status, int err, const char *fmt, ..
     char text[OX_ERROR_TEXT_BYTES];
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return ox_fail(status, "%s: %s%s", text, strerror(err), limit_of(err));
+    return ox_fail(status, "%s: %s%s", text, strerror(err), limit_of(status, err));
 }
 
 enum ox_status ox_fail_in(enum ox_status status, const char *fmt, ...) {

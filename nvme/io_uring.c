@@ -50,7 +50,7 @@ struct ox_io_queue {
 static enum ox_status ring_init(struct io_uring *ring, uint32_t depth) {
     const int err = io_uring_queue_init(depth, ring, 0);
     if (err < 0) {
-        return ox_fail_errno(OX_E_IO, -err, "io_uring is denied or missing on this system");
+        return ox_fail_errno(OX_E_IO, -err, "io_uring cannot be used on this system");
     }
     struct io_uring_probe *const probe = io_uring_get_probe_ring(ring);
     const bool able = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&

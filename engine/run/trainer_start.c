@@ -98,8 +98,8 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive", folder);
         }
         if (access(folder, W_OK | X_OK) != 0) {
-            return ox_fail(OX_E_CONFIG, "--nvme %s: this user may not write there; change its owner or give another "
-                           "folder", folder);
+            return ox_fail(OX_E_CONFIG, "--nvme %s: nothing can be written there (read-only, or of another user); give "
+                           "another folder", folder);
         }
         const enum ox_status status = ox_run_check_beside_model(trainer, "--nvme", trainer->drives.folders[i]);
         if (status != OX_OK) {

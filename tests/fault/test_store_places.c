@@ -158,7 +158,7 @@ static void insist(const struct kit *kit, const char *folder) {
     struct kit other = *kit;
     other.config.backend = ox_io_uring();
     CHECK(ox_store_create(&other.config, &store) == OX_E_IO && store == NULL);
-    CHECK(strstr(ox_error_text(), "io_uring is denied or missing on this system") != NULL && !ox_store_exists(folder));
+    CHECK(strstr(ox_error_text(), "io_uring cannot be used on this system") != NULL && !ox_store_exists(folder));
 }
 
 static void steps(const struct place *place, const char *folder) {
