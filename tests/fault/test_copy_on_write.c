@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,36 +79,13 @@ static void test_full_disk(void) {
     CHECK(sys_same_checkpoint(test_pathf("expected/checkpoint-%d", STEPS), test_pathf("run/checkpoint-%d", STEPS)));
 }
 
-static bool run_shell(const char *words) {
-    int status = 1;
-    const pid_t child = fork();
-    if (child == 0) {
-        execl("/bin/sh", "sh", "-c", words, (char *)NULL);
-        _exit(127);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 int main(void) {
     test_types();
-    files_make_folder("disk");
-    if (!files_mount("disk", "size=300m")) {
-        printf("btrfs: skipped: nothing can be mounted here\n");
-        return test_end();
-    }
-    files_make_folder("btrfs");
-    static char words[2048];
-    snprintf(words, sizeof words, "exec 2>/dev/null; truncate -s 280M '%s/image' && mkfs.btrfs -q '%s/image' "
-             ">/dev/null && "
-             "mount -o loop '%s/image' '%s'", test_path("disk"), test_path("disk"), test_path("disk"),
-             test_path("btrfs"));
-    if (!run_shell(words)) {
-        printf("btrfs: skipped: no mkfs.btrfs, no loop device, or no btrfs in this kernel\n");
-        CHECK(umount2(test_path("disk"), MNT_DETACH) == 0);
+    if (!files_mount_image("btrfs", "btrfs", 280)) {
+        printf("btrfs: skipped: nothing can be mounted here, or no mkfs.btrfs, loop device or btrfs in this kernel\n");
         return test_end();
     }
     test_full_disk();
-    CHECK(umount2(test_path("btrfs"), MNT_DETACH) == 0);
-    CHECK(umount2(test_path("disk"), MNT_DETACH) == 0);
+    files_unmount_image("btrfs");
     return test_end();
 }

@@ -13,6 +13,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 __attribute__((noreturn)) static void give_up(const char *what, const char *path) {
@@ -314,4 +315,58 @@ bool files_mount(const char *name, const char *options) {
     static bool is_apart;
     is_apart = is_apart || may_mount();
     return is_apart && mount("tmpfs", test_path(name), "tmpfs", 0, options) == 0;
+}
+
+static bool run_shell(const char *words) {
+    int status = 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", words, (char *)NULL);
+        _exit(127);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static bool mount_image(const char *name) {
+    char words[1024];
+    snprintf(words, sizeof words, "mount -o loop '%s/image' '%s' >/dev/null 2>&1", test_pathf("%s-disk", name),
+             test_path(name));
+    return run_shell(words);
+}
+
+bool files_mount_image(const char *name, const char *type, unsigned mib) {
+    char disk[64], size[32], words[1024];
+    snprintf(disk, sizeof disk, "%s-disk", name);
+    snprintf(size, sizeof size, "size=%um", mib + 16);
+    files_make_folder(disk);
+    files_make_folder(name);
+    if (!files_mount(disk, size)) {
+        return false;
+    }
+    snprintf(words, sizeof words, "exec >/dev/null 2>&1; truncate -s %uM '%s/image' && mkfs.%s -q '%s/image'", mib,
+             test_path(disk), type, test_path(disk));
+    if (!run_shell(words) || !mount_image(name)) {
+        umount2(test_path(disk), MNT_DETACH);
+        return false;
+    }
+    return true;
+}
+
+void files_mount_again(const char *name) {
+    enum { TRIES = 100, TRY_NS = 100000000 };
+    int result = umount2(test_path(name), 0);
+    /* What a process had open in io_uring is closed some time after its end. */
+    for (int i = 0; i < TRIES && result != 0 && errno == EBUSY; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
+        result = umount2(test_path(name), 0);
+    }
+    if (result != 0 || !mount_image(name)) {
+        give_up("cannot mount again", name);
+    }
+}
+
+void files_unmount_image(const char *name) {
+    if (umount2(test_path(name), MNT_DETACH) != 0 || umount2(test_pathf("%s-disk", name), MNT_DETACH) != 0) {
+        give_up("cannot unmount", name);
+    }
 }

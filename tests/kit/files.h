@@ -48,5 +48,12 @@ void files_copy_folder(const char *from, const char *to);
 /* Mounts a file system in memory on a folder, with options such as "size=1m", seen by this process and its children
  * alone. False where this user may not. */
 bool files_mount(const char *name, const char *options);
+/* Makes a file system of a type ("btrfs") in memory and mounts it on a folder, which is made, seen as above. False
+ * where this user may not, or there is no loop device, no mkfs of the type, or no such type in this kernel. */
+bool files_mount_image(const char *name, const char *type, unsigned mib);
+/* Mounts it again, as after a restart of the machine: its journal recovers it. Nothing in it may be open. */
+void files_mount_again(const char *name);
+/* Takes it away. What is open stays so. */
+void files_unmount_image(const char *name);
 
 #endif

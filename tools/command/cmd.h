@@ -48,8 +48,9 @@ OX_MUST enum ox_status ox_fail_command(const char *name);
 /* Returns the exit status: 0 for OX_OK, 2 for OX_E_CONFIG, which the user can fix, else 1. After a failure it prints
  * "offload: <the error text>" as one line on stderr. */
 int ox_cmd_exit(enum ox_status status);
-/* Makes limits of the process (ulimit) ordinary errors; called once, first. */
-void ox_cmd_mind_limits(void);
+/* Makes limits of the process (ulimit) ordinary errors; called once, first. OX_E_CONFIG where the stack is too small
+ * for anything. */
+OX_MUST enum ox_status ox_cmd_mind_limits(void);
 
 /* Resolves --model to the folder that is read: of a run folder its newest checkpoint, else the path itself. `path` has
  * OX_CONFIG_TEXT_BYTES. */

@@ -203,9 +203,9 @@ int ox_cmd_exit(enum ox_status status) {
 
 int main(int argc, char **argv) {
     static bool quiet; /* until the arguments are read */
-    ox_cmd_mind_limits();
     ox_log_set_sink(log_to_stderr, &quiet);
-    const int exit_status = dispatch(argc, argv);
+    const enum ox_status status = ox_cmd_mind_limits();
+    const int exit_status = status == OX_OK ? dispatch(argc, argv) : ox_cmd_exit(status);
     /* A full disk or a closed pipe shows up at the latest here. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {
         return ox_cmd_exit(ox_fail(OX_E_IO, "the results could not be written to stdout"));

@@ -62,6 +62,7 @@ static const char *const loss_words[] = {
 void sys_mpi_begin(struct sys_args *out, unsigned processes, const struct sys_args *each, enum sys_mpi_loss loss) {
     out->used = 0;
     out->count = 0;
+    out->limit_count = 0;
     out->out_path = each->out_path;
     out->program = "mpirun";
     sys_args_add(out, "mpirun -q --oversubscribe --bind-to none --allow-run-as-root");
