@@ -6,16 +6,21 @@
 #include "engine/text/tokenizer_internal.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+enum { EXCERPT_BYTES = 64 };
+
 struct ox_regex {
     pcre2_code *fast, *exact;
-    bool jit; /* both are machine code */
+    bool jit;       /* both are machine code */
+    uint32_t loops; /* as loops_of counts them */
     struct ox_unicode_differences differences;
+    char begin[EXCERPT_BYTES]; /* of the expression, for messages */
 };
 
 /* The stack of machine code is reserved whole; a match that needs more is interpreted, on the heap. */
@@ -35,11 +40,15 @@ static const char space_items[] = "\\t-\\r\\x{85}\\p{Z}";
 enum { PATTERN_BYTES_MAX = 16 << 10, TRANSLATED_BYTES_MAX = 4 << 20 };
 
 /* What matching may take, far beyond what published expressions do: steps of backtracking in one match, and processor
- * time of all matches in a text with what happens between them. The library does not count steps of simple loops. */
+ * time of all matches in a text with what happens between them. The library does not count steps of simple loops: one
+ * loop takes at most as many as the text has bytes, and expressions with several are searched for in windows. */
 enum { MATCH_STEPS = 10000000, MATCH_STEPS_PER_BYTE = 8, WALK_SECONDS = 2, WALK_NS_PER_BYTE = 10000 };
 /* The clock is looked at after so many matches, and after so many starts of a search that may take this many steps. */
 enum { MATCHES_PER_LOOK = 1024, STARTS_MIN = 16, STARTS_MAX = 1 << 20, SEARCH_STEPS = 1 << 28,
        QUICK_NS = 1000000 };
+/* Windows of the interpreter: the smallest, the largest, and how many bytes all steps of a search in one may pass. */
+enum { WINDOW_MIN = 1 << 16, WINDOW_MAX = 1 << 24 };
+#define WINDOW_STEPS (UINT64_C(1) << 32)
 
 struct translation {
     const char *where, *pattern;
@@ -49,8 +58,6 @@ struct translation {
     bool in_class;
     struct ox_text out;
 };
-
-enum { EXCERPT_BYTES = 64 };
 
 /* The begin of a pattern, for a message. */
 static const char *excerpt(const char *pattern, char text[EXCERPT_BYTES]) {
@@ -286,6 +293,77 @@ static enum ox_status translate(struct translation t, pcre2_code **out) {
     return status;
 }
 
+/* ---- simple loops ---------------------------------------------------------------------------------------------- */
+
+enum { LOOPS_MAX = 1000, LOOP_MIN = 16, GROUPS_MAX = 100 };
+
+/* The length of an element that is no group: a class, an escaped character or property, a character. */
+static size_t element_bytes(const char *at) {
+    if (at[0] == '\\' && at[1] != '\0') {
+        const size_t braced = at[2] == '{' && strchr("pPxu", at[1]) != NULL ? strcspn(at, "}") : 1;
+        return braced + (at[braced] != '\0');
+    }
+    size_t bytes = 1;
+    if (at[0] == '[') {
+        while (at[bytes] != '\0' && at[bytes] != ']') {
+            bytes += at[bytes] == '\\' && at[bytes + 1] != '\0' ? 2 : 1;
+        }
+        bytes += at[bytes] == ']';
+    }
+    return bytes;
+}
+
+struct repetition {
+    bool optional, loops, many; /* none is enough; it may give back one after another; more than one is possible */
+};
+
+/* Reads what follows an element; without a repetition it is there once. */
+static struct repetition read_repetition(const char **at) {
+    unsigned long least = **at == '+' ? 1 : 0, most = **at == '?' ? 1 : ULONG_MAX;
+    if (**at == '{') {
+        char *end = NULL;
+        least = strtoul(*at + 1, &end, 10);
+        most = *end != ',' ? least : end[1] == '}' ? ULONG_MAX : strtoul(end + 1, &end, 10);
+        *at += strcspn(*at, "}") + ((*at)[strcspn(*at, "}")] == '}');
+    } else if (**at == '*' || **at == '+' || **at == '?') {
+        ++*at;
+    } else {
+        return (struct repetition){false, false, false};
+    }
+    const bool possessive = **at == '+';
+    *at += possessive || **at == '?';
+    return (struct repetition){least == 0, !possessive && most >= LOOP_MIN, most > 1};
+}
+
+/* How many loops of an expression a single match may have to try in all combinations: the most of any alternative. A
+ * loop counts when what follows can fail and make it give back; the end of the expression cannot. Published expressions
+ * have at most one. *at ends at a ")" or at the end; the loops of a repeated group count twice. */
+static uint32_t loops_of(const char **at, uint32_t depth) {
+    uint32_t most = 0, count = 0, pending = 0;
+    while (**at != '\0' && **at != ')' && depth < GROUPS_MAX && count < LOOPS_MAX) {
+        uint32_t inner = 0;
+        if (**at == '|') {
+            count += depth > 0 ? pending : 0;
+            most = count > most ? count : most;
+            count = pending = 0;
+            ++*at;
+            continue;
+        }
+        if (**at == '(') {
+            ++*at;
+            inner = loops_of(at, depth + 1);
+            *at += **at == ')';
+        } else {
+            *at += element_bytes(*at);
+        }
+        const struct repetition found = read_repetition(at);
+        count += (found.optional ? 0 : pending) + (found.many ? 2 * inner : inner);
+        pending = (found.optional ? pending : 0) + found.loops;
+    }
+    count += depth > 0 ? pending : 0;
+    return depth == GROUPS_MAX || count >= LOOPS_MAX ? LOOPS_MAX : count > most ? count : most;
+}
+
 static void close_regex(struct ox_regex **regex) {
     if (*regex != NULL) {
         pcre2_code_free((*regex)->fast);
@@ -308,6 +386,9 @@ static enum ox_status open_regex(const char *where, const char *pattern, enum ox
     if (regex == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for an expression", where);
     }
+    const char *at = pattern;
+    regex->loops = loops_of(&at, 0);
+    excerpt(pattern, regex->begin);
     ox_unicode_compare(version, &regex->differences);
     struct translation t = {.where = where, .pattern = pattern, .unicode = version};
     enum ox_status status = translate(t, &regex->fast);
@@ -318,8 +399,8 @@ static enum ox_status open_regex(const char *where, const char *pattern, enum ox
         return status;
     }
     /* If memory cannot be made executable, the slower interpreter matches. */
-    regex->jit = pcre2_jit_compile(regex->fast, PCRE2_JIT_COMPLETE) == 0 &&
-                 pcre2_jit_compile(regex->exact, PCRE2_JIT_COMPLETE) == 0;
+    const uint32_t modes = PCRE2_JIT_COMPLETE | (regex->loops > 1 ? PCRE2_JIT_PARTIAL_HARD : 0);
+    regex->jit = pcre2_jit_compile(regex->fast, modes) == 0 && pcre2_jit_compile(regex->exact, modes) == 0;
     return OX_OK;
 }
 
@@ -333,35 +414,65 @@ static enum ox_status check_time(struct ox_match_iter *walk, size_t at) {
     walk->begin_ns = walk->begin_ns == 0 ? now : walk->begin_ns;
     return now - walk->begin_ns <= walk_ns(walk)
                ? OX_OK
-               : ox_fail(OX_E_CONFIG, "the tokenizer's expression takes too long for a text of %zu bytes: more than "
-                         "%.0f s up to byte %zu", walk->bytes, (double)walk_ns(walk) * 1e-9, at);
+               : ox_fail(OX_E_CONFIG, "the tokenizer's expression \"%s\" takes too long for a text of %zu bytes: more "
+                         "than %.0f s up to byte %zu", walk->pattern->regex->begin, walk->bytes,
+                         (double)walk_ns(walk) * 1e-9, at);
 }
 
-/* Looks for a match that begins in [from, last]. */
-static int search(struct ox_matcher *matcher, const struct ox_match_iter *walk, size_t from, size_t last) {
+/* Looks for a match that begins in [from, last], in the first `bytes` of the text. If that is not all of it, an attempt
+ * that comes to their end is PCRE2_ERROR_PARTIAL. */
+static int match_within(struct ox_matcher *matcher, const struct ox_match_iter *walk, const size_t range[2],
+                        size_t bytes, bool jit, uint64_t steps) {
     const struct ox_regex *const regex = walk->pattern->regex;
     const pcre2_code *const code = walk->exact > 0 ? regex->exact : regex->fast;
     const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
+    const uint32_t options = PCRE2_NO_UTF_CHECK | (bytes < walk->bytes ? PCRE2_PARTIAL_HARD : 0);
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    const uint64_t steps = MATCH_STEPS + (uint64_t)walk->bytes * MATCH_STEPS_PER_BYTE;
     pcre2_set_match_limit(matcher->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
-    pcre2_set_offset_limit(matcher->context, last);
-    if (regex->jit) {
-        rc = pcre2_jit_match(code, text, walk->bytes, from, PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
+    pcre2_set_offset_limit(matcher->context, range[1]);
+    if (jit && regex->jit) {
+        rc = pcre2_jit_match(code, text, bytes, range[0], options, matcher->data, matcher->context);
     }
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-        rc = pcre2_match(code, text, walk->bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data,
-                         matcher->context);
+        rc = pcre2_match(code, text, bytes, range[0], options | PCRE2_NO_JIT, matcher->data, matcher->context);
     }
     return rc;
+}
+
+/* How far machine code may look ahead where it does not count its steps: for one start, the window to the power of the
+ * loops by their factorial is below 2^27. 0: not at all. */
+static size_t first_window(uint32_t loops) {
+    static const size_t windows[] = {SIZE_MAX, SIZE_MAX, 8192, 512, 128, 64, 64};
+    return loops < sizeof windows / sizeof *windows ? windows[loops] : 0;
+}
+
+/* Looks for a match that begins in [from, last]. With several loops, what machine code cannot match in its window is
+ * interpreted in larger ones. There each counted step passes at most a window of characters, and WINDOW_STEPS bounds
+ * their product. */
+static int search(struct ox_matcher *matcher, const struct ox_match_iter *walk, size_t from, size_t last) {
+    const size_t range[2] = {from, last}, left = walk->bytes - from, first = first_window(walk->pattern->regex->loops);
+    if (first == SIZE_MAX) {
+        return match_within(matcher, walk, range, walk->bytes, true,
+                            MATCH_STEPS + (uint64_t)walk->bytes * MATCH_STEPS_PER_BYTE);
+    }
+    int rc = PCRE2_ERROR_PARTIAL;
+    for (size_t window = first > 0 ? first : WINDOW_MIN; rc == PCRE2_ERROR_PARTIAL && window <= WINDOW_MAX;
+         window = window < WINDOW_MIN ? WINDOW_MIN : 16 * window) {
+        size_t end = left <= window ? walk->bytes : from + window;
+        while (end < walk->bytes && ((unsigned char)walk->text[end] & 0xc0) == 0x80) {
+            end--;
+        }
+        rc = match_within(matcher, walk, range, end, window < WINDOW_MIN, WINDOW_STEPS / window);
+    }
+    return rc == PCRE2_ERROR_PARTIAL ? PCRE2_ERROR_MATCHLIMIT : rc;
 }
 
 static enum ox_status fail_match(const struct ox_match_iter *walk, size_t from, int rc) {
     PCRE2_UCHAR reason[160] = "";
     pcre2_get_error_message(rc, reason, sizeof reason);
     return ox_fail(rc == PCRE2_ERROR_NOMEMORY ? OX_E_NOMEM : OX_E_CONFIG,
-                   "the tokenizer's expression fails at byte %zu of a text of %zu bytes: %s", from, walk->bytes,
-                   (const char *)reason);
+                   "the tokenizer's expression \"%s\" fails at byte %zu of a text of %zu bytes: %s",
+                   walk->pattern->regex->begin, from, walk->bytes, (const char *)reason);
 }
 
 /* Finds the next match at or after walk->from, in searches that end soon enough to look at the clock. */
@@ -371,7 +482,9 @@ static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_ite
     }
     enum ox_status status = ++walk->searches % MATCHES_PER_LOOK == 0 ? check_time(walk, walk->from) : OX_OK;
     const size_t share = SEARCH_STEPS / (walk->bytes + 1);
-    size_t starts = share < STARTS_MIN ? STARTS_MIN : share;
+    const uint32_t loops = walk->pattern->regex->loops;
+    const size_t starts_max = loops < 2 ? STARTS_MAX : STARTS_MIN; /* well within the first window */
+    size_t starts = loops > 1 ? 1 : share < STARTS_MIN ? STARTS_MIN : share;
     for (size_t from = walk->from; status == OX_OK;) {
         const size_t last = walk->bytes - from > starts ? from + starts : walk->bytes;
         const int rc = search(matcher, walk, from, last);
@@ -385,7 +498,7 @@ static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_ite
         const uint64_t before_ns = walk->looked_ns;
         status = check_time(walk, from);
         walk->looked_ns = thread_ns();
-        starts = walk->looked_ns - before_ns < QUICK_NS && starts < STARTS_MAX ? 2 * starts : starts;
+        starts = walk->looked_ns - before_ns < QUICK_NS && starts < starts_max ? 2 * starts : starts;
         for (from = last + 1; from < walk->bytes && ((unsigned char)walk->text[from] & 0xc0) == 0x80; from++) {
         }
     }
