@@ -223,7 +223,7 @@ static bool find_in_checkpoint(const struct ox_trainer *trainer, struct ox_run_i
 }
 
 /* Takes run and branch from the last commit of the store, which is of the newest branch. Of another run than the
- * checkpoints are (`known`) it says nothing. With several processes each has a store of its own, so none is asked. */
+ * checkpoints are (`known`) it says nothing. With several processes each has a store of its own, all of one branch. */
 static bool find_in_store(const struct ox_trainer *trainer, bool known, struct ox_run_identity *identity) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_store *store = NULL;
@@ -231,7 +231,7 @@ static bool find_in_store(const struct ox_trainer *trainer, bool known, struct o
     struct ox_commit_note note;
     const struct ox_store_config config = {.backend = engine->io, .folders = engine->nvme_folders,
                                            .drive_count = engine->nvme_count, .queue_depth = engine->queue_depth};
-    if (trainer->team != NULL || !ox_run_has_store(trainer) || ox_store_open(&config, &store) != OX_OK) {
+    if (!ox_run_has_store(trainer) || ox_store_open(&config, &store) != OX_OK) {
         return false;
     }
     ox_store_info(store, &info);
@@ -246,23 +246,37 @@ static bool find_in_store(const struct ox_trainer *trainer, bool known, struct o
     return found;
 }
 
-enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
+/* What the first process finds of a run whose run.json is lost. */
+struct found_run {
+    uint64_t run_id[2], branch;
+    bool in_checkpoint, in_store;
+};
+
+static void find_run(const struct ox_trainer *trainer, struct ox_run_identity *identity, struct found_run *out) {
+    out->in_checkpoint = find_in_checkpoint(trainer, identity);
+    out->in_store = find_in_store(trainer, out->in_checkpoint, identity);
+    memcpy(out->run_id, identity->run_id, sizeof out->run_id);
+    out->branch = identity->branch;
+}
+
+/* Takes run and branch from what else the first process has of the run; all processes take the same. */
+static enum ox_status recover_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
     const char *const folder = trainer->config.output_dir;
-    enum ox_status status = ox_run_read_identity(folder, identity);
-    if (status == OX_OK && identity->is_from_copy) {
-        ox_log(OX_LOG_WARN, "%s/%s: is damaged or missing; its copy %s is used, and it is written again", folder,
-               identity_names[0], identity_names[1]);
-    }
-    if (status != OX_E_CORRUPT && status != OX_E_CONFIG) {
-        return status;
-    }
+    struct found_run found = {.in_store = false};
     memset(identity, 0, sizeof *identity);
     identity->is_outdated = identity->holds_whole = true;
-    const bool in_checkpoint = find_in_checkpoint(trainer, identity);
-    const bool in_store = find_in_store(trainer, in_checkpoint, identity);
-    if (in_checkpoint || in_store) {
+    if (ox_trainer_leads(trainer)) {
+        find_run(trainer, identity, &found);
+    }
+    const enum ox_status status = ox_team_share(trainer->team, &found, sizeof found, "which run this is");
+    if (status != OX_OK) {
+        return status;
+    }
+    if (found.in_checkpoint || found.in_store) {
+        memcpy(identity->run_id, found.run_id, sizeof identity->run_id);
+        identity->branch = found.branch;
         ox_log(OX_LOG_WARN, "%s: %s and its copy are damaged or missing; the run is known from its %s, and both are "
-               "written again%s", folder, identity_names[0], in_store ? "store" : "newest checkpoint",
+               "written again%s", folder, identity_names[0], found.in_store ? "store" : "newest checkpoint",
                trainer->config.nvme_count == 0 ? "; if it had drives, stop it and give them with --nvme" : "");
         return OX_OK;
     }
@@ -273,6 +287,20 @@ enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_
                : ox_fail(OX_E_CONFIG, "%s: holds no run to go on with: %s, checkpoints and store are missing; give the "
                          "run's drives with --nvme if it had some, or start over with --overwrite-output-dir", folder,
                          identity_names[0]);
+}
+
+enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
+    const enum ox_status status = ox_run_read_identity(trainer->config.output_dir, identity);
+    if (status == OX_OK && identity->is_from_copy) {
+        ox_log(OX_LOG_WARN, "%s/%s: is damaged or missing; its copy %s is used, and it is written again",
+               trainer->config.output_dir, identity_names[0], identity_names[1]);
+    }
+    bool lost = status == OX_E_CORRUPT || status == OX_E_CONFIG;
+    if (status == OX_OK || lost) {
+        const enum ox_status met = ox_trainer_any(trainer, lost, "whether run.json is lost", &lost);
+        return met == OX_OK && lost ? recover_identity(trainer, identity) : met;
+    }
+    return status;
 }
 
 /* The object that run.json holds, with its checksum; NULL without memory, or if a path is not UTF-8. */

@@ -8,6 +8,7 @@
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/run/ranks.inc"
 
+#include <dirent.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -197,6 +198,20 @@ static void refuse_others(const struct family *family) {
     }
 }
 
+/* Without run.json and checkpoints, the stores say which run this is. */
+static void lose_records(void) {
+    CHECK(unlink(test_path("ranks/run.json")) == 0 && unlink(test_path("ranks/run-copy.json")) == 0);
+    while (files_count("ranks", "checkpoint-", "") > 0) {
+        DIR *const folder = opendir(test_path("ranks"));
+        for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+            if (strncmp(entry->d_name, "checkpoint-", 11) == 0) {
+                files_remove_folder(test_pathf("ranks/%s", entry->d_name));
+            }
+        }
+        closedir(folder);
+    }
+}
+
 /* What the refusal advises: another number of processes goes on from a checkpoint, to its own stores. One of these is
  * damaged, so all go on from the newest checkpoint. */
 static void go_on_with_others(const struct family *family, long saved) {
@@ -226,8 +241,13 @@ static void go_on(const struct family *family, const struct result *expected) {
         saved = stops[i].exit_status != 0 ? step : saved; /* the others may come to the end before they are told */
     }
     refuse_others(family);
+    const char *const newest = test_pathf("ranks/checkpoint-%ld", saved), *const away = test_path("saved");
+    CHECK(rename(newest, away) == 0);
+    lose_records();
     begin_stored(family, 4, latest);
     run_processes(2);
+    CHECK(sys_said(&process, "run.json and its copy are damaged or missing; the run is known from its store"));
+    CHECK(rename(away, newest) == 0);
     if (went_well("going on from the stores")) {
         compare("stopped and resumed", test_path("ranks"), expected);
     }
