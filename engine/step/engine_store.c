@@ -13,9 +13,9 @@
 /* ---- the store --------------------------------------------------------------------------------------- */
 
 /* Hash of all that the content of extents depends on, by which a store of another model or format, or with other
- * chunks, is refused; with several processes also one of another part of the model. AdamW in fp32 adds nothing to the
- * hash, because older stores have no format recorded. */
-static uint64_t geometry_hash(const struct ox_engine *engine) {
+ * chunks, is refused; with several processes also one of another process, which has another part of the model. AdamW in
+ * fp32 adds nothing to the hash, because older stores have no format recorded. */
+static uint64_t geometry_hash(const struct ox_engine *engine, uint32_t process) {
     const struct ox_model *const model = engine->config.model;
     uint64_t hash = ox_hash_seed(&engine->plan->table.chunk_elems, 1);
     for (uint32_t i = 0; i < model->tensor_count; i++) {
@@ -30,7 +30,7 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
         hash = ox_hash_seed(words, sizeof words / sizeof *words);
     }
     const struct ox_team *const team = engine->config.team;
-    const uint64_t part[] = {hash, ox_team_idx(team), ox_team_count(team), engine->rank_total};
+    const uint64_t part[] = {hash, process, ox_team_count(team), engine->rank_total};
     return team == NULL ? hash : ox_hash_seed(part, sizeof part / sizeof *part);
 }
 
@@ -87,7 +87,7 @@ static enum ox_status begin_opening(struct ox_engine *engine, const uint64_t run
         .spool_bytes = out->spool.bytes,
         .spool_count = out->spool.count,
         .run_id = {run_id[0], run_id[1]},
-        .config_hash = geometry_hash(engine),
+        .config_hash = geometry_hash(engine, ox_team_idx(engine->config.team)),
         .queue_depth = engine->config.queue_depth,
         .generations = ox_plan_generations(&engine->config.budget),
     };
@@ -121,6 +121,33 @@ static enum ox_status agree_on_point(struct ox_engine *engine, const struct ox_s
                                              : ox_fail(OX_E_CORRUPT, "the stores of the processes hold no commit");
 }
 
+/* Where a store was refused that is whole, but that of another process, says so; returns `refusal`. */
+static enum ox_status name_other(const struct ox_engine *engine, const struct ox_store_config *config,
+                                 enum ox_status refusal) {
+    const uint32_t own = ox_team_idx(engine->config.team), count = ox_team_count(engine->config.team);
+    struct ox_store_config plain = *config;
+    struct ox_store *store = NULL;
+    struct ox_store_info info;
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    plain.extents = NULL;
+    plain.spool_count = 0;
+    plain.point = NULL;
+    if (refusal != OX_E_CONFIG || ox_store_open(&plain, &store) != OX_OK) {
+        return refusal == OX_OK ? OX_OK : ox_fail(refusal, "%s", text);
+    }
+    ox_store_info(store, &info);
+    ox_store_close(&store);
+    for (uint32_t i = 0; i < count; i++) {
+        if (i != own && info.config_hash == geometry_hash(engine, i)) {
+            return ox_fail(refusal, "%s: has the store of process %u, and this is process %u of %u; the folders "
+                           "process-K-of-%u were exchanged, or processes see each other's drives: put them back",
+                           config->folders[0], i, own, count, count);
+        }
+    }
+    return ox_fail(refusal, "%s", text);
+}
+
 /* Opens the store; where there are several processes, at the commit that all have. */
 static enum ox_status open_at_commit(struct ox_engine *engine, struct ox_store_config *config) {
     struct ox_team *const team = engine->config.team;
@@ -133,7 +160,7 @@ static enum ox_status open_at_commit(struct ox_engine *engine, struct ox_store_c
         return status;
     }
     config->point = &point;
-    status = ox_store_open(config, &engine->store);
+    status = name_other(engine, config, ox_store_open(config, &engine->store));
     config->point = NULL;
     status = ox_team_agree(team, OX_TEAM_RUN, status, "the opening of the stores");
     if (status != OX_OK) {

@@ -9,7 +9,9 @@
 #include "tests/kit/run/ranks.inc"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 enum { STRIDE = 5, HANG_SECONDS = 100 };
@@ -198,6 +200,33 @@ static void refuse_others(const struct family *family) {
     }
 }
 
+static void refuse(const struct family *family, int exit_status, const char *words, const char *more) {
+    begin_stored(family, 4, more);
+    run_processes(2);
+    if (process.outcome.exit_status != exit_status || !sys_said(&process, words)) {
+        sys_complain(&process, words);
+    }
+    CHECK(files_exist("drive-0/process-0-of-2/offload-store-0.ox") && files_exist("ranks/metrics.jsonl"));
+}
+
+static void exchange(const char *a, const char *b) {
+    const char *const away = test_path("away");
+    CHECK(rename(test_path(a), away) == 0 && rename(test_path(b), test_path(a)) == 0 &&
+          rename(away, test_path(b)) == 0);
+}
+
+/* Stores of two processes: taken by the wrong one, and in use while the run is to be deleted. */
+static void test_stores(const struct family *family) {
+    static const char *const own[] = {"drive-0/process-0-of-2", "drive-0/process-1-of-2"};
+    exchange(own[0], own[1]);
+    refuse(family, 2, "process-0-of-2: has the store of process 1, and this is process 0 of 2; ", latest);
+    exchange(own[0], own[1]);
+    const int fd = open(test_pathf("%s/offload-store-0.ox", own[1]), O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    refuse(family, 1, "in use by process ", "--from-scratch --sum-groups 8 --overwrite-output-dir");
+    CHECK(files_exist("ranks/run.json") && close(fd) == 0);
+}
+
 /* Without run.json and checkpoints, the stores say which run this is. */
 static void lose_records(void) {
     CHECK(unlink(test_path("ranks/run.json")) == 0 && unlink(test_path("ranks/run-copy.json")) == 0);
@@ -241,6 +270,7 @@ static void go_on(const struct family *family, const struct result *expected) {
         saved = stops[i].exit_status != 0 ? step : saved; /* the others may come to the end before they are told */
     }
     refuse_others(family);
+    test_stores(family);
     const char *const newest = test_pathf("ranks/checkpoint-%ld", saved), *const away = test_path("saved");
     CHECK(rename(newest, away) == 0);
     lose_records();
