@@ -552,8 +552,10 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     if (status == OX_OK && !resumed && path[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
                        trainer->config.output_dir,
-                       trainer->config.nvme_count == 0 ? " (was the run started with --nvme? give the same folders)"
-                                                       : "");
+                       trainer->config.nvme_count == 0
+                           ? "; give the --nvme folders of the run if it had some, or start over with "
+                             "--overwrite-output-dir"
+                           : "; start over with --overwrite-output-dir");
     }
     if (status == OX_OK && !resumed) {
         status = ox_run_check_stores(trainer);

@@ -666,7 +666,8 @@ static void test_damaged_store(void) {
     files_remove_folder("output/checkpoint-2");
     begin_on(drive, "--max-steps 3 --resume latest");
     sys_run(&args, &process);
-    check_error(2, "output: has neither a complete checkpoint nor a usable store");
+    check_error(2, "output: has neither a complete checkpoint nor a usable store; start over with "
+                   "--overwrite-output-dir");
     check_nothing_half_written(output);
 }
 
