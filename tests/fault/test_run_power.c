@@ -1,17 +1,18 @@
 /* Power cuts under real file systems. A run of `offload train`, its store and its checkpoints lie on ext4, xfs and
- * btrfs on a disk in user space that records each write and each flush. The run is killed, resumed, branched and
- * overwritten. From the record come images of the disk as a power cut leaves it at any moment; the kernel mounts each,
- * and the run goes on from there:
+ * btrfs on a disk in user space that records each write and each flush. The run is killed, resumed, exported, branched
+ * and overwritten. From the record come images of the disk as a power cut leaves it at any moment; the kernel mounts
+ * each, and the run goes on from there:
  *
  *   - nothing that the program had reported before the cut is lost: no step beyond what docs/reliability.md allows, and
  *     no checkpoint;
- *   - a checkpoint that has its name is whole;
+ *   - a checkpoint or exported model that has its name is whole;
  *   - `--resume latest` leads on, or where nothing was promised yet, the command that was cut off;
  *   - the run ends with the bits of one that nothing disturbed.
  *
  * As a control, one run is made to believe that its files are synced when nothing was; the cuts must show a loss then.
  *
- * The test needs root, /dev/fuse, loop devices, and mkfs of a file system. OX_TEST_ALL=1 takes more cuts.
+ * The test needs root, /dev/fuse, loop devices, and mkfs of a file system. OX_TEST_ALL=1 takes more cuts, also of runs
+ * with two drives, and with one generation, where a cut may lose all steps after a checkpoint.
  *
  *     test_run_power [--count CUTS_PER_FILE_SYSTEM] [--seed N] [--only FILE_SYSTEM] */
 #include "tests/kit/run/sys_run.h"
@@ -48,7 +49,7 @@ static const struct file_system {
 enum { FILE_SYSTEMS = sizeof file_systems / sizeof *file_systems };
 
 /* What runs on the disk, one after the other. */
-enum start { FRESH, RESUME, BRANCH, OVERWRITE };
+enum start { FRESH, RESUME, BRANCH, OVERWRITE, EXPORT };
 static const struct phase {
     enum start start;
     const char *words;
@@ -57,6 +58,7 @@ static const struct phase {
 } phases[] = {
     {FRESH, "--state-tier nvme --optimizer-overlap off", 5, 0},
     {RESUME, "--state-tier nvme --optimizer-overlap held", 0, 1},
+    {EXPORT, "", 0, 0},
     {BRANCH, "--state-tier nvme --optimizer-overlap off --io-backend threads", 8, 0},
     {OVERWRITE, "--persist-steps 2", 0, 2},
 };
@@ -99,11 +101,23 @@ static void begin(const char *output, enum start start, long branch_step, const 
     }
 }
 
-static unsigned drive_count = 1; /* of the run on the disk */
+/* Of the run on the disk. */
+static unsigned drive_count = 1, generations = 2;
+
+static void begin_export(const char *checkpoint, const char *output) {
+    sys_args_begin(&args, "export");
+    sys_args_word(&args, "--model=%s", test_path(checkpoint));
+    sys_args_word(&args, "--output=%s", test_path(output));
+}
 
 static void begin_on_disk(enum start start, long branch_step, const char *words) {
+    if (start == EXPORT) {
+        begin_export(plain_pathf("%s/checkpoint-%d", test_path("mnt/run"), STEPS), "mnt/exported");
+        return;
+    }
     begin("mnt/run", start, branch_step, words);
     sys_args_word(&args, "--save-total-limit=%d", SAVES_KEPT);
+    sys_args_word(&args, "--store-generations=%u", generations);
     for (unsigned i = 0; i < drive_count; i++) {
         sys_args_drive(&args, test_pathf("mnt/store-%u", i), "32MiB");
     }
@@ -115,7 +129,7 @@ static void begin_on_disk(enum start start, long branch_step, const char *words)
  * mark is never earlier than what it marks. */
 struct mark {
     uint32_t count;
-    enum { PHASE, STEP, SAVED } what;
+    enum { PHASE, STEP, SAVED, EXPORTED } what;
     long number;
 };
 
@@ -169,6 +183,8 @@ static void run_phase(const struct phase *phase, unsigned idx, bool syncs) {
     const bool killed = phase->kill_step > 0 && process.outcome.signal_number == SIGKILL;
     if (!killed && process.outcome.exit_status != 0) {
         sys_complain(&process, "the run on the recorded disk");
+    } else if (phase->start == EXPORT) {
+        mark(EXPORTED, 0);
     }
 }
 
@@ -220,6 +236,7 @@ struct promise {
     const struct phase *phase; /* the command that was running, or had ended last */
     long least_step;           /* going on from an earlier one is a loss; 0: there may be nothing */
     unsigned saved;            /* bit N: checkpoint-N was reported, and is not old enough to be deleted */
+    bool exported;
 };
 
 /* Leaves the newest checkpoints: while the next one is written, its last predecessors are there, and one may go. */
@@ -244,7 +261,8 @@ static struct promise promise_at(uint32_t count) {
                 promise.least_step = promise.least_step < step ? promise.least_step : step;
             }
             continue;
-        case STEP: step -= promise.phase->lost_max; break;
+        case STEP: step = generations == 2 ? step - promise.phase->lost_max : 0; break;
+        case EXPORTED: promise.exported = true; break;
         case SAVED: promise.saved = keep_newest(promise.saved | 1u << step); break;
         }
         promise.least_step = step > promise.least_step ? step : promise.least_step;
@@ -262,8 +280,8 @@ static bool same_as_expected(long step) {
     return sys_same_checkpoint(test_pathf("expected/checkpoint-%ld", step), test_pathf("mnt/run/checkpoint-%ld", step));
 }
 
-/* NULL, or what is wrong with the checkpoints before anything touches them. */
-static const char *check_checkpoints(const struct promise *promise) {
+/* NULL, or what is wrong with model folders before anything touches them. */
+static const char *check_folders(const struct promise *promise) {
     for (long step = 1; step <= STEPS; step++) {
         const char *const path = test_pathf("mnt/run/checkpoint-%ld", step);
         if (!files_exist(path)) {
@@ -272,6 +290,11 @@ static const char *check_checkpoints(const struct promise *promise) {
             }
         } else if (!files_exist(test_pathf("%s/trainer_state.json", path)) || !same_as_expected(step)) {
             return "a checkpoint is not whole";
+        }
+    }
+    if (promise->exported || files_exist("mnt/exported")) {
+        if (!files_exist("mnt/exported") || !files_same_folders("exported", "mnt/exported")) {
+            return "an exported model is not whole";
         }
     }
     if (files_exist("mnt/run/latest")) {
@@ -284,7 +307,7 @@ static const char *check_checkpoints(const struct promise *promise) {
     return NULL;
 }
 
-/* Whether the program warned of what does not belong to the file system or to branches. */
+/* Whether the program warned of what belongs neither to the file system nor to branches. */
 static bool warns(void) {
     static const char *const expected[] = {"is not the checkpoint of this run and step; it was renamed",
                                            "goes through the page cache"};
@@ -308,7 +331,7 @@ static const char *go_on(const struct promise *promise, uint32_t draw, long *fro
     const bool no_run = sys_said(&process, "holds no run") || sys_said(&process, "neither a complete checkpoint");
     if (process.outcome.exit_status != 0 && no_run && promise->least_step == 0) {
         tally.begun_again++;
-        begin_on_disk(promise->phase->start, BRANCH_STEP, words);
+        begin_on_disk(generations == 1 ? OVERWRITE : promise->phase->start, BRANCH_STEP, words);
         sys_run(&args, &process);
     }
     if (process.outcome.exit_status != 0) {
@@ -320,7 +343,8 @@ static const char *go_on(const struct promise *promise, uint32_t draw, long *fro
     tally.resumed += *from > 0;
     tally.started_over += *from == 0;
     tally.steps_ahead += *from > least;
-    return *from < least ? "a reported step is lost" : warns() ? "there is a warning" : NULL;
+    /* A store of one generation may be in the middle of a step, and the program then says so. */
+    return *from < least ? "a reported step is lost" : generations == 2 && warns() ? "there is a warning" : NULL;
 }
 
 /* Whether the lines of metrics.jsonl are those of the expected run. Lines are synced with each checkpoint, and that of
@@ -366,7 +390,7 @@ static const char *check_cut(const struct file_system *system, struct cutter *cu
     }
     long from = 0;
     process.outcome.err[0] = '\0';
-    const char *wrong = check_checkpoints(promise);
+    const char *wrong = check_folders(promise);
     wrong = wrong != NULL ? wrong : go_on(promise, cutter_draw(cutter, 1 << 16), &from);
     wrong = wrong != NULL ? wrong : check_end(promise, from);
     unmount();
@@ -443,6 +467,7 @@ static bool test_file_system(const struct file_system *system, struct cutter *cu
     for (unsigned done = 0; done < count && test_failure_count == 0; done += CUTS_PER_RECORD) {
         const unsigned left = count - done, part = left < CUTS_PER_RECORD ? left : CUTS_PER_RECORD;
         drive_count = 1 + done / CUTS_PER_RECORD % 2;
+        generations = done / CUTS_PER_RECORD % 3 == 2 ? 1 : 2;
         if (!record_run(system, PHASES, true)) {
             printf("%s: skipped: no mkfs.%s, or not in this kernel\n", system->name, system->name);
             return false;
@@ -450,13 +475,14 @@ static bool test_file_system(const struct file_system *system, struct cutter *cu
         CHECK(take_cuts(system, cutter, seed + done, part, false) == 0);
         disk_close(&recorded.disk);
     }
-    CHECK(tally.cuts == count && tally.loose > count / 8 && tally.resumed > count / 4);
+    CHECK(tally.cuts == count && tally.loose > count / 16 && tally.resumed > count / 16);
     report(system->name);
     return true;
 }
 
 static void test_control(const struct file_system *system, struct cutter *cutter, uint64_t seed) {
     drive_count = 1;
+    generations = 2;
     if (record_run(system, 1, false)) {
         const unsigned broken = take_cuts(system, cutter, seed, CONTROL_CUTS, true);
         printf("control, syncs that do nothing: %u of %d cuts break the promise\n", broken, CONTROL_CUTS);
@@ -490,6 +516,8 @@ int main(int argc, char **argv) {
     model_path = sys_write_model("llama");
     text_path = sys_write_text(4000);
     begin("expected", FRESH, 0, "");
+    sys_run_well(&args, &process);
+    begin_export(plain_pathf("%s/checkpoint-%d", test_path("expected"), STEPS), "exported");
     sys_run_well(&args, &process);
     for (unsigned i = 0; i < FILE_SYSTEMS; i++) {
         if (*only == '\0' || strcmp(only, file_systems[i].name) == 0) {
