@@ -25,6 +25,21 @@ OX_MUST enum ox_status ox_isa_pick(const char *name, enum ox_isa *out);
 
 /* ---- the update ----------------------------------------------------------------------------------- */
 
+/* A sum over the bits of each plane of some elements, by which a change is noticed: the plane's words of 64 bits, each
+ * times the odd number 2 w + 1, where w is its place in the unit, modulo 2^64. A change within one word always changes
+ * the sum. Two flipped bits in different words leave it the same in 1 of 2048 cases, many changed words in 1 of 2^64.
+ * Zeros add nothing, and sums of parts add up to the sum of all, in any order. */
+struct ox_plane_sums {
+    uint64_t hi, lo, m, v; /* m and v with their scales; v is 0 for a kind without it */
+};
+/* Adds to the sums. `first` is as in struct ox_update_span, and a multiple of OX_Q8_BLOCK. */
+void ox_plane_sums_take(enum ox_moments moments, const uint16_t *hi, const struct ox_state_planes *planes,
+                        uint64_t first, uint64_t count, struct ox_plane_sums *sums);
+/* Those of an update: over what it has read, and over what it has written in its place. */
+struct ox_update_sums {
+    struct ox_plane_sums read, written;
+};
+
 /* `count` consecutive parameters; updated in place; pointers need no alignment beyond their type. hi_out may equal
  * hi. The state of a Q8 span begins with a block; where its end leaves a block part-filled, the rest of that block must
  * hold zeros and keeps them. `stream` and `first` name the parameters for the random roundings, whatever the division
@@ -39,6 +54,7 @@ struct ox_update_span {
     uint32_t stream;
     uint64_t first;
     uint64_t count;
+    struct ox_update_sums *sums; /* the update adds to them, and `first` is a multiple of OX_Q8_BLOCK; NULL: none */
 };
 
 /* Returns the count of elements whose new moments or master are not finite: a result, not an error. In BF16 and Q8 also

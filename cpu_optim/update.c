@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/isa.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* Shares end on this many elements, so that no two threads write one cache line of any plane when the planes
@@ -16,15 +17,23 @@ struct shares {
     const struct ox_optim_hyper *hyper;
     enum ox_isa isa;
     _Atomic uint64_t bad_count;
+    pthread_mutex_t lock; /* of the span's sums */
 };
 
 static void run_share(void *context, uint32_t idx, uint32_t count) {
     struct shares *const shares = context;
     const struct ox_range range = ox_pool_range(shares->span->count, GRAIN, idx, count);
-    const struct ox_update_span part = ox_update_part(shares->format, shares->span, range.begin, range.end);
+    struct ox_update_span part = ox_update_part(shares->format, shares->span, range.begin, range.end);
+    struct ox_update_sums sums = {0};
+    part.sums = part.sums == NULL ? NULL : &sums;
     const uint64_t bad_count = ox_update_run(shares->isa, shares->format, &part, shares->hyper);
     if (bad_count > 0) {
         atomic_fetch_add(&shares->bad_count, bad_count);
+    }
+    if (part.sums != NULL) {
+        pthread_mutex_lock(&shares->lock);
+        ox_update_sums_add(shares->span->sums, &sums);
+        pthread_mutex_unlock(&shares->lock);
     }
 }
 
@@ -101,7 +110,7 @@ struct ox_update_span ox_update_part(struct ox_state_format format, const struct
 
 uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
                        const struct ox_optim_hyper *hyper) {
-    OX_ASSERT(ox_isa_available(isa));
+    OX_ASSERT(ox_isa_available(isa) && (span->sums == NULL || span->count == 0 || span->first % OX_Q8_BLOCK == 0));
     struct ox_update_job job = {.format = format, .span = *span, .hyper = hyper};
     if (format.moments != OX_MOMENTS_F32) {
         ox_noise_keys(hyper, span->stream, job.noise_keys);
@@ -123,7 +132,8 @@ uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const str
 
 uint64_t ox_update_run_pool(struct ox_pool *pool, enum ox_isa isa, struct ox_state_format format,
                             const struct ox_update_span *span, const struct ox_optim_hyper *hyper) {
-    struct shares shares = {.format = format, .span = span, .hyper = hyper, .isa = isa};
+    struct shares shares = {.format = format, .span = span, .hyper = hyper, .isa = isa,
+                            .lock = PTHREAD_MUTEX_INITIALIZER};
     ox_pool_run(pool, run_share, &shares);
     return atomic_load(&shares.bad_count);
 }

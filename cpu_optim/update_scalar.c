@@ -96,7 +96,7 @@ static uint64_t run_block(const struct ox_update_job *job, uint64_t begin, uint3
     return bad_count;
 }
 
-uint64_t ox_update_scalar(const struct ox_update_job *job) {
+static uint64_t run_all(const struct ox_update_job *job) {
     if (job->format.moments == OX_MOMENTS_F32) {
         return run_f32(job);
     }
@@ -108,5 +108,17 @@ uint64_t ox_update_scalar(const struct ox_update_job *job) {
         const uint64_t left = job->span.count - begin;
         bad_count += run_block(job, begin, left < OX_Q8_BLOCK ? (uint32_t)left : OX_Q8_BLOCK);
     }
+    return bad_count;
+}
+
+uint64_t ox_update_scalar(const struct ox_update_job *job) {
+    const struct ox_update_span *const span = &job->span;
+    if (span->sums == NULL) {
+        return run_all(job);
+    }
+    ox_plane_sums_take(job->format.moments, span->hi, &span->state, span->first, span->count, &span->sums->read);
+    const uint64_t bad_count = run_all(job);
+    ox_plane_sums_take(job->format.moments, span->hi_out, &span->state, span->first, span->count,
+                       &span->sums->written);
     return bad_count;
 }

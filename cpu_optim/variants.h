@@ -29,6 +29,28 @@ double ox_sumsq_avx2(const void *grad, enum ox_grad_dtype dtype, uint64_t count)
 double ox_sumsq_avx512(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
 ox_sumsq_fn *ox_sumsq_pick(enum ox_isa isa);
 
+/* What the sums over a plane's bits multiply its word `idx` with, counted from the unit's first, and what a block's
+ * scale adds to the sum of its codes. */
+enum { OX_SUM_WORD_BYTES = 8 };
+static inline uint64_t ox_sum_factor(uint64_t idx) {
+    return 2 * idx + 1;
+}
+static inline uint64_t ox_sum_of_scale(uint8_t scale, uint64_t block_idx) {
+    return scale * ox_sum_factor((UINT64_C(1) << 40) + block_idx); /* beyond the codes */
+}
+
+static inline void ox_plane_sums_add(struct ox_plane_sums *sums, const struct ox_plane_sums *more) {
+    sums->hi += more->hi;
+    sums->lo += more->lo;
+    sums->m += more->m;
+    sums->v += more->v;
+}
+
+static inline void ox_update_sums_add(struct ox_update_sums *sums, const struct ox_update_sums *more) {
+    ox_plane_sums_add(&sums->read, &more->read);
+    ox_plane_sums_add(&sums->written, &more->written);
+}
+
 enum { OX_NORM_LANES = 16 }; /* running sums of a block */
 
 static inline const void *ox_grad_at(const void *grad, enum ox_grad_dtype dtype, uint64_t idx) {

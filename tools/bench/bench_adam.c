@@ -53,6 +53,7 @@ struct comparison {
     uint32_t rounds;
     _Atomic uint64_t work;      /* processor time of the threads, in nanoseconds */
     _Atomic uint64_t nonfinite; /* counted by the optimizer */
+    bool sums_up;               /* the optimizer sums the bits of what it reads and writes */
     uint64_t sums[SUMS];        /* sums of what was read, so that no read is dropped */
 };
 
@@ -142,6 +143,7 @@ static void fused_share(void *context, uint32_t idx, uint32_t count) {
     struct comparison *const comparison = context;
     const struct planes *const planes = &comparison->planes;
     const struct ox_range range = ox_pool_range(comparison->params, GRAIN, idx, count);
+    struct ox_update_sums sums = {0};
     const struct ox_update_span span = {
         .hi = planes->hi + range.begin,
         .hi_out = planes->hi + range.begin,
@@ -151,6 +153,7 @@ static void fused_share(void *context, uint32_t idx, uint32_t count) {
         .decay = true,
         .first = range.begin,
         .count = range.end - range.begin,
+        .sums = comparison->sums_up ? &sums : NULL,
     };
     const uint64_t begin_ns = thread_ns();
     comparison->nonfinite += ox_update_run(comparison->isa, comparison->format, &span, &comparison->hyper);
@@ -173,10 +176,11 @@ struct duration {
     double wall, work; /* seconds by the clock, and of processor time */
 };
 
-/* Loops run one after another; count 0 runs the optimizer. */
+/* Loops run one after another; count 0 runs the optimizer, with sums or without. */
 struct runner {
     enum ox_bench_loop_kind kinds[3];
     unsigned count;
+    bool sums_up;
 };
 
 /* Times one side once. */
@@ -188,6 +192,7 @@ static struct duration timed(struct comparison *comparison, const struct runner 
         ox_pool_run(comparison->pool, loop_share, comparison);
     }
     if (runner->count == 0) {
+        comparison->sums_up = runner->sums_up;
         ox_pool_run(comparison->pool, fused_share, comparison);
     }
     return (struct duration){.wall = (double)(ox_clock_ns() - begin_ns) * 1e-9,
@@ -232,6 +237,19 @@ static void add_share(struct ox_bench *bench, const char *base, const char *what
                  base, what);
 }
 
+/* Compares with the same update that sums the bits of its planes (--verify-memory): the ratios of time and of processor
+ * time. */
+static enum ox_status measure_sums(struct comparison *comparison, const char *base) {
+    static const struct runner summed = {.count = 0, .sums_up = true};
+    struct pair pair;
+    const enum ox_status status = compare(comparison, &summed, &pair);
+    if (status == OX_OK) {
+        add_share(comparison->bench, base, "with_sums", pair.ratio, 0.0);
+        add_share(comparison->bench, base, "with_sums.work", pair.ratio_of_work, 0.0);
+    }
+    return status;
+}
+
 /* Compares with the plain loop. Only AdamW with fp32 moments has a limit. */
 static enum ox_status measure_stream(struct comparison *comparison, struct ox_state_format format,
                                      enum ox_grad_dtype grad_dtype) {
@@ -258,7 +276,7 @@ static enum ox_status measure_stream(struct comparison *comparison, struct ox_st
     if (format.kind == OX_OPTIM_ADAMW && format.moments == OX_MOMENTS_F32) {
         add_share(bench, base, "of_plain_loop", pair.ratio, STREAM_LIMIT);
     }
-    return OX_OK;
+    return measure_sums(comparison, base);
 }
 
 /* Compares with three passes. Only fp32 gradients have a limit. */
