@@ -69,8 +69,8 @@ const char *ox_error_text(void) {
 
 const char *ox_status_name(enum ox_status status) {
     static const char *const names[OX_STATUS_COUNT] = {
-        "OX_OK",     "OX_E_NOMEM", "OX_E_IO",   "OX_E_CORRUPT", "OX_E_DEVICE",
-        "OX_E_COMM", "OX_E_CONFIG", "OX_E_BUSY", "OX_E_ABORTED",
+        "OX_OK",     "OX_E_NOMEM", "OX_E_IO",   "OX_E_CORRUPT", "OX_E_MEMORY",
+        "OX_E_DEVICE", "OX_E_COMM", "OX_E_CONFIG", "OX_E_BUSY", "OX_E_ABORTED",
     };
     return (unsigned)status < OX_STATUS_COUNT ? names[status] : "OX_E_UNKNOWN";
 }

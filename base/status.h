@@ -14,6 +14,7 @@ enum ox_status {
     OX_E_NOMEM,   /* a budget or an allocation was refused                     */
     OX_E_IO,      /* read, write or sync failed or came back short              */
     OX_E_CORRUPT, /* a checksum, header or size does not match                  */
+    OX_E_MEMORY,  /* memory does not hold what was written to it                */
     OX_E_DEVICE,  /* the compute device failed                                  */
     OX_E_COMM,    /* a collective failed                                        */
     OX_E_CONFIG,  /* the request cannot be met as made; the text says why */

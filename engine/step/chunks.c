@@ -225,7 +225,7 @@ enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32
         const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
         ox_state_copy(rank, unit_idx, &chunk, out->state.lo, OX_STATE_TO_CHUNK);
     }
-    return status;
+    return status == OX_OK ? ox_guard_get(rank, unit_idx, chunk_idx, out) : status;
 }
 
 enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
@@ -241,6 +241,7 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
     if (resident.state != NULL) {
         ox_state_copy(rank, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
     }
+    ox_guard_put(rank, unit_idx, chunk_idx, view);
     const enum ox_status status = copy_device(rank, unit_idx, view, true);
     if (status != OX_OK || !is_written(rank)) {
         return status;

@@ -66,6 +66,7 @@ struct ox_engine_config {
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;
+    bool verify_memory; /* updates compare planes in host memory with what the updates before them wrote */
     const volatile sig_atomic_t *stop; /* not 0 aborts the loading of weights; may be NULL */
     struct ox_cuda_config cuda; /* the GPU, if that is the device; its path outlives the engine */
     uint32_t cuda_count; /* so many GPUs from that one on are given to the ranks in turn; 0: that one alone */
@@ -231,7 +232,8 @@ struct ox_step_result {
 };
 
 /* On failure all lanes are drained and the transaction is aborted. The next call begins with the last commit, also
- * where planes live in memory. `stop` returns OX_E_ABORTED.
+ * where planes live in memory. `stop` returns OX_E_ABORTED. With verify_memory, planes in host memory that changed
+ * between two updates return OX_E_MEMORY, as they do from ox_engine_chunk_get.
  *
  * If the plan lets steps overlap, the update of a step and its commit run in the next call of ox_engine_step or
  * ox_engine_eval, for which `meta` is copied. If that call fails, a step is lost whose result was already returned:

@@ -106,9 +106,10 @@ static void gather(const struct chunk_run *run) {
     }
 }
 
-/* Called before the update, so that the tee sees the planes of the last commit. */
+/* Called before the update, so that the tee sees the planes of the last commit. It is not shown memory that changed,
+ * for which the update will fail. */
 static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
-    const struct ox_rank *const rank = owner;
+    struct ox_rank *const rank = owner;
     if (rank->tee.to.chunk == NULL || at->run.base_step != rank->tee.step) {
         return;
     }
@@ -123,6 +124,10 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
         .state_bytes = run.layout.state_bytes,
         .values = rank->tee.values,
     };
+    if (!ox_unit_from_store(&at->run) &&
+        ox_guard_get(rank, run.unit->unit_idx, at->chunk_idx, &view) != OX_OK) {
+        return;
+    }
     rank->tee.to.chunk(rank->tee.to.context, run.unit->unit_idx, at->chunk_idx, &view);
 }
 
@@ -182,7 +187,8 @@ static bool decays(const struct ox_rank *rank, const struct ox_tensor *tensor) {
 }
 
 /* Updates elements of one role; `range` counts from the unit's first element. */
-static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay) {
+static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay,
+                            struct ox_update_sums *sums) {
     struct ox_rank *const rank = run->rank;
     const struct ox_unit_run *const unit = run->unit;
     const uint64_t begin = range.begin - ox_slice_first(rank, unit->unit_idx); /* in the slice */
@@ -198,6 +204,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
         .stream = unit->unit_idx,
         .first = range.begin,
         .count = range.end - range.begin,
+        .sums = sums,
     };
     return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, unit->hyper);
 }
@@ -205,17 +212,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
 _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GROUP_ELEMS % (int)OX_Q8_BLOCK == 0,
                "a span of q8 state begins with a block");
 
-/* Where an iteration over the roles of a unit is. */
-struct role_walk {
-    const struct ox_tensor *next; /* NULL: at the start */
-    struct ox_range range;
-    bool decay;
-};
-
-/* Goes to the next role, because decay differs between roles; the gaps between roles stay zero. Tensors of one role are
- * neighbours without a gap and form one span, because one may begin within a block of eight-bit moments. */
-static bool next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within,
-                      struct role_walk *walk) {
+bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk) {
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[unit_idx];
     const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
@@ -235,16 +232,17 @@ static bool next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_r
     return found;
 }
 
-/* Updates a chunk; returns how many of its parameters are no longer finite. */
-static uint64_t update_chunk(const struct chunk_run *run) {
+/* Updates a chunk, and adds how many of its parameters are no longer finite. */
+static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_idx, uint64_t *nonfinite_count) {
     const uint64_t first = ox_slice_first(run->rank, run->unit->unit_idx) + run->chunk.first;
     const struct ox_range within = {.begin = first, .end = first + run->chunk.count};
-    struct role_walk walk = {.next = NULL};
-    uint64_t nonfinite_count = 0;
-    while (next_role(run->rank, run->unit->unit_idx, within, &walk)) {
-        nonfinite_count += update_span(run, walk.range, walk.decay);
+    struct ox_role_walk walk = {.next = NULL};
+    const bool sums_up = ox_guard_covers(run->rank, run->unit->unit_idx);
+    struct ox_update_sums sums = {0};
+    while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
+        *nonfinite_count += update_span(run, walk.range, walk.decay, sums_up ? &sums : NULL);
     }
-    return nonfinite_count;
+    return sums_up ? ox_guard_updated(run->rank, run->unit, chunk_idx, &sums) : OX_OK;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------------ */
@@ -311,7 +309,7 @@ static enum ox_status stream_unit(struct ox_rank *rank, const struct ox_unit_run
         if (status == OX_OK) {
             OX_ASSERT(at.run.unit_idx == run->unit_idx && at.chunk_idx == i);
             const struct chunk_run chunk = run_of(rank, &at);
-            *nonfinite_count += update_chunk(&chunk);
+            status = update_chunk(&chunk, i, nonfinite_count);
             ox_stream_put(rank->stream);
         }
     }
@@ -320,17 +318,20 @@ static enum ox_status stream_unit(struct ox_rank *rank, const struct ox_unit_run
     return status == OX_OK && in_memory ? ox_stream_wait_copies(rank->stream) : status;
 }
 
-static void update_in_place(struct ox_rank *rank, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
-    for (uint32_t i = 0; i < run->chunk_count; i++) {
+static enum ox_status update_in_place(struct ox_rank *rank, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < run->chunk_count && status == OX_OK; i++) {
         const struct chunk_run chunk = chunk_run(rank, run, i, NULL);
-        *nonfinite_count += update_chunk(&chunk);
+        status = update_chunk(&chunk, i, nonfinite_count);
         scatter(&chunk);
     }
+    return status;
 }
 
 static enum ox_status run_unit(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                                const struct ox_unit_run *run) {
     uint64_t nonfinite_count = 0;
+    enum ox_status status = OX_OK;
     if (rank->stream != NULL && run->chunk_count > 0) { /* a slice may be empty */
         const struct ox_task *const next = task_ahead(rank, plan, task);
         ox_stream_begin(rank->stream, run);
@@ -338,14 +339,11 @@ static enum ox_status run_unit(struct ox_rank *rank, const struct ox_plan *plan,
             const struct ox_unit_run ahead = unit_run(rank, plan, next);
             ox_stream_order_ahead(rank->stream, &ahead);
         }
-        const enum ox_status status = stream_unit(rank, run, &nonfinite_count);
-        if (status != OX_OK) {
-            return status;
-        }
+        status = stream_unit(rank, run, &nonfinite_count);
     } else {
-        update_in_place(rank, run, &nonfinite_count);
+        status = update_in_place(rank, run, &nonfinite_count);
     }
-    return ox_overlap_updated(rank, task, nonfinite_count);
+    return status == OX_OK ? ox_overlap_updated(rank, task, nonfinite_count) : status;
 }
 
 /* Reads the planes for forward of a unit that needs no update. */
@@ -413,10 +411,10 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         .hyper = *order.hyper,
     };
     const struct ox_range within = {.begin = op.origin, .end = op.origin + op.elem_count};
-    struct role_walk walk = {.next = NULL};
+    struct ox_role_walk walk = {.next = NULL};
     enum ox_status status =
         OX_QUEUE(&rank->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
-    while (status == OX_OK && next_role(rank, task->unit_idx, within, &walk)) {
+    while (status == OX_OK && ox_next_role(rank, task->unit_idx, within, &walk)) {
         op.first = walk.range.begin - op.origin;
         op.count = walk.range.end - walk.range.begin;
         op.decay = walk.decay;

@@ -326,7 +326,7 @@ enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status
 
 enum ox_status ox_overlap_make_ready(struct ox_rank *rank) {
     if (rank->planes.lost_step > 0) {
-        return ox_fail(OX_E_IO, "step %llu was lost when a drive failed, and nothing may follow it; go on from the "
+        return ox_fail(OX_E_IO, "step %llu was lost when a later one failed, and nothing may follow it; go on from the "
                        "last commit", (unsigned long long)rank->planes.lost_step);
     }
     return rank->planes.must_restore ? restore(rank) : OX_OK;

@@ -100,6 +100,7 @@ static enum ox_status open_parts(struct ox_rank *rank) {
     enum ox_status status = check_whole(&rank->plan->input.model);
     OX_TRY(status, open_device(rank));
     OX_TRY(status, open_memory(rank));
+    OX_TRY(status, ox_guard_open(rank));
     OX_TRY(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
     OX_TRY(status, ox_pool_open(1, &rank->reduce_pool));
     OX_TRY(status, open_lanes(rank));
@@ -147,6 +148,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     ox_comm_close(&rank->comm); /* it reads memory of the tiers and copies by lanes of the device */
     ox_tiers_close(&rank->tiers);
     ox_device_close(&rank->device);
+    free(rank->sums);
     free(rank->packed);
     free(rank->due.pending);
     free(rank->marks);

@@ -80,13 +80,19 @@ struct ox_due_units {
 struct ox_planes_state {
     uint64_t step;      /* step of the last update, pending or committed */
     bool must_restore;  /* planes in memory may not be those of the last commit */
-    uint64_t lost_step; /* the step that was pending when a drive failed; 0 = none */
+    uint64_t lost_step; /* the step that was pending when a later one failed; 0 = none */
 };
 
 struct ox_tee_state {
     struct ox_tee to; /* chunk is NULL: none */
     uint64_t step;    /* the step whose planes it sees */
     float *values;    /* scratch of one chunk, behind the stream's slots */
+};
+
+/* What a chunk's planes in memory have to be. */
+struct ox_chunk_sums {
+    struct ox_plane_sums planes;
+    bool known;
 };
 
 struct ox_rank_traffic {
@@ -142,6 +148,7 @@ struct ox_rank {
     struct ox_pending pending;
     struct ox_due_units due;
     struct ox_planes_state planes;
+    struct ox_chunk_sums *sums; /* by the chunk's number in the plan's table; NULL: memory is not verified */
     uint32_t unclipped_steps; /* steps since the norm was clipped or not finite */
     struct ox_tee_state tee;
     struct ox_rank_traffic traffic;
@@ -305,6 +312,36 @@ OX_MUST enum ox_status ox_optim_drain(struct ox_rank *rank);
 uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *chunk, bool write);
 /* Places the stream's slots in the plan's buffer for them. */
 void ox_optim_set_slots(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
+
+/* ---- checksums over planes in memory: engine/step/guard.c ---- */
+
+/* Makes room for the sums of all chunks, if memory is to be verified. */
+OX_MUST enum ox_status ox_guard_open(struct ox_rank *rank);
+/* Whether the unit's chunks have sums: planes of it live in host memory and are updated there. */
+bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx);
+/* Keeps the sums of a chunk that was put into memory. */
+void ox_guard_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view);
+/* Compares a chunk that was copied from memory; OX_E_MEMORY if it has changed. */
+OX_MUST enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                    const struct ox_chunk_view *view);
+/* Whether an update takes all planes of a unit from the store, which memory then need not equal. */
+static inline bool ox_unit_from_store(const struct ox_unit_run *run) {
+    return run->source.hi == NULL && run->source.state == NULL;
+}
+/* Compares what an update has read with what was written before, unless it came from the store, and keeps the sums of
+ * what it has written; OX_E_MEMORY, likewise. */
+OX_MUST enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
+                                        const struct ox_update_sums *sums);
+
+/* Where an iteration over the roles of a unit is. */
+struct ox_role_walk {
+    const struct ox_tensor *next; /* NULL: at the start */
+    struct ox_range range;
+    bool decay;
+};
+/* Goes to the next role, because decay differs between roles; the gaps between roles stay zero. Tensors of one role are
+ * neighbours without a gap and form one span, because one may begin within a block of eight-bit moments. */
+bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk);
 
 /* Index of a unit's first partial sum among those of the norm, which are in the order of units. */
 uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx);

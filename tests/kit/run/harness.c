@@ -284,6 +284,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .chunk_elems = place->chunk_elems,
         .optimizer_threads = place->optimizer_threads,
         .isa = ox_isa_best(),
+        .verify_memory = !run->trusts_memory,
         .queue_depth = 8,
         .chaos_seed = place->chaos_seed,
     };
