@@ -92,6 +92,7 @@ struct ox_config {
     char persist_steps[24];     /* auto | count: steps between writes of a state in memory to the drives */
     uint64_t drive_endurance_bytes; /* bytes written that each drive is rated for; 0: unknown */
     bool accept_wear;
+    bool verify_memory; /* compare state in memory with checksums */
     /* training */
     uint64_t max_steps;
     double num_train_epochs; /* used when max_steps is 0 */

@@ -174,6 +174,10 @@ static const struct ox_option options[] = {
      .group = group_memory, .default_text = "auto", .commands = RUN,
      .help = "write a state that fits in memory to the drives every N steps; a crash loses at most N steps; auto: as "
              "often as costs 2 % of the time"},
+    {.name = "verify-memory", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, verify_memory),
+     .group = group_memory, .default_text = "true", .commands = RUN,
+     .help = "keep checksums of the weights and the state in host memory, and compare them in each update; changed "
+             "memory ends the step, and the run goes back to the last commit"},
     {.name = "drive-endurance", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, drive_endurance_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN,
      .help = "bytes written that each drive is rated for, such as 600TB; the plan then shows the share that the run "

@@ -258,6 +258,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .nvme_bytes = trainer->drives.bytes,
         .nvme_count = config->nvme_count,
         .queue_depth = (uint32_t)config->queue_depth,
+        .verify_memory = config->verify_memory,
         .chaos_seed = config->chaos_seed,
     };
     enum ox_status status = check_counts(config, model);

@@ -273,12 +273,12 @@ static bool is_lost(const struct ox_trainer *trainer) {
 }
 
 /* Whether the run may go back to the last commit and repeat steps, because a drive that failed once may work the next
- * time. It may not before it has passed the step where it last did so. The commit may be two steps back if steps
- * overlap, or as many steps as stay in memory. */
-static bool may_retry(const struct ox_trainer *trainer) {
+ * time, and memory that changed may keep what is written next. It may not before it has passed the step where it last
+ * did so. The commit may be two steps back if steps overlap, or as many steps as stay in memory. */
+static bool may_retry(const struct ox_trainer *trainer, enum ox_status status) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
-    return store != NULL && trainer->retried_step <= trainer->state.step && !is_lost(trainer) &&
-           has_last_commit(trainer);
+    return (status == OX_E_IO || status == OX_E_MEMORY) && store != NULL &&
+           trainer->retried_step <= trainer->state.step && !is_lost(trainer) && has_last_commit(trainer);
 }
 
 /* Takes the state of the last commit. */
@@ -309,7 +309,7 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
  * afterwards. */
 static enum ox_status finish_update(struct ox_trainer *trainer) {
     const enum ox_status status = ox_trainer_finish_update(trainer);
-    return status == OX_E_IO && may_retry(trainer) ? go_back(trainer, trainer->state.step) : status;
+    return may_retry(trainer, status) ? go_back(trainer, trainer->state.step) : status;
 }
 
 /* Evaluates, which carries a pending update. If a drive fails once, the evaluation is repeated, unless the run went
@@ -317,7 +317,7 @@ static enum ox_status finish_update(struct ox_trainer *trainer) {
 static enum ox_status evaluate_or_roll_back(struct ox_trainer *trainer) {
     const uint64_t step = trainer->state.step;
     enum ox_status status = evaluate(trainer);
-    if (status != OX_E_IO || !may_retry(trainer)) {
+    if (!may_retry(trainer, status)) {
         return status;
     }
     status = go_back(trainer, step);
@@ -375,7 +375,7 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
             return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
         enum ox_status status = take_step(trainer);
-        if (status == OX_E_IO && trainer->is_torn && may_retry(trainer)) {
+        if (trainer->is_torn && may_retry(trainer, status)) {
             status = go_back(trainer, trainer->state.step + 1);
             if (status == OX_OK) {
                 continue;
@@ -456,6 +456,16 @@ static enum ox_status give_up_store(struct ox_trainer *trainer, enum ox_status f
                                       "from it", text, trainer->state.step, marked ? "latest" : trainer->result);
 }
 
+/* Says how to go on after memory has changed. */
+static enum ox_status fail_changed(const struct ox_trainer *trainer, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const bool can_resume = has_last_commit(trainer) || trainer->result[0] != '\0';
+    return ox_fail(failure, "%s; %s", text,
+                   can_resume ? "then go on from what is committed or saved, with --resume-from-checkpoint latest"
+                              : "then start again, since nothing is saved yet");
+}
+
 static enum ox_status run_to_end(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = run_on(trainer, ended_by);
     int stop = trainer->events->stop;
@@ -465,6 +475,10 @@ static enum ox_status run_to_end(struct ox_trainer *trainer, int *ended_by) {
     }
     if (status == OX_OK) {
         return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
+    }
+    if (status == OX_E_MEMORY) { /* of a step, or of a save, whose text has the remedy already */
+        status = trainer->is_torn ? fail_changed(trainer, status) : status;
+        trainer->is_torn = true;
     }
     return is_lost(trainer) ? status : ox_trainer_save_and_fail(trainer, status);
 }

@@ -167,7 +167,8 @@ static bool await_try(const struct ox_trainer *trainer, const struct last_save *
 static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save *last, enum ox_status failure) {
     const uint64_t second_ns = UINT64_C(1000000000);
     const uint64_t pause_ns = ox_min_u64(ox_max_u64(ox_clock_ns() - last->try_ns, second_ns), 60 * second_ns);
-    const bool stays = failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE;
+    const bool stays = failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE ||
+                       failure == OX_E_MEMORY;
     char text[OX_ERROR_TEXT_BYTES];
     if (stays || trainer->config.save_wait_seconds == 0 || trainer->is_torn || store_has_it(trainer)) {
         return failure;

@@ -139,6 +139,11 @@ static void on_start(void *context, const struct ox_run_state *state, uint64_t m
 }
 
 static void (*step_hook)(uint64_t step);
+static struct ox_trainer *running;
+
+struct ox_engine *tiny_engine(void) {
+    return running->engine;
+}
 
 static void on_step(void *context, const struct ox_step_report *report) {
     struct tiny_told *const told = context;
@@ -163,8 +168,10 @@ static enum ox_status train(const struct ox_config *config, const struct tiny_se
     enum ox_status status = ox_trainer_open(config, &trainer);
     if (status == OX_OK) {
         if (seam != NULL) {
-            trainer->engine_config.io = seam->begin(trainer->engine_config.io);
+            trainer->engine_config.io = seam->begin != NULL ? seam->begin(trainer->engine_config.io)
+                                                            : trainer->engine_config.io;
             step_hook = seam->step;
+            running = trainer;
         }
         status = ox_trainer_run(trainer, events, &hooks, &ended_by);
     }

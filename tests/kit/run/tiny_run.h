@@ -32,11 +32,15 @@ struct tiny_told {
 
 /* What a test puts between the run and the kernel; called in the new process. */
 struct tiny_seam {
-    const struct ox_io_backend *(*begin)(const struct ox_io_backend *inner); /* the trainer is open, nothing written */
+    /* The trainer is open, nothing written; or NULL. */
+    const struct ox_io_backend *(*begin)(const struct ox_io_backend *inner);
     void (*end)(void); /* when the run has ended by itself; or NULL */
     struct ox_trainer_events *events; /* requests to the run from outside; or NULL */
     void (*step)(uint64_t step);      /* called with each reported step; or NULL */
 };
+/* The engine of the run, within these calls. */
+struct ox_engine;
+struct ox_engine *tiny_engine(void);
 
 /* First of all: starts the program anew where the matrix library would have threads of its own, which spin while they
  * wait, in every one of many short processes. */
