@@ -48,6 +48,20 @@ static void merge(struct clock *into, const struct clock *from) {
     }
 }
 
+/* Checks that the plan and every buffer are of a known kind, and each buffer in a known tier. */
+static enum ox_status check_kinds(const struct ox_plan *plan) {
+    if ((unsigned)plan->kind > OX_PLAN_EVAL_AFTER_STEP) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: it is of an unknown kind; please report this");
+    }
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const struct ox_buf *const buf = &plan->bufs[i];
+        if (buf->kind >= OX_BUF_KIND_COUNT || buf->tier >= OX_TIER_COUNT) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong: buffer %u is of no known kind or tier; please report this", i);
+        }
+    }
+    return OX_OK;
+}
+
 /* Checks that every dependency is on an earlier task. As lanes are FIFO, there can then be no deadlock. */
 static enum ox_status check_order(struct checker *c) {
     const struct ox_plan *const plan = c->plan;
@@ -358,7 +372,8 @@ static enum ox_status check_work(struct checker *c) {
 
 static enum ox_status check_all(struct checker *c) {
     const struct ox_plan_budget *const budget = &c->in->budget;
-    enum ox_status status = check_order(c);
+    enum ox_status status = check_kinds(c->plan);
+    OX_TRY(status, check_order(c));
     OX_TRY(status, check_uses(c));
     OX_TRY(status, check_arena(c, OX_TIER_DEVICE, budget->unified ? 0 : budget->device_bytes));
     OX_TRY(status, check_arena(c, OX_TIER_HOST, budget->host_bytes));

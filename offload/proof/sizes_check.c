@@ -100,7 +100,7 @@ static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_pla
 static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, uint64_t bytes, uint64_t *sum) {
     const uint64_t expected = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
     *sum += expected;
-    if (extent < plan->spool_count && plan->spool_bytes[extent] == expected) {
+    if (plan->spool_bytes[extent] == expected) {
         return OX_OK;
     }
     return ox_fail(OX_E_CONFIG, "plan is wrong: spool extent %u does not have the %llu bytes that it needs; please "
@@ -108,7 +108,12 @@ static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, 
 }
 
 static enum ox_status check_spool(const struct ox_plan *plan, const struct ox_plan_input *input, uint64_t *sum) {
+    const uint64_t count = plan->grad_count + (uint64_t)plan->unit_count * plan->micro_batches;
     enum ox_status status = OX_OK;
+    if (plan->spool_count != count) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: it has %u spool extents and needs %llu; please report this",
+                       plan->spool_count, (unsigned long long)count);
+    }
     *sum = 0;
     for (uint32_t i = 0; i < plan->grad_count && status == OX_OK; i++) {
         status = check_extent(plan, ox_proof_grad_extent(i), grad_extent_bytes(plan, input, i), sum);

@@ -196,6 +196,79 @@ static void refuse_box(const struct box *box, const char *what, struct totals *t
     }
 }
 
+/* Plants faults in one task that the ranks do together. */
+static void change_task(struct box *box, struct ox_task *task, struct totals *totals) {
+    const struct ox_task kept = *task;
+    task->when |= OX_FACT_DUE;
+    refuse_box(box, "a joint task of a unit that is due", totals);
+    *task = kept;
+    task->unit_idx++;
+    refuse_box(box, "a joint task of another unit", totals);
+    *task = kept;
+    task->slot++;
+    refuse_box(box, "a joint task of another part", totals);
+    *task = kept;
+    task->move = task->move == OX_MOVE_GRAD ? OX_MOVE_SUM : OX_MOVE_GRAD;
+    refuse_box(box, "a joint task that moves something else", totals);
+    *task = kept;
+    task->last = !task->last;
+    refuse_box(box, "a joint task of a sum that is not finished", totals);
+    *task = kept;
+    task->carried = !task->carried;
+    refuse_box(box, "a joint task of another step", totals);
+    *task = kept;
+    task->mb_idx++;
+    refuse_box(box, "a joint task of another micro-batch", totals);
+    *task = kept;
+    task->grad_idx++;
+    refuse_box(box, "a joint task of another gradient", totals);
+    *task = kept;
+    task->kind = OX_TASK_JOIN;
+    refuse_box(box, "a joint task of another kind", totals);
+    *task = kept;
+    task->lane = OX_LANE_H2D;
+    refuse_box(box, "a joint task that one rank lacks", totals);
+    *task = kept;
+}
+
+/* Plants faults in the model as one rank sees it. */
+static void change_model(struct box *box, uint32_t idx, struct totals *totals) {
+    struct ox_plan_input *const input = &box->inputs[idx];
+    struct ox_shard_table *const table = &box->tables[idx];
+    const struct ox_plan_model kept = input->model;
+    struct ox_plan_unit units[PLAN_SAMPLE_UNITS_MAX];
+    struct ox_plan_grad grads[PLAN_SAMPLE_UNITS_MAX + 1];
+    uint32_t stages[PLAN_SAMPLE_UNITS_MAX];
+    memcpy(units, kept.units, kept.unit_count * sizeof *units);
+    memcpy(grads, kept.grads, kept.grad_count * sizeof *grads);
+    memcpy(stages, kept.stages, kept.stage_count * sizeof *stages);
+    input->model.units = units;
+    input->model.grads = grads;
+    input->model.stages = stages;
+    bool *const flags[] = {&input->model.fp32, &input->model.grad_bf16};
+    uint32_t *const numbers[] = {&input->model.unit_count, &input->model.grad_count, &stages[0], &grads[0].unit_idx};
+    uint64_t *const sizes[] = {&units[0].elem_count, &grads[0].elem_count, &table->chunk_elems};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        *flags[i] = !*flags[i];
+        refuse_box(box, "numbers of another type", totals);
+        *flags[i] = !*flags[i];
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        (*numbers[i])++;
+        refuse_box(box, "another list of units or gradients", totals);
+        (*numbers[i])--;
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        *sizes[i] += OX_GROUP_ELEMS;
+        refuse_box(box, "units, gradients or chunks of another size", totals);
+        *sizes[i] -= OX_GROUP_ELEMS;
+    }
+    box->plans[idx]->kind = box->plans[idx]->kind == OX_PLAN_TRAIN ? OX_PLAN_EVAL : OX_PLAN_TRAIN;
+    refuse_box(box, "a step of another kind", totals);
+    box->plans[idx]->kind = box->plans[idx == 0 ? 1 : 0]->kind;
+    input->model = kept;
+}
+
 /* Plants faults in what one rank does with the others, each of which would make some rank wait for ever. */
 static void change_joint(struct box *box, uint64_t seed, struct totals *totals) {
     uint64_t counter = 4000;
@@ -208,18 +281,7 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
             continue;
         }
         const struct ox_task kept = *task;
-        task->when |= OX_FACT_DUE;
-        refuse_box(box, "a joint task of a unit that is due", totals);
-        *task = kept;
-        task->unit_idx++;
-        refuse_box(box, "a joint task of another unit", totals);
-        *task = kept;
-        task->slot++;
-        refuse_box(box, "a joint task of another part", totals);
-        *task = kept;
-        task->lane = OX_LANE_H2D;
-        refuse_box(box, "a joint task that one rank lacks", totals);
-        *task = kept;
+        change_task(box, task, totals);
         if (before != OX_NONE && plan->tasks[before].unit_idx != task->unit_idx) {
             *task = plan->tasks[before];
             plan->tasks[before] = kept;
@@ -249,6 +311,7 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     box->inputs[idx].model.micro_batches++;
     refuse_box(box, "a micro-batch too many", totals);
     box->inputs[idx].model.micro_batches--;
+    change_model(box, idx, totals);
     REQUIRE_OK(check_box(box));
 }
 

@@ -1,0 +1,223 @@
+/* Every field of a plan is the builder's word, which the proof does not take: with any one of them wrong, in the plan,
+ * a buffer, a task, or what the ranks of a step agree on, the proof refuses. A field whose value means nothing where it
+ * stands is named below, with the reason. */
+#include "base/bytes.h"
+#include "offload/proof/proof.h"
+#include "tests/kit/plan/plan_sample.h"
+#include "tests/kit/test.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum { SAMPLES = 40, EACH = 8 /* buffers, and tasks, of a plan */ };
+
+struct field {
+    const char *name;
+    size_t offset, bytes;
+    bool is_flag;
+};
+
+#define FIELD(type, member) {#member, offsetof(struct type, member), sizeof(((struct type *)0)->member), false}
+#define FLAG(type, member) {#member, offsetof(struct type, member), sizeof(bool), true}
+
+static const struct field plan_fields[] = {
+    FIELD(ox_plan, kind),           FIELD(ox_plan, micro_batches),  FIELD(ox_plan, unit_count),
+    FIELD(ox_plan, grad_count),     FIELD(ox_plan, stored_weight_bytes), FIELD(ox_plan, loss_buf),
+    FIELD(ox_plan, loss_host_buf),  FIELD(ox_plan, norm_buf),       FIELD(ox_plan, const_buf),
+    FIELD(ox_plan, stream_buf),     FIELD(ox_plan, counts_buf),     FIELD(ox_plan, nonfinite_buf),
+    FIELD(ox_plan, written_buf),    FIELD(ox_plan, batch_host_buf), FIELD(ox_plan, spool_count)};
+
+static const struct field buf_fields[] = {
+    FIELD(ox_buf, bytes),    FIELD(ox_buf, offset),   FIELD(ox_buf, first_task_idx), FIELD(ox_buf, last_task_idx),
+    FIELD(ox_buf, unit_idx), FIELD(ox_buf, grad_idx), FIELD(ox_buf, kind),           FIELD(ox_buf, tier),
+    FLAG(ox_buf, resident)};
+
+static const struct field task_fields[] = {
+    FIELD(ox_task, kind),   FIELD(ox_task, lane),      FIELD(ox_task, move),     FLAG(ox_task, last),
+    FLAG(ox_task, carried), FIELD(ox_task, use_count),    FIELD(ox_task, unit_idx),
+    FIELD(ox_task, grad_idx), FIELD(ox_task, mb_idx),  FIELD(ox_task, slot),     FIELD(ox_task, bytes)};
+
+static const struct field use_fields[] = {FIELD(ox_use, buf_idx), FIELD(ox_use, role), FLAG(ox_use, read),
+                                          FLAG(ox_use, write)};
+
+static uint64_t made, found;
+
+/* ---- what means nothing where it stands -------------------------------------------------------------- */
+
+/* Buffers that the executor knows by name matter to plans with a task that uses them. */
+static bool is_used(const struct ox_plan *plan, uint64_t buf_idx) {
+    bool used = false;
+    for (uint32_t i = 0; i < plan->task_count && !used; i++) {
+        for (uint32_t nth = 0; nth < plan->tasks[i].use_count && !used; nth++) {
+            used = plan->tasks[i].uses[nth].buf_idx == buf_idx;
+        }
+    }
+    return used;
+}
+
+static bool is_idle_of_plan(const struct plan_sample *s, const struct ox_plan *plan, const char *field,
+                            uint64_t kept, uint64_t value) {
+    const bool evaluates = plan->kind != OX_PLAN_TRAIN; /* without overlap no step has anything pending */
+    const bool by_name = strcmp(field, "stream_buf") == 0 || strcmp(field, "counts_buf") == 0 ||
+                         strcmp(field, "nonfinite_buf") == 0 || strcmp(field, "written_buf") == 0;
+    const bool is_kind = strcmp(field, "kind") == 0;
+    return (is_kind && evaluates && !s->in.placement.overlap && value == OX_PLAN_EVAL_AFTER_STEP) ||
+           (by_name && !is_used(plan, kept));
+}
+
+/* When a buffer is first and last used is for people, who also read what a buffer that does not stay belongs to. What
+ * lies on drives has no place in memory. Whose a gradient is that an evaluation does not touch is found where its plan
+ * is compared with that of the step. */
+static bool is_idle_of_buf(const struct ox_plan *plan, const struct ox_buf *buf, const char *field, uint64_t kept) {
+    const bool is_grad = buf->kind == OX_BUF_GRAD;
+    return strcmp(field, "first_task_idx") == 0 || strcmp(field, "last_task_idx") == 0 ||
+           (strcmp(field, "unit_idx") == 0 && (!buf->resident || kept == OX_NONE || is_grad)) ||
+           (strcmp(field, "grad_idx") == 0 &&
+            (!buf->resident || !is_grad || !is_used(plan, (uint64_t)(buf - plan->bufs)))) ||
+           (buf->tier == OX_TIER_NVME && (strcmp(field, "offset") == 0 || strcmp(field, "resident") == 0));
+}
+
+static bool is_idle_of_task(const struct ox_task *task, const char *field) {
+    return (strcmp(field, "move") == 0 && task->kind != OX_TASK_MOVE) ||
+           (strcmp(field, "last") == 0 && (task->kind != OX_TASK_MOVE || task->grad_idx == OX_NONE));
+}
+
+/* Another copy of the same may do as well; test_plan.c knows which of them do not. */
+static bool is_idle_of_use(const struct ox_plan *plan, const char *field, uint64_t kept, uint64_t value) {
+    return strcmp(field, "buf_idx") == 0 && value < plan->buf_count && plan->bufs[value].kind == plan->bufs[kept].kind;
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------ */
+
+struct record {
+    enum { PLAN, BUF, TASK, USE } what;
+    const void *at; /* in `plan` */
+    const struct field *fields;
+    size_t field_count;
+};
+
+static bool is_idle(const struct plan_sample *s, const struct ox_plan *plan, const struct record *record,
+                    const char *field, uint64_t kept, uint64_t value) {
+    return record->what == PLAN   ? is_idle_of_plan(s, plan, field, kept, value)
+           : record->what == BUF  ? is_idle_of_buf(plan, record->at, field, kept)
+           : record->what == TASK ? is_idle_of_task(record->at, field)
+                                  : is_idle_of_use(plan, field, kept, value);
+}
+
+static void refuse(const struct plan_sample *s, const struct ox_plan *plan, const struct record *record,
+                   const struct field *field, uint64_t kept, uint64_t value) {
+    made++;
+    if (ox_proof_check(plan, &s->in) != OX_OK) {
+        found++;
+    } else if (is_idle(s, plan, record, field->name, kept, value)) {
+        made--;
+    } else {
+        static const char *const names[] = {"the plan", "a buffer", "a task", "a use"};
+        printf("accepted: %s of %s is %llu, not %llu\n", field->name, names[record->what], (unsigned long long)value,
+               (unsigned long long)kept);
+    }
+}
+
+/* Each field of the record gets each wrong value in turn. */
+static void change(const struct plan_sample *s, struct ox_plan *plan, const struct record *record) {
+    for (size_t i = 0; i < record->field_count; i++) {
+        const struct field *const field = &record->fields[i];
+        char *const at = (char *)record->at + field->offset;
+        const uint64_t ones = UINT64_MAX >> (64 - 8 * field->bytes);
+        uint64_t kept = 0;
+        memcpy(&kept, at, field->bytes); /* little-endian, as every machine that this program runs on */
+        const uint64_t values[] = {kept == 0, kept + 1, kept - 1, 0, ones, ones - 1};
+        for (size_t nth = 0; nth < (field->is_flag ? 1 : sizeof values / sizeof *values); nth++) {
+            const uint64_t value = values[nth] & ones;
+            if (value != kept) {
+                memcpy(at, &value, field->bytes);
+                refuse(s, plan, record, field, kept, value);
+                memcpy(at, &kept, field->bytes);
+            }
+        }
+    }
+}
+
+#define RECORD(what, at, list) {what, at, list, sizeof list / sizeof *list}
+
+static void change_all(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed) {
+    uint64_t counter = 9000;
+    change(s, plan, &(struct record)RECORD(PLAN, plan, plan_fields));
+    for (int i = 0; i < EACH; i++) {
+        struct ox_buf *const buf = &plan->bufs[plan_sample_number(seed, &counter, plan->buf_count)];
+        struct ox_task *const task = &plan->tasks[plan_sample_number(seed, &counter, plan->task_count)];
+        change(s, plan, &(struct record)RECORD(BUF, buf, buf_fields));
+        change(s, plan, &(struct record)RECORD(TASK, task, task_fields));
+        if (task->use_count > 0) {
+            struct ox_use *const use = &task->uses[plan_sample_number(seed, &counter, task->use_count)];
+            change(s, plan, &(struct record)RECORD(USE, use, use_fields));
+        }
+    }
+    REQUIRE_OK(ox_proof_check(plan, &s->in));
+}
+
+/* ---- a step and the evaluation that follows ---------------------------------------------------------- */
+
+static void refuse_pair(const struct ox_plans *plans, const char *what) {
+    made++;
+    if (ox_proof_check_pair(plans->train, plans->eval) != OX_OK) {
+        found++;
+    } else {
+        printf("accepted: an evaluation with %s\n", what);
+    }
+}
+
+static void change_pair(const struct ox_plans *plans) {
+    struct ox_plan *const eval = plans->eval, *const train = plans->train;
+    static const struct field fields[] = {FIELD(ox_plan, unit_count), FIELD(ox_plan, micro_batches),
+                                          FIELD(ox_plan, const_buf), FIELD(ox_plan, batch_host_buf)};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        uint32_t *const at = (uint32_t *)((char *)eval + fields[i].offset), kept = *at;
+        *at = OX_NONE;
+        refuse_pair(plans, fields[i].name);
+        *at = kept;
+    }
+    uint64_t *const offsets[] = {&eval->bufs[eval->const_buf].offset, &eval->bufs[eval->batch_host_buf].offset};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        *offsets[i] += OX_IO_ALIGN_BYTES;
+        refuse_pair(plans, "constants or batches elsewhere");
+        *offsets[i] -= OX_IO_ALIGN_BYTES;
+    }
+    for (uint32_t i = 0; i < train->buf_count; i++) {
+        struct ox_buf *const buf = &train->bufs[i];
+        const bool is_home = buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || buf->kind == OX_BUF_GRAD;
+        if (is_home && buf->resident && buf->tier != OX_TIER_NVME) {
+            buf->offset += OX_IO_ALIGN_BYTES;
+            refuse_pair(plans, "a home that is elsewhere in the step");
+            buf->offset -= OX_IO_ALIGN_BYTES;
+        }
+    }
+    for (uint32_t i = 0; i < eval->spool_count; i++) {
+        const uint64_t kept = eval->spool_bytes[i];
+        eval->spool_bytes[i] = train->spool_bytes[i] + OX_IO_ALIGN_BYTES;
+        refuse_pair(plans, "a spool extent of another size");
+        eval->spool_bytes[i] = kept;
+    }
+    REQUIRE_OK(ox_proof_check_pair(train, eval));
+}
+
+int main(void) {
+    for (uint64_t seed = 1; seed <= SAMPLES; seed++) {
+        struct plan_sample s;
+        struct ox_plans plans = {0};
+        plan_sample_draw(&s, seed);
+        if (ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans) == OX_OK) {
+            change_all(&s, plans.train, seed);
+            change_all(&s, plans.eval, seed);
+            change_pair(&plans);
+            if (plans.eval_after_step != NULL) {
+                change_all(&s, plans.eval_after_step, seed);
+            }
+        }
+        ox_plans_close(&plans);
+        ox_shard_table_close(&s.table);
+    }
+    printf("%llu of %llu wrong fields refused\n", (unsigned long long)found, (unsigned long long)made);
+    CHECK(found == made && made > 10000);
+    return test_end();
+}
