@@ -17,6 +17,7 @@ enum {
     BUSY_TRIES_MAX = 10 * 1000, /* about ten seconds without progress in the kernel */
     PIECES_MAX = 256,           /* registered buffers of a ring */
     BATCH_MAX = 8,              /* requests held back at most */
+    PROBED_OPS = 256,           /* as many as the kernel is asked about */
 };
 #define PIECE_BYTES_MAX (UINT64_C(1) << 30) /* the kernel's limit for a registered buffer */
 #define REAP_WAIT_NS    (UINT64_C(1000000000) * 3600)
@@ -52,15 +53,19 @@ static enum ox_status ring_init(struct io_uring *ring, uint32_t depth) {
     if (err < 0) {
         return ox_fail_errno(OX_E_IO, -err, "io_uring cannot be used on this system");
     }
-    struct io_uring_probe *const probe = io_uring_get_probe_ring(ring);
-    const bool able = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+    struct io_uring_probe *const probe = calloc(1, sizeof *probe + PROBED_OPS * sizeof *probe->ops);
+    const bool able = probe != NULL && io_uring_register_probe(ring, probe, PROBED_OPS) == 0 &&
+                      io_uring_opcode_supported(probe, IORING_OP_READ) &&
                       io_uring_opcode_supported(probe, IORING_OP_WRITE) && (ring->features & IORING_FEAT_EXT_ARG) != 0;
-    io_uring_free_probe(probe);
-    if (!able) {
+    const enum ox_status status =
+        probe == NULL ? ox_fail(OX_E_NOMEM, "no memory to ask what io_uring can do")
+        : able        ? OX_OK
+               : ox_fail(OX_E_IO, "this kernel's io_uring lacks plain reads and writes, or waiting with a timeout");
+    free(probe);
+    if (status != OX_OK) {
         io_uring_queue_exit(ring);
-        return ox_fail(OX_E_IO, "this kernel's io_uring lacks plain reads and writes, or waiting with a timeout");
     }
-    return OX_OK;
+    return status;
 }
 
 static void queue_close(struct ox_io_queue *queue) {

@@ -29,7 +29,7 @@ enum call {
     CALL_REMOVE, /* unlink, unlinkat, rmdir */
     CALL_SPACE,  /* statvfs */
     CALL_RANDOM, /* getrandom */
-    CALL_MEMORY, /* malloc, calloc, realloc: with calls_memory.c */
+    CALL_MEMORY, /* malloc, calloc, realloc, posix_memalign: with calls_memory.c */
     CALL_COUNT
 };
 extern const char *const call_names[CALL_COUNT];
@@ -67,6 +67,7 @@ struct calls_options {
     bool (*picks)(const char *path); /* only calls on these paths, and on descriptors opened by them; NULL: all */
     bool skips_sync;                 /* fsync succeeds at once: nothing in the test outlives the machine */
     bool refuses_direct;             /* fcntl cannot set O_DIRECT */
+    bool refuses_allocate;           /* fallocate is not known, as on some file systems */
     int flipped_byte;                /* a read past the page cache inverts a bit of this byte of its block; 0: none */
 };
 extern struct calls_options calls_options;

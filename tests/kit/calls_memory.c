@@ -20,14 +20,17 @@ bool calls_memory_spare_json(void) {
 typedef void *allocate_one(size_t);
 typedef void *allocate_many(size_t, size_t);
 typedef void *allocate_again(void *, size_t);
+typedef int allocate_aligned(void **, size_t, size_t);
 static allocate_one *real_malloc;
 static allocate_many *real_calloc;
 static allocate_again *real_realloc;
+static allocate_aligned *real_aligned;
 
 static void find_allocator(void) {
     real_malloc = (allocate_one *)dlsym(RTLD_NEXT, "malloc");
     real_calloc = (allocate_many *)dlsym(RTLD_NEXT, "calloc");
     real_realloc = (allocate_again *)dlsym(RTLD_NEXT, "realloc");
+    real_aligned = (allocate_aligned *)dlsym(RTLD_NEXT, "posix_memalign");
 }
 
 bool calls_memory_spare_json(void) {
@@ -60,5 +63,12 @@ void *realloc(void *old, size_t bytes) {
         find_allocator();
     }
     return calls_hit(CALL_MEMORY) ? no_memory() : real_realloc(old, bytes);
+}
+
+int posix_memalign(void **out, size_t multiple, size_t bytes) {
+    if (real_aligned == NULL) {
+        find_allocator();
+    }
+    return calls_hit(CALL_MEMORY) ? ENOMEM : real_aligned(out, multiple, bytes);
 }
 #endif
