@@ -191,7 +191,8 @@ static enum ox_status root_try(struct ox_store *store, const struct candidates *
 
 static bool same_data(const struct ox_store_root *a, const struct ox_store_root *b) {
     return a->committed == b->committed && a->generation == b->generation && a->attempt == b->attempt &&
-           a->step == b->step && a->parent_seq == b->parent_seq && a->parent_hash == b->parent_hash;
+           a->step == b->step && a->table_hash == b->table_hash && a->parent_seq == b->parent_seq &&
+           a->parent_hash == b->parent_hash;
 }
 
 static void choice_log(const struct ox_store_root *root, bool newest, const char *path) {
