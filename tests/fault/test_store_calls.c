@@ -22,8 +22,8 @@ static const struct ox_extent_spec extents[EXTENT_COUNT] = {{12288, 4096}, {4096
 
 /* ---- the run ----------------------------------------------------------------------------------------- */
 
-static const enum call points[] = {CALL_OPEN,     CALL_LOCK, CALL_ALLOCATE, CALL_TRUNCATE,
-                                   CALL_SYNC, CALL_FLUSH, CALL_READ, CALL_WRITE};
+static const enum call points[] = {CALL_OPEN, CALL_LOCK,  CALL_ALLOCATE, CALL_TRUNCATE, CALL_STAT,
+                                   CALL_SYNC, CALL_FLUSH, CALL_READ,     CALL_WRITE};
 
 static struct kit kit;
 static struct call_rule rule;
@@ -202,6 +202,12 @@ int main(void) {
     kit.config.generations = 1;
     sweep_call(CALL_WRITE, CALL_FAILS, EIO);
     sweep_call(CALL_FLUSH, CALL_FAILS, EIO);
+    /* Without fallocate, zeros are written in its place. */
+    kit.config.generations = 2;
+    calls_options.refuses_allocate = true;
+    sweep_call(CALL_WRITE, CALL_FAILS, ENOSPC);
+    sweep_call(CALL_WRITE, CALL_FAILS, EINTR);
+    sweep_call(CALL_WRITE, CALL_IS_SHORT, 0);
     if (in_memory) {
         rmdir(folder);
     }

@@ -187,6 +187,10 @@ int flock(int fd, int operation) {
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+    if (calls_options.refuses_allocate) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
     return hit_fd(CALL_ALLOCATE, fd) ? -1 : (int)done(syscall(SYS_fallocate, fd, mode, offset, bytes));
 }
 
