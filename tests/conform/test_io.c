@@ -86,6 +86,7 @@ static void transfers(const struct ox_io_backend *backend, bool registered) {
            info.align_bytes, queue_info.registered_files, queue_info.registered_buffers,
            queue_info.note[0] != '\0' ? ", " : "", queue_info.note);
     CHECK(backend != ox_io_uring() || queue_info.registered_buffers == registered || queue_info.note[0] != '\0');
+    CHECK(queue_info.registered_files == (backend == ox_io_uring() && strstr(queue_info.note, "files") == NULL));
     backend->queue_close(queue);
     backend->drive_close(drive);
 

@@ -47,6 +47,27 @@ static void note(struct outcome *outcome, enum ox_status status) {
     }
 }
 
+/* What was committed is there, or the fault is told. */
+static void reopen(struct outcome *outcome) {
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    struct ox_store_info info;
+    bool wrong = false;
+    note(outcome, ox_store_open(&kit.config, &store));
+    if (store == NULL) {
+        return;
+    }
+    REQUIRE_OK(ox_store_port_open(store, &port));
+    ox_store_info(store, &info);
+    CHECK(info.step >= outcome->done_step);
+    if (info.committed) {
+        note(outcome, kit_verify(store, port, info.step, &wrong));
+        CHECK(!wrong);
+    }
+    ox_store_port_close(&port);
+    ox_store_close(&store);
+}
+
 static void steps(struct outcome *outcome) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;
@@ -76,6 +97,7 @@ static void steps(struct outcome *outcome) {
     }
     ox_store_port_close(&port);
     ox_store_close(&store);
+    reopen(outcome);
 }
 
 /* The faults are over. */

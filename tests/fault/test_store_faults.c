@@ -43,7 +43,7 @@ struct outcome {
     bool created;
     uint64_t done_step, tried_step;
     enum ox_status first;
-    bool wrong;
+    bool wrong, may_return; /* a step that was not committed may be there after a crash, says its failure */
 };
 
 static void note(struct outcome *outcome, enum ox_status status) {
@@ -51,6 +51,7 @@ static void note(struct outcome *outcome, enum ox_status status) {
         outcome->first = status;
         CHECK(ox_error_text()[0] != '\0');
     }
+    outcome->may_return |= status != OX_OK && strstr(ox_error_text(), "after a crash it may still be found") != NULL;
 }
 
 /* A short or interrupted transfer is repeated; a slow one only takes longer. */
@@ -153,6 +154,8 @@ static void inspect(const struct rig *rig, const struct outcome *outcome, const 
     CHECK(silent || info.step >= outcome->done_step);
     /* A step that was reported as not committed is gone, unless the drives refused even to undo it. */
     CHECK(silent || rule->persistent || generations == 1 || info.step == outcome->done_step);
+    CHECK(silent || generations == 1 || (rule->persistent ? outcome->may_return || info.step == outcome->done_step
+                                                          : !outcome->may_return));
     CHECK(info.step <= outcome->tried_step);
     /* When the drives work again, the next step succeeds. */
     REQUIRE_OK(kit_commit(store, port, STEPS + 1));

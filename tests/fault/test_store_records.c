@@ -1,6 +1,7 @@
 /* Headers and roots of a store that are whole and wrong: each field in turn is changed and the record sealed again, as
  * by a file of another run, by another version of the program, or by a mistake of this one. No checksum can tell. A
- * wrong header is refused by name; a wrong root counts as none, so that the commit before is found, never other data. */
+ * wrong header is refused by name; a wrong root counts as none, so that the commit before is found, never other
+ * data. */
 #include "nvme/store_impl.h"
 #include "tests/kit/files.h"
 #include "tests/kit/store_kit.h"

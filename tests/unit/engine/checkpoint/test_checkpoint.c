@@ -399,6 +399,15 @@ static void test_same_step(struct ox_engine *engine) {
     CHECK(unlink(test_pathf("%s/latest", output)) == 0);
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
     CHECK(ox_path_is_file(test_pathf("%s/mark", path)) && ox_path_is_file(test_pathf("%s/latest", output)));
+    /* One of another moment is not: it is put aside. */
+    uint64_t *const words[] = {&state.optimizer_steps, &state.cursor,       &state.seed,     &state.data_fingerprint,
+                               &state.tokens_seen,     &state.numerics_hash, &state.run_id[0], &state.run_id[1]};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        *words[i] ^= 1;
+        REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
+        CHECK(ox_path_is_folder(test_pathf("%s.old-%zu", path, i + 1)));
+        CHECK(!ox_path_is_file(test_pathf("%s/mark", path)));
+    }
 }
 
 static void test_no_room(struct ox_engine *engine) {
@@ -668,6 +677,67 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
     ox_engine_close(&other);
 }
 
+/* Sizes and the JSON of a manifest are right, and what it says cannot be. */
+static void test_contradictions(struct ox_engine *engine) {
+    static const struct {
+        const char *key;
+        int value;
+    } wrong[] = {{"global_step", 5},     {"optimizer_steps", 5}, {"nonfinite_steps", 2}, {"nonfinite_in_row", 2},
+                 {"format_version", 0},  {"format_version", 99}, {"weights_dtype", -1},  {"optimizer", -1},
+                 {"moments", -1},        {"step", -1},           {"files", -1}};
+    const char *const output = test_path("contradictions"), *const path = test_pathf("%s/checkpoint-4", output);
+    const char *const manifest = test_pathf("%s/trainer_state.json", path);
+    const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
+    const struct ox_run_state state = make_state(4);
+    REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        json_t *object = NULL;
+        REQUIRE_OK(ox_json_load(manifest, 1 << 20, &object));
+        json_t *const changed = json_copy(object), *const text = json_string("x");
+        json_object_set_new(changed, wrong[i].key,
+                            wrong[i].value < 0 ? json_incref(text) : json_integer(wrong[i].value));
+        CHECK(json_object_del(changed, "checksum") == 0); /* as earlier versions wrote it */
+        CHECK(json_dump_file(changed, manifest, 0) == 0);
+        const enum ox_status status = ox_checkpoint_verify(path);
+        CHECK((status == OX_E_CORRUPT || status == OX_E_CONFIG) && strstr(ox_error_text(), manifest) != NULL);
+        CHECK(json_dump_file(object, manifest, 0) == 0);
+        json_decref(object);
+        json_decref(changed);
+        json_decref(text);
+    }
+    REQUIRE_OK(ox_checkpoint_verify(path));
+}
+
+/* The header of the optimizer's file is whole, and another one. */
+static void test_wrong_header(struct ox_engine *engine, const struct ox_model *model) {
+    static const struct {
+        const char *from, *to; /* equally long; the first one in the file */
+    } wrong[] = {{".exp_avg\"", ".exp_avh\""},
+                 {"\"F32\"", "\"I32\""},
+                 {"[131,24]", "[24,131]"},
+                 {"[131,24]", "[3144  ]"}};
+    const char *const output = test_path("wrong-header");
+    const char *const moments = test_pathf("%s/checkpoint-4/optimizer.safetensors", output);
+    const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
+    const struct ox_run_state state = make_state(4);
+    REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        size_t bytes = 0;
+        char *const text = files_read(moments, &bytes);
+        const char *const at = memmem(text, bytes, wrong[i].from, strlen(wrong[i].from));
+        CHECK(at != NULL);
+        files_patch(moments, at == NULL ? 0 : at - text, wrong[i].to, strlen(wrong[i].to));
+        struct ox_engine *other = open_engine(model);
+        REQUIRE_OK(ox_engine_load_begin(other, 1));
+        CHECK(ox_checkpoint_load(other, test_pathf("%s/checkpoint-4", output)) == OX_E_CORRUPT);
+        CHECK(strstr(ox_error_text(), moments) != NULL);
+        files_patch(moments, at == NULL ? 0 : at - text, wrong[i].from, strlen(wrong[i].from));
+        ox_engine_close(&other);
+        free(text);
+    }
+    REQUIRE_OK(ox_checkpoint_verify(test_pathf("%s/checkpoint-4", output)));
+}
+
 /* Numbers that a state cannot hold are refused, not stored. */
 static void test_bad_numbers(const struct ox_model *model) {
     const struct ox_state_format wide = {0}, narrow = {OX_OPTIM_ADAMW, OX_MOMENTS_Q8};
@@ -706,6 +776,8 @@ int main(void) {
     test_load_weights(engine, model);
     test_fresh(engine, model);
     test_version_2(engine, model);
+    test_contradictions(engine);
+    test_wrong_header(engine, model);
     test_other_formats(model);
     test_bad_numbers(model);
     ox_engine_close(&engine);
