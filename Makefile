@@ -21,10 +21,11 @@ nccl    ?= auto
 mpi     ?= auto
 NVCC    ?=
 tests   ?=
+counted ?=
 V       ?= 0
 Q       := $(if $(filter 1,$(V)),,@)
 comma   := ,
-B       := build$(if $(san),/san-$(subst $(comma),-,$(san)))
+B       := build$(if $(san),/san-$(subst $(comma),-,$(san)))$(if $(counted),/coverage)
 ARCH    := $(shell uname -m)
 
 # ---- what the machine offers: build/config.mk ------------------------------------------------------
@@ -81,6 +82,13 @@ ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf1
 isa_of    = $(if $(filter %_avx512,$(1)),avx512,$(if $(filter %_avx2,$(1)),avx2,$(if $(filter %_neon,$(1)),neon)))
 isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 
+# counted=1 compiles what `make coverage` looks at as it is written, with counters of branches.
+COUNTED := nvme/% offload/proof/% engine/checkpoint/% engine/step/% engine/run/%
+count_flags = $(if $(counted),$(if $(filter $(COUNTED),$(1)),-O0 --coverage))
+ifneq ($(counted),)
+LDFLAGS += --coverage -Wl,--wrap=_exit
+endif
+
 # ---- files -----------------------------------------------------------------------------------------
 
 # The CUDA plugin uses base/ of the program that opens it; therefore the program exports its symbols. cuDNN is opened at
@@ -101,7 +109,7 @@ LIB_C   := $(filter-out %_avx2.c %_avx512.c,$(LIB_C))
 endif
 # Objects lie in build/obj, because build/offload is the program and offload/ a folder of sources.
 OBJ     := $(B)/obj
-LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
+LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o) $(if $(counted),$(OBJ)/tests/coverage/exit.o)
 TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench doctor))))
 # What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
 KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c tests/kit/*/*.c)))
@@ -135,7 +143,7 @@ $(B)/offload: $(TOOL_O) $(B)/liboffload.a
 $(OBJ)/%.o: %.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
-	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$*) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$*) $(call count_flags,$*) -MMD -MP -c -o $@ $<
 
 $(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 	@mkdir -p $(@D)
@@ -285,6 +293,7 @@ check-san:
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy_test.sh
 	$(Q)sh tools/dev/detect_test.sh
+	$(Q)sh tests/coverage/mutate_test.sh
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy.sh -l $(B)/liboffload.a
 
 # What the CUDA compiler made of the kernels: registers, shared memory, spills; then the machine code in the plugin.
@@ -301,6 +310,20 @@ check-gpu:
 # Measures a GPU and whole steps on it (parts="offload peers" picks some), each part within ten minutes.
 bench-gpu: all
 	$(Q)OX_BUILD='$(B)' sh tools/dev/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
+
+# What the tests take of the lines and branches of the store, the proof, checkpoints and recovery
+# (about half an hour of two processors). test_store_steady ends processes that open a file, as those that count do.
+coverage:
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) coverage-run counted=1
+COUNT_P := $(filter-out %/test_store_steady,$(filter $(addprefix $(B)/tests/,unit/nvme/% unit/offload/% \
+             unit/engine/checkpoint/% unit/engine/step/% unit/engine/run/% conform/test_io fault/% golden/% \
+             sys/train/% fuzz/test_planner),$(RUN_P)))
+coverage-run: $(B)/offload $(COUNT_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
+	$(Q)JOBS=$(JOBS) sh tests/coverage/coverage.sh $(COUNT_P)
+
+# Plants faults by machine (n=200 seed=1 files="nvme/store.c"), after `make coverage`, and counts those that tests notice.
+mutants: all tests
+	$(Q)MAKE='$(MAKE)' sh tests/coverage/mutate.sh -n $(or $(n),200) -s $(or $(seed),1) -j $(JOBS) $(files)
 
 # Plants known bugs in a copy of the store and the planner and shows that their tests catch them.
 negative:
@@ -396,6 +419,8 @@ help:
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make soak       interrupts training again and again (seconds=600, seed=N), with san=address too"
 	@echo "make negative   shows that planted bugs in the store and the planner are caught (bugs=\"no_flush plan_without_lo\")"
+	@echo "make coverage   lines and branches that the tests take of store, proof, checkpoints, recovery (tests=\"store plan\")"
+	@echo "make mutants    plants n=200 faults by machine into these (seed=1), and counts those that tests notice"
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
 	@echo "make man        writes build/man/*.1            make completion  for bash, zsh and fish"
 	@echo "make deps       installs missing packages       make install  program, pages, completions to $(PREFIX)"
@@ -407,7 +432,7 @@ help:
 
 FORCE:
 
-.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
+.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy coverage coverage-run mutants negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(OBJ)/liboffload_mpi.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)
