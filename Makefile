@@ -267,7 +267,7 @@ tests: $(TEST_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
 
 # Fuzz targets run over their seeds in one test, and each with clang's libFuzzer by tests/fuzz/fuzz.sh.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
-$(B)/tests/fuzz/test_seeds: $(FUZZ_O)
+$(B)/tests/fuzz/test_seeds $(B)/tests/fuzz/test_mutated: $(FUZZ_O)
 $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/kit/test.o $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(CFLAGS) -DFUZZ_TARGET=fuzz_$* $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
@@ -334,7 +334,7 @@ soak: $(B)/offload $(B)/tests/sys/train/test_soak
 	$(Q)OX_BIN=$(B)/offload $(B)/tests/sys/train/test_soak --seconds $(or $(seconds),600) --seed $(or $(seed),$$(date +%s))
 
 fuzz:
-	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tests/fuzz/fuzz.sh $(targets)
+	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' FUZZ_SECONDS='$(seconds)' sh tests/fuzz/fuzz.sh $(targets)
 
 # Fails at the first figure below its limit.
 bench: all $(BENCH_P)
@@ -416,7 +416,7 @@ help:
 	@echo "make check-cuda-build  checks spills of the CUDA kernels, and the machine code in the plugin"
 	@echo "make check-gpu    checks the CUDA device on a GPU: conformance, golden tests, bits, memory, a run that learns"
 	@echo "make bench-gpu    measures a GPU and whole steps on it; parts=\"offload peers\" nvme=FOLDER"
-	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
+	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000 or seconds=600, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make soak       interrupts training again and again (seconds=600, seed=N), with san=address too"
 	@echo "make negative   shows that planted bugs in the store and the planner are caught (bugs=\"no_flush plan_without_lo\")"
 	@echo "make coverage   lines and branches that the tests take of store, proof, checkpoints, recovery (tests=\"store plan\")"

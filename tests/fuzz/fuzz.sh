@@ -3,7 +3,7 @@
 #
 #   tests/fuzz/fuzz.sh [-c] [TARGET...]     targets are the names of tests/fuzz/fuzz_*.c; all without one
 #
-# RUNS (200000) inputs are tried of each. What they find lies in build/fuzz/: corpus/TARGET/ grows from call to call,
+# RUNS (200000) inputs are tried of each, or as many as FUZZ_SECONDS allow. What they find lies in build/fuzz/: corpus/TARGET/ grows from call to call,
 # found/TARGET-* are the inputs that ended a target, log/TARGET.log is what libFuzzer said. Exit status 1 when a target
 # ended. -c measures instead which lines of the readers are reached: by seeds and corpora, and by tests of them too;
 # lines.txt and unreached.txt in build/fuzz-coverage/ say which are not.
@@ -17,7 +17,8 @@ if [ "${1:-}" = -c ]; then
     shift
 fi
 cd "$(dirname "$0")/../.." || exit 2
-RUNS=${RUNS:-200000}
+FUZZ_SECONDS=${FUZZ_SECONDS:-0}
+[ "$FUZZ_SECONDS" = 0 ] && RUNS=${RUNS:-200000} || RUNS=${RUNS:--1}
 MAKE=${MAKE:-make}
 clang=${CLANG:-}
 for one in $clang clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do
@@ -72,7 +73,7 @@ fuzz() { # target
     dictionary=
     [ ! -f "tests/fuzz/$1.dict" ] || dictionary=-dict=tests/fuzz/$1.dict
     ASAN_OPTIONS=quarantine_size_mb=16:detect_leaks=${LEAKS:-1} TMPDIR=$scratch \
-        "build/fuzz/fuzz_$1" -runs="$RUNS" -max_len="$(length_of "$1")" -timeout=60 -rss_limit_mb=3072 \
+        "build/fuzz/fuzz_$1" -runs="$RUNS" -max_total_time="$FUZZ_SECONDS" -max_len="$(length_of "$1")" -timeout=60 -rss_limit_mb=3072 \
         -print_final_stats=1 $dictionary -artifact_prefix="build/fuzz/found/$1-" "build/fuzz/corpus/$1" \
         "tests/fuzz/seeds/$1" >"build/fuzz/log/$1.log" 2>&1
     status=$?
