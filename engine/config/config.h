@@ -141,6 +141,7 @@ struct ox_config {
     char kept_blocks[24];    /* auto | count: blocks that keep their activations for backward */
     enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto: the nearest with room */
     uint64_t device_state_units; /* 0: planned */
+    bool device_state_first;
     char io_backend[16];     /* auto | uring | threads */
     uint64_t optimizer_threads; /* 0: all cores */
     uint64_t compute_threads;   /* 0: all cores */

@@ -394,6 +394,9 @@ static const struct ox_option options[] = {
      .min = 0, .max = 1e+6, .group = group_placement, .default_text = "0", .commands = RUN,
      .help = "units, counted from the last, whose weights and optimizer state stay on the device and are updated "
              "there; 0: planned"},
+    {.name = "device-state-first", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, device_state_first),
+     .group = group_placement, .default_text = "false", .commands = RUN,
+     .help = "count --device-state-units from the first unit instead"},
     {.name = "chunk-elems", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chunk_elems),
      .min = 0, .max = 0x1p30, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "parameters in a chunk, a multiple of 2048; 0: 262144, or down to 65536 where several ranks divide the "

@@ -183,6 +183,10 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
                        "embedding, its blocks and the head; give 1 to %u, or 0 to leave it to the planner",
                        config->device_state_units, model->unit_count, model->unit_count);
     }
+    if (config->device_state_first && config->device_state_units == 0) {
+        return ox_fail(OX_E_CONFIG, "--device-state-first: says which units --device-state-units counts; give that "
+                       "too, or leave both to the planner");
+    }
     return OX_OK;
 }
 
@@ -252,7 +256,8 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                  .kept_units = kept_units(config),
                  .may_stay_in_memory = may_stay_in_memory(config),
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),
-                 .device_units = (uint32_t)config->device_state_units},
+                 .device_units = (uint32_t)config->device_state_units,
+                 .device_first = config->device_state_first},
         .chunk_elems = config->chunk_elems,
         .nvme_folders = trainer->drives.folders,
         .nvme_bytes = trainer->drives.bytes,

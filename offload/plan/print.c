@@ -241,7 +241,9 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
         device_units += ox_plan_state_on_device(input, i);
     }
     if (device_units > 0) {
-        fprintf(out, "; of the last %u of %u units on the device", device_units, plan->unit_count);
+        fprintf(out, "; of the %s %u of %u units on the device",
+                ox_plan_state_on_device(input, 0) && device_units < plan->unit_count ? "first" : "last", device_units,
+                plan->unit_count);
     }
     print_kept(out, input);
     print_part(out, &input->model);

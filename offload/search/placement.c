@@ -154,7 +154,7 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
 static enum ox_status refuse(struct ox_search *s) {
     s->in->placement = s->nearest;
     s->with_eval = true;
-    ox_search_farthest_homes(s, ox_search_requested_device_units(s));
+    ox_search_farthest_homes(s, ox_search_requested_device_units(s), s->request->device_first);
     ox_search_build(s);
     /* The caller gets the plan that does not fit, so that it can show where the bytes go. */
     OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);

@@ -22,6 +22,7 @@ struct ox_placement_request {
                                 it is over 1, placements whose steps stay in memory are preferred to all others */
     uint32_t device_units; /* how many of the last units live and are updated on the device, while the tiers above are
                               for the others; 0 = automatic. A state tier of DEVICE means all units */
+    bool device_first;     /* these are the first units instead */
     bool quick;         /* half the effort: for a preview, not for a plan that is run */
 };
 

@@ -15,7 +15,8 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
            x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
            x->speculative_units == y->speculative_units && x->kept_units == y->kept_units && a->order == b->order &&
            a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
-           a->device_units == b->device_units && memcmp(a->away, b->away, sizeof a->away) == 0;
+           a->device_units == b->device_units && a->device_first == b->device_first &&
+           memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
 uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
@@ -32,6 +33,7 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             candidate->device_weights,
                             candidate->credit,
                             candidate->device_units,
+                            candidate->device_first,
                             candidate->away[OX_HOME_WEIGHTS],
                             candidate->away[OX_HOME_GRAD],
                             candidate->away[OX_HOME_STATE]};
@@ -45,6 +47,9 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
         candidate.device_weights = true;
         candidate.credit = false;
         memset(candidate.away, 0, sizeof candidate.away);
+    }
+    if (candidate.device_units == 0 || candidate.device_units >= s->table->unit_count) {
+        candidate.device_first = false;
     }
     return candidate;
 }
@@ -249,6 +254,15 @@ static void choose_device_units(const struct ox_search *s, struct ox_candidate f
     vary(&from, &from.device_units, ox_choice_device_units(s) ? s->table->unit_count : 0, out);
 }
 
+/* The first units on the device let forward begin at once while the others are updated on the host; the last ones have
+ * their gradients first. */
+static void choose_device_first(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.device_first = !from.device_first;
+    if (ox_choice_device_units(s) && from.device_units > 0 && from.device_units < s->table->unit_count) {
+        add(out, &from);
+    }
+}
+
 /* Varies how many units keep a plane in its farthest home, which leaves memory for the next plane of the order, or uses
  * transfers that are hidden anyway. */
 static void choose_away(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
@@ -290,4 +304,5 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_ACT_TIER] = choose_act_tier,
     [OX_CHOICE_AWAY] = choose_away,
     [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
+    [OX_CHOICE_DEVICE_FIRST] = choose_device_first,
 };

@@ -25,7 +25,7 @@ uint32_t ox_search_requested_device_units(const struct ox_search *s) {
                                                  : (uint32_t)ox_min_u64(s->request->device_units, unit_count);
 }
 
-void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units) {
+void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool device_first) {
     const bool unified = s->in->budget.unified;
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     const struct ox_placement_request *const request = s->request;
@@ -35,7 +35,8 @@ void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units) {
             request->weights_tier < OX_TIER_COUNT ? ox_search_requested(request->weights_tier, unified) : far;
         homes->state = request->state_tier < OX_TIER_COUNT ? ox_search_requested(request->state_tier, unified) : far;
         homes->grad = request->grad_tier < OX_TIER_COUNT ? ox_search_requested(request->grad_tier, unified) : far;
-        if (s->in->model.units[i].stage_idx + device_units >= s->in->model.stage_count) {
+        const uint32_t stage_idx = s->in->model.units[i].stage_idx;
+        if (device_first ? stage_idx < device_units : stage_idx + device_units >= s->in->model.stage_count) {
             homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
         }
     }
@@ -292,7 +293,7 @@ static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
 
 static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
-    ox_search_farthest_homes(s, candidate->device_units);
+    ox_search_farthest_homes(s, candidate->device_units, candidate->device_first);
     ox_search_build(s);
 }
 

@@ -25,6 +25,7 @@ struct ox_candidate {
     bool credit;         /* planes may be given more than is free, since moving them frees their transfer buffers */
     uint32_t away[OX_HOME_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
     uint32_t device_units; /* last units whose weights, gradients and state live on the device */
+    bool device_first;     /* these are the first units instead */
 };
 
 /* Planes by letter: w weights, g gradients, s state. A plane that is not named stays in its farthest home. The first
@@ -98,8 +99,9 @@ const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind
 
 /* ---- candidates (offload/search/placement_fill.c) ----------------------------------------------------- */
 
-/* Puts every plane in its farthest home, except for the last `device_units` units, which live on the device. */
-void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units);
+/* Puts every plane in its farthest home, except for `device_units` units, which live on the device: the first or the
+ * last ones. */
+void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool device_first);
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
 uint64_t ox_search_over_all(const struct ox_search *s);
 OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
@@ -120,12 +122,12 @@ uint32_t ox_search_requested_device_units(const struct ox_search *s);
  * verified and updated. */
 enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
 
-/* The order in which the search changes one choice at a time; the last is tried only if ox_choice_device_units() allows
- * it. */
+/* The order in which the search changes one choice at a time; the last two are tried only if ox_choice_device_units()
+ * allows them. */
 enum ox_choice {
     OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_KEPT,
     OX_CHOICE_SPECULATIVE, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER,
-    OX_CHOICE_AWAY, OX_CHOICE_DEVICE_UNITS, OX_CHOICE_COUNT
+    OX_CHOICE_AWAY, OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST, OX_CHOICE_COUNT
 };
 enum { OX_CHOICES_MAX = 128 };
 struct ox_choices {

@@ -113,7 +113,8 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked
 static const enum ox_choice pairs[][2] = {
     {OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}, {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS},
     {OX_CHOICE_TILES, OX_CHOICE_KEPT}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_KEPT},
-    {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER}};
+    {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER},
+    {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST}};
 
 static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
     for (uint32_t i = 0; i < choices->count; i++) {
@@ -211,6 +212,7 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
     return (struct ox_candidate){
         .device_weights = true,
         .device_units = ox_search_requested_device_units(s),
+        .device_first = s->request->device_first,
         .placement = {.tiles = tiles, .prefetch_depth = request >= 0 ? (uint32_t)request : rung->depth,
                       .act_tier = act_tier, .stream_slots = rung->slots, .overlap = rung->overlap,
                       .speculative_units = rung->overlap ? ox_choice_speculative_units(s, 3) : 0,
@@ -313,6 +315,8 @@ static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
         !begin_on_device(s, candidate.placement.tiles, candidate.placement.act_tier)) {
         try_most(s, &candidate, &candidate.device_units, s->table->unit_count - 1);
         begin_kept(s, candidate);
+        candidate.device_first = true;
+        (void)try(s, &candidate);
     }
 }
 
@@ -386,7 +390,7 @@ static uint32_t some_of(uint32_t units, uint32_t unit_count) {
 
 static bool alike(const struct ox_candidate *a, const struct ox_candidate *b, uint32_t unit_count) {
     return a->placement.tiles == b->placement.tiles && a->placement.act_tier == b->placement.act_tier &&
-           a->device_weights == b->device_weights &&
+           a->device_weights == b->device_weights && a->device_first == b->device_first &&
            some_of(a->device_units, unit_count) == some_of(b->device_units, unit_count);
 }
 

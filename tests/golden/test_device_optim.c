@@ -28,6 +28,10 @@ static const struct harness_place places[] = {
      .request = {99, 1, HOST, DEVICE, HOST, HOST, 1, 0, .device_units = 2},
      .chunk_elems = 2048,
      .optimizer_threads = 1},
+    {.name = "the first two units, in the next forward",
+     .request = {2, 1, HOST, HOST, HOST, HOST, 1, 0, .device_units = 2, .device_first = true},
+     .chunk_elems = 4096,
+     .optimizer_threads = 2},
 };
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 
@@ -67,8 +71,9 @@ static void check_traffic(const struct golden *golden) {
         const uint32_t requested = places[k].request.state_tier == DEVICE ? unit_count : places[k].request.device_units;
         uint64_t sums = 0;
         for (uint32_t i = 0; i < unit_count; i++) {
-            CHECK(ox_plan_state_on_device(&plan->input, i) == (i + requested >= unit_count));
-            sums += i + requested >= unit_count ? (plan->unit_elems[i] + 2047) / 2048 * 8 : 0;
+            const bool there = places[k].request.device_first ? i < requested : i + requested >= unit_count;
+            CHECK(ox_plan_state_on_device(&plan->input, i) == there);
+            sums += there ? (plan->unit_elems[i] + 2047) / 2048 * 8 : 0;
         }
         const uint64_t *const down = plan->train->traffic[OX_LINK_D2H];
         CHECK(down[OX_TRAFFIC_OTHER] == sums + 8 * (uint64_t)unit_count + 8 * (uint64_t)run.micro_batches);

@@ -129,6 +129,7 @@ static void draw_device_units(struct plan_sample *s, uint64_t seed) {
         s->request.state_tier = OX_TIER_DEVICE;
     } else if (nth == 2) {
         s->request.device_units = 1 + (uint32_t)plan_sample_number(seed, &counter, s->in.model.unit_count);
+        s->request.device_first = plan_sample_number(seed, &counter, 2);
     }
 }
 

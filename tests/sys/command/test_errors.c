@@ -149,6 +149,7 @@ static void test_options(void) {
         {"--state-tier nvme", "--state-tier nvme needs a drive; add --nvme PATH:SIZE"},
         {"--device-state-units 2", "host memory is device memory here, for all units alike; add --device-mem SIZE"},
         {"--kept-blocks 99", "blocks; give 0 to "},
+        {"--device-mem 64MiB --device-state-first", "says which units --device-state-units counts"},
         {"--device-mem 64MiB --device-state-units 99", "the embedding, its blocks and the head; give 1 to "},
         {"--device-mem 64MiB --state-tier device --weights-tier host", "where weights and gradients must live too"},
         {"--device-mem 64MiB --grads-tier device", "add --state-tier device, or use host or nvme"},
