@@ -76,6 +76,12 @@ void ox_guard_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, c
     }
 }
 
+void ox_guard_forget(struct ox_rank *rank, uint32_t unit_idx) {
+    for (uint32_t i = 0; rank->sums != NULL && i < rank->plan->table.shards[unit_idx].chunk_count; i++) {
+        sums_of(rank, unit_idx, i)->known = false;
+    }
+}
+
 enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                             const struct ox_chunk_view *view) {
     if (!ox_guard_covers(rank, unit_idx)) {

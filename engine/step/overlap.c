@@ -75,7 +75,8 @@ struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const s
                                   .in_memory = step->pending_in_memory, .base_step = rank->pending.base_step};
 }
 
-static enum ox_status nonfinite(uint32_t unit_idx, uint64_t count) {
+static enum ox_status nonfinite(struct ox_rank *rank, uint32_t unit_idx, uint64_t count) {
+    ox_guard_forget(rank, unit_idx);
     return ox_fail(OX_E_CORRUPT, "unit %u: %llu parameters became infinite or NaN in the optimizer although the "
                    "gradient was finite; the step is not committed; lower the learning rate or resume earlier",
                    unit_idx, (unsigned long long)count);
@@ -89,7 +90,7 @@ enum ox_status ox_overlap_check_counts(struct ox_rank *rank) {
     const uint64_t *const counts = ox_tiers_resident(&rank->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(rank); i++) {
         if (ox_plan_state_on_device(&rank->plan->input, i) && counts[i] > 0) {
-            return nonfinite(i, counts[i]); /* the update stays pending: finishing it for a save must fail too */
+            return nonfinite(rank, i, counts[i]); /* the update stays pending: finishing it for a save must fail too */
         }
     }
     return OX_OK;
@@ -102,7 +103,7 @@ enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *ta
         return OX_OK;
     }
     if (nonfinite_count > 0) {
-        return nonfinite(task->unit_idx, nonfinite_count);
+        return nonfinite(rank, task->unit_idx, nonfinite_count);
     }
     if (task->carried) {
         rank->due.pending[task->unit_idx] = false;

@@ -321,6 +321,8 @@ OX_MUST enum ox_status ox_guard_open(struct ox_rank *rank);
 bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx);
 /* Keeps the sums of a chunk that was put into memory. */
 void ox_guard_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view);
+/* Keeps no sums of a unit whose update failed half-way: its planes are no state any more. */
+void ox_guard_forget(struct ox_rank *rank, uint32_t unit_idx);
 /* Compares a chunk that was copied from memory; OX_E_MEMORY if it has changed. */
 OX_MUST enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                     const struct ox_chunk_view *view);
