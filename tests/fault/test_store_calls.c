@@ -57,12 +57,14 @@ static void reopen(struct outcome *outcome) {
     if (store == NULL) {
         return;
     }
+    const bool is_over = !rule.persistent && calls_seen->hits > 0; /* else a read below may fail */
     REQUIRE_OK(ox_store_port_open(store, &port));
     ox_store_info(store, &info);
     CHECK(info.step >= outcome->done_step);
     if (info.committed) {
-        note(outcome, kit_verify(store, port, info.step, &wrong));
-        CHECK(!wrong);
+        const enum ox_status status = kit_verify(store, port, info.step, &wrong);
+        note(outcome, status);
+        CHECK(!wrong && (!is_over || status == OX_OK));
     }
     ox_store_port_close(&port);
     ox_store_close(&store);

@@ -111,6 +111,9 @@ static void test_headers(void) {
             invert(0, &fields[i], drives[j]);
         }
     }
+    invert(0, &fields[0], 0x3); /* the header of the other drive is not taken for the first one's */
+    CHECK(opened(&kit.config) == 0 && strstr(ox_error_text(), "offload-store-0.ox: not a store, or both") != NULL);
+    invert(0, &fields[0], 0x3);
     expect("all as they were", 0, LAST_STEP);
 }
 

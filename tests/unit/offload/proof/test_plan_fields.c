@@ -153,6 +153,11 @@ static void change_all(const struct plan_sample *s, struct ox_plan *plan, uint64
             change(s, plan, &(struct record)RECORD(USE, use, use_fields));
         }
     }
+    struct ox_use *const use = &plan->tasks[0].uses[0];
+    const uint32_t kept = use->buf_idx;
+    use->buf_idx = plan->buf_count; /* the first that does not exist is not read */
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK && strstr(ox_error_text(), "a buffer that does not exist") != NULL);
+    use->buf_idx = kept;
     REQUIRE_OK(ox_proof_check(plan, &s->in));
 }
 
