@@ -155,7 +155,10 @@ static void test_proof(void) {
 }
 
 int main(void) {
-    calls_memory_spare_json();
+    if (!calls_memory_spare_json()) {
+        printf("skipped: this build's allocator cannot be taken over\n");
+        return 77;
+    }
     buffer = kit_buffer(4096);
     /* A folder in memory is enough, and freed space is not given back to a drive there, which takes long. */
     char in_memory[64] = "/dev/shm/offload-memory-XXXXXX";
