@@ -288,7 +288,7 @@ test: deps
 # The whole suite runs under AddressSanitizer and UBSan, and tests of threads and drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
-	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults process_faults soak"
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool arena io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults process_faults soak"
 
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy_test.sh

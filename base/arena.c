@@ -1,13 +1,25 @@
 #include "base/arena.h"
 
 #include "base/bytes.h"
+#include "base/pool.h"
 
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_arena *out) {
+/* A share is whole huge pages, because less is not worth a thread. */
+enum { SHARE_BYTES = 2 << 20 };
+
+static void touch(void *context, uint32_t idx, uint32_t count) {
+    const struct ox_arena *const arena = context;
+    const struct ox_range share = ox_pool_range(arena->bytes, SHARE_BYTES, idx, count);
+    for (uint64_t at = share.begin; at < share.end; at += OX_IO_ALIGN_BYTES) {
+        ((volatile unsigned char *)arena->base)[at] = 0;
+    }
+}
+
+enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_pool *pool, struct ox_arena *out) {
     *out = (struct ox_arena){0};
     if (bytes == 0) {
         return OX_OK;
@@ -22,10 +34,12 @@ enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_arena 
     /* Advise only: rounding the arena up to whole huge pages would exceed the budget. */
     (void)madvise(base, mapped, MADV_HUGEPAGE);
     (void)madvise(base, mapped, MADV_DONTFORK);
-    for (uint64_t at = 0; at < mapped; at += OX_IO_ALIGN_BYTES) {
-        ((volatile unsigned char *)base)[at] = 0;
-    }
     *out = (struct ox_arena){.base = base, .bytes = mapped};
+    if (pool != NULL) {
+        ox_pool_run(pool, touch, out);
+    } else {
+        touch(out, 0, 1);
+    }
     return OX_OK;
 }
 

@@ -118,7 +118,7 @@ static enum ox_status check_room(const char *label, uint64_t bytes, const char *
 
 enum ox_status ox_probe_arena_open(const char *label, uint64_t bytes, const char *remedy, struct ox_arena *out) {
     const enum ox_status status = check_room(label, bytes, remedy);
-    return status == OX_OK ? ox_arena_open(label, bytes, out) : status;
+    return status == OX_OK ? ox_arena_open(label, bytes, NULL, out) : status;
 }
 
 enum ox_status ox_probe_arena_until(const struct ox_probe_room *room, struct ox_arena *out) {

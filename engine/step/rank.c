@@ -69,7 +69,7 @@ static enum ox_status open_memory(struct ox_rank *rank) {
     if (rank->marks == NULL || rank->due.pending == NULL || rank->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
-    return ox_tiers_open(rank->device, bytes, &rank->tiers);
+    return ox_tiers_open(rank->device, rank->optim_pool, bytes, &rank->tiers);
 }
 
 static enum ox_status open_device(struct ox_rank *rank) {
@@ -99,9 +99,9 @@ static enum ox_status check_whole(const struct ox_plan_model *model) {
 static enum ox_status open_parts(struct ox_rank *rank) {
     enum ox_status status = check_whole(&rank->plan->input.model);
     OX_TRY(status, open_device(rank));
+    OX_TRY(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
     OX_TRY(status, open_memory(rank));
     OX_TRY(status, ox_guard_open(rank));
-    OX_TRY(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
     OX_TRY(status, ox_pool_open(1, &rank->reduce_pool));
     OX_TRY(status, open_lanes(rank));
     return status == OX_OK ? make_constants(rank) : status;

@@ -19,10 +19,12 @@ static struct ox_cpu_device *cpu_of(struct ox_device *device) {
 }
 
 static enum ox_status cpu_mem_open(struct ox_device *device, uint64_t bytes, void **out) {
-    (void)device;
+    struct ox_cpu_device *const cpu = cpu_of(device);
     *out = NULL;
     struct ox_arena arena;
-    const enum ox_status status = ox_arena_open("device", bytes, &arena);
+    pthread_mutex_lock(&cpu->turn);
+    const enum ox_status status = ox_arena_open("device", bytes, cpu->cpu.pool, &arena);
+    pthread_mutex_unlock(&cpu->turn);
     if (status == OX_OK) {
         *out = arena.base;
     }

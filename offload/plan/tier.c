@@ -6,9 +6,10 @@
 
 #include <stddef.h>
 
-enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT], struct ox_tiers *out) {
+enum ox_status ox_tiers_open(struct ox_device *device, struct ox_pool *pool, const uint64_t bytes[OX_TIER_COUNT],
+                             struct ox_tiers *out) {
     *out = (struct ox_tiers){.device = device, .device_bytes = bytes[OX_TIER_DEVICE]};
-    enum ox_status status = ox_arena_open("host", bytes[OX_TIER_HOST], &out->host);
+    enum ox_status status = ox_arena_open("host", bytes[OX_TIER_HOST], pool, &out->host);
     if (status == OX_OK && out->host.bytes > 0) {
         status = ox_device_host_pin(device, out->host.base, out->host.bytes);
         out->is_pinned = status == OX_OK;

@@ -27,10 +27,11 @@ struct ox_view {
     enum ox_tier tier;
 };
 
-/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`, and registers host memory with the device. Host memory starts
- * as zeros, device memory is uninitialized. `device` must outlive the tiers; close with ox_tiers_close(). */
-OX_MUST enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT],
-                                     struct ox_tiers *out);
+/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`, the latter with the threads of `pool` (NULL: alone), and
+ * registers host memory with the device. Host memory starts as zeros, device memory is uninitialized. `device` must
+ * outlive the tiers; close with ox_tiers_close(). */
+OX_MUST enum ox_status ox_tiers_open(struct ox_device *device, struct ox_pool *pool,
+                                     const uint64_t bytes[OX_TIER_COUNT], struct ox_tiers *out);
 void ox_tiers_close(struct ox_tiers *tiers);
 
 /* The view of a task's use. Asserts that the task has that use and that the buffer lies inside its arena. */

@@ -144,7 +144,7 @@ static void rig_open(const struct options *options, uint64_t params, struct rig 
                         .read_bytes = params * READ_WIDTH / REQ_BYTES * REQ_BYTES,
                         .write_bytes = params * WRITE_WIDTH / REQ_BYTES * REQ_BYTES};
     REQUIRE_OK(ox_path_join(options->folder, "bench-optim.raw", path));
-    REQUIRE_OK(ox_arena_open("benchmark", (uint64_t)rig->depth * REQ_BYTES, &rig->arena));
+    REQUIRE_OK(ox_arena_open("benchmark", (uint64_t)rig->depth * REQ_BYTES, NULL, &rig->arena));
     memset(rig->arena.base, 0x5a, rig->arena.bytes);
     REQUIRE_OK(rig->io->drive_open(rig->io, path, OX_DRIVE_CREATE, &rig->drive));
     REQUIRE_OK(rig->io->drive_allocate(rig->drive, rig->read_bytes + rig->write_bytes));
@@ -205,7 +205,7 @@ static void alone_open(const struct options *options, struct alone *alone) {
     const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
     const uint64_t bytes = ALONE_PARAMS * (uint64_t)6 + ox_state_layout_of(format, ALONE_PARAMS).bytes;
     REQUIRE_OK(ox_pool_open(options->threads, &alone->pool));
-    REQUIRE_OK(ox_arena_open("benchmark", bytes, &alone->arena));
+    REQUIRE_OK(ox_arena_open("benchmark", bytes, alone->pool, &alone->arena));
     memset(alone->arena.base, 0, alone->arena.bytes);
 }
 

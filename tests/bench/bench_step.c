@@ -204,7 +204,7 @@ _Static_assert(HEAD_WORDS >= 2 * WIDTH && HEAD_WORDS >= 3 * HIDDEN, "the head's 
 
 static void open_operands(struct operands *out) {
     const uint64_t floats = 2 * (uint64_t)WIDEST + 2 * (uint64_t)LARGEST;
-    REQUIRE_OK(ox_arena_open("operands", floats * sizeof(float), &out->arena));
+    REQUIRE_OK(ox_arena_open("operands", floats * sizeof(float), NULL, &out->arena));
     out->a = (float *)out->arena.base;
     out->c = out->a + WIDEST;
     out->weights = out->c + WIDEST;

@@ -94,7 +94,7 @@ static void test_threads(void) {
 static void test_memory(void) {
     static struct ox_nodes nodes;
     struct ox_arena arena;
-    REQUIRE_OK(ox_arena_open("test", OX_MIB, &arena));
+    REQUIRE_OK(ox_arena_open("test", OX_MIB, NULL, &arena));
     ox_nodes_read(&nodes);
     memset(arena.base, 7, arena.bytes);
     if (nodes.count == 1) {
