@@ -20,6 +20,15 @@ static void keep_line(void *context, enum ox_log_level level, const char *line) 
     }
 }
 
+/* Whether some warning has all of these words. A busy machine may add warnings of other operations, and miss some. */
+static bool warned_of(const char *a, const char *b, const char *c) {
+    bool found = false;
+    for (unsigned i = 0; i < line_count; i++) {
+        found = found || (strstr(lines[i], a) != NULL && strstr(lines[i], b) != NULL && strstr(lines[i], c) != NULL);
+    }
+    return found;
+}
+
 static void rule_of_ages(void) {
     const struct ox_stall_limits limits = ox_stall_limits(0, 0);
     struct ox_stall stall = {0};
@@ -72,23 +81,21 @@ static void warnings(void) {
     ox_io_fault_set_stall(rig.fault, (uint64_t)(7 * WARN_MS) * 1000000);
     ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_STALL, OX_FAULT_ON_READ, 4, false});
     REQUIRE_OK(kit_verify(rig.store, rig.port, 1, &wrong));
-    /* At 1, 2 and 4 times the limit; a busy machine may miss some. */
-    CHECK(!wrong && line_count >= 1 && line_count <= 4);
-    CHECK(strstr(lines[0], "/sim/offload-store-") != NULL && strstr(lines[0], "a read of ") != NULL);
-    CHECK(strstr(lines[0], "(extent ") != NULL && strstr(lines[0], " s; the drive") != NULL);
+    CHECK(!wrong && warned_of("/sim/offload-store-", "a read of ", "(extent "));
+    CHECK(warned_of("a read of ", "(extent ", " s; the drive"));
     /* Writes of data, then of roots and tables, then a flush. */
     line_count = 0;
     ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_STALL, OX_FAULT_ON_WRITE, 2, false});
     REQUIRE_OK(kit_commit(rig.store, rig.port, 2));
-    CHECK(line_count >= 1 && strstr(lines[0], "a write of ") != NULL && strstr(lines[0], "(extent ") != NULL);
+    CHECK(warned_of("a write of ", "(extent ", ""));
     line_count = 0;
     ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_STALL, OX_FAULT_ON_WRITE, KIT_EXTENT_COUNT, false});
     REQUIRE_OK(kit_commit(rig.store, rig.port, 3));
-    CHECK(line_count >= 1 && strstr(lines[0], "a write of roots or tables") != NULL);
+    CHECK(warned_of("a write of roots or tables", "", ""));
     line_count = 0;
     ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_STALL, OX_FAULT_ON_FLUSH, 1, false});
     REQUIRE_OK(kit_commit(rig.store, rig.port, 4));
-    CHECK(line_count == 1 && strstr(lines[0], "offload-store-1.ox: a flush took") != NULL);
+    CHECK(warned_of("offload-store-1.ox: a flush took", "", ""));
     ox_store_port_close(&rig.port);
     ox_store_close(&rig.store);
     ox_io_fault_close(&rig.fault);
