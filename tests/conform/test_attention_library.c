@@ -6,8 +6,8 @@
 #include "kernels/attention_slices.h"
 #include "kernels/cuda.h"
 #include "tests/kit/device/ops_kit.h"
+#include "tests/kit/device/simt_kit.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <string.h>
 
@@ -30,32 +30,13 @@ static const struct ox_attention_shape shapes[] = {
 };
 enum { SHAPE_COUNT = sizeof shapes / sizeof shapes[0] };
 
-struct library {
-    bool *is_there;
-    unsigned *run_count;
-};
-
-/* The emulated plugin stays open once it is. */
-static struct library open_library(void) {
+/* Without the library, which the emulation has only when it is told to. */
+static void test_absent(void) {
     struct lab lab;
-    struct ox_cuda_device_info facts;
-    struct ox_cuda_plugin_info about;
     lab_open_simt(&lab);
-    REQUIRE_OK(ox_cuda_device_query(lab.device, &facts));
-    CHECK(strncmp(facts.attention, "own kernels: ", 13) == 0);
+    CHECK(lab_owns_attention(&lab, OX_REAL_BF16));
     ox_lane_close(&lab.lane);
     ox_device_close(&lab.device);
-    char path[PATH_MAX];
-    test_build_path("liboffload_simt.so", path);
-    REQUIRE_OK(ox_cuda_plugin_query(path, &about));
-    void *const plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const struct library library = {.is_there = plugin == NULL ? NULL : dlsym(plugin, "simt_cudnn_is_there"),
-                                    .run_count = plugin == NULL ? NULL : dlsym(plugin, "simt_cudnn_run_count")};
-    if (library.is_there == NULL || library.run_count == NULL) {
-        printf("%s is not the emulated plugin\n", path);
-        exit(1);
-    }
-    return library;
 }
 
 static uint16_t *packed(const float *from, size_t count) {
@@ -110,7 +91,7 @@ static unsigned runs_of(const struct ox_attention_shape *shape) {
     return 1 + shape->batch / slices.batch * (shape->kv_heads / slices.kv_heads);
 }
 
-static void test_shape(struct lab *cpu, struct lab *simt, struct library library, struct ox_attention_shape shape) {
+static void test_shape(struct lab *cpu, struct lab *simt, const struct simt *library, struct ox_attention_shape shape) {
     shape.scale = (float)(1.0 / sqrt((double)shape.head_dim));
     const struct sizes n = sizes_of(&shape);
     const uint16_t *const qkv = packed(random_floats(n.qkv, 1, 1.0), n.qkv);
@@ -118,13 +99,13 @@ static void test_shape(struct lab *cpu, struct lab *simt, struct library library
     const struct passes plain = {unpacked(qkv, n.qkv), unpacked(dout, n.out), floats(n.out), floats(n.qkv),
                                  floats(n.lse)};
     run(cpu, &shape, OX_REAL_F32, &plain);
-    const unsigned before = *library.run_count;
+    const unsigned before = *library->cudnn_run_count;
     struct passes halves[2];
     for (int i = 0; i < 2; i++) {
         halves[i] = (struct passes){qkv, dout, guarded(n.out * 2), guarded(n.qkv * 2), floats(n.lse)};
         run(simt, &shape, OX_REAL_BF16, &halves[i]);
     }
-    CHECK(*library.run_count - before == 2 * runs_of(&shape));
+    CHECK(*library->cudnn_run_count - before == 2 * runs_of(&shape));
     check_error("out", error_of(unpacked(halves[0].out, n.out), widened(plain.out, n.out), n.out), 7e-3);
     check_error("lse", error_of(halves[0].lse, widened(plain.lse, n.lse), n.lse), 5e-7);
     check_error("dqkv", error_of(unpacked(halves[0].dqkv, n.qkv), widened(plain.dqkv, n.qkv), n.qkv), 1.2e-2);
@@ -134,19 +115,19 @@ static void test_shape(struct lab *cpu, struct lab *simt, struct library library
 }
 
 /* In float32 nothing is asked of the library. */
-static void test_float(struct lab *cpu, struct lab *simt, struct library library) {
+static void test_float(struct lab *cpu, struct lab *simt, const struct simt *library) {
     struct ox_attention_shape shape = shapes[2];
     shape.scale = 0.5f;
     const struct sizes n = sizes_of(&shape);
     const float *const qkv = random_floats(n.qkv, 1, 1.0), *const dout = random_floats(n.out, 2, 1.0);
-    const unsigned before = *library.run_count;
+    const unsigned before = *library->cudnn_run_count;
     struct lab *const labs[2] = {cpu, simt};
     struct passes passes[2];
     for (int i = 0; i < 2; i++) {
         passes[i] = (struct passes){qkv, dout, floats(n.out), floats(n.qkv), floats(n.lse)};
         run(labs[i], &shape, OX_REAL_F32, &passes[i]);
     }
-    CHECK(*library.run_count == before);
+    CHECK(*library->cudnn_run_count == before);
     check_error("dqkv, float32", error_of(passes[1].dqkv, widened(passes[0].dqkv, n.qkv), n.qkv), 3e-7);
     guards_end(0);
 }
@@ -175,10 +156,11 @@ static void test_slices(void) {
 }
 
 int main(void) {
-    const struct library library = open_library();
+    const struct simt *const library = simt_open();
     struct lab cpu = {.compute = {.device = OX_DEVICE_CPU, .threads = 1}}, simt;
     struct ox_cuda_device_info facts;
-    *library.is_there = true;
+    test_absent();
+    *library->cudnn_is_there = true;
     lab_open_simt(&simt);
     REQUIRE_OK(ox_cuda_device_query(simt.device, &facts));
     CHECK(strcmp(facts.attention, "cuDNN 9.19.0") == 0);

@@ -65,6 +65,7 @@ static const struct packed halves[] = {
     {{.batch = 1, .seq = 400, .heads = 1, .kv_heads = 1, .head_dim = 64}, {128, 200, 9}},
     {{.batch = 1, .seq = 320, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = 70}, {100, 3, 180}},
     {{.batch = 2, .seq = 40, .heads = 3, .kv_heads = 1, .head_dim = 5, .window = 9}, {30, 2, 1}},
+    {{.batch = 1, .seq = 193, .heads = 2, .kv_heads = 1, .head_dim = 80}, {193}},
 };
 enum { HALVES_COUNT = sizeof halves / sizeof halves[0], HALVES_LARGE = 5 };
 
@@ -330,7 +331,9 @@ static void run_shape(struct lab labs[LAB_MAX], const struct packed *given, enum
     labs_end_case(labs);
 }
 
-/* One document per sequence: the same bits whether the positions say so or are not given. */
+/* One document per sequence: our own kernels give the same bits whether the positions say so or are not given. cuDNN
+ * is not asked for documents, so with it two implementations compute the two, and `halves` has both for their
+ * tolerance. */
 static void test_one_document(struct lab *lab, struct ox_attention_shape shape, enum ox_real real) {
     shape.scale = 0.3f;
     const uint32_t lengths[2] = {shape.seq, 0};
@@ -340,6 +343,10 @@ static void test_one_document(struct lab *lab, struct ox_attention_shape shape, 
     const struct reference refs[2] = {{.shape = shape}, {.shape = shape, .positions = positions_of(&shape, lengths)}};
     struct results results[2];
     CHECK(lab_knows(lab, real));
+    if (!lab_owns_attention(lab, real)) {
+        guards_end(0);
+        return;
+    }
     for (int i = 0; i < 2; i++) {
         results[i] = results_for(&shape, real);
         both_passes(lab, &(struct job){.ref = &refs[i], .qkv = qkv, .dout = dout, .real = real}, results[i]);
@@ -401,16 +408,23 @@ static void test_apart(struct lab *lab, enum ox_real real) {
     guards_end(0);
 }
 
-int main(void) {
-    struct lab labs[LAB_MAX];
-    labs_open(labs);
-    test_unseen(&labs[1], OX_REAL_F32);
-    test_apart(&labs[1], OX_REAL_F32);
+static void run_halves(struct lab labs[LAB_MAX]) {
     for (int i = LAB_SIMT; i < lab_count; i++) {
         test_unseen(&labs[i], OX_REAL_BF16);
         test_apart(&labs[i], OX_REAL_BF16);
         test_one_document(&labs[i], halves[HALVES_LARGE].shape, OX_REAL_BF16);
     }
+    for (int i = 0; i < HALVES_COUNT; i++) {
+        run_shape(labs, &halves[i], OX_REAL_BF16, false);
+    }
+    run_shape(labs, &halves[HALVES_LARGE], OX_REAL_BF16, true);
+}
+
+int main(void) {
+    struct lab labs[LAB_MAX];
+    labs_open(labs);
+    test_unseen(&labs[1], OX_REAL_F32);
+    test_apart(&labs[1], OX_REAL_F32);
     for (int i = 0; i < WHOLE_COUNT; i++) {
         run_shape(labs, &(struct packed){.shape = whole[i]}, OX_REAL_F32, false);
         test_one_document(&labs[1], whole[i], OX_REAL_F32);
@@ -418,12 +432,13 @@ int main(void) {
     for (int i = 0; i < PACKED_COUNT; i++) {
         run_shape(labs, &packed[i], OX_REAL_F32, false);
     }
-    for (int i = 0; i < HALVES_COUNT; i++) {
-        run_shape(labs, &halves[i], OX_REAL_BF16, false);
-    }
     /* Scores of some hundreds: nearly all probabilities are exactly 0. */
     run_shape(labs, &(struct packed){.shape = whole[WHOLE_LARGE]}, OX_REAL_F32, true);
     run_shape(labs, &packed[PACKED_LARGE], OX_REAL_F32, true);
-    run_shape(labs, &halves[HALVES_LARGE], OX_REAL_BF16, true);
+    CHECK(lab_owns_attention(&labs[LAB_SIMT], OX_REAL_BF16));
+    run_halves(labs);
+    labs_change_attention(labs);
+    CHECK(!lab_owns_attention(&labs[LAB_SIMT], OX_REAL_BF16));
+    run_halves(labs);
     return labs_end(labs);
 }

@@ -4,7 +4,7 @@
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "kernels/cuda.h"
-#include "tests/kit/device/cuda_kit.h"
+#include "tests/kit/device/simt_kit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -46,11 +46,15 @@ static struct worst worst_list[64];
 static int worst_count;
 
 
-void lab_open_cuda(struct lab *lab, const char *plugin) {
+static void open_cuda(struct lab *lab, const struct ox_cuda_config *config) {
     *lab = (struct lab){.compute = {.device = OX_DEVICE_CUDA}};
-    REQUIRE_OK(ox_cuda_device_open(&(struct ox_cuda_config){.plugin_path = plugin}, &lab->device));
+    REQUIRE_OK(ox_cuda_device_open(config, &lab->device));
     REQUIRE_OK(ox_device_lane_open(lab->device, "compute", &lab->lane));
     ox_ops_init_cuda(lab->device, &lab->ops);
+}
+
+void lab_open_cuda(struct lab *lab, const char *plugin) {
+    open_cuda(lab, &(struct ox_cuda_config){.plugin_path = plugin});
 }
 
 void lab_open_simt(struct lab *lab) {
@@ -104,6 +108,36 @@ int labs_end(struct lab labs[LAB_MAX]) {
     }
     print_errors();
     return test_end();
+}
+
+bool lab_owns_attention(const struct lab *lab, enum ox_real real) {
+    static const char own[] = "own kernels: ";
+    struct ox_cuda_device_info info;
+    if (real == OX_REAL_F32) {
+        return true;
+    }
+    REQUIRE_OK(ox_cuda_device_query(lab->device, &info));
+    return strncmp(info.attention, own, sizeof own - 1) == 0;
+}
+
+void labs_change_attention(struct lab labs[LAB_MAX]) {
+    const struct simt *const simt = simt_open();
+    struct cuda_kit kit;
+    /* The old devices close last, because the memory of the cases is registered with them. */
+    struct lab old[LAB_MAX];
+    memcpy(old, labs, sizeof old);
+    *simt->cudnn_is_there = true;
+    lab_open_simt(&labs[LAB_SIMT]);
+    *simt->cudnn_is_there = false;
+    if (lab_count == LAB_MAX && cuda_kit_real(&kit)) {
+        const struct ox_cuda_config config = {.plugin_path = kit.plugin, .own_attention = true};
+        open_cuda(&labs[LAB_CUDA], &config);
+        open_cuda(&labs[LAB_CUDA_AGAIN], &config);
+    }
+    for (int i = LAB_SIMT; i < lab_count; i++) {
+        ox_lane_close(&old[i].lane);
+        ox_device_close(&old[i].device);
+    }
 }
 
 bool lab_takes(const struct lab *lab, double work) {

@@ -34,6 +34,12 @@ int labs_end(struct lab labs[LAB_MAX]);
 void lab_open_cuda(struct lab *lab, const char *plugin);
 void lab_open_simt(struct lab *lab);
 
+/* Whether attention in this type is computed by our own kernels, and not by cuDNN in the cases that it takes. */
+bool lab_owns_attention(const struct lab *lab, enum ox_real real);
+/* Opens the labs of CUDA plugins again with the other implementation of attention in bfloat16: our own kernels on the
+ * GPU, which has cuDNN if its library is there, and the emulated cuDNN on the emulation. */
+void labs_change_attention(struct lab labs[LAB_MAX]);
+
 /* False where a case of so many multiplications would take the emulation too long. */
 bool lab_takes(const struct lab *lab, double work);
 /* Sets the lab's type; false where the device does not compute in it (the CPU computes in float32 alone). To be called

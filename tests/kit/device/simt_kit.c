@@ -37,5 +37,7 @@ const struct simt *simt_open(void) {
     find(library, "simt_guard", &simt.guard);
     find(library, "simt_count", &simt.count);
     find(library, "simt_device_bytes", &simt.device_bytes);
+    find(library, "simt_cudnn_is_there", &simt.cudnn_is_there);
+    find(library, "simt_cudnn_run_count", &simt.cudnn_run_count);
     return &simt;
 }

@@ -22,6 +22,8 @@ struct simt {
     void (*guard)(bool on);
     void (*count)(struct simt_counts *out);
     size_t (*device_bytes)(void);
+    bool *cudnn_is_there;      /* from the next device on that opens */
+    unsigned *cudnn_run_count; /* how often a plan of cuDNN was queued */
 };
 
 /* Loads the plugin, which stays; ends the program on failure. */
