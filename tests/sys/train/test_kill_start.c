@@ -4,9 +4,11 @@
  * place of one that it deletes; with one drive and with two. After each kill `latest` leads to the bits of the
  * undisturbed run, and of two new runs one is instead begun again with the same command. Nothing has to be overwritten
  * again, and no checkpoint is lost. Runs without drives, new or in the place of another, are killed up to their first
- * checkpoint.
+ * checkpoint. Every third time the run that `latest` leads to is killed at its start as well.
  *
  *     test_kill_start [STRIDE] */
+#include "base/bytes.h"
+#include "base/prng/prng.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/tiny_run.h"
@@ -23,7 +25,7 @@ enum { STRIDE = 6 };
 #endif
 
 static struct tiny_told *told; /* shared */
-static uint64_t kill_count, again_count;
+static uint64_t kill_count, again_count, twice_count;
 
 enum what { NEW, OVERWRITE, BRANCH, BRANCH_NEW, REBUILD, WHAT_COUNT };
 static const char *const what_names[WHAT_COUNT] = {"a new run", "a new run in the place of one", "a branch",
@@ -102,6 +104,28 @@ static uint64_t kept_step(enum what what, const char *old_run, uint64_t step) {
     return drives > 0 ? step : saved && !is_in_run_json("\"clearing\": true") ? TINY_SAVED_STEP : 0;
 }
 
+/* Kills the run that goes on too, at some call of its start. */
+static void kill_again(enum what what, const char *old_run, uint64_t idx) {
+    enum { CALLS = 40 };
+    static struct tiny_told *second;
+    uint32_t draw[4];
+    second = second != NULL ? second : tiny_shared(sizeof *second);
+    ox_philox(94, what, idx, draw);
+    const enum call_fault fault = draw[0] % 2 == 0 ? CALL_DIES_BEFORE : CALL_DIES_AFTER;
+    calls_set(&(struct call_rule){.fault = fault, .idx = draw[1] % CALLS});
+    const enum tiny_end ended = tiny_run("threads", TINY_RESUME, &seam, second);
+    CHECK(ended != TINY_FAILED || (told->began == 0 && strstr(second->text, "holds no run") != NULL));
+    twice_count += ended == TINY_KILLED;
+    if (ended == TINY_FAILED) {
+        return;
+    }
+    const uint64_t step = ox_max_u64(told->step, second->step);
+    told->began = told->began | second->began;
+    told->step = ended == TINY_DONE || drives > 0 ? step : kept_step(what, old_run, step);
+    told->saved_step = ox_max_u64(told->saved_step, second->saved_step);
+    told->warnings = told->warnings + second->warnings;
+}
+
 /* Returns false if the start ends before that call. */
 static bool kill_at(enum what what, enum call_fault fault, uint64_t idx) {
     static const char *const moments[] = {
@@ -130,6 +154,9 @@ static bool kill_at(enum what what, enum call_fault fault, uint64_t idx) {
     }
     if (what == BRANCH_NEW && killed && !files_exist(test_pathf("%s/run.json", tiny_folder()))) {
         (void)begin_again(TINY_BRANCH_NEW); /* without run.json nothing says which checkpoint that was */
+    }
+    if (killed && idx % 3 == 0) {
+        kill_again(what, old_run, idx * 3 + fault);
     }
     told->warnings += what == BRANCH_NEW; /* it has neither lines nor a checkpoint of the steps before */
     if (test_failure_count > failures) {
@@ -171,7 +198,9 @@ int main(int argc, char **argv) {
             sweep(what, given > 0 ? given : STRIDE);
         }
     }
-    printf("%llu kills, %llu new runs begun again\n", (unsigned long long)kill_count, (unsigned long long)again_count);
-    CHECK(again_count > 0);
+    printf("%llu kills, %llu of them second ones, %llu new runs begun again\n",
+           (unsigned long long)(kill_count + twice_count), (unsigned long long)twice_count,
+           (unsigned long long)again_count);
+    CHECK(again_count > 0 && twice_count > 0);
     return test_end();
 }
