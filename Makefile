@@ -311,6 +311,11 @@ check-gpu:
 bench-gpu: all
 	$(Q)OX_BUILD='$(B)' sh tools/dev/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
 
+# An archive for a machine with a GPU that has no compiler and no network: what the two targets above run, ready built.
+gpu-bundle: all tests
+	$(if $(CUDA_SO),,$(error gpu-bundle: this build has no CUDA plugin; the detection says why))
+	$(Q)OX_BUILD='$(B)' sh tools/dev/gpu/bundle.sh $(B)/offload-gpu.tar.xz
+
 # What the tests take of the lines and branches of the store, the proof, checkpoints and recovery
 # (about half an hour of two processors). test_store_steady ends processes that open a file, as those that count do.
 coverage:
@@ -416,6 +421,7 @@ help:
 	@echo "make check-cuda-build  checks spills of the CUDA kernels, and the machine code in the plugin"
 	@echo "make check-gpu    checks the CUDA device on a GPU: conformance, golden tests, bits, memory, a run that learns"
 	@echo "make bench-gpu    measures a GPU and whole steps on it; parts=\"offload peers\" nvme=FOLDER"
+	@echo "make gpu-bundle   writes build/offload-gpu.tar.xz, to check and measure a GPU without compilers: docs/gpu.md"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000 or seconds=600, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make soak       interrupts training again and again (seconds=600, seed=N), with san=address too"
 	@echo "make negative   shows that planted bugs in the store and the planner are caught (bugs=\"no_flush plan_without_lo\")"
@@ -432,7 +438,7 @@ help:
 
 FORCE:
 
-.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy coverage coverage-run mutants negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
+.PHONY: all tests check check-gpu bench-gpu gpu-bundle test check-san check-cuda-build tidy coverage coverage-run mutants negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(OBJ)/liboffload_mpi.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)

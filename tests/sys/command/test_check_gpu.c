@@ -1,4 +1,5 @@
-/* `make check-gpu` itself, on the emulated device: all of its checks pass there, and each fails where it must. */
+/* `make check-gpu` itself, on the emulated device: all of its checks pass there, and each fails where it must. Then the
+ * archive of `make gpu-bundle`, with the emulated plugin: it works where it is unpacked. */
 #include "tests/kit/test.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ int main(void) {
         test_skip("it runs the program some thirty times; without sanitizers that is enough");
     }
     setenv("OX_BUILD", build, 1);
-    execlp("sh", "sh", "tools/dev/check_gpu_test.sh", (char *)NULL);
+    execlp("sh", "sh", "-c", "sh tools/dev/check_gpu_test.sh && sh tools/dev/gpu/bundle_test.sh", (char *)NULL);
     printf("sh cannot be run\n");
     return 1;
 }

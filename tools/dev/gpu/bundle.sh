@@ -1,0 +1,57 @@
+#!/bin/sh
+# Packs what checks and measurements need on a machine that has a GPU, its driver, cuBLASLt and cuDNN, but no network,
+# compiler or headers: the sources, stripped programs and tests, the plugin, and the libraries that they are linked to.
+#
+#   tools/dev/gpu/bundle.sh [--emulated] OUTPUT.tar.xz
+#
+# The sources are those of the last commit; the rest is what the build holds, which has to be complete. The C and C++
+# libraries are left out, because the machine's are the ones that its driver and cuDNN need. --emulated packs no CUDA
+# plugin: only first.sh --emulated works there, which is how tools/dev/gpu/bundle_test.sh tests both scripts.
+set -eu
+below=/..
+. "$(dirname "$0")/../script.sh"
+
+limit=20000000 emulated=0
+[ "${1:-}" != --emulated ] || { emulated=1; shift; }
+[ $# -eq 1 ] || usage
+case $1 in
+-*) usage ;;
+esac
+build=${OX_BUILD:-build}
+work=$(mktemp -d "${TMPDIR:-/tmp}/offload-gpu-bundle-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+top=$work/offload-gpu
+mkdir -p "$top/build/lib" "$top/build/emulated" "$top/build/tests/conform" "$top/build/tests/golden"
+git archive HEAD | tar -x -C "$top"
+git rev-parse HEAD >"$top/commit"
+plugin=liboffload_cuda.so
+[ "$emulated" -eq 0 ] || plugin=
+for program in offload $plugin liboffload_simt.so tests/golden/test_cuda tests/conform/test_device \
+    $(cd "$build" && ls tests/conform/test_ops_*[a-z]); do
+    [ -f "$build/$program" ] || { echo "gpu-bundle: $build/$program does not exist; build it first" >&2; exit 1; }
+    strip -o "$top/build/$program" "$build/$program"
+done
+ln "$top/build/offload" "$top/build/emulated/offload"
+ln -s ../liboffload_simt.so "$top/build/emulated/liboffload_cuda.so"
+
+ldd "$build/offload" >"$work/needed"
+if grep 'not found' "$work/needed" >&2; then
+    echo "gpu-bundle: $build/offload needs libraries that are not here" >&2
+    exit 1
+fi
+awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux.*)\.so/ { print $3 }' \
+    "$work/needed" | while read -r library; do
+    cp -L "$library" "$top/build/lib/"
+done
+
+tar -C "$work" -cJf "$work/bundle" offload-gpu
+bytes=$(wc -c <"$work/bundle")
+if [ "$emulated" -eq 0 ] && [ "$bytes" -gt "$limit" ]; then
+    echo "gpu-bundle: the archive has $bytes bytes, more than $limit" >&2
+    exit 1
+fi
+mkdir -p "$(dirname "$1")"
+mv "$work/bundle" "$1.part" && mv "$1.part" "$1"
+echo "$1: $bytes bytes; unpack it and run offload-gpu/tools/dev/gpu/first.sh (docs/gpu.md)"
