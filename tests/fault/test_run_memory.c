@@ -55,7 +55,7 @@ static void check_with_store(const char *persist_steps) {
 }
 
 static void check_without_store(void) {
-    static const char *const options[][2] = {{"weights-tier", "auto"}, {"state-tier", "auto"}, {"grads-tier", "auto"},
+    static const char *const options[][2] = {{"weights-tier", "host"}, {"state-tier", "host"}, {"grads-tier", "host"},
                                              {"optimizer-overlap", "off"}, {NULL, NULL}};
     tiny_set_drives(0);
     tiny_set_options(options);
