@@ -460,7 +460,7 @@ static enum ox_status give_up_store(struct ox_trainer *trainer, enum ox_status f
 static enum ox_status fail_changed(const struct ox_trainer *trainer, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
-    const bool can_resume = has_last_commit(trainer) || trainer->result[0] != '\0';
+    const bool can_resume = ox_engine_store(trainer->engine) != NULL || trainer->result[0] != '\0';
     return ox_fail(failure, "%s; %s", text,
                    can_resume ? "then go on from what is committed or saved, with --resume-from-checkpoint latest"
                               : "then start again, since nothing is saved yet");

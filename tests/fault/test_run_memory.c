@@ -54,6 +54,16 @@ static void check_with_store(const char *persist_steps) {
     CHECK(tiny_end_well("threads", told, "changed after every step"));
 }
 
+/* A store of one generation cannot be gone back to within the process, but it has what the next one goes on from. */
+static void check_one_generation(void) {
+    static const char *const options[][2] = {{"weights-tier", "host"}, {"state-tier", "host"}, {"grads-tier", "host"},
+                                             {"persist-steps", "100"}, {"store-generations", "1"}, {NULL, NULL}};
+    tiny_set_options(options);
+    CHECK(run_flipped(1, 1) == TINY_FAILED);
+    CHECK(told->status == OX_E_MEMORY && strstr(told->text, "--resume-from-checkpoint latest") != NULL);
+    CHECK(tiny_end_well("threads", told, "one generation"));
+}
+
 static void check_without_store(void) {
     static const char *const options[][2] = {{"weights-tier", "host"}, {"state-tier", "host"}, {"grads-tier", "host"},
                                              {"optimizer-overlap", "off"}, {NULL, NULL}};
@@ -77,6 +87,7 @@ int main(int argc, char **argv) {
     told = tiny_shared(sizeof *told);
     check_with_store("100");
     check_with_store("1");
+    check_one_generation();
     check_without_store();
     return test_end();
 }
