@@ -12,6 +12,7 @@
 #include <time.h>
 
 static const uint64_t SHARD_BYTES_MAX = UINT64_C(5000000000); /* as huggingface_hub writes them */
+static const uint64_t TELL_NS = UINT64_C(60000000000);
 
 static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
@@ -135,7 +136,9 @@ static bool store_has_it(const struct ox_trainer *trainer) {
 
 struct last_save {
     uint64_t begin_ns, try_ns; /* of the first try, and of the newest */
+    uint64_t told_ns;          /* when a warning last named the failure */
     int stop;                  /* the signal that had come before it */
+    const char *cause;         /* the failure that ends the run; NULL: it ends well */
     char told[OX_ERROR_TEXT_BYTES];
 };
 
@@ -150,6 +153,7 @@ static bool await_try(const struct ox_trainer *trainer, const struct last_save *
                          : leads && now_ns - begin_ns >= pause_ns ? TRY : GO_ON;
         int all[OX_TEAM_MAX] = {0}, next = GO_ON;
         if (ox_team_gather(trainer->team, OX_TEAM_RUN, &mine, sizeof mine, all, "whether to save again") != OX_OK) {
+            ox_log(OX_LOG_WARN, "the save is not tried again: %s", ox_error_text());
             return false;
         }
         for (uint32_t i = 0; i < ox_team_count(trainer->team); i++) {
@@ -160,6 +164,25 @@ static bool await_try(const struct ox_trainer *trainer, const struct last_save *
         }
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
+}
+
+/* Says what is wrong and how to end it. A text that changes with each try, as one that tells the free bytes of a disk
+ * in use, is told once a minute. */
+static void tell_unsaved(const struct ox_trainer *trainer, struct last_save *last, const char *text) {
+    const uint64_t now_ns = ox_clock_ns();
+    char limit[OX_SIZE_TEXT_BYTES];
+    if (strcmp(text, last->told) == 0 || (last->told_ns > 0 && now_ns - last->told_ns < TELL_NS)) {
+        return;
+    }
+    if (last->told_ns == 0 && last->cause != NULL) {
+        ox_log(OX_LOG_WARN, "the run ends by a failure after its last save: %s", last->cause);
+    }
+    last->told_ns = now_ns;
+    snprintf(last->told, sizeof last->told, "%s", text);
+    ox_log(OX_LOG_WARN, "only memory has the state of step %" PRIu64 ", and its checkpoint cannot be saved: %s; mend "
+           "that: the save is tried again for %s (--save-wait-seconds), or until Ctrl-C (SIGINT) or SIGTERM ends the "
+           "run without it", trainer->state.step, text,
+           ox_duration_flag_text((uint64_t)(trainer->config.save_wait_seconds * 1e9), limit));
 }
 
 /* After a failed last save: if only memory has the state, and somebody may mend the cause, says so and waits for the
@@ -174,11 +197,8 @@ static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save 
         return failure;
     }
     snprintf(text, sizeof text, "%s", ox_error_text());
-    if (ox_trainer_leads(trainer) && strcmp(text, last->told) != 0) {
-        memcpy(last->told, text, sizeof text);
-        ox_log(OX_LOG_WARN, "only memory has the state of step %" PRIu64 ", and its checkpoint cannot be saved: %s; "
-               "mend that while the save is tried again, for %g s (--save-wait-seconds) or until a signal ends it",
-               trainer->state.step, text, trainer->config.save_wait_seconds);
+    if (ox_trainer_leads(trainer)) {
+        tell_unsaved(trainer, last, text);
     }
     bool again = await_try(trainer, last, pause_ns);
     if (again && trainer->team == NULL && ox_run_check_folder(trainer) != OX_OK) {
@@ -202,10 +222,11 @@ static enum ox_status fail_unsaved(const struct ox_trainer *trainer, enum ox_sta
                    "checkpoint is %s", text, trainer->state.step, saved[0] != '\0' ? saved : "none");
 }
 
-enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
+/* Saves as ox_trainer_save does; `cause` is the failure that ends the run, or NULL. */
+static enum ox_status save_last(struct ox_trainer *trainer, const char *cause) {
     ox_trainer_persist(trainer);
     const uint64_t begin_ns = ox_clock_ns();
-    struct last_save last = {.begin_ns = begin_ns, .try_ns = begin_ns, .stop = trainer->events->stop};
+    struct last_save last = {.begin_ns = begin_ns, .try_ns = begin_ns, .stop = trainer->events->stop, .cause = cause};
     for (;;) {
         enum ox_status status = save(trainer);
         if (status == OX_OK) {
@@ -216,6 +237,10 @@ enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
             return trainer->is_torn ? status : fail_unsaved(trainer, status);
         }
     }
+}
+
+enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
+    return save_last(trainer, NULL);
 }
 
 /* ---- the other saves --------------------------------------------------------------------------------- */
@@ -259,7 +284,7 @@ enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_stat
     }
     finish_checkpoint(trainer);
     if (trainer->stepped && !trainer->is_torn && !trainer->saving.failed) {
-        if (ox_trainer_save(trainer) != OX_OK) {
+        if (save_last(trainer, text) != OX_OK) {
             report_not_saved(trainer->state.step);
         }
     }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { CPU_SECONDS_MAX = 20 }; /* a process that spins is ended by a signal, which no check takes */
 
@@ -65,27 +66,32 @@ static void limit_files(rlim_t bytes) {
     CHECK(prlimit(process.pid, RLIMIT_FSIZE, &(struct rlimit){bytes, RLIM_INFINITY}, NULL) == 0);
 }
 
-/* Starts a run whose files may not grow from its first step on, and whose last save fails: at the end of training, or
- * after a signal. */
-static void begin_unsaved(bool signalled) {
+/* What ends the training of a run whose last save fails. */
+enum end { END_STEPS, END_SIGNAL, END_DATA, END_COUNT };
+
+/* Starts a run whose files may not grow from its first step on. */
+static void begin_unsaved(enum end end) {
     struct sys_args args;
+    text_path = sys_write_text(20000);
     files_remove_folder("run");
     sys_args_train(&args, model_path, text_path, "run");
     sys_args_add(&args, "--max-seq-length 16 --eval-windows 0 --compute-threads 1 --optimizer-threads 1 "
-                        "--host-mem 32MiB --lr-scheduler-type constant");
-    sys_args_word(&args, "--max-steps=%d", signalled ? 100000 : 200);
+                        "--host-mem 32MiB --lr-scheduler-type constant --data-format bytes");
+    sys_args_word(&args, "--max-steps=%d", end == END_STEPS ? 200 : 100000);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "step 1/"));
     CHECK(kill(process.pid, SIGSTOP) == 0);
     limit_files(16 << 10);
-    CHECK(kill(process.pid, SIGCONT) == 0 && (!signalled || kill(process.pid, SIGTERM) == 0));
+    CHECK(end != END_DATA || truncate(text_path, 1) == 0);
+    CHECK(kill(process.pid, SIGCONT) == 0 && (end != END_SIGNAL || kill(process.pid, SIGTERM) == 0));
     CHECK(sys_await(&process, "warning: only memory has the state of step ") &&
           sys_await(&process, ".safetensors: cannot write: File too large "));
+    CHECK(sys_said(&process, "warning: the run ends by a failure after its last save: ") == (end == END_DATA));
 }
 
 /* A last save that fails is tried again until its cause is mended, or a signal ends the run without it. */
-static void test_last_save(bool signalled, bool mended) {
-    begin_unsaved(signalled);
+static void test_last_save(enum end end, bool mended) {
+    begin_unsaved(end);
     if (mended) {
         limit_files(RLIM_INFINITY);
     } else {
@@ -93,8 +99,8 @@ static void test_last_save(bool signalled, bool mended) {
     }
     sys_wait(&process);
     const bool saved = sys_said(&process, "\nsaved "), told = sys_said(&process, " is not saved: there is no store ");
-    const int expected = signalled ? 128 + SIGTERM : mended ? 0 : 1;
-    if (process.outcome.exit_status != expected || saved != mended || (!mended && !signalled && !told)) {
+    const int expected = end == END_SIGNAL ? 128 + SIGTERM : mended && end == END_STEPS ? 0 : 1;
+    if (process.outcome.exit_status != expected || saved != mended || (!mended && end != END_SIGNAL && !told)) {
         sys_complain(&process, mended ? "a mended save" : "a save that a signal ends");
     }
 }
@@ -107,8 +113,8 @@ int main(void) {
     test_memory(RLIMIT_DATA, "ulimit -d");
 #endif
     test_files();
-    for (int i = 0; i < 4; i++) {
-        test_last_save(i % 2 == 1, i / 2 == 0);
+    for (int i = 0; i < 2 * END_COUNT; i++) {
+        test_last_save((enum end)(i % END_COUNT), i < END_COUNT);
     }
     return test_end();
 }
