@@ -8,8 +8,26 @@
 
 static const char key[] = "checksum";
 
+/* The text of an object, with the bits of its real numbers in place of their digits, which versions of the library
+ * write differently. Objects within it have no real numbers. NULL without memory. */
+static char *text_of(const json_t *object) {
+    json_t *const copy = json_object();
+    bool failed = copy == NULL || json_object_update(copy, (json_t *)object) != 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value) {
+        const double real = json_real_value(value);
+        uint64_t bits;
+        memcpy(&bits, &real, sizeof bits);
+        failed = failed || (json_is_real(value) && json_object_set_new(copy, name, ox_json_hex(&bits, 1)) != 0);
+    }
+    char *const text = failed ? NULL : json_dumps(copy, JSON_INDENT(1));
+    json_decref(copy);
+    return text;
+}
+
 static bool hash_of(const json_t *object, uint64_t *hash) {
-    char *const text = json_dumps(object, JSON_INDENT(1));
+    char *const text = text_of(object);
     *hash = text != NULL ? ox_hash64(text, strlen(text), 0) : 0;
     free(text);
     return text != NULL;
