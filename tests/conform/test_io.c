@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -328,6 +329,28 @@ static void kernel_gives_less(const struct ox_io_backend *backend) {
     free(data);
 }
 
+/* Memory that the kernel does not take beforehand, because part of it may not be touched, is not registered on any
+ * drive; transfers of the rest work. */
+static void memory_not_taken(const struct ox_io_backend *backend) {
+    struct ox_drive *drive = drive_make(backend, "memory");
+    struct ox_io_queue *queue = NULL;
+    struct ox_io_queue_info info;
+    unsigned char *const data = kit_buffer(DRIVE_BYTES);
+    void *const closed = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(closed != MAP_FAILED);
+    REQUIRE_OK(backend->queue_open(backend, &drive, 1, DEPTH, &queue));
+    const struct ox_io_region regions[] = {{data, DRIVE_BYTES}, {closed, 65536}};
+    backend->queue_register(queue, regions, 2);
+    backend->queue_info(queue, &info);
+    CHECK(!info.registered_buffers);
+    CHECK(backend != ox_io_uring() || strstr(info.note, "buffers not registered: ") != NULL);
+    move_all(backend, queue, OX_IO_WRITE, data, 1 << 20);
+    backend->queue_close(queue);
+    backend->drive_close(drive);
+    munmap(closed, 65536);
+    free(data);
+}
+
 /* Short and failed transfers as results: the kernel does not give them at will. */
 static void short_transfers(void) {
     const char *const path = "/some/drive";
@@ -373,6 +396,7 @@ int main(void) {
     for (uint32_t i = 0; i < file_count; i++) {
         wrong_files(files[i]);
         kernel_gives_less(files[i]);
+        memory_not_taken(files[i]);
     }
     short_transfers();
     lock_is_exclusive(files, file_count);

@@ -371,6 +371,26 @@ static int temporaries(void) {
     return count;
 }
 
+/* A list of checkpoints that cannot be read to its end is no answer: the highest one may be missing from it. */
+static void test_cut_list(void) {
+    char path[OX_PATH_BYTES];
+    rule = (struct call_rule){.call = CALL_LIST, .fault = CALL_FAILS, .error = EIO};
+    calls_set(&rule);
+    calls_arm(true);
+    const enum ox_status status = ox_checkpoint_find_latest(test_path("listed"), path);
+    calls_arm(false);
+    CHECK(calls_seen->hits == 1 && status == OX_E_IO && strstr(ox_error_text(), "cannot list the folder") != NULL);
+}
+
+/* A manifest whose path is too long is not written, which is a failure. */
+static void test_long_path(void) {
+    const struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
+    char folder[OX_PATH_BYTES];
+    memset(folder, 'a', sizeof folder - 1);
+    folder[sizeof folder - 1] = '\0';
+    CHECK(ox_manifest_write(folder, &manifest) == OX_E_CONFIG);
+}
+
 /* Returns false if there were fewer calls. */
 static bool try_one(const struct work *work, enum fault fault, uint64_t expected) {
     digest = 0;
@@ -438,7 +458,8 @@ static void make_model(void) {
 }
 
 static void make_inputs(void) {
-    static const char *const folders[] = {"few", "many", "texts", "rows", "out", "run/checkpoint-7"};
+    static const char *const folders[] = {"few", "many", "texts", "rows", "out", "run/checkpoint-7",
+                                          "listed/checkpoint-7"};
     static const char yaml[] = "model: m\ndata: a,b:2\nnvme: [/a:1GiB, /b:2GiB]\noutput: o\nmax_steps: 10\n";
     unsigned char masked[1024 + 40 * 4 + 5] = {0};
     const int32_t header[8] = {0, 0, 2, 4, 40, 50000, 1};
@@ -490,6 +511,8 @@ int main(void) {
     calls_options.skips_sync = true; /* nothing here outlives the machine */
     calls_memory_spare_json();
     make_inputs();
+    test_cut_list();
+    test_long_path();
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         digest = 0;
         REQUIRE_OK(works[i].run());

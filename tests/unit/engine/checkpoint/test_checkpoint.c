@@ -684,7 +684,7 @@ static void test_contradictions(struct ox_engine *engine) {
         int value;
     } wrong[] = {{"global_step", 5},     {"optimizer_steps", 5}, {"nonfinite_steps", 2}, {"nonfinite_in_row", 2},
                  {"format_version", 0},  {"format_version", 99}, {"weights_dtype", -1},  {"optimizer", -1},
-                 {"moments", -1},        {"step", -1},           {"files", -1}};
+                 {"moments", -1},        {"step", -1},           {"files", -1},          {"weights_dtype", 1}};
     const char *const output = test_path("contradictions"), *const path = test_pathf("%s/checkpoint-4", output);
     const char *const manifest = test_pathf("%s/trainer_state.json", path);
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
@@ -750,6 +750,16 @@ static void test_bad_numbers(const struct ox_model *model) {
     REQUIRE_OK(ox_engine_load_begin(target, 1));
     CHECK(ox_checkpoint_load(target, test_pathf("%s/checkpoint-1", output)) == OX_E_CORRUPT);
     CHECK(strstr(ox_error_text(), "second moments of unit 0") != NULL && strstr(ox_error_text(), output) != NULL);
+    /* What cannot be stored is counted, for the caller to refuse. */
+    struct ox_chunk_view view;
+    REQUIRE_OK(ox_engine_load_begin(source, 1));
+    REQUIRE_OK(ox_engine_chunk_get(source, 0, 0, &view));
+    for (int plane = OX_PLANE_MASTER; plane <= OX_PLANE_M; plane++) {
+        memset(view.values, 0, view.count * sizeof *view.values);
+        view.values[0] = NAN;
+        view.values[1] = INFINITY;
+        CHECK(ox_chunk_values_set(&view, (enum ox_plane)plane) == 2);
+    }
     ox_engine_close(&source);
     ox_engine_close(&target);
 }

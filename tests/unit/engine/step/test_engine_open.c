@@ -56,6 +56,7 @@ int main(void) {
         CHECK(strstr(ox_error_text(), "give the whole model") != NULL);
     }
     REQUIRE_OK(open_with_block_at(&run, 1, &engine)); /* it was one before */
+    REQUIRE_OK(ox_engine_persist(engine, NULL, 0));   /* all of it lives in memory: there is nothing to do */
     ox_engine_close(&engine);
     ox_model_close(&run.model);
     return test_end();

@@ -161,6 +161,38 @@ static void change_all(const struct plan_sample *s, struct ox_plan *plan, uint64
     REQUIRE_OK(ox_proof_check(plan, &s->in));
 }
 
+/* Counts the refusals that say `reason`. Some changes are refused for what follows from them, which is seen first. */
+static void count_reason(const struct plan_sample *s, const struct ox_plan *plan, const char *reason, uint64_t *count) {
+    CHECK(ox_proof_check(plan, &s->in) == OX_E_CONFIG);
+    *count += strstr(ox_error_text(), reason) != NULL;
+}
+
+static uint64_t homes_changed, wrong_homes, wrong_updates;
+
+/* A plan for other homes than its input has, and an update of the host on the device. */
+static void change_places(const struct plan_sample *s, struct ox_plan *plan) {
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        struct ox_homes *const homes = &s->table.shards[i].homes;
+        const struct ox_homes kept = *homes;
+        if (kept.weights == kept.state && kept.state == kept.grad && kept.state != OX_TIER_NVME) {
+            const uint8_t tier = kept.state == OX_TIER_HOST ? OX_TIER_DEVICE : OX_TIER_HOST;
+            *homes = (struct ox_homes){tier, tier, tier};
+            count_reason(s, plan, "resident buffers are not what the homes say", &wrong_homes);
+            CHECK(strstr(ox_error_text(), "at task") == NULL); /* it is seen before the tasks are followed */
+            homes_changed++;
+            *homes = kept;
+        }
+    }
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task *const task = &plan->tasks[i];
+        if (task->kind == OX_TASK_UPDATE && task->lane == OX_LANE_ADAM) {
+            task->lane = OX_LANE_COMPUTE;
+            count_reason(s, plan, "updates on the device what lives elsewhere", &wrong_updates);
+            task->lane = OX_LANE_ADAM;
+        }
+    }
+}
+
 /* ---- a step and the evaluation that follows ---------------------------------------------------------- */
 
 static void refuse_pair(const struct ox_plans *plans, const char *what) {
@@ -214,6 +246,7 @@ int main(void) {
         if (ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans) == OX_OK) {
             change_all(&s, plans.train, seed);
             change_all(&s, plans.eval, seed);
+            change_places(&s, plans.train);
             change_pair(&plans);
             if (plans.eval_after_step != NULL) {
                 change_all(&s, plans.eval_after_step, seed);
@@ -223,6 +256,8 @@ int main(void) {
         ox_shard_table_close(&s.table);
     }
     printf("%llu of %llu wrong fields refused\n", (unsigned long long)found, (unsigned long long)made);
-    CHECK(found == made && made > 10000);
+    printf("%llu of %llu plans for other homes, %llu updates elsewhere\n", (unsigned long long)wrong_homes,
+           (unsigned long long)homes_changed, (unsigned long long)wrong_updates);
+    CHECK(found == made && made > 10000 && wrong_homes > 10 && wrong_updates > 0);
     return test_end();
 }
