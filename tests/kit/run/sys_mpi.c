@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -166,27 +167,35 @@ bool sys_mpi_find(const struct sys_process *process, unsigned count, struct sys_
     return true;
 }
 
+/* Lets 2 ms pass, and reads what is said, so that nobody waits for room in the pipe. */
+static void read_a_while(struct sys_process *process) {
+    struct pollfd said = {.fd = process->err_fd, .events = POLLIN}; /* a closed one is passed over */
+    if (poll(&said, 1, 2) > 0) {
+        sys_read(process);
+    }
+}
+
 /* Open MPI 4.1 may wait for itself when all its processes have ended, in PMIx_server_finalize; then it is killed. */
-static void end_launcher(pid_t launcher) {
+static void end_launcher(struct sys_process *process) {
     const uint64_t limit_ns = ox_clock_ns() + LAUNCHER_SECONDS * UINT64_C(1000000000);
-    while (!is_gone(launcher)) {
+    while (!is_gone(process->pid)) {
         if (ox_clock_ns() > limit_ns) {
             printf("mpirun is still there %d s after its processes have ended, and is killed\n", LAUNCHER_SECONDS);
-            kill(launcher, SIGKILL);
+            kill(process->pid, SIGKILL);
             return;
         }
-        pause_ms(2);
+        read_a_while(process);
     }
 }
 
 double sys_mpi_wait(struct sys_process *process, const struct sys_mpi_run *run, uint64_t begin_ns) {
     for (unsigned i = 0; i < run->count; i++) {
         while (run->pids[i] != 0 && !is_gone(run->pids[i])) {
-            pause_ms(2);
+            read_a_while(process);
         }
     }
     const double seconds = (double)(ox_clock_ns() - begin_ns) / 1e9;
-    end_launcher(run->launcher);
+    end_launcher(process);
     sys_wait(process);
     return seconds;
 }

@@ -32,8 +32,8 @@ struct sys_mpi_run {
 
 /* Waits until mpirun has started this many processes; false if it ended before. */
 bool sys_mpi_find(const struct sys_process *process, unsigned count, struct sys_mpi_run *out);
-/* Waits, after a signal, until no process of the run is left, and then as sys_wait does. Returns the seconds from
- * `begin_ns` until the last one has ended. What they still say must fit into a pipe. */
+/* Waits until no process of the run is left, and then as sys_wait does. Returns the seconds from `begin_ns` until the
+ * last one has ended. */
 double sys_mpi_wait(struct sys_process *process, const struct sys_mpi_run *run, uint64_t begin_ns);
 /* Ends what is left; for handlers of signals too. */
 void sys_mpi_end(const struct sys_mpi_run *run);
