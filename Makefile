@@ -335,7 +335,7 @@ negative:
 	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tests/negative/negative_controls.sh $(bugs)
 
 # Interrupts training for so many seconds, with other options each time; the seed is printed (seed=N repeats its draws).
-soak: $(B)/offload $(B)/tests/sys/train/test_soak
+soak: $(B)/offload $(MPI_SO) $(B)/tests/sys/train/test_soak
 	$(Q)OX_BIN=$(B)/offload $(B)/tests/sys/train/test_soak --seconds $(or $(seconds),600) --seed $(or $(seed),$$(date +%s))
 
 fuzz:

@@ -1,14 +1,18 @@
-/* Training that is interrupted all the time: every process of a run has options of its own (ranks and what they divide,
- * memories, drives, order of updates, how often it persists and saves, delays of its lanes) and is killed or stopped at
- * a moment of its own. What was told of is lost only as far as promised, and the run ends with the bytes of one that
- * nothing disturbed. Then comes the next run, with other numbers.
+/* Training that is interrupted all the time: every part of a run has options of its own (processes and ranks and what
+ * they divide, memories, drives, order of updates, how often it persists and saves, delays of its lanes) and is killed,
+ * stopped or frozen at a moment of its own. What was told of is lost only as far as promised, and the run ends with the
+ * bytes of one process that nothing disturbed. Then comes the next run, with other numbers.
+ *
+ * Stores on drives belong to a number of processes, and those of several to a number of ranks. Others go on from the
+ * newest checkpoint that was told of, on a branch; without one, or where that start was cut off, `latest` may refuse
+ * and name the number that it needs, which the next part takes. Runs of two processes need mpirun and the MPI plugin.
  *
  * The seed decides all draws; when a process is hit also depends on the machine.
  *
  *     test_soak [--seconds N] [--seed N] */
 #include "base/prng/prng.h"
 #include "tests/kit/files.h"
-#include "tests/kit/run/sys_run.h"
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>
@@ -21,14 +25,15 @@ enum { INTERRUPTIONS = 12, HANG_SECONDS = 900, SLOWNESS = 8 };
 #else
 enum { INTERRUPTIONS = 40, HANG_SECONDS = 120, SLOWNESS = 1 };
 #endif
-enum { NO_STEP = -1, HISTORY = 12 };
+enum { TEAM_INTERRUPTIONS = 8, PROCESSES = 2, NO_STEP = -1, HISTORY = 12 };
 
 static const char common_words[] =
     "--global-batch-size 8 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3 --lr-scheduler-type cosine"
     " --warmup-steps 4 --max-grad-norm 0.5 --eval-steps 10 --eval-windows 4";
 
-static struct sys_args args;
+static struct sys_args args, launched;
 static struct sys_process process;
+static struct sys_mpi_run team; /* the processes of a part; one alone is its own launcher */
 static const char *text_path;
 
 /* ---- draws ------------------------------------------------------------------------------------------------- */
@@ -53,11 +58,11 @@ static bool one_in(unsigned range) {
 /* What all processes of a run have in common: its numbers, and where its store lies. */
 struct run {
     const char *model, *numbers, *chunks;
-    unsigned steps, sum_groups, drives;
+    unsigned steps, sum_groups, drives, processes_max;
     bool single; /* one generation */
 };
 
-static struct run draw_run(void) {
+static struct run draw_run(unsigned processes_max) {
     static const char *const models[] = {"llama", "gpt2"};
     static const char *const numbers[] = {
         "",
@@ -66,26 +71,78 @@ static struct run draw_run(void) {
         "--dtype bf16 --grad-dtype bf16 --moments bf16",
         "--optimizer lion --data-order sequential",
         "--optimizer sgd --dtype bf16"};
-    static const unsigned groups[] = {1, 2, 4, 4, 8};
+    static const unsigned groups[] = {1, 2, 4, 4, 8}, group_count = sizeof groups / sizeof *groups;
     static const char *const chunks[] = {"2048", "4096", "8192"};
     struct run run = {.model = sys_write_model(DRAW_FROM(models)), .numbers = DRAW_FROM(numbers)};
     run.steps = (40 + draw(160)) / SLOWNESS + 10;
-    run.sum_groups = DRAW_FROM(groups);
+    run.processes_max = processes_max;
+    run.sum_groups = processes_max > 1 ? groups[1 + draw(group_count - 1)] : DRAW_FROM(groups);
     run.chunks = DRAW_FROM(chunks);
     run.drives = draw(4);
-    run.single = run.drives > 0 && one_in(5);
+    run.single = run.drives > 0 && processes_max == 1 && one_in(5); /* several processes need two generations */
     return run;
 }
 
-/* ---- processes ----------------------------------------------------------------------------------------------- */
-
-/* One process of a run. */
-struct part {
-    unsigned save_steps, persist_steps;
+/* What a part of a run is divided among, and what stores on drives are. */
+struct layout {
+    unsigned processes, ranks;
 };
 
+static struct layout draw_layout(const struct run *run) {
+    const unsigned processes = one_in(3) ? 1 : run->processes_max;
+    return (struct layout){processes, processes * (1 + draw(run->sum_groups / processes))};
+}
+
+/* Whether a part can take the stores that another has left. */
+static bool fits(const struct layout *layout, const struct layout *stores) {
+    return layout->processes == stores->processes && (layout->processes == 1 || layout->ranks == stores->ranks);
+}
+
+enum { BY_KILL, BY_SIGNAL, BY_TWO_SIGNALS, BY_KILL_WHILE_STOPPING, BY_FILE, BY_KILL_LAUNCHER, BY_FREEZE, WAY_COUNT,
+       WAY_NONE = WAY_COUNT };
+static const char *const way_names[] = {"kill", "signal", "two signals", "kill while stopping", "trigger file",
+                                        "kill of the launcher", "freeze", "undisturbed"};
+
+static struct {
+    unsigned parts, of_several, interruptions, resumes, branches, changes, refusals, repeated, starts_over, runs;
+    unsigned by[WAY_COUNT];
+    unsigned long steps;
+} counts;
+
+/* ---- parts ------------------------------------------------------------------------------------------------ */
+
+/* How a part is to end before its time. */
+struct disturbance {
+    int way;      /* WAY_NONE: it is not disturbed */
+    unsigned who; /* a bit for each process */
+    bool at_start;
+    enum sys_mpi_loss loss;
+};
+
+/* One part of a run, from a start to an end. */
+struct part {
+    struct layout layout;
+    struct disturbance disturbance;
+    unsigned save_steps, persist_steps;
+    long origin_step; /* of the checkpoint that it is to begin with; NO_STEP: it goes on with what is newest */
+};
+
+/* What is known of a run between two parts. */
+struct known {
+    long least_step;      /* a resume from an earlier step is a loss */
+    long told_step;       /* the last step that a part reported, or went on from */
+    long saved_step;      /* the newest checkpoint that was reported */
+    bool lacks_words;     /* since the last start mpirun may have kept some to itself */
+    struct layout stores; /* of the last part that began, or that a refusal has named */
+    unsigned refusals;    /* one after the other */
+};
+
+static bool is_alone(const struct part *part) {
+    return part->layout.processes == 1;
+}
+
 static void begin(const struct run *run, const char *name) {
-    alarm(HANG_SECONDS); /* for this process */
+    alarm(HANG_SECONDS); /* for this part */
     sys_args_train(&args, run->model, text_path, name);
     sys_args_add(&args, common_words);
     sys_args_add(&args, run->numbers);
@@ -109,24 +166,25 @@ static void draw_places(const struct run *run, struct part *part) {
     part->persist_steps = strcmp(overlap, "speculative") == 0 ? 1 : part->persist_steps;
 }
 
-static void draw_ranks(const struct run *run) {
+static void draw_sharding(const struct run *run, const struct layout *layout) {
     static const char *const shardings[] = {"auto", "full_shard", "shard_grad_op", "zero2", "zero1", "shared"};
-    const unsigned ranks = 1 + draw(run->sum_groups);
+    const unsigned ranks = layout->ranks, count = sizeof shardings / sizeof *shardings - (layout->processes > 1);
     sys_args_word(&args, "--ranks=%u", ranks);
-    sys_args_word(&args, "--sharding=%s", run->drives == 0 && one_in(7) ? "no_shard" : DRAW_FROM(shardings));
+    sys_args_word(&args, "--sharding=%s", run->drives == 0 && one_in(7) ? "no_shard" : shardings[draw(count)]);
     sys_args_word(&args, "--tiles=%u", draw(ranks > 4 ? 2 : 3)); /* a rank has one micro-batch, or at least two */
 }
 
-/* Begins the next process of the run, with options that change none of its bits. */
-static struct part begin_part(const struct run *run, const char *origin) {
+/* Begins the next part of the run, with options that change none of its bits. */
+static void begin_part(const struct run *run, const char *origin, struct part *part) {
     static const unsigned saves[] = {0, 5, 13, 25, 50}, persists[] = {1, 1, 2, 3, 7};
     static const char *const backends[] = {"auto", "auto", "threads"};
-    struct part part = {.save_steps = DRAW_FROM(saves), .persist_steps = DRAW_FROM(persists)};
+    part->save_steps = DRAW_FROM(saves);
+    part->persist_steps = DRAW_FROM(persists);
     begin(run, "soaked");
     sys_args_add(&args, origin);
-    draw_places(run, &part);
-    draw_ranks(run);
-    sys_args_word(&args, "--save-steps=%u", part.save_steps);
+    draw_places(run, part);
+    draw_sharding(run, &part->layout);
+    sys_args_word(&args, "--save-steps=%u", part->save_steps);
     sys_args_word(&args, "--save-total-limit=%u", draw(4));
     sys_args_word(&args, "--compute-threads=%u", 1 + draw(2));
     sys_args_word(&args, "--optimizer-threads=%u", 1 + draw(2));
@@ -139,13 +197,27 @@ static struct part begin_part(const struct run *run, const char *origin) {
         sys_args_word(&args, "--chaos-seed=%u", 1 + draw(1000));
     }
     if (run->drives > 0) {
-        sys_args_word(&args, "--persist-steps=%u", part.persist_steps);
+        sys_args_word(&args, "--persist-steps=%u", part->persist_steps);
         sys_args_word(&args, "--store-generations=%d", run->single ? 1 : 2);
     }
     for (unsigned i = 0; i < run->drives; i++) {
         sys_args_drive(&args, test_pathf("soaked-drive-%u", i), "32MiB");
     }
-    return part;
+    sys_args_add(&args, part->disturbance.way == BY_FREEZE ? "--comm-timeout 1" : "");
+}
+
+static void start_part(struct part *part) {
+    const unsigned processes = part->layout.processes;
+    if (is_alone(part)) {
+        sys_start(&args, &process);
+        team = (struct sys_mpi_run){.launcher = process.pid, .count = 1, .pids = {process.pid}};
+        return;
+    }
+    sys_mpi_begin(&launched, processes, &args, part->disturbance.loss);
+    sys_start(&launched, &process);
+    if (!sys_mpi_find(&process, processes, &team)) {
+        part->disturbance.way = WAY_NONE; /* there is nothing left to disturb */
+    }
 }
 
 static void remove_soaked(const struct run *run) {
@@ -163,22 +235,20 @@ static void pause_us(unsigned microseconds) {
 }
 
 /* Waits for the moment of an interruption: within the start, or some steps or a save later. */
-static void await_moment(const struct part *part, long told_step) {
+static void await_moment(const struct part *part, const struct known *known) {
+    static const char resumed[] = "\nresumed at step ";
     char words[64];
-    const long from = told_step > 0 ? told_step : 0;
-    switch (draw(4)) {
-    case 0:
-        pause_us(draw(80000 * SLOWNESS));
+    long from = known->told_step > 0 ? known->told_step : 0;
+    if (part->disturbance.at_start) {
+        pause_us(draw((is_alone(part) ? 80000 : 700000) * SLOWNESS));
         return;
-    case 1:
-        if (part->save_steps > 0) {
-            const long save_step = (from / part->save_steps + 1) * part->save_steps;
-            snprintf(words, sizeof words, "\nstep %ld/", save_step);
-            break;
-        }
-        snprintf(words, sizeof words, "\nstep %ld/", from + 1);
-        break;
-    default:
+    }
+    if (known->lacks_words && sys_await(&process, resumed)) {
+        from = sys_number_after(process.outcome.err, resumed, from);
+    }
+    if (part->save_steps > 0 && one_in(3)) {
+        snprintf(words, sizeof words, "\nstep %ld/", (from / part->save_steps + 1) * part->save_steps);
+    } else {
         snprintf(words, sizeof words, "\nstep %ld/", from + 1 + (long)draw(12));
     }
     if (sys_await(&process, words)) {
@@ -186,44 +256,63 @@ static void await_moment(const struct part *part, long told_step) {
     }
 }
 
-enum { BY_KILL, BY_SIGNAL, BY_TWO_SIGNALS, BY_KILL_WHILE_STOPPING, BY_FILE, WAY_COUNT };
-static const char *const way_names[] = {"kill", "signal", "two signals", "kill while stopping", "trigger file"};
-
-static struct {
-    unsigned processes, interruptions, resumes, branches, repeated, starts_over, runs;
-    unsigned by[WAY_COUNT];
-    unsigned long steps;
-} counts;
-
-static int interrupt(void) {
+/* Processes that start MPI can neither be left alone nor tell which of them is frozen. */
+static struct disturbance draw_disturbance(const struct layout *layout) {
     static const int ways[] = {BY_KILL, BY_KILL, BY_KILL, BY_KILL, BY_KILL, BY_SIGNAL, BY_SIGNAL, BY_TWO_SIGNALS,
                                BY_KILL_WHILE_STOPPING, BY_FILE};
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR2};
-    const int way = DRAW_FROM(ways), signal_number = DRAW_FROM(signals);
-    counts.interruptions++;
-    counts.by[way]++;
-    if (way == BY_FILE && files_exist("soaked")) {
-        files_write_text("soaked/offload.stop", "");
-        return way;
+    static const int team_ways[] = {BY_KILL, BY_KILL, BY_KILL, BY_KILL_LAUNCHER, BY_FREEZE, BY_SIGNAL,
+                                    BY_TWO_SIGNALS, BY_KILL_WHILE_STOPPING, BY_FILE};
+    struct disturbance it = {.way = DRAW_FROM(ways), .who = 1, .at_start = one_in(4), .loss = SYS_MPI_END_OTHERS};
+    if (layout->processes > 1) {
+        it.way = DRAW_FROM(team_ways);
+        it.at_start = it.at_start && it.way != BY_FREEZE;
+        it.who = 1 + draw(it.way == BY_FREEZE ? 2 : 3);
+        it.loss = it.way == BY_FREEZE || (it.way == BY_KILL && !it.at_start && one_in(2)) ? SYS_MPI_KEEP_OTHERS
+                  : one_in(2) ? SYS_MPI_END_AT_ONCE : SYS_MPI_END_OTHERS;
     }
-    kill(process.pid, way == BY_KILL ? SIGKILL : signal_number);
-    if (way == BY_TWO_SIGNALS || way == BY_KILL_WHILE_STOPPING) {
-        pause_us(draw(8000 * SLOWNESS));
-        kill(process.pid, way == BY_TWO_SIGNALS ? SIGTERM : SIGKILL);
-    }
-    return way;
+    return it;
 }
 
-/* ---- what a process has said ------------------------------------------------------------------------------- */
+static void send(unsigned who, int signal_number) {
+    for (unsigned i = 0; i < team.count; i++) {
+        if ((who >> i & 1) != 0) {
+            kill(team.pids[i], signal_number);
+        }
+    }
+}
 
-/* What is known of a run between two processes. */
-struct known {
-    long least_step; /* a resume from an earlier step is a loss */
-    long told_step;  /* the last step that a process reported, or went on from */
-    long saved_step; /* the newest checkpoint that was reported */
-};
+/* Stops a process until the other has ended by itself, which mpirun then waits for. */
+static void freeze(unsigned who) {
+    send(who, SIGSTOP);
+    while (kill(team.pids[who == 1 ? 1 : 0], 0) == 0) {
+        pause_us(2000);
+    }
+    send(who, one_in(2) ? SIGCONT : SIGKILL);
+}
 
-/* What the last processes of the run did. */
+static void interrupt(const struct disturbance *it) {
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR2};
+    const int signal_number = DRAW_FROM(signals);
+    counts.interruptions++;
+    counts.by[it->way]++;
+    if (it->way == BY_FILE && files_exist("soaked")) {
+        files_write_text("soaked/offload.stop", "");
+    } else if (it->way == BY_KILL_LAUNCHER) {
+        kill(team.launcher, SIGKILL);
+    } else if (it->way == BY_FREEZE) {
+        freeze(it->who);
+    } else {
+        send(it->who, it->way == BY_KILL ? SIGKILL : signal_number);
+    }
+    if (it->way == BY_TWO_SIGNALS || it->way == BY_KILL_WHILE_STOPPING) {
+        pause_us(draw(8000 * SLOWNESS));
+        send(it->who, it->way == BY_TWO_SIGNALS ? SIGTERM : SIGKILL);
+    }
+}
+
+/* ---- what a part has said ---------------------------------------------------------------------------------- */
+
+/* What the last parts of the run did. */
 static struct {
     char lines[HISTORY][256];
     unsigned count;
@@ -234,8 +323,8 @@ static long max_long(long a, long b) {
 }
 
 static void complain(const char *what, const struct known *known) {
-    printf("seed %llu, process %u: %s; told of step %ld, at least %ld; exit status %d, signal %d:\n",
-           (unsigned long long)draws.seed, counts.processes, what, known->told_step, known->least_step,
+    printf("seed %llu, part %u: %s; told of step %ld, at least %ld; exit status %d, signal %d:\n",
+           (unsigned long long)draws.seed, counts.parts, what, known->told_step, known->least_step,
            process.outcome.exit_status, process.outcome.signal_number);
     for (unsigned i = history.count < HISTORY ? 0 : history.count - HISTORY; i < history.count; i++) {
         printf("before: %s\n", history.lines[i % HISTORY]);
@@ -247,27 +336,56 @@ static void complain(const char *what, const struct known *known) {
     test_failure_count++;
 }
 
+/* What a process says that another one has left. */
+static bool says_lost(const char *text) {
+    return strstr(text, "resume from the last commit") != NULL || strstr(text, " did not arrive") != NULL;
+}
+
 /* Warnings that belong to what the test asks for. */
-static bool is_expected_warning(const struct run *run, const char *line) {
-    return strstr(line, "has no effect: part of the state lives on the drives") != NULL ||
+static bool is_expected_warning(const struct run *run, const struct part *part, const char *line) {
+    return (!is_alone(part) && part->disturbance.way != WAY_NONE && says_lost(line)) ||
+           (part->disturbance.way == BY_FREEZE && strstr(line, "has not completed in 10.0 s") != NULL) ||
+           strstr(line, "is withdrawn, because another process has not committed it") != NULL ||
+           strstr(line, ": is not the checkpoint of this run and step; it was renamed to ") != NULL || /* of a branch */
+           strstr(line, "has no effect: part of the state lives on the drives") != NULL ||
            strstr(line, "offload.stop: existed before the run began") != NULL ||
            strstr(line, "the store belongs to a branch that the run has left") != NULL ||
            (run->single && (strstr(line, "--store-generations 1") != NULL ||
                             strstr(line, "was interrupted before it overwrote anything") != NULL));
 }
 
-static void check_warnings(const struct run *run, const struct known *known) {
-    for (const char *at = strstr(process.outcome.err, "warning:"); at != NULL; at = strstr(at + 1, "warning:")) {
-        char line[1024];
+/* A start whose stores are those of other processes or ranks names the number that they need. */
+static const char processes_words[] = "which only as many can open; start ", ranks_words[] = " ranks; give --ranks ";
+
+static bool says_refusal(const char *text) {
+    return strstr(text, processes_words) != NULL || strstr(text, ranks_words) != NULL;
+}
+
+static bool says_no_run(const char *text) {
+    return strstr(text, "holds no run") != NULL || strstr(text, "neither a complete checkpoint") != NULL;
+}
+
+static bool is_expected_error(const struct part *part, const char *line) {
+    return (part->disturbance.way != WAY_NONE && says_lost(line)) || says_refusal(line) || says_no_run(line);
+}
+
+/* Checks the lines with a warning, and the errors of several processes; how one alone ends, its status tells. */
+static void check_lines(const struct run *run, const struct part *part, const struct known *known) {
+    char line[2048];
+    for (const char *at = process.outcome.err; *at != '\0'; at += strcspn(at, "\n"), at += *at == '\n') {
         snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
-        if (!is_expected_warning(run, line)) {
+        if (strstr(line, "warning:") != NULL && !is_expected_warning(run, part, line)) {
             complain("a warning", known);
+        }
+        const bool fails = strncmp(line, "offload: process ", 17) == 0 || strstr(line, "Segmentation") != NULL;
+        if (!is_alone(part) && fails && !is_expected_error(part, line)) {
+            complain("an error", known);
         }
     }
 }
 
-/* Checks where the process went on. */
-static void take_start(const struct run *run, struct known *known) {
+/* Checks where the part went on. */
+static void take_start(const struct run *run, const struct part *part, struct known *known) {
     const bool fresh = sys_said(&process, "starting from ");
     const long resumed = fresh ? 0 : sys_number_after(process.outcome.err, "resumed at step ", NO_STEP);
     if (resumed == NO_STEP) {
@@ -275,16 +393,20 @@ static void take_start(const struct run *run, struct known *known) {
     }
     counts.resumes += !fresh;
     counts.repeated += resumed < known->told_step;
-    if (resumed < known->least_step || resumed > known->told_step + 1) {
+    if (resumed < known->least_step || (resumed > known->told_step + 1 && !known->lacks_words) ||
+        (part->origin_step != NO_STEP && resumed != part->origin_step)) {
         complain("resumed elsewhere", known);
     }
+    known->stores = part->layout;
+    known->refusals = 0;
+    known->lacks_words = false;
     known->told_step = resumed;
     known->least_step = run->single ? known->least_step : resumed; /* a kill then means the newest checkpoint */
 }
 
-/* Takes what the process reported of its steps and checkpoints, and with that what the next one must find. */
+/* Takes what the part reported of its steps and checkpoints, and with that what the next one must find. */
 static void take_words(const struct run *run, const struct part *part, struct known *known) {
-    take_start(run, known);
+    take_start(run, part, known);
     const long begun = max_long(known->told_step, 0);
     known->told_step = max_long(begun, sys_number_after(process.outcome.err, "\nstep ", NO_STEP));
     counts.steps += (unsigned long)(known->told_step - begun);
@@ -298,14 +420,17 @@ static void take_words(const struct run *run, const struct part *part, struct kn
     if (sys_said(&process, "\nstopped ")) {
         known->least_step = known->told_step;
     }
-    check_warnings(run, known);
+    known->lacks_words = known->lacks_words || (!is_alone(part) && part->disturbance.way != WAY_NONE);
+    check_lines(run, part, known);
 }
 
-static void remember(const char *origin, int way, const struct known *known) {
+static void remember(const char *origin, const struct part *part, const struct known *known) {
     char *const line = history.lines[history.count++ % HISTORY];
-    snprintf(line, sizeof history.lines[0], "%s; %s; exit status %d, signal %d; told of step %ld, at least %ld; %.60s",
-             strncmp(origin, "--resume=", 9) == 0 ? "branch" : origin, way >= 0 ? way_names[way] : "undisturbed",
-             process.outcome.exit_status, process.outcome.signal_number, known->told_step, known->least_step,
+    snprintf(line, sizeof history.lines[0], "%u processes, %u ranks; %s; %s%s of %u; exit status %d, signal %d; "
+             "told of step %ld, at least %ld; %.60s", part->layout.processes, part->layout.ranks,
+             strncmp(origin, "--resume=", 9) == 0 ? "branch" : origin, way_names[part->disturbance.way],
+             part->disturbance.at_start ? " at the start" : "", part->disturbance.who, process.outcome.exit_status,
+             process.outcome.signal_number, known->told_step, known->least_step,
              sys_said(&process, "resumed at step ") ? strstr(process.outcome.err, "resumed at step ") : "");
     line[strcspn(line, "\n")] = '\0';
 }
@@ -314,39 +439,95 @@ static void remember(const char *origin, int way, const struct known *known) {
 
 /* True when the process found nothing to go on with, and nothing was to be found. */
 static bool had_nothing(const struct known *known) {
-    const bool no_run = sys_said(&process, "holds no run") || sys_said(&process, "neither a complete checkpoint");
-    return no_run && known->least_step <= 0;
+    return says_no_run(process.outcome.err) && known->least_step <= 0;
 }
 
-/* Where the next process goes on. A new branch begins at the newest checkpoint now and then. */
-static const char *draw_origin(struct known *known, bool *resuming) {
-    if (!*resuming) {
+/* Whether drives have files of a store of so many processes. */
+static bool has_stores(const struct run *run, unsigned processes) {
+    for (unsigned i = 0; i < run->drives * processes; i++) {
+        const char *const drive = test_pathf("soaked-drive-%u", i / processes);
+        const char *const own = plain_pathf("%s/process-%u-of-%u", drive, i % processes, processes);
+        if (files_count(processes > 1 ? own : drive, "offload-store-", "") > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes the advice of a part that was refused because the stores are of others; false if it was not. */
+static bool take_refusal(const struct run *run, const struct part *part, struct known *known) {
+    const struct layout own = part->layout;
+    const unsigned processes = (unsigned)sys_number_after(process.outcome.err, processes_words, 0);
+    const unsigned ranks = (unsigned)sys_number_after(process.outcome.err, ranks_words, 0);
+    if (!says_refusal(process.outcome.err)) {
+        return false;
+    }
+    const bool of_others = processes > 0 ? has_stores(run, processes) && !has_stores(run, own.processes)
+                                         : own.processes > 1 && ranks != own.ranks && has_stores(run, own.processes);
+    counts.refusals++;
+    known->refusals++; /* of processes, then of ranks, and then there is nothing to refuse */
+    if (!of_others || part->origin_step != NO_STEP || known->refusals > 2 ||
+        (part->disturbance.way == WAY_NONE && process.outcome.exit_status != 2)) {
+        complain("refused", known);
+    }
+    if (ranks > 0) {
+        known->stores = (struct layout){own.processes, ranks};
+    } else if (processes != known->stores.processes) {
+        known->stores = (struct layout){processes, processes};
+    }
+    return true;
+}
+
+/* Draws what the next part is divided among, and where it goes on. Other processes than those of the stores begin a
+ * branch at the newest checkpoint, and try `latest` now and then. With the same ones it is the other way round. */
+static const char *draw_origin(const struct run *run, bool resuming, struct known *known, struct part *part) {
+    part->layout = draw_layout(run);
+    part->origin_step = NO_STEP;
+    if (!resuming) {
+        known->stores = part->layout;
         return "--overwrite-output-dir";
     }
+    const bool is_kept = run->drives > 0 && (known->refusals > 0 || one_in(2));
+    if (is_kept && !fits(&part->layout, &known->stores)) {
+        part->layout = known->stores;
+    }
+    const bool changes = run->drives > 0 && !fits(&part->layout, &known->stores);
     const char *const path = test_pathf("soaked/checkpoint-%ld", known->saved_step);
-    if (known->saved_step > 0 && one_in(12) && files_exist(path)) {
+    if (known->saved_step > 0 && (changes ? !one_in(6) : one_in(12)) && files_exist(path)) {
         counts.branches++;
-        known->least_step = known->saved_step; /* the branch, or what it was to replace */
+        counts.changes += changes;
+        known->least_step = part->origin_step = known->saved_step; /* the branch, or what it was to replace */
         return plain_pathf("--resume=%s", path);
     }
     return "--resume latest";
 }
 
-/* Runs one process, and interrupts it if asked to. Returns false when the run is complete or a check has failed. */
+static bool is_complete(const struct part *part) {
+    const bool says_so = is_alone(part) || strstr(process.outcome.out, "model folder: ") != NULL;
+    return says_so && !sys_said(&process, "\nstopped ") && (!is_alone(part) || process.outcome.exit_status == 0);
+}
+
+/* Runs a part, and interrupts it if asked to. Returns false when the run is complete or a check has failed. */
 static bool run_part(const struct run *run, bool interrupted, struct known *known, bool *resuming) {
-    const char *const origin = draw_origin(known, resuming);
-    const struct part part = begin_part(run, origin);
-    counts.processes++;
-    sys_start(&args, &process);
-    if (interrupted) {
-        await_moment(&part, known->told_step);
+    struct part part = {.disturbance.way = WAY_NONE};
+    const char *const origin = draw_origin(run, *resuming, known, &part);
+    part.disturbance = interrupted ? draw_disturbance(&part.layout) : part.disturbance;
+    begin_part(run, origin, &part);
+    counts.parts++;
+    counts.of_several += !is_alone(&part);
+    start_part(&part);
+    if (part.disturbance.way != WAY_NONE) {
+        await_moment(&part, known);
+        interrupt(&part.disturbance);
     }
-    const int way = interrupted ? interrupt() : -1;
-    sys_wait(&process);
+    sys_mpi_wait(&process, &team, 0);
     take_words(run, &part, known);
-    remember(origin, way, known);
+    remember(origin, &part, known);
     const int status = process.outcome.exit_status;
-    if (status == 0 && !sys_said(&process, "\nstopped ")) {
+    if (is_complete(&part)) {
+        if (part.disturbance.way == WAY_NONE && status > 0) {
+            complain("complete, but ended with an error", known);
+        }
         return false;
     }
     if (*resuming && had_nothing(known)) {
@@ -355,7 +536,8 @@ static bool run_part(const struct run *run, bool interrupted, struct known *know
         known->told_step = 0;
         return true;
     }
-    if (!interrupted || (status > 0 && status < 128)) {
+    if (!take_refusal(run, &part, known) &&
+        (part.disturbance.way == WAY_NONE || (is_alone(&part) && status > 0 && status < 128))) {
         complain("cannot go on", known);
     }
     *resuming = true;
@@ -366,6 +548,9 @@ static bool run_part(const struct run *run, bool interrupted, struct known *know
 static void on_alarm(int signal_number) {
     static const char text[] = "the program hangs\n";
     (void)signal_number;
+    if (team.launcher == process.pid) {
+        sys_mpi_end(&team);
+    }
     kill(process.pid, SIGKILL);
     _exit(write(STDOUT_FILENO, text, sizeof text - 1) > 0 ? 1 : 2);
 }
@@ -376,19 +561,25 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* Interrupts processes until `seconds` are over, or as many as the suite has room for when that is 0. */
-static bool is_time_over(double began, double seconds) {
-    return seconds > 0 ? now() - began >= seconds : counts.interruptions >= INTERRUPTIONS;
+/* How long parts are interrupted: for so many seconds, or so many times where that is 0. */
+static struct {
+    double began, seconds;
+    unsigned interruptions;
+} limits;
+
+static bool is_time_over(void) {
+    return limits.seconds > 0 ? now() - limits.began >= limits.seconds : counts.interruptions >= limits.interruptions;
 }
 
-static void test_run(double began, double seconds) {
-    const struct run run = draw_run();
+static void test_run(unsigned processes_max) {
+    draws.count = (uint64_t)(counts.runs + 1) << 32; /* the machine decides how many the runs before have taken */
+    const struct run run = draw_run(processes_max);
     struct known known = {.saved_step = NO_STEP};
     bool resuming = false;
     history.count = 0;
     begin(&run, "expected");
     sys_run_well(&args, &process);
-    while (run_part(&run, !is_time_over(began, seconds), &known, &resuming)) {
+    while (run_part(&run, !is_time_over(), &known, &resuming)) {
         continue;
     }
     if (test_failure_count == 0 && !sys_same_runs("expected", "soaked", run.steps)) {
@@ -399,23 +590,44 @@ static void test_run(double began, double seconds) {
     files_remove_folder("expected");
 }
 
-static void report(double seconds) {
-    printf("seed %llu, %.0f s: %u runs brought to the end by %u processes, %lu steps; %u interruptions (",
-           (unsigned long long)draws.seed, seconds, counts.runs, counts.processes, counts.steps, counts.interruptions);
+static void report(void) {
+    printf("seed %llu, %.0f s: %u runs brought to the end by %u parts, %u of them of several processes, %lu steps; "
+           "%u interruptions (", (unsigned long long)draws.seed, now() - limits.began, counts.runs, counts.parts,
+           counts.of_several, counts.steps, counts.interruptions);
     for (int way = 0; way < WAY_COUNT; way++) {
         printf("%s%s %u", way > 0 ? ", " : "", way_names[way], counts.by[way]);
     }
-    printf("); %u resumes, %u of them with steps to repeat, %u branches, %u starts over; %s\n", counts.resumes,
-           counts.repeated, counts.branches, counts.starts_over, test_failure_count > 0 ? "FAILED" : "nothing lost");
+    printf("); %u resumes, %u of them with steps to repeat, %u branches, %u of them for other processes, %u refusals, "
+           "%u starts over; %s\n", counts.resumes, counts.repeated, counts.branches, counts.changes, counts.refusals,
+           counts.starts_over, test_failure_count > 0 ? "FAILED" : "nothing lost");
+}
+
+/* Runs of one process and of several take turns at random. */
+static void test_for_seconds(bool alone) {
+    do {
+        test_run(alone || one_in(3) ? 1 : PROCESSES);
+    } while (test_failure_count == 0 && !is_time_over());
+}
+
+/* Fewer parts are of several processes, because mpirun takes longer to start and to end them. */
+static void test_few(bool alone) {
+    limits.interruptions = alone ? 0 : TEAM_INTERRUPTIONS;
+    while (test_failure_count == 0 && !is_time_over()) {
+        test_run(PROCESSES);
+    }
+    limits.interruptions += INTERRUPTIONS;
+    while (test_failure_count == 0 && !is_time_over()) {
+        test_run(1);
+    }
 }
 
 int main(int argc, char **argv) {
-    double seconds = 0;
-    const double began = now();
-    draws.seed = 1;
+    const bool alone = sys_mpi_missing() != NULL;
+    limits.began = now();
+    draws.seed = 202; /* its first run has drives, and is of two processes most of the time */
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--seconds") == 0) {
-            seconds = strtod(argv[i + 1], NULL);
+            limits.seconds = strtod(argv[i + 1], NULL);
         } else if (strcmp(argv[i], "--seed") == 0) {
             draws.seed = strtoull(argv[i + 1], NULL, 10);
         }
@@ -423,9 +635,11 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);
     text_path = sys_write_text(20000);
-    do {
-        test_run(began, seconds);
-    } while (test_failure_count == 0 && !is_time_over(began, seconds));
-    report(now() - began);
+    if (limits.seconds > 0) {
+        test_for_seconds(alone);
+    } else {
+        test_few(alone);
+    }
+    report();
     return test_end();
 }
