@@ -307,6 +307,7 @@ static void end_unsaved(const struct family *family) {
     if (process.outcome.exit_status != 1 || !sys_said(&process, "step 50 is not saved: there is no store ")) {
         sys_complain(&process, "a save that a signal to the second process ends");
     }
+    files_remove_folder(test_path("unsaved"));
 }
 
 static void on_alarm(int signal_number) {
