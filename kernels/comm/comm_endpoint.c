@@ -47,7 +47,8 @@ static enum ox_status wait_for(struct ox_comm_endpoint *self, struct ox_comm_cha
     }
     const enum ox_status status = ox_comm_patience_check(patience, &self->base, post, missing);
     if (status == OX_OK) {
-        wait_until(group, channel, ox_min_u64(patience->warn_ns, patience->fail_ns));
+        const uint64_t until_ns = ox_min_u64(patience->warn_ns, patience->fail_ns);
+        wait_until(group, channel, ox_min_u64(until_ns, patience->seen_ns + OX_COMM_LOOK_NS));
     }
     return status;
 }

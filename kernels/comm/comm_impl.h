@@ -47,10 +47,15 @@ enum { OX_COMM_RANKS_TEXT_BYTES = 256 };
 /* Writes "rank 3" or "ranks 1, 2 and 5" into text (OX_COMM_RANKS_TEXT_BYTES) and returns text. */
 const char *ox_comm_ranks_text(uint64_t ranks, char *text);
 
-/* The patience of one waiting call. */
+/* The patience of one waiting call. Time in which this process itself was stopped does not count: the others may have
+ * been stopped with it. */
 struct ox_comm_patience {
     uint64_t begin_ns, warn_ns, fail_ns; /* by ox_clock_ns; when to warn next and when to fail */
+    uint64_t seen_ns;                    /* when the call looked last */
 };
+enum { OX_COMM_LOOK_NS = 1000 * 1000 * 1000 }; /* a waiting call looks at least this often */
+/* Leaves out what has passed without a look; returns the time. */
+uint64_t ox_comm_patience_look(struct ox_comm_patience *patience);
 void ox_comm_patience_begin(struct ox_comm_patience *patience, const struct ox_comm_limits *limits);
 /* Warns where it is time to, of a call of all ranks on the lowest of those that have come alone; OX_E_COMM at the
  * limit. `missing` are the ranks that it waits for. */

@@ -136,14 +136,25 @@ const char *ox_comm_ranks_text(uint64_t ranks, char *text) {
 }
 
 void ox_comm_patience_begin(struct ox_comm_patience *patience, const struct ox_comm_limits *limits) {
-    patience->begin_ns = ox_clock_ns();
+    patience->begin_ns = patience->seen_ns = ox_clock_ns();
     patience->warn_ns = patience->begin_ns + (limits->warn_ms > 0 ? limits->warn_ms : WARN_MS) * MS_NS;
     patience->fail_ns = patience->begin_ns + (limits->fail_ms > 0 ? limits->fail_ms : FAIL_MS) * MS_NS;
 }
 
+uint64_t ox_comm_patience_look(struct ox_comm_patience *patience) {
+    enum { LATE_MAX_NS = 2 * (uint64_t)OX_COMM_LOOK_NS };
+    const uint64_t now = ox_clock_ns(), passed = now - patience->seen_ns;
+    const uint64_t stopped = passed > LATE_MAX_NS ? passed - LATE_MAX_NS : 0;
+    patience->begin_ns += stopped;
+    patience->warn_ns += stopped;
+    patience->fail_ns += stopped;
+    patience->seen_ns = now;
+    return now;
+}
+
 enum ox_status ox_comm_patience_check(struct ox_comm_patience *patience, const struct ox_comm *comm,
                                       const struct ox_comm_post *post, uint64_t missing) {
-    const uint64_t now = ox_clock_ns();
+    const uint64_t now = ox_comm_patience_look(patience);
     if (now < patience->warn_ns && now < patience->fail_ns) {
         return OX_OK;
     }

@@ -414,8 +414,9 @@ enum ox_status ox_comm_remote_join(struct ox_comm_group *group, struct ox_comm_r
     ox_comm_patience_begin(&patience, &group->limits);
     pthread_mutex_lock(&group->lock);
     while (!job->done) {
-        job->given_up = ox_clock_ns() >= patience.fail_ns;
-        const uint64_t until = job->given_up ? ox_clock_ns() + 100 * MS_NS : patience.fail_ns;
+        const uint64_t now = ox_comm_patience_look(&patience);
+        job->given_up = now >= patience.fail_ns;
+        const uint64_t until = job->given_up ? now + 100 * MS_NS : ox_min_u64(patience.fail_ns, now + OX_COMM_LOOK_NS);
         const struct timespec at = {.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
         group->waiting++;
         pthread_cond_timedwait(&group->channels[OX_COMM_CHANNEL_LINK].moved, &group->lock, &at);

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+enum { HANG_SECONDS = 600 };
 enum { CPU_SECONDS_MAX = 20 }; /* a process that spins is ended by a signal, which no check takes */
 
 static const char *model_path, *text_path;
@@ -106,6 +107,7 @@ static void test_last_save(enum end end, bool mended) {
 }
 
 int main(void) {
+    alarm(HANG_SECONDS); /* a program that does not say what is waited for */
     model_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they reserve terabytes of addresses */

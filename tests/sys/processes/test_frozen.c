@@ -1,7 +1,7 @@
 /* A process of two that is stopped within a run, as by a machine that hangs. The other ends by itself soon after
  * --comm-timeout and says which one did not come; so does the stopped one where it is continued. The run goes on from
  * the last commit and ends with the bytes of the undisturbed run. A process that is stopped for a shorter time does no
- * harm.
+ * harm, nor do all of them for a longer one, as by a scheduler that suspends a job.
  *
  * With OX_TEST_ALL every process is stopped ten times in each place. */
 #include "base/clock.h"
@@ -96,6 +96,15 @@ static void test_paused(unsigned victim, const char *place) {
     finish();
 }
 
+static void test_suspended(const char *place) {
+    start(place, "--comm-timeout 4", SYS_MPI_END_OTHERS);
+    stop_one(0, 1);
+    CHECK(kill(run.pids[1], SIGSTOP) == 0);
+    nanosleep(&(struct timespec){.tv_sec = 7}, NULL);
+    CHECK(kill(run.pids[0], SIGCONT) == 0 && kill(run.pids[1], SIGCONT) == 0);
+    finish();
+}
+
 int main(void) {
     const unsigned rounds = getenv("OX_TEST_ALL") != NULL ? ROUNDS_ALL : 1;
     sys_mpi_require();
@@ -111,6 +120,7 @@ int main(void) {
             test_frozen(victim, places[(i + victim) % PLACE_COUNT], i);
             test_paused(victim, places[(i + victim + 1) % PLACE_COUNT]);
         }
+        test_suspended(places[i % PLACE_COUNT]);
     }
     return test_end();
 }
