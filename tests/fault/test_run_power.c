@@ -188,16 +188,6 @@ static void run_phase(const struct phase *phase, unsigned idx, bool syncs) {
     }
 }
 
-static bool run_shell(const char *words) {
-    int status = 1;
-    const pid_t child = fork();
-    if (child == 0) {
-        execl("/bin/sh", "sh", "-c", words, (char *)NULL);
-        _exit(127);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 static bool mount_disk(const struct file_system *system, const char *loop_path) {
     return mount(loop_path, test_path("mnt"), system->name, 0, system->options) == 0;
 }
@@ -218,7 +208,7 @@ static bool record_run(const struct file_system *system, unsigned phase_count, b
     if (!disk_open(&recorded.disk)) {
         test_skip("FUSE files or loop devices cannot be had here");
     }
-    if (!run_shell(plain_pathf("exec %s %s >/dev/null 2>&1", system->make, recorded.disk.loop_path)) ||
+    if (!files_run_shell(plain_pathf("exec %s %s >/dev/null 2>&1", system->make, recorded.disk.loop_path)) ||
         !mount_disk(system, recorded.disk.loop_path)) {
         disk_close(&recorded.disk);
         return false;
@@ -377,7 +367,7 @@ static bool mount_cut(const struct file_system *system, const char *loop_path) {
         return true;
     }
     if (system->repair != NULL) { /* its exit status also says what it has mended */
-        (void)run_shell(plain_pathf("exec %s %s >/dev/null 2>&1", system->repair, loop_path));
+        (void)files_run_shell(plain_pathf("exec %s %s >/dev/null 2>&1", system->repair, loop_path));
         tally.repaired++;
     }
     return system->repair != NULL && mount_disk(system, loop_path);

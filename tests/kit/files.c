@@ -284,6 +284,16 @@ void files_copy_folder(const char *from, const char *to) {
     free(words[3]);
 }
 
+bool files_run_shell(const char *words) {
+    int status = 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", words, (char *)NULL);
+        _exit(127);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 /* ---- a disk of its own --------------------------------------------------------------------------------- */
 
 static bool write_line(const char *path, const char *line) {
@@ -317,21 +327,11 @@ bool files_mount(const char *name, const char *options) {
     return is_apart && mount("tmpfs", test_path(name), "tmpfs", 0, options) == 0;
 }
 
-static bool run_shell(const char *words) {
-    int status = 1;
-    const pid_t child = fork();
-    if (child == 0) {
-        execl("/bin/sh", "sh", "-c", words, (char *)NULL);
-        _exit(127);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 static bool mount_image(const char *name) {
     char words[1024];
     snprintf(words, sizeof words, "mount -o loop '%s/image' '%s' >/dev/null 2>&1", test_pathf("%s-disk", name),
              test_path(name));
-    return run_shell(words);
+    return files_run_shell(words);
 }
 
 bool files_mount_image(const char *name, const char *type, unsigned mib) {
@@ -345,7 +345,7 @@ bool files_mount_image(const char *name, const char *type, unsigned mib) {
     }
     snprintf(words, sizeof words, "exec >/dev/null 2>&1; truncate -s %uM '%s/image' && mkfs.%s -q '%s/image'", mib,
              test_path(disk), type, test_path(disk));
-    if (!run_shell(words) || !mount_image(name)) {
+    if (!files_run_shell(words) || !mount_image(name)) {
         umount2(test_path(disk), MNT_DETACH);
         return false;
     }

@@ -45,6 +45,9 @@ void files_remove_folder(const char *name);
 /* Copies a file, or a folder of files; `to` must not exist. */
 void files_copy_folder(const char *from, const char *to);
 
+/* Whether the shell ends these words with status 0. */
+bool files_run_shell(const char *words);
+
 /* Mounts a file system in memory on a folder, with options such as "size=1m", seen by this process and its children
  * alone. False where this user may not. */
 bool files_mount(const char *name, const char *options);
