@@ -295,6 +295,7 @@ static int fill_with_zeros(const struct ox_drive *drive, uint64_t bytes) {
         const ssize_t wrote = pwrite(drive->fd, zeros, ox_min_u64(ZERO_BYTES, bytes - at), (off_t)at);
         if (wrote > 0) {
             at += (uint64_t)wrote;
+            interrupts = 0;
         } else if (!ox_interrupted(wrote, &interrupts)) {
             err = wrote == 0 ? ENOSPC : errno;
         }
