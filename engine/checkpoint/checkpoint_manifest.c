@@ -202,13 +202,18 @@ static enum ox_status check_counts(const char *path, const json_t *object, const
                                   path);
 }
 
+static enum ox_status get_version(const char *path, const json_t *object, uint64_t *version) {
+    const enum ox_status status = ox_json_get_u64(path, object, "format_version", true, version);
+    if (status == OX_OK && (*version < OX_RUN_STATE_OLDEST || *version > OX_RUN_STATE_VERSION)) {
+        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", but this program reads %d to %d; use the "
+                       "program that saved it", path, *version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
+    }
+    return status;
+}
+
 static enum ox_status get_state(const char *path, const json_t *object, struct ox_run_state *state) {
     uint64_t version = 0;
-    enum ox_status status = ox_json_get_u64(path, object, "format_version", true, &version);
-    if (status == OX_OK && (version < OX_RUN_STATE_OLDEST || version > OX_RUN_STATE_VERSION)) {
-        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", but this program reads %d to %d; use the "
-                       "program that saved it", path, version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
-    }
+    enum ox_status status = get_version(path, object, &version);
     /* What is written next names its format, whatever it was read from. */
     const uint64_t named = ox_max_u64(version, OX_RUN_STATE_NAMES_FORMAT);
     *state = (struct ox_run_state){.version = (uint32_t)named, .best_eval_loss = (double)INFINITY};
@@ -323,7 +328,9 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
         json_decref(object);
         return status;
     }
-    /* Earlier versions wrote none, and a run that is older keeps its version. */
+    /* Another version may seal in another way. Earlier ones did not, and a run that is older keeps its version. */
+    uint64_t version = 0;
+    OX_TRY(status, get_version(path, object, &version));
     OX_TRY(status, ox_seal_check(path, object, false));
     if (status == OX_OK) {
         status = get_state(path, object, &manifest->state);

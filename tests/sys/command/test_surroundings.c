@@ -22,7 +22,6 @@ static const struct row {
     const char *told;  /* where it fails: part of its error */
     const char *needs; /* a program of the system, and root; NULL: neither */
 } rows[] = {
-    {"ulimit -n 4", FAILS, "the limit of `ulimit -n`", NULL},
     {"ulimit -n 8", FAILS, "the limit of `ulimit -n`", NULL},
     {"ulimit -n 16", MAY_FAIL, "the limit of `ulimit -n`", NULL},
     {"ulimit -n 20", MAY_FAIL, "the limit of `ulimit -n`", NULL},
