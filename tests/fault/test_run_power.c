@@ -225,14 +225,17 @@ static bool record_run(const struct file_system *system, unsigned phase_count, b
 struct promise {
     const struct phase *phase; /* the command that was running, or had ended last */
     long least_step;           /* going on from an earlier one is a loss; 0: there may be nothing */
+    long last_step;            /* that was reported, in this branch */
     unsigned saved;            /* bit N: checkpoint-N was reported, and is not old enough to be deleted */
     bool exported;
 };
 
-/* Leaves the newest checkpoints: while the next one is written, its last predecessors are there, and one may go. */
-static unsigned keep_newest(unsigned saved) {
-    while (__builtin_popcount(saved) > SAVES_KEPT - 1) {
-        saved &= saved - 1;
+/* Leaves the checkpoints that are not old enough to be deleted, whichever of the later ones are there: a process may be
+ * killed before it reports one. */
+static unsigned keep_newest(unsigned saved, long last_step) {
+    const long written = last_step / SAVE_STEPS + 1; /* at most so many, the one that is written now among them */
+    for (long nth = 1; nth <= written - SAVES_KEPT; nth++) {
+        saved &= ~(1u << nth * SAVE_STEPS);
     }
     return saved;
 }
@@ -249,12 +252,15 @@ static struct promise promise_at(uint32_t count) {
                 step = promise.phase->start == BRANCH ? BRANCH_STEP : 0;
                 promise.saved &= (2u << step) - 1;
                 promise.least_step = promise.least_step < step ? promise.least_step : step;
+                promise.last_step = step;
             }
             continue;
         case STEP: step = generations == 2 ? step - promise.phase->lost_max : 0; break;
         case EXPORTED: promise.exported = true; break;
-        case SAVED: promise.saved = keep_newest(promise.saved | 1u << step); break;
+        case SAVED: promise.saved |= 1u << step; break;
         }
+        promise.last_step = at->number > promise.last_step ? at->number : promise.last_step;
+        promise.saved = keep_newest(promise.saved, promise.last_step);
         promise.least_step = step > promise.least_step ? step : promise.least_step;
     }
     return promise;
