@@ -211,13 +211,11 @@ static enum ox_status get_version(const char *path, const json_t *object, uint64
     return status;
 }
 
-static enum ox_status get_state(const char *path, const json_t *object, struct ox_run_state *state) {
-    uint64_t version = 0;
-    enum ox_status status = get_version(path, object, &version);
+static enum ox_status get_state(const char *path, const json_t *object, uint64_t version, struct ox_run_state *state) {
     /* What is written next names its format, whatever it was read from. */
     const uint64_t named = ox_max_u64(version, OX_RUN_STATE_NAMES_FORMAT);
     *state = (struct ox_run_state){.version = (uint32_t)named, .best_eval_loss = (double)INFINITY};
-    status = status == OX_OK ? get_format(path, object, version, state) : status;
+    enum ox_status status = get_format(path, object, version, state);
     for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
         uint64_t value = 0;
         status = ox_json_get_u64(path, object, counts[i].key, true, &value);
@@ -333,7 +331,7 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     OX_TRY(status, get_version(path, object, &version));
     OX_TRY(status, ox_seal_check(path, object, false));
     if (status == OX_OK) {
-        status = get_state(path, object, &manifest->state);
+        status = get_state(path, object, version, &manifest->state);
         OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));
         OX_TRY(status, ox_listed_parse(path, object, &manifest->list));
         if (status == OX_E_CONFIG && manifest->state.version != 0) {
