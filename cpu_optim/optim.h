@@ -35,7 +35,7 @@ struct ox_plane_sums {
 /* Adds to the sums. `first` is as in struct ox_update_span, and a multiple of OX_Q8_BLOCK. */
 void ox_plane_sums_take(enum ox_moments moments, const uint16_t *hi, const struct ox_state_planes *planes,
                         uint64_t first, uint64_t count, struct ox_plane_sums *sums);
-/* Those of an update: over what it has read, and over what it has written in its place. */
+/* The sums of an update: over what it has read, and over what it has written in its place. */
 struct ox_update_sums {
     struct ox_plane_sums read, written;
 };

@@ -173,8 +173,8 @@ struct ox_comm_local_config {
     struct ox_device *const *devices; /* one per rank: its memory is copied by a lane of that device; NULL as an entry
                                          or altogether: by the calling thread. They are closed after the endpoints */
     struct ox_comm_limits limits;
-    /* Of several processes: when one that says nothing counts as ended. Each says at times that it lives, whatever its
-     * ranks do, unless it is stopped or its machine is gone. 0: it may be silent for ever. */
+    /* With several processes, one that says nothing for so long counts as ended. Each says at times that it lives,
+     * whatever its ranks do, unless it is stopped or its machine is gone. 0: it may be silent for ever. */
     uint32_t silent_ms;
 };
 

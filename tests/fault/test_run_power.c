@@ -101,7 +101,7 @@ static void begin(const char *output, enum start start, long branch_step, const 
     }
 }
 
-/* Of the run on the disk. */
+/* What the store of the run on the disk has. */
 static unsigned drive_count = 1, generations = 2;
 
 static void begin_export(const char *checkpoint, const char *output) {
