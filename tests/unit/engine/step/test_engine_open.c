@@ -1,10 +1,14 @@
-/* An engine runs whole models alone: it refuses the plan of a part of one before it reserves anything. And plans for
- * several ranks fit all of them, or are refused as what does not fit. */
+/* An engine runs whole models alone: it refuses the plan of a part of one before it reserves anything. Plans for
+ * several ranks fit all of them, or are refused as what does not fit. Ranks on GPUs go on without an NCCL that was not
+ * demanded. */
 #include "base/bytes.h"
+#include "tests/kit/device/simt_kit.h"
+#include "tests/kit/log.h"
 #include "tests/kit/plan/step_case.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 static const struct step_case small = {.profile = "cpu-2-cores", .hidden = 128, .layers = 2, .width = 256, .vocab = 256,
                                        .batch = 1, .seq = 16, .micro_batches = 2, .fp32 = true, .host_gib = 1};
@@ -45,11 +49,49 @@ static void test_ranks_fit(struct ox_engine_config config) {
     CHECK(fit > 10 && refused > 10);
 }
 
+static const struct ox_nccl_ops *no_nccl(void) {
+    return NULL;
+}
+
+static enum ox_status open_on_gpus(struct ox_engine_config *config) {
+    struct ox_engine_plan *plan = NULL;
+    struct ox_engine *engine = NULL;
+    REQUIRE_OK(ox_engine_plan_open(config, &plan));
+    const enum ox_status status = ox_engine_open(config, &plan, &engine);
+    ox_engine_close(&engine);
+    return status;
+}
+
+/* Two ranks on emulated GPUs: on a machine with NCCL and without, and with a plugin that was built without. */
+static void test_nccl(struct ox_engine_config config) {
+    enum { PAGE_BYTES = 4096 };
+    const struct simt *const simt = simt_open();
+    char *const table = (char *)simt->plugin - (uintptr_t)simt->plugin % PAGE_BYTES;
+    REQUIRE_OK(mprotect(table, 2 * PAGE_BYTES, PROT_READ | PROT_WRITE) == 0 ? OX_OK : OX_E_IO);
+    simt->set_machine(2, 13000);
+    config.ranks = config.sum_groups = config.cuda_count = 2;
+    config.device = OX_DEVICE_CUDA;
+    config.cuda.plugin_path = simt->kit.plugin;
+    config.budget.unified = false;
+    config.budget.device_bytes = OX_GIB / 4;
+    config.comm = OX_RANK_COMM_NCCL;
+    CHECK(open_on_gpus(&config) == OX_OK);
+    simt->set_nccl(false);
+    CHECK(open_on_gpus(&config) == OX_E_COMM && strstr(ox_error_text(), "NCCL: ") != NULL);
+    simt->set_nccl(true);
+    simt->plugin->nccl = no_nccl;
+    CHECK(open_on_gpus(&config) == OX_E_COMM && strstr(ox_error_text(), "make nccl=1") != NULL);
+    log_count_warnings("ranks go on without NCCL");
+    config.comm = OX_RANK_COMM_AUTO;
+    CHECK(open_on_gpus(&config) == OX_OK && log_warnings == 1);
+}
+
 int main(void) {
     struct step_run run;
     struct ox_engine *engine = NULL;
     step_case_open(&small, &run);
     test_ranks_fit(run.config);
+    test_nccl(run.config);
     const uint32_t last = run.model->unit_count - 1, ends[] = {0, last};
     for (int i = 0; i < 2; i++) {
         CHECK(open_with_block_at(&run, ends[i], &engine) == OX_E_CONFIG && engine == NULL);
