@@ -61,9 +61,12 @@ awk -f tests/coverage/mutate.awk "$@" | awk -F '\t' -v seed="$seed" -v again="$a
         printf "%.9f\t%s\t%s\t%s\t%s\t%s\n", drawn, $1, $2, $3, nth, $4
     }' tests/coverage/equivalent.txt "$again" - | sort -n | cut -f 2- >"$out/drawn"
 
-copy_tree() { # folder: what is built there is as old as here, so that make compiles a changed file alone
+# What is built there is as old as here, so that make compiles a changed file alone. Tests look for plugins beside it.
+copy_tree() { # folder
     mkdir -p "$1/build"
-    tar -cf - --exclude=./build --exclude=./.git . | tar -xf - -C "$1" && cp -a build/obj build/config.mk build/liboffload.a build/offload "$1/build/" &&
+    # shellcheck disable=SC2046
+    tar -cf - --exclude=./build --exclude=./.git . | tar -xf - -C "$1" &&
+        cp -a build/obj build/config.mk build/liboffload.a build/offload $(ls -d build/*.so build/emulated build/fake 2>/dev/null) "$1/build/" &&
         find "$1/build" -name '*.[oa]' -exec strip -g -p {} +
 }
 
@@ -123,7 +126,7 @@ verdict() {
     while read -r ms name && [ "$(date +%s)" -lt "$end" ]; do
         ran=$((ran + 1))
         program=build/tests/$name
-        (cd "$copy" && compile "$program" $(case $name in sys/*) echo build/offload ;; esac)) >"$copy/log" 2>&1 || {
+        (cd "$copy" && compile "$program" $(case $name in sys/*) echo build/offload build/emulated/offload ;; esac)) >"$copy/log" 2>&1 || {
             echo "unbuilt"
             return
         }
