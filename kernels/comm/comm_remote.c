@@ -171,9 +171,10 @@ static void job_drop(struct ox_comm_remote *remote, struct ox_comm_remote_job *j
     char text[OX_WIRE_NAME_BYTES + 64];
     remote->dropped = true;
     if (job->sum != NULL) {
-        snprintf(text, sizeof text, "a sum over all processes did not end");
+        snprintf(text, sizeof text, "a sum over all processes did not end; resume from the last commit");
     } else {
-        snprintf(text, sizeof text, "bytes %s %s did not arrive", job->transfers[i].sends ? "to" : "from",
+        snprintf(text, sizeof text, "bytes %s %s did not arrive; resume from the last commit",
+                 job->transfers[i].sends ? "to" : "from",
                  remote->wire->ops->name(remote->wire, job->transfers[i].process));
     }
     job_fail(job, text);
