@@ -146,9 +146,19 @@ static enum ox_status check_complete(const char *path, struct ox_run_state *stat
     return status;
 }
 
+/* What is in the place of a checkpoint of this state, which it is not. */
+static const char *what_else(const char *path, const struct ox_run_state *state) {
+    struct ox_run_state there;
+    return check_complete(path, &there) != OX_OK ? "is not a complete checkpoint"
+           : memcmp(there.run_id, state->run_id, sizeof there.run_id) != 0 ? "is of another run"
+           : there.branch != state->branch ? "is of another branch of this run"
+                                           : "is of this run, with another state";
+}
+
 /* Renames a folder that has the name of this checkpoint but is another one. It is never deleted, because it may be all
  * that is left of another run. */
-static enum ox_status set_aside(const char *path) {
+static enum ox_status set_aside(const char *path, const struct ox_run_state *state) {
+    const char *const what = what_else(path, state);
     for (int i = 1; i <= ASIDE_MAX; i++) {
         char to[OX_PATH_BYTES], suffix[NAME_BYTES];
         struct stat info;
@@ -159,11 +169,11 @@ static enum ox_status set_aside(const char *path) {
         memcpy(to, path, strlen(path));
         memcpy(to + strlen(path), suffix, strlen(suffix) + 1);
         if (lstat(to, &info) != 0 && errno == ENOENT) {
-            ox_log(OX_LOG_WARN, "%s: is not the checkpoint of this run and step; it was renamed to %s", path, to);
+            ox_log(OX_LOG_WARN, "%s: %s; it was renamed to %s", path, what, to);
             return ox_folder_commit(path, to);
         }
     }
-    return ox_fail(OX_E_CONFIG, "%s: is not the checkpoint of this run and step; move it away", path);
+    return ox_fail(OX_E_CONFIG, "%s: %s, and its place is needed; move it away", path, what);
 }
 
 /* Renames a checkpoint to an unfinished one before it is removed: if a crash interrupts that, a sweep removes the
@@ -206,7 +216,7 @@ static enum ox_status commit(const struct ox_checkpoint_job *job) {
     struct stat info;
     enum ox_status status = OX_OK;
     if (lstat(job->path, &info) == 0) {
-        status = set_aside(job->path);
+        status = set_aside(job->path, &job->state);
     }
     if (status == OX_OK) {
         status = ox_folder_commit(job->tmp, job->path);

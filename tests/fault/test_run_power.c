@@ -305,7 +305,7 @@ static const char *check_folders(const struct promise *promise) {
 
 /* Whether the program warned of what belongs neither to the file system nor to branches. */
 static bool warns(void) {
-    static const char *const expected[] = {"is not the checkpoint of this run and step; it was renamed",
+    static const char *const expected[] = {"it was renamed to ",
                                            "goes through the page cache"};
     for (const char *at = strstr(process.outcome.err, "warning:"); at != NULL; at = strstr(at + 1, "warning:")) {
         const char *const end = at + strcspn(at, "\n"), *const first = strstr(at, expected[0]);

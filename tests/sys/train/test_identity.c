@@ -148,6 +148,7 @@ static void test_branch(bool with_drive) {
         on_drive("drive");
     }
     run(0, "resumed at step 5 of 6");
+    CHECK(strstr(process.outcome.err, "checkpoint-6: is of another branch of this run; it was renamed to ") != NULL);
     CHECK(state_of("run/checkpoint-6").branch == after.branch);
     CHECK(state_of("run/checkpoint-6.old-1").branch == before.branch);
 }

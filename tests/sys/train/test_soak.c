@@ -346,7 +346,7 @@ static bool is_expected_warning(const struct run *run, const struct part *part, 
     return (!is_alone(part) && part->disturbance.way != WAY_NONE && says_lost(line)) ||
            (part->disturbance.way == BY_FREEZE && strstr(line, "has not completed in 10.0 s") != NULL) ||
            strstr(line, "is withdrawn, because another process has not committed it") != NULL ||
-           strstr(line, ": is not the checkpoint of this run and step; it was renamed to ") != NULL || /* of a branch */
+           strstr(line, ": is of another branch of this run; it was renamed to ") != NULL ||
            strstr(line, "has no effect: part of the state lives on the drives") != NULL ||
            strstr(line, "offload.stop: existed before the run began") != NULL ||
            strstr(line, "the store belongs to a branch that the run has left") != NULL ||
