@@ -123,15 +123,17 @@ static enum ox_status save(struct ox_trainer *trainer) {
 
 /* ---- the last save ----------------------------------------------------------------------------------- */
 
-/* Whether the store has the state that the run is at. */
-static bool store_has_it(const struct ox_trainer *trainer) {
+/* Whether the stores of all processes have the state that the run is at. All ask at once and get the same answer; one
+ * that does not reach the others gets its own. */
+static bool stores_have_it(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
-    struct ox_store_info info;
-    if (store == NULL) {
-        return false;
+    struct ox_store_info info = {.committed = false};
+    if (store != NULL) {
+        ox_store_info(store, &info);
     }
-    ox_store_info(store, &info);
-    return info.committed && info.step == trainer->state.step && !ox_store_has_vanished(store);
+    const bool lacks = !info.committed || info.step != trainer->state.step || ox_store_has_vanished(store);
+    bool any = lacks;
+    return ox_trainer_any(trainer, lacks, "whether the stores have the state", &any) == OX_OK ? !any : !lacks;
 }
 
 struct last_save {
@@ -193,7 +195,7 @@ static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save 
     const bool stays = failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE ||
                        failure == OX_E_MEMORY;
     char text[OX_ERROR_TEXT_BYTES];
-    if (stays || trainer->config.save_wait_seconds == 0 || trainer->is_torn || store_has_it(trainer)) {
+    if (stays || trainer->config.save_wait_seconds == 0 || trainer->is_torn || stores_have_it(trainer)) {
         return failure;
     }
     snprintf(text, sizeof text, "%s", ox_error_text());
@@ -213,7 +215,7 @@ static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save 
 static enum ox_status fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
-    if (store_has_it(trainer)) {
+    if (stores_have_it(trainer)) {
         return ox_fail(failure, "%s; nothing is lost: the store has step %" PRIu64 ", and the same command with "
                        "--resume-from-checkpoint latest saves it", text, trainer->state.step);
     }
