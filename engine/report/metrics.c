@@ -16,6 +16,8 @@
 
 enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 
+static const char log_name[] = "metrics.jsonl";
+
 struct ox_metrics {
     int fd;
     bool torn;       /* an unfinished line follows `length` */
@@ -187,15 +189,14 @@ uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {
 /* Whether the line is complete, of this format, and of a step up to `step_max`. Since lines come in reverse, such a
  * line goes into `last` unless that already has a later one. */
 static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct ox_metrics_last *last) {
-    static const char name[] = "metrics.jsonl";
     json_t *object = NULL;
     uint64_t step = 0;
     const char *type = NULL;
-    if (ox_json_parse(name, line, bytes, &object) != OX_OK) {
+    if (ox_json_parse(log_name, line, bytes, &object) != OX_OK) {
         return false;
     }
-    const bool taken = ox_json_get_u64(name, object, "step", true, &step) == OX_OK && step <= step_max &&
-                       ox_json_get_string(name, object, "type", true, &type) == OX_OK;
+    const bool taken = ox_json_get_u64(log_name, object, "step", true, &step) == OX_OK && step <= step_max &&
+                       ox_json_get_string(log_name, object, "type", true, &type) == OX_OK;
     if (taken && strcmp(type, "step") == 0) {
         last->step = step;
     } else if (taken && strcmp(type, "eval") == 0 && last->eval_step == 0) {
@@ -265,9 +266,6 @@ static enum ox_status trim(struct ox_metrics *metrics, uint64_t step) {
     if (fstat(metrics->fd, &info) != 0) {
         return ox_fail_errno(OX_E_IO, errno, "%s: cannot be examined", metrics->path);
     }
-    if (!S_ISREG(info.st_mode)) {
-        return ox_fail(OX_E_CONFIG, "%s: is not a regular file; remove it", metrics->path);
-    }
     struct window window = {.fd = metrics->fd, .path = metrics->path, .data = malloc(WINDOW_BYTES),
                             .first = UINT64_MAX};
     if (window.data == NULL) {
@@ -283,6 +281,32 @@ static enum ox_status trim(struct ox_metrics *metrics, uint64_t step) {
     return status;
 }
 
+/* Opens the file for appending. With O_CREAT in `flags` it is made; else *fd is -1 where there is none. */
+static enum ox_status open_log(const char *path, int flags, int *fd) {
+    struct stat info;
+    /* O_NONBLOCK, because opening a FIFO of that name would wait for a reader. */
+    *fd = open(path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
+    if (*fd < 0) {
+        return errno == ELOOP
+                   ? ox_fail(OX_E_CONFIG, "%s: is a symbolic link, which is not written through; remove it", path)
+               : errno == ENOENT && flags == 0 ? OX_OK
+               : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", path);
+    }
+    return fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)
+               ? OX_OK : ox_fail(OX_E_CONFIG, "%s: is not a regular file; remove it", path);
+}
+
+enum ox_status ox_metrics_check(const char *folder) {
+    char path[OX_PATH_BYTES];
+    int fd = -1;
+    enum ox_status status = ox_path_join(folder, log_name, path);
+    OX_TRY(status, open_log(path, 0, &fd));
+    if (fd >= 0) {
+        close(fd);
+    }
+    return status;
+}
+
 enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out) {
     *out = NULL;
     struct ox_metrics *metrics = calloc(1, sizeof *metrics);
@@ -290,16 +314,9 @@ enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metr
         return ox_fail(OX_E_NOMEM, "%s: no memory for its metrics.jsonl", folder);
     }
     metrics->fd = -1;
-    enum ox_status status = ox_path_join(folder, "metrics.jsonl", metrics->path);
-    if (status == OX_OK) {
-        /* O_NONBLOCK, because opening a FIFO of that name would wait for a reader. */
-        metrics->fd = open(metrics->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-        status =
-            metrics->fd >= 0 ? trim(metrics, step)
-            : errno == ELOOP
-                ? ox_fail(OX_E_CONFIG, "%s: is a symbolic link, which is not written through; remove it", metrics->path)
-                : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", metrics->path);
-    }
+    enum ox_status status = ox_path_join(folder, log_name, metrics->path);
+    OX_TRY(status, open_log(metrics->path, O_CREAT, &metrics->fd));
+    OX_TRY(status, trim(metrics, step));
     if (status != OX_OK) {
         ox_metrics_close(&metrics);
         return status;

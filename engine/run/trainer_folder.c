@@ -535,6 +535,20 @@ enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
     return status == OX_OK ? check_input(config, "--eval-data", config->eval_data) : status;
 }
 
+enum ox_status ox_run_check_names(const char *output_dir) {
+    enum ox_status status = OX_OK;
+    for (unsigned i = 0; i < RUN_FILE_COUNT && status == OX_OK; i++) {
+        char path[OX_PATH_BYTES];
+        struct stat info;
+        status = ox_path_join(output_dir, run_files[i], path);
+        if (status == OX_OK && lstat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+            status = ox_fail(OX_E_CONFIG, "%s: is a folder, and a run has a file of that name; move it away, or give "
+                             "another --output", path);
+        }
+    }
+    return status;
+}
+
 enum ox_status ox_run_clear(const char *output_dir) {
     char path[OX_PATH_BYTES];
     for (unsigned i = IDENTITY_COPIES; i < RUN_FILE_COUNT; i++) {

@@ -205,6 +205,8 @@ OX_MUST enum ox_status ox_run_check_drives_given(const struct ox_trainer *traine
 OX_MUST enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer);
 /* Refuses to write into the model folder, or below it. A run that did so before may go on. */
 OX_MUST enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const char *flag, const char *path);
+/* Refuses a folder in the place of a file of the run, which could be neither written nor removed. */
+OX_MUST enum ox_status ox_run_check_names(const char *output_dir);
 /* Removes what a run has written into its folder, and nothing else, but for run.json and its copy. */
 OX_MUST enum ox_status ox_run_clear(const char *output_dir);
 /* Fails if the folder was deleted, moved or replaced since it was locked. If there is still a place for a checkpoint,

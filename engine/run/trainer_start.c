@@ -111,14 +111,16 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
 
 static enum ox_status check_output(const struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
-    if (access(folder, F_OK) == 0 && !ox_path_is_folder(folder)) {
-        return ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
+    if (!ox_path_is_folder(folder)) {
+        return access(folder, F_OK) != 0
+                   ? OX_OK : ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
     }
-    if (ox_path_is_folder(folder) && access(folder, W_OK | X_OK) != 0) {
+    if (access(folder, W_OK | X_OK) != 0) {
         return ox_fail(OX_E_CONFIG, "--output %s: nothing can be written there (read-only, or of another user); give "
                        "another folder", folder);
     }
-    return OX_OK;
+    const enum ox_status status = ox_run_check_names(folder);
+    return status == OX_OK && !trainer->config.overwrite_output_dir ? ox_metrics_check(folder) : status;
 }
 
 /* Warns of drives without direct I/O, which work through the page cache, slower and outside every budget, and of those
@@ -641,10 +643,10 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     if (!ox_trainer_leads(trainer)) {
         return OX_OK;
     }
-    enum ox_status status = ox_trainer_record_options(trainer);
-    OX_TRY(status, ox_trainer_plan_text(trainer, true, &plan));
+    enum ox_status status = ox_trainer_plan_text(trainer, true, &plan);
     OX_TRY(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
     OX_TRY(status, ox_file_replace(path, plan, strlen(plan)));
+    OX_TRY(status, ox_trainer_record_options(trainer));
     free(plan);
     return status;
 }
@@ -759,9 +761,11 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         announce_drives(trainer);
         ox_trainer_persist_start(trainer);
-        status = write_descriptions(trainer);
     }
+    /* A new run has its options from its first commit on; an older one keeps those that it had until it goes on. */
+    OX_TRY(status, trainer->made_run ? write_descriptions(trainer) : OX_OK);
     OX_TRY(status, ox_trainer_open_reports(trainer));
+    OX_TRY(status, trainer->made_run ? OX_OK : write_descriptions(trainer));
     if (status == OX_OK && trainer->state.step > 0 && ox_trainer_leads(trainer)) {
         restore_line(trainer);
     }

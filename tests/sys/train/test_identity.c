@@ -290,7 +290,14 @@ static void test_overwrite(void) {
     begin_with("over", model_path, test_path("over/metrics.jsonl"));
     sys_args_add(&args, "--max-steps 2 --data-format bytes --overwrite-output-dir");
     run(2, "metrics.jsonl: lies in what");
+    /* What can be neither written nor removed is found before anything is. */
+    CHECK(rename(test_path("over/metrics.jsonl"), test_path("metrics")) == 0);
+    files_make_folder("over/metrics.jsonl");
+    begin("over", "--max-steps 2 --overwrite-output-dir");
+    run(2, "over/metrics.jsonl: is a folder, and a run has a file of that name; move it away");
     CHECK(exists("over/checkpoint-2/trainer_state.json") && exists("over/run.json"));
+    files_remove_folder("over/metrics.jsonl");
+    CHECK(rename(test_path("metrics"), test_path("over/metrics.jsonl")) == 0);
     /* Another program's checkpoint stays. */
     files_make_folder("over/checkpoint-9");
     files_write_text("over/checkpoint-9/weights", "");
@@ -307,6 +314,23 @@ static void test_overwrite(void) {
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--config=%s", path);
     run(2, "already holds a run");
+}
+
+/* The record of a run's options is of those that it last went on with, also after a start that failed late. */
+static void test_late_failure(void) {
+    char *before = NULL, *after = NULL;
+    size_t bytes[2] = {0, 0};
+    const char *const path = test_path("late/config.resolved.yaml");
+    begin("late", "--max-steps 2 --trace on");
+    run(0, "step 2/2");
+    REQUIRE_OK(ox_file_read(path, 1 << 16, &before, &bytes[0]));
+    CHECK(unlink(test_path("late/trace.bin")) == 0 && symlink(text_path, test_path("late/trace.bin")) == 0);
+    begin("late", "--max-steps 3 --trace on --adam-beta1 0.5 --resume latest");
+    run(2, "late/trace.bin: is a link");
+    REQUIRE_OK(ox_file_read(path, 1 << 16, &after, &bytes[1]));
+    CHECK(bytes[0] == bytes[1] && memcmp(before, after, bytes[0]) == 0);
+    free(before);
+    free(after);
 }
 
 /* What cannot be removed would act at every step, so it does not act, and one line says so. */
@@ -430,6 +454,7 @@ int main(void) {
     test_fork();
     test_run_json();
     test_overwrite();
+    test_late_failure();
     test_triggers();
     test_lock();
     test_early_stop();
