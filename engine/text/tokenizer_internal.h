@@ -31,8 +31,8 @@ struct ox_form_scratch {
     int32_t *cps, *sorted;
     size_t cps_capacity, sorted_capacity;
 };
-OX_MUST enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out);
-void ox_form_close(struct ox_form **form);
+/* Made at its first use, and kept by the program; any thread may ask for it. */
+const struct ox_form *ox_form_of(bool compose, bool compat);
 /* Appends the normalized `text`. */
 OX_MUST enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_scratch *work, const char *text,
                                      size_t bytes, struct ox_text *out);
@@ -230,7 +230,7 @@ enum ox_prepend_scheme { OX_PREPEND_ALWAYS, OX_PREPEND_FIRST, OX_PREPEND_NEVER }
 
 struct ox_tok_step {
     enum ox_tok_step_kind kind;
-    struct ox_form *form;
+    const struct ox_form *form;
     bool compat; /* the form is NFKC or NFKD */
     struct ox_pattern pattern;
     char *content;

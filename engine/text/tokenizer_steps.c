@@ -132,7 +132,7 @@ static enum ox_status read_normalizer(struct reader *reader, const json_t *json,
     status = new_step(reader, OX_TOK_FORM, &step);
     if (status == OX_OK) {
         step->compat = form >= 2;
-        status = ox_form_open(form % 2 == 0, step->compat, &step->form);
+        step->form = ox_form_of(form % 2 == 0, step->compat);
     }
     return status;
 }
@@ -369,7 +369,6 @@ enum ox_status ox_tok_post_open(const char *where, const json_t *json, struct ox
 
 void ox_tok_steps_close(struct ox_tok_steps *steps) {
     for (uint32_t i = 0; i < steps->count; i++) {
-        ox_form_close(&steps->step[i].form);
         ox_pattern_close(&steps->step[i].pattern);
         free(steps->step[i].content);
     }

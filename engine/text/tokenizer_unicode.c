@@ -1,6 +1,7 @@
 /* UTF-8, the characters of ByteLevel, and normalization forms. */
 #include "engine/text/tokenizer_internal.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -280,11 +281,7 @@ int ox_byte_level_byte(uint32_t cp) {
     return order <= 0x20 ? order : order < 0x43 ? order - 0x21 + 0x7f : 0xad;
 }
 
-enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out) {
-    struct ox_form *const form = calloc(1, sizeof *form);
-    if (form == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory for the tables of a normalization form");
-    }
+static void make_form(struct ox_form *form, bool compose, bool compat) {
     form->compose = compose;
     form->compat = compat;
     for (uint32_t cp = 0; cp < CODE_POINTS; cp++) {
@@ -293,13 +290,19 @@ enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out) {
             mark_loose(form, cp);
         }
     }
-    *out = form;
-    return OX_OK;
 }
 
-void ox_form_close(struct ox_form **form) {
-    free(*form);
-    *form = NULL;
+const struct ox_form *ox_form_of(bool compose, bool compat) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct ox_form forms[2][2];
+    static bool made[2][2];
+    pthread_mutex_lock(&lock);
+    if (!made[compose][compat]) { /* a walk over all characters, which takes many times what the rest of opening does */
+        make_form(&forms[compose][compat], compose, compat);
+        made[compose][compat] = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return &forms[compose][compat];
 }
 
 enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_scratch *work, const char *text, size_t bytes,
