@@ -568,7 +568,7 @@ enum ox_status ox_encoder_open(const struct ox_tokenizer *tokenizer, struct ox_e
     }
     encoder->tokenizer = tokenizer;
     enum ox_status status = ox_matcher_open(&encoder->normal.matcher);
-    OX_TRY(status, ox_bpe_scratch_open(&encoder->bpe));
+    OX_TRY(status, ox_bpe_scratch_open(&tokenizer->bpe, &encoder->bpe));
     if (status != OX_OK) {
         ox_encoder_close(&encoder);
         return status;

@@ -196,7 +196,8 @@ int32_t ox_bpe_char_id(const struct ox_bpe *bpe, uint32_t cp);
 bool ox_bpe_may_join(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
 
 struct ox_bpe_scratch;
-OX_MUST enum ox_status ox_bpe_scratch_open(struct ox_bpe_scratch **out);
+/* For the encoding of text by `bpe`. */
+OX_MUST enum ox_status ox_bpe_scratch_open(const struct ox_bpe *bpe, struct ox_bpe_scratch **out);
 void ox_bpe_scratch_close(struct ox_bpe_scratch **work);
 /* Appends the ids of one piece. */
 OX_MUST enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece,

@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-    CACHE_BITS = 15,
+    CACHE_SETS_MIN = 64,
+    CACHE_SETS_MAX = 1 << 15,
     CACHE_WAYS = 2,
     CACHE_KEY_BYTES = 32,
     CACHE_IDS = 7,
@@ -32,7 +33,8 @@ struct candidate {
 };
 
 struct ox_bpe_scratch {
-    struct cache_entry *cache;
+    struct cache_entry *cache; /* sets of CACHE_WAYS entries */
+    uint64_t cache_sets;       /* a power of two */
     struct ox_ids symbols_read;
     struct symbol *symbols;
     size_t symbol_capacity;
@@ -303,7 +305,7 @@ static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_scra
         return encode_whole(bpe, work, part, bytes, out);
     }
     struct cache_entry *const set =
-        &work->cache[(ox_hash64(part, bytes, 0) & (((uint64_t)1 << CACHE_BITS) - 1)) * CACHE_WAYS];
+        &work->cache[(ox_hash64(part, bytes, 0) & (work->cache_sets - 1)) * CACHE_WAYS];
     for (unsigned way = 0; way < CACHE_WAYS; way++) {
         if (set[way].key_bytes == bytes && memcmp(set[way].key, part, bytes) == 0) {
             return ox_ids_append(out, set[way].ids, set[way].id_count);
@@ -350,15 +352,26 @@ static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_scrat
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
-enum ox_status ox_bpe_scratch_open(struct ox_bpe_scratch **out) {
+/* The cache grows with the vocabulary: clearing 4 MiB takes longer than a small tokenizer's text does. */
+static uint64_t cache_sets_of(const struct ox_bpe *bpe) {
+    uint64_t sets = CACHE_SETS_MIN;
+    while (sets < CACHE_SETS_MAX && sets < 4 * (uint64_t)bpe->token_count) {
+        sets *= 2;
+    }
+    return sets;
+}
+
+enum ox_status ox_bpe_scratch_open(const struct ox_bpe *bpe, struct ox_bpe_scratch **out) {
     struct ox_bpe_scratch *work = calloc(1, sizeof *work);
     void *cache = NULL;
-    const size_t bytes = ((size_t)CACHE_WAYS << CACHE_BITS) * sizeof *work->cache;
+    const uint64_t sets = cache_sets_of(bpe);
+    const size_t bytes = CACHE_WAYS * sets * sizeof *work->cache;
     if (work == NULL || posix_memalign(&cache, sizeof *work->cache, bytes) != 0) {
         free(work);
         return ox_fail(OX_E_NOMEM, "no memory to encode text");
     }
     work->cache = memset(cache, 0, bytes);
+    work->cache_sets = sets;
     *out = work;
     return OX_OK;
 }
