@@ -117,6 +117,11 @@ static enum ox_status read_some(int fd, const char *path, char *data, size_t byt
     return OX_OK;
 }
 
+/* How much is read at a time. A file of less than a block is read at once: one byte more than it has shows its end. */
+static size_t block_bytes_of(const struct stat *info) {
+    return (size_t)ox_min_u64(OX_DOCUMENTS_READ_BYTES, (uint64_t)info->st_size + 1);
+}
+
 /* Adds a file to the hash of all contents: first the hash of its blocks, then its length. */
 static uint64_t hash_file(uint64_t hash, uint64_t file_hash, uint64_t bytes) {
     return ox_hash_seed((const uint64_t[]){hash, file_hash, bytes}, 3);
@@ -124,7 +129,7 @@ static uint64_t hash_file(uint64_t hash, uint64_t file_hash, uint64_t bytes) {
 
 static enum ox_status make_room(struct ox_documents *documents) {
     const size_t held = documents->end - documents->begin;
-    if (documents->capacity - documents->end >= OX_DOCUMENTS_READ_BYTES) {
+    if (documents->capacity - documents->end >= documents->block_bytes) {
         return OX_OK;
     }
     if (held > 0) {
@@ -132,9 +137,9 @@ static enum ox_status make_room(struct ox_documents *documents) {
     }
     documents->begin = 0;
     documents->end = held;
-    const size_t capacity = held + held / 4 + 2 * OX_DOCUMENTS_READ_BYTES;
+    const size_t capacity = held + held / 4 + 2 * documents->block_bytes;
     /* What a large document left is given back. */
-    if (documents->capacity - held >= OX_DOCUMENTS_READ_BYTES && documents->capacity / 4 < capacity) {
+    if (documents->capacity - held >= documents->block_bytes && documents->capacity / 4 < capacity) {
         return OX_OK;
     }
     char *const resized = realloc(documents->buffer, capacity);
@@ -157,14 +162,14 @@ enum ox_status ox_documents_fill(struct ox_documents *documents, size_t wanted) 
         enum ox_status status = make_room(documents);
         char *const target = documents->buffer + documents->end;
         OX_TRY(status,
-               read_some(documents->fd, path, target, OX_DOCUMENTS_READ_BYTES, documents->file_read_bytes, &got));
+               read_some(documents->fd, path, target, documents->block_bytes, documents->file_read_bytes, &got));
         if (status != OX_OK) {
             return status;
         }
         documents->file_hash = got > 0 ? ox_hash64(target, got, documents->file_hash) : documents->file_hash;
         documents->file_read_bytes += got;
         documents->end += got;
-        documents->is_at_end = got < OX_DOCUMENTS_READ_BYTES;
+        documents->is_at_end = got < documents->block_bytes;
     }
     return OX_OK;
 }
@@ -182,6 +187,7 @@ static enum ox_status start_file(struct ox_documents *documents) {
         return status;
     }
     documents->is_at_end = false;
+    documents->block_bytes = block_bytes_of(&info);
     documents->file_hash = documents->file_read_bytes = documents->offset = 0;
     documents->begin = documents->end = 0;
     documents->in_document = false;
@@ -203,7 +209,7 @@ static void end_file(struct ox_documents *documents) {
     documents->file_idx++;
 }
 
-static enum ox_status hash_one(const struct ox_documents_file *file, char *block, uint64_t *hash) {
+static enum ox_status hash_one(const struct ox_documents_file *file, uint64_t *hash) {
     struct stat info;
     uint64_t file_hash = 0, done = 0;
     size_t got = 0;
@@ -212,13 +218,17 @@ static enum ox_status hash_one(const struct ox_documents_file *file, char *block
     if (status != OX_OK) {
         return status;
     }
+    const size_t block_bytes = block_bytes_of(&info);
+    char *const block = malloc(block_bytes);
+    status = block == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory to read documents", file->path) : OX_OK;
     do {
-        status = read_some(fd, file->path, block, OX_DOCUMENTS_READ_BYTES, done, &got);
+        OX_TRY(status, read_some(fd, file->path, block, block_bytes, done, &got));
         if (status == OX_OK && got > 0) {
             file_hash = ox_hash64(block, got, file_hash);
             done += got;
         }
-    } while (status == OX_OK && got == OX_DOCUMENTS_READ_BYTES);
+    } while (status == OX_OK && got == block_bytes);
+    free(block);
     close(fd);
     *hash = hash_file(*hash, file_hash, done);
     return status;
@@ -312,13 +322,11 @@ uint64_t ox_documents_stamp(const struct ox_documents *documents, uint64_t *newe
 }
 
 enum ox_status ox_documents_hash(const struct ox_documents *documents, uint64_t *hash) {
-    char *const block = malloc(OX_DOCUMENTS_READ_BYTES);
-    enum ox_status status = block == NULL ? ox_fail(OX_E_NOMEM, "no memory to read documents") : OX_OK;
+    enum ox_status status = OX_OK;
     *hash = 0;
     for (uint32_t i = 0; status == OX_OK && i < documents->file_count; i++) {
-        status = hash_one(&documents->files[i], block, hash);
+        status = hash_one(&documents->files[i], hash);
     }
-    free(block);
     return status;
 }
 

@@ -36,7 +36,8 @@ struct ox_documents {
     /* The open file; fd is -1 when file_idx is the next file to open. */
     uint32_t file_idx;
     int fd;
-    bool is_at_end; /* the file's last bytes are in the buffer */
+    size_t block_bytes; /* how much is read at a time: OX_DOCUMENTS_READ_BYTES, or less of a small file */
+    bool is_at_end;     /* the file's last bytes are in the buffer */
     uint64_t file_hash, file_read_bytes;
     char *buffer; /* bytes [begin, end) are read but not yet used */
     size_t begin, end, capacity;
