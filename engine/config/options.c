@@ -582,9 +582,16 @@ const char *ox_command_name(unsigned command) {
 
 unsigned ox_name_distance(const char *a, const char *b) {
     unsigned rows[3][NAME_BYTES_MAX + 1];
+    char from[NAME_BYTES_MAX], to[NAME_BYTES_MAX]; /* folded */
     const size_t a_len = strlen(a), b_len = strlen(b);
     if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
         return NAME_BYTES_MAX;
+    }
+    for (size_t i = 0; i < a_len; i++) {
+        from[i] = folded(a[i]);
+    }
+    for (size_t j = 0; j < b_len; j++) {
+        to[j] = folded(b[j]);
     }
     for (size_t j = 0; j <= b_len; j++) {
         rows[0][j] = (unsigned)j;
@@ -594,12 +601,11 @@ unsigned ox_name_distance(const char *a, const char *b) {
         const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
         row[0] = (unsigned)i;
         for (size_t j = 1; j <= b_len; j++) {
-            const bool equal = folded(a[i - 1]) == folded(b[j - 1]);
+            const bool equal = from[i - 1] == to[j - 1];
             unsigned best = above[j - 1] + (equal ? 0 : 1);
             best = above[j] + 1 < best ? above[j] + 1 : best;
             best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            const bool swapped = i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
-                                 folded(a[i - 2]) == folded(b[j - 1]);
+            const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
             if (swapped && above2[j - 2] + 1 < best) {
                 best = above2[j - 2] + 1;
             }
@@ -612,21 +618,23 @@ unsigned ox_name_distance(const char *a, const char *b) {
 const char *ox_option_suggest(const char *name, unsigned commands) {
     const char *nearest = NULL;
     /* At most a third of the letters may be wrong; beyond that a suggestion is a guess. */
-    unsigned nearest_distance = (unsigned)strlen(name) / 3 + 1;
+    const size_t name_len = strlen(name);
+    unsigned nearest_distance = (unsigned)name_len / 3 + 1;
     for (unsigned i = 0; i < OPTION_COUNT; i++) {
         if ((options[i].commands & commands) == 0) {
             continue;
         }
         const char *const names[2] = {options[i].name, options[i].alias};
         for (unsigned k = 0; k < 2 && names[k] != NULL; k++) {
-            const unsigned distance = ox_name_distance(name, names[k]);
+            const size_t len = strlen(names[k]), apart = len > name_len ? len - name_len : name_len - len;
+            /* The distance is at least the difference of the lengths. */
+            const unsigned distance = apart < nearest_distance ? ox_name_distance(name, names[k]) : nearest_distance;
             if (distance < nearest_distance) {
                 nearest_distance = distance;
                 nearest = names[k];
             }
         }
     }
-    const size_t name_len = strlen(name);
     for (unsigned i = 0; nearest == NULL && name_len >= 4 && i < OPTION_COUNT; i++) {
         size_t same = 0;
         while (same < name_len && folded(name[same]) == options[i].name[same]) {
