@@ -45,7 +45,7 @@ struct ox_bench_op {
     const char *name; /* figure of an operation that has several; NULL: the operation's own name */
     /* queues it once; sets its cost */
     enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
-    int kind;          /* kind of norm, activation or moments, as in their enumerations */
+    int kind;          /* of norm, activation or moments; for attention, how many query heads share a head of keys */
     uint32_t head_dim; /* head_dim of attention; 0: no attention */
 };
 /* All operations but rope_table, which runs once per model; tests/unit/kernels/test_op_rows.c checks that. */

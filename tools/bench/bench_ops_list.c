@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { HEAD_DIM = 128, GROUP = 4 /* query heads per key head */, CACHED_ROWS_MAX = 4096 };
+enum { HEAD_DIM = 128, GROUP = 4 /* query heads per key head, without another number */, CACHED_ROWS_MAX = 4096 };
 
 static double real_bytes(const struct ox_bench_tensors *t) {
     return ox_real_bytes(t->device->compute.real);
@@ -234,10 +234,12 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_act_backward, "gelu_backward", act_backward, OX_ACTIVATION_GELU_TANH, 0},
         {OX_OP_linear_forward, NULL, linear_forward, 0, 0},
         {OX_OP_linear_backward, NULL, linear_backward, 0, 0},
-        {OX_OP_attention_forward, "attention_forward.dim_64", attention_forward, 0, 64},
-        {OX_OP_attention_backward, "attention_backward.dim_64", attention_backward, 0, 64},
-        {OX_OP_attention_forward, "attention_forward.dim_128", attention_forward, 0, 128},
-        {OX_OP_attention_backward, "attention_backward.dim_128", attention_backward, 0, 128},
+        {OX_OP_attention_forward, "attention_forward.dim_64", attention_forward, GROUP, 64},
+        {OX_OP_attention_backward, "attention_backward.dim_64", attention_backward, GROUP, 64},
+        {OX_OP_attention_forward, "attention_forward.dim_128", attention_forward, GROUP, 128},
+        {OX_OP_attention_backward, "attention_backward.dim_128", attention_backward, GROUP, 128},
+        {OX_OP_attention_forward, "attention_forward.dim_128.mha", attention_forward, 1, 128},
+        {OX_OP_attention_backward, "attention_backward.dim_128.mha", attention_backward, 1, 128},
         {OX_OP_attention_cached, NULL, attention_cached, 0, 0},
         {OX_OP_head, NULL, head, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
@@ -255,14 +257,11 @@ const char *ox_bench_op_name(const struct ox_bench_op *op) {
 
 /* ---- the tensors ----------------------------------------------------------------------------------------- */
 
-static void set_heads(struct ox_bench_tensors *t, uint32_t head_dim) {
-    t->head_dim = head_dim;
-    t->heads = t->shape.hidden / head_dim;
-    t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
-}
-
 void ox_bench_tensors_select(struct ox_bench_tensors *t, const struct ox_bench_op *op) {
-    set_heads(t, op->head_dim != 0 ? op->head_dim : HEAD_DIM);
+    const uint32_t group = op->head_dim != 0 ? (uint32_t)op->kind : GROUP;
+    t->head_dim = op->head_dim != 0 ? op->head_dim : HEAD_DIM;
+    t->heads = t->shape.hidden / t->head_dim;
+    t->kv_heads = t->heads / group > 0 ? t->heads / group : 1;
     t->kind = op->kind;
 }
 
@@ -271,8 +270,10 @@ static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
     const struct ox_bench_shape *const shape = &t->shape;
     uint64_t most = ox_max_u64(ox_ops_norm_scratch_bytes(compute, shape->hidden),
                                ox_ops_head_scratch_bytes(compute, shape->rows, shape->hidden, shape->vocab));
-    for (uint32_t head_dim = HEAD_DIM / 2; head_dim <= HEAD_DIM; head_dim *= 2) {
-        set_heads(t, head_dim);
+    uint32_t count = 0;
+    const struct ox_bench_op *const all = ox_bench_ops_all(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        ox_bench_tensors_select(t, &all[i]);
         const struct ox_attention_shape attention = attention_shape(t);
         const struct ox_op_attention_cached cached = cached_op(t);
         most = ox_max_u64(most, ox_ops_attention_scratch_bytes(compute, &attention));
