@@ -4,9 +4,10 @@
 #include "base/bytes.h"
 
 enum {
-    SLICE_MAX = 320 << 20, /* one head of keys and values may need this much: 8 query heads over 4096 tokens */
     PART_ALIGN = 256,
     PLACES_ALIGN = 128, /* queries and keys are counted in whole tiles */
+    TILE_ROWS = 64,     /* queries that one block of a library's kernel takes, at least */
+    WAVES = 2,          /* below this the processors that finish first wait for the others, launch after launch */
 };
 
 /* Bytes for the gradients of the scores in 16 bits; and for the gradients of keys and values per query head, in up to
@@ -29,7 +30,7 @@ bool ox_attention_slices_of(const struct ox_attention_shape *shape, uint64_t sli
                             struct ox_attention_slices *out) {
     OX_ASSERT(shape->batch > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
     *out = (struct ox_attention_slices){.batch = 1, .kv_heads = 1};
-    if (shape->seq > UINT32_C(1) << 16 || scratch_bytes(shape, 1, 1) > SLICE_MAX) {
+    if (shape->seq > UINT32_C(1) << 16 || scratch_bytes(shape, 1, 1) > OX_ATTENTION_SLICE_BYTES) {
         return false;
     }
     for (uint32_t count = shape->kv_heads; count > 1; count--) {
@@ -48,6 +49,17 @@ bool ox_attention_slices_of(const struct ox_attention_shape *shape, uint64_t sli
     out->sums_bytes = sums_bytes(shape, heads);
     out->library_bytes = library_bytes(shape, heads);
     return true;
+}
+
+uint64_t ox_attention_slices_blocks(const struct ox_attention_shape *shape, const struct ox_attention_slices *slices) {
+    const uint64_t heads = (uint64_t)slices->batch * slices->kv_heads * (shape->heads / shape->kv_heads);
+    return heads * ox_div_up(shape->seq, TILE_ROWS);
+}
+
+bool ox_attention_slices_fill(const struct ox_attention_shape *shape, const struct ox_attention_slices *slices,
+                              uint32_t processors) {
+    return (slices->batch == shape->batch && slices->kv_heads == shape->kv_heads) ||
+           ox_attention_slices_blocks(shape, slices) >= (uint64_t)WAVES * processors;
 }
 
 uint64_t ox_attention_library_scratch_bytes(const struct ox_attention_shape *shape) {

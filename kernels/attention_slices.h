@@ -12,8 +12,10 @@
 extern "C" {
 #endif
 
-/* The most that a library's forward pass may take; and the size up to which a slice takes more heads. */
-enum { OX_ATTENTION_LIBRARY_BYTES = 64 << 10, OX_ATTENTION_SLICE_BYTES = 64 << 20 };
+/* The most that a library's forward pass may take; and the most that a slice may: over 4096 tokens 8 heads of 128. It
+ * is no choice of the plan, because another slice may be another engine of the library and so other bits, which must
+ * not depend on a budget. */
+enum { OX_ATTENTION_LIBRARY_BYTES = 64 << 10, OX_ATTENTION_SLICE_BYTES = 320 << 20 };
 
 /* A slice is `kv_heads` heads of keys and values with their queries, of `batch` sequences; both divide the shape's
  * numbers. Its scratch is the row sums, followed by what the library asks for. With OX_ATTENTION_SLICE_BYTES for
@@ -26,6 +28,13 @@ struct ox_attention_slices {
 /* False if even one head of keys and values needs too much memory: then our own kernels compute attention. */
 bool ox_attention_slices_of(const struct ox_attention_shape *shape, uint64_t slice_bytes,
                             struct ox_attention_slices *out);
+
+/* Blocks of a library's kernel over one slice, at most. */
+uint64_t ox_attention_slices_blocks(const struct ox_attention_shape *shape, const struct ox_attention_slices *slices);
+/* False if the cut leaves slices of less than two waves on a GPU of so many multiprocessors, which are faster with our
+ * own kernels: these take all heads at once. What is not cut is taken as it is. */
+bool ox_attention_slices_fill(const struct ox_attention_shape *shape, const struct ox_attention_slices *slices,
+                              uint32_t processors);
 
 /* The larger scratch of forward and backward, for the sizes in ops.h. */
 uint64_t ox_attention_library_scratch_bytes(const struct ox_attention_shape *shape);

@@ -1,6 +1,8 @@
 /* The attention half: y = x + out(attend(rope(qkv(norm(x))))), with a norm per head of q and k where the family has it,
  * and over a cache of keys and values where the job has one. */
 #include "engine/model/half.h"
+
+#include "base/bytes.h"
 #include "kernels/attention_slices.h"
 
 /* Names are those of the forward pass. */
@@ -205,16 +207,26 @@ static void backward(const struct ox_half_call *call, const void *x, void *dx) {
 /* For each row of a head the CPU gathers and packs values for short GEMMs; that takes as long as this many pairs. */
 static const double PAIRS_OF_A_ROW = 48;
 
-/* Kernels of a GPU: one forward; backward three for each slice of heads that are taken at once. */
-static uint32_t launches(const struct ox_attention_shape *attention, bool backward) {
+/* Multiprocessors of the GPU that predictions assume: those of an H100 or H200. */
+enum { PROCESSORS = 132 };
+
+/* How backward runs on a GPU: our own kernels are three launches; a library has three for each slice of heads, and a
+ * slice takes as long as the waves of blocks that it begins. */
+struct launched {
+    uint32_t count;
+    double waiting; /* time over that with all multiprocessors busy */
+};
+
+static struct launched backward_launches(const struct ox_attention_shape *attention) {
     struct ox_attention_slices slices;
-    if (!backward) {
-        return 1;
+    if (!ox_attention_slices_of(attention, OX_ATTENTION_SLICE_BYTES, &slices) ||
+        !ox_attention_slices_fill(attention, &slices, PROCESSORS)) {
+        return (struct launched){.count = 3, .waiting = 1};
     }
-    if (!ox_attention_slices_of(attention, OX_ATTENTION_SLICE_BYTES, &slices)) {
-        return 3;
-    }
-    return 3 * (attention->batch / slices.batch) * (attention->kv_heads / slices.kv_heads);
+    const uint64_t blocks = ox_attention_slices_blocks(attention, &slices);
+    return (struct launched){
+        .count = 3 * (attention->batch / slices.batch) * (attention->kv_heads / slices.kv_heads),
+        .waiting = (double)ox_align_up(blocks, PROCESSORS) / (double)blocks};
 }
 
 /* Each pair of a query and a key takes part in two GEMMs forward and five backward. */
@@ -228,8 +240,10 @@ double ox_attention_flops(const struct ox_compute *compute, const struct ox_atte
 
 static void attend_cost(struct ox_cost *cost, const struct ox_half *half, bool backward) {
     const struct ox_attention_shape attention = shape_of(cost->shape, half->window);
-    cost->work.attention_flops += ox_attention_flops(&cost->shape->compute, &attention, backward);
-    cost->work.ops += cost->on_gpu ? launches(&attention, backward) : 1;
+    const struct launched launched = cost->on_gpu && backward ? backward_launches(&attention)
+                                                              : (struct launched){.count = 1, .waiting = 1};
+    cost->work.attention_flops += launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward);
+    cost->work.ops += launched.count;
 }
 
 /* Rotation and norm per head, where the model has them. The CPU's rates were measured with the rotation in all

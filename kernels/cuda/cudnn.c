@@ -165,6 +165,12 @@ enum ox_status ox_cudnn_attention_forward(const struct ox_cuda_queue *queue, con
     return status;
 }
 
+static bool fills(const struct ox_cuda_device *device, const struct ox_attention_shape *shape,
+                  const struct ox_cudnn_case *of) {
+    const struct ox_attention_slices slices = {.batch = of->batch, .kv_heads = of->kv_heads};
+    return ox_attention_slices_fill(shape, &slices, (uint32_t)device->prop.multiProcessorCount);
+}
+
 /* The slice that begins at this sequence and this head of keys and values. */
 static enum ox_status run_slice(const struct ox_cudnn_plan *plan, const struct ox_cuda_queue *queue,
                                 const struct ox_op_attention_backward *op, uint32_t sequence, uint32_t kv_head) {
@@ -196,7 +202,8 @@ enum ox_status ox_cudnn_attention_backward(const struct ox_cuda_queue *queue,
     struct ox_cudnn_plan *plan = NULL;
     *took = false;
     if (cudnn == NULL || op->positions != NULL || !aligned(op->dqkv, op->dout, op->qkv, op->out) ||
-        !aligned(op->scratch, NULL, NULL, NULL) || !case_of(shape, true, cudnn->target.slice_bytes, &of)) {
+        !aligned(op->scratch, NULL, NULL, NULL) || !case_of(shape, true, cudnn->target.slice_bytes, &of) ||
+        !fills(queue->device, shape, &of)) {
         return OX_OK;
     }
     pthread_mutex_lock(&cudnn->lock);

@@ -26,9 +26,9 @@ void ox_cudnn_open(uint32_t capability, struct ox_cudnn **out, struct ox_cudnn_w
 void ox_cudnn_close(struct ox_cudnn **cudnn);
 
 /* For operations in bfloat16. *took is false if the case is not cuDNN's: documents within sequences, head counts and
- * strides that none of its engines takes, more memory than ox_attention_slices_of grants. That depends on shape,
- * library and GPU alone, so it is the same throughout a run. The first call with a shape builds its plan, which takes a
- * second. */
+ * strides that none of its engines takes, more memory than ox_attention_slices_of grants, slices too small for the
+ * GPU. That depends on shape, library and GPU alone, so it is the same throughout a run. The first call with a shape
+ * builds its plan, which takes a second. */
 OX_MUST enum ox_status ox_cudnn_attention_forward(const struct ox_cuda_queue *queue,
                                                   const struct ox_op_attention_forward *op, bool *took);
 OX_MUST enum ox_status ox_cudnn_attention_backward(const struct ox_cuda_queue *queue,

@@ -27,6 +27,7 @@ enum { GPU_COUNT = sizeof gpus / sizeof gpus[0], JSON_BYTES = 1024 };
 static const struct ox_attention_shape shapes[] = {
     {.batch = 2, .seq = 1024, .heads = 16, .kv_heads = 4, .head_dim = 128},
     {.batch = 1, .seq = 4096, .heads = 32, .kv_heads = 8, .head_dim = 128},
+    {.batch = 2, .seq = 4096, .heads = 32, .kv_heads = 32, .head_dim = 128},
     {.batch = 1, .seq = 4096, .heads = 64, .kv_heads = 8, .head_dim = 128},
     {.batch = 8, .seq = 512, .heads = 14, .kv_heads = 2, .head_dim = 64},
     {.batch = 4, .seq = 1024, .heads = 12, .kv_heads = 12, .head_dim = 64},

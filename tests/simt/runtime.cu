@@ -1,6 +1,7 @@
 /* Streams and events of the emulated CUDA runtime, and the machine it shows. A stream is a thread with a queue; what
  * is queued runs in order. */
 #include "tests/simt/inside.h"
+#include "tests/simt/simt.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -262,7 +263,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     prop->totalGlobalMem = SIMT_MEMORY_BYTES;
     prop->major = capability / 10;
     prop->minor = capability % 10;
-    prop->multiProcessorCount = 4;
+    prop->multiProcessorCount = SIMT_PROCESSORS;
     prop->sharedMemPerBlockOptin = 227 * 1024;
     return cudaSuccess;
 }

@@ -18,6 +18,9 @@ void simt_fail_after(uint64_t calls);
  * what comes later runs, and every call says so; 0 = none, and the device is whole again. */
 void simt_break_after(uint64_t pieces);
 
+/* Multiprocessors that each device says it has. */
+enum { SIMT_PROCESSORS = 2 };
+
 /* Devices that there are to be, and the driver's version; 1 and 13000 without this call. */
 void simt_set_machine(int device_count, int driver_version);
 /* The device's capability (90 for 9.0), and the host memory that it lets be pinned; without these calls 90 and all. */

@@ -78,7 +78,7 @@ static void test_healthy(void) {
     CHECK(says("GPU", "CUDA plugin", "liboffload_simt.so, for sm_90", "", ""));
     CHECK(says("GPU", "CUDA runtime", "13.0", "", "") && says("GPU", "cuBLASLt", "13.0.0", "", ""));
     CHECK(find("GPU", "NCCL") != NULL);
-    CHECK(says("GPU 0", "device", "emulated, 1.00 GiB, compute capability 9.0, 4 processors", "", ""));
+    CHECK(says("GPU 0", "device", "emulated, 1.00 GiB, compute capability 9.0, 2 processors", "", ""));
     CHECK(says("GPU 0", "attention", "own kernels: ", "", ""));
     CHECK(says("GPU 0", "pinned memory", "limit of locked memory: ", "", ""));
     CHECK(says("GPU 0", "memory", "1.00 GiB, 16.0 MiB in use", "", ""));
