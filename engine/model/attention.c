@@ -242,7 +242,8 @@ static void attend_cost(struct ox_cost *cost, const struct ox_half *half, bool b
     const struct ox_attention_shape attention = shape_of(cost->shape, half->window);
     const struct launched launched = cost->on_gpu && backward ? backward_launches(&attention)
                                                               : (struct launched){.count = 1, .waiting = 1};
-    cost->work.attention_flops += launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward);
+    *(backward ? &cost->work.attention_backward_flops : &cost->work.attention_flops) +=
+        launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward);
     cost->work.ops += launched.count;
 }
 

@@ -198,7 +198,8 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task);
  * CPU, which packs the operands of a GEMM, they include the bytes of GEMMs; a GPU moves these while it multiplies, so
  * it counts them in `gemm_bytes`. */
 struct ox_plan_work {
-    double gemm_flops, attention_flops, bytes;
+    double gemm_flops, bytes;
+    double attention_flops, attention_backward_flops; /* of the forward and the backward pass of attention */
     double gemm_bytes; /* GPU: bytes that GEMMs read and write */
     uint32_t ops; /* operations that the task queues */
 };

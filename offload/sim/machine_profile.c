@@ -45,6 +45,7 @@ static const struct field gpu_fields[] = {
     {"bf16_flops_per_second", offsetof(struct ox_machine_gpu, bf16_flops), FLOPS, false, 0},
     {"fp32_flops_per_second", offsetof(struct ox_machine_gpu, fp32_flops), FLOPS, false, 0},
     {"attention_flops_per_second", offsetof(struct ox_machine_gpu, attention_flops), FLOPS, true, 0},
+    {"attention_backward_flops_per_second", offsetof(struct ox_machine_gpu, attention_backward_flops), FLOPS, true, 0},
     {"h2d_bytes_per_second", offsetof(struct ox_machine_gpu, h2d_rate), RATE, false, 0},
     {"d2h_bytes_per_second", offsetof(struct ox_machine_gpu, d2h_rate), RATE, false, 0},
     {"duplex_bytes_per_second", offsetof(struct ox_machine_gpu, duplex_rate), RATE, false, 0},

@@ -31,7 +31,8 @@ struct ox_machine_gpu {
     uint32_t count;                /* GPUs like this one; 0: one */
     uint64_t memory_bytes;
     double bf16_flops, fp32_flops; /* rates of GEMMs */
-    double attention_flops;        /* rate of attention in bfloat16; 0: not known */
+    double attention_flops;        /* rate of attention in bfloat16, forward; 0: not known */
+    double attention_backward_flops; /* the same, backward; 0: as forward */
     double h2d_rate, d2h_rate;     /* one direction at a time, pinned memory */
     double duplex_rate;            /* both directions at a time, added */
     double links_rate;             /* the links of all GPUs at a time, both directions added; 0: each as alone */

@@ -104,10 +104,16 @@ static double gpu_memory_rate(const struct pricing *p) {
     return gpu->memory_rate > 0 ? gpu->memory_rate : gpu->bf16_flops / GPU_FLOPS_PER_BYTE;
 }
 
-static double gpu_attention_rate(const struct pricing *p) {
+/* Seconds of attention on the GPU. */
+static double gpu_attention_seconds(const struct pricing *p, const struct ox_plan_work *given) {
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
-    const double rate = gpu->attention_flops > 0 ? gpu->attention_flops : gpu->bf16_flops * GPU_ATTENTION_SHARE;
-    return p->setup->input->model.fp32 ? gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32 : rate;
+    const double nominal = gpu->bf16_flops * GPU_ATTENTION_SHARE;
+    const double forward = gpu->attention_flops > 0 ? gpu->attention_flops : nominal;
+    const double backward = gpu->attention_backward_flops > 0 ? gpu->attention_backward_flops : forward;
+    return p->setup->input->model.fp32
+               ? (given->attention_flops + given->attention_backward_flops) /
+                     (gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32)
+               : given->attention_flops / forward + given->attention_backward_flops / backward;
 }
 
 /* ---- pieces --------------------------------------------------------------------------------------- */
@@ -145,7 +151,7 @@ static struct ox_sim_work compute_on_gpu(const struct pricing *p, const struct o
     const double memory_rate = gpu_memory_rate(p);
     work.latency += given->ops * LAUNCH_SECONDS;
     work.use[OX_SIM_GPU] = max(given->gemm_flops / flops_of(p), given->gemm_bytes / memory_rate) +
-                           given->attention_flops / gpu_attention_rate(p) + given->bytes / memory_rate;
+                           gpu_attention_seconds(p, given) + given->bytes / memory_rate;
     return finish(p, work);
 }
 
@@ -156,7 +162,8 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
     struct ox_sim_work work = new_work(p);
     const double flops = flops_of(p), threads = threads_of(p, p->setup->compute_threads);
     work.latency += given->ops * OPERATION_SECONDS;
-    work.seconds = given->gemm_flops / flops + given->attention_flops / attention_rate(p, flops);
+    const double attention = given->attention_flops + given->attention_backward_flops;
+    work.seconds = given->gemm_flops / flops + attention / attention_rate(p, flops);
     work.seconds += given->bytes / compute_copy_rate(p);
     use_cores(p, &work, work.seconds, threads);
     use_memory(p, &work, given->bytes);
@@ -172,7 +179,8 @@ static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
 /* A pass for which the model gives no work takes the time of submitting a task. */
 static struct ox_sim_work run_pass(const struct pricing *p, const struct ox_plan_pass *pass) {
     const struct ox_plan_work *const given = &pass->work;
-    const bool known = given->ops > 0 || given->bytes > 0 || given->gemm_flops > 0 || given->attention_flops > 0;
+    const bool known = given->ops > 0 || given->bytes > 0 || given->gemm_flops > 0 || given->attention_flops > 0 ||
+                       given->attention_backward_flops > 0;
     return known ? compute(p, given) : new_work(p);
 }
 

@@ -141,5 +141,9 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     ox_bench_add_load(&meter, bench, "gemm");
     openblas_set_num_threads(threads_before);
     ox_arena_close(&gemms.arena);
-    return bench->gpu != NULL ? ox_bench_gpu_gemm(bench) : OX_OK;
+    if (bench->gpu == NULL) {
+        return OX_OK;
+    }
+    const enum ox_status measured = ox_bench_gpu_gemm(bench);
+    return measured == OX_OK ? ox_bench_gpu_attention(bench) : measured;
 }

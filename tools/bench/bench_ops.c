@@ -11,6 +11,8 @@
 #include <string.h>
 
 enum { COPY_BYTES = 512 << 20, COPY_BYTES_CPU = 128 << 20 };
+/* The profile has the rate of attention with heads of this dimension, several of which share a head of keys. */
+enum { ATTENTION_DIM = 128 };
 
 /* Lowest share of a copy's speed, for memory operations on a GPU. */
 #define COPY_LIMIT 0.85
@@ -156,22 +158,30 @@ static enum ox_status compare_attention(struct measuring *m) {
 
 /* ---- the part -------------------------------------------------------------------------------------------- */
 
+static enum ox_status choose_shape(struct measuring *m) {
+    const uint64_t requested = m->bench->config->size_bytes;
+    const struct ox_bench_limit room = {.bytes = bytes_of,
+                                       .context = m,
+                                       .most = requested != 0        ? requested
+                                               : m->bench->gpu != NULL ? m->device->facts.free_bytes / 2
+                                                                     : 0};
+    return ox_bench_shape_choose(m->device, &room, &m->tensors.shape)
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
+                         room.most, bytes_of(m, &m->tensors.shape));
+}
+
 static enum ox_status measure_all(struct measuring *m) {
     const uint64_t requested = m->bench->config->size_bytes;
     const bool gpu = m->device->compute.device == OX_DEVICE_CUDA;
     const uint64_t copy_bytes = gpu ? COPY_BYTES : COPY_BYTES_CPU;
-    const struct ox_bench_limit room = {.bytes = bytes_of,
-                                       .context = m,
-                                       .most = requested != 0 ? requested
-                                               : gpu          ? m->device->facts.free_bytes / 2
-                                                              : 0};
     void *memory = NULL;
-    if (!ox_bench_shape_choose(m->device, &room, &m->tensors.shape)) {
-        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
-                       room.most, bytes_of(m, &m->tensors.shape));
+    enum ox_status status = choose_shape(m);
+    if (status != OX_OK) {
+        return status;
     }
     const uint64_t bytes = bytes_of(m, &m->tensors.shape);
-    enum ox_status status = ox_bench_device_copy_rate(m->device, requested != 0 ? ox_min_u64(requested / 4, copy_bytes)
+    status = ox_bench_device_copy_rate(m->device, requested != 0 ? ox_min_u64(requested / 4, copy_bytes)
                                                                              : copy_bytes, m->rounds, &m->copy_rate);
     if (status == OX_OK) {
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = m->copy_rate, .unit = "B/s"}, "ops.copy");
@@ -216,5 +226,51 @@ enum ox_status ox_bench_ops(struct ox_bench *bench) {
         }
     }
     ox_bench_device_close(&cpu);
+    return status;
+}
+
+/* ---- for the profile ------------------------------------------------------------------------------------- */
+
+/* The rate counts pairs of queries and keys as predictions do, in whole tiles. */
+static enum ox_status measure_attention(struct measuring *m, bool backward) {
+    const struct ox_bench_work work = {.queue = queue, .context = m};
+    double seconds = 0.0;
+    ox_bench_tensors_select(&m->tensors, m->op);
+    const enum ox_status status = ox_bench_device_time(m->device, &work, m->rounds, &seconds);
+    if (status == OX_OK) {
+        const struct ox_attention_shape shape = ox_bench_attention_shape(&m->tensors);
+        const double pairs = (double)ox_ops_attention_pairs(&m->device->compute, &shape);
+        ox_bench_add(m->bench, &(struct ox_bench_figure){
+                         .value = (backward ? 10.0 : 4.0) * pairs * shape.head_dim / seconds, .unit = "FLOP/s"},
+                     "attention.gpu.%s.bf16", backward ? "backward" : "forward");
+    }
+    return status;
+}
+
+enum ox_status ox_bench_gpu_attention(struct ox_bench *bench) {
+    struct measuring m = {.bench = bench, .device = bench->gpu, .rounds = ox_bench_rounds(bench, 5, 3)};
+    uint32_t count = 0;
+    const struct ox_bench_op *const all = ox_bench_ops_all(&count);
+    void *memory = NULL;
+    m.tensors.device = m.device;
+    enum ox_status status = choose_shape(&m);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint64_t bytes = bytes_of(&m, &m.tensors.shape);
+    OX_TRY(status, ox_bench_device_numbers(m.device, bytes, &memory));
+    if (status != OX_OK) {
+        return status;
+    }
+    m.device->compute.real = OX_REAL_BF16;
+    ox_bench_tensors_carve(&m.tensors, memory);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        m.op = &all[i];
+        if (all[i].head_dim == ATTENTION_DIM && all[i].kind != 1) {
+            status = measure_attention(&m, all[i].op == OX_OP_attention_backward);
+        }
+    }
+    m.device->compute.real = OX_REAL_F32;
+    ox_device_mem_close(m.device->device, memory, bytes);
     return status;
 }

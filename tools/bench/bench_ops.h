@@ -54,6 +54,8 @@ const char *ox_bench_op_name(const struct ox_bench_op *op);
 
 /* Gives the tensors the heads and the kind with which `op` is queued. */
 void ox_bench_tensors_select(struct ox_bench_tensors *tensors, const struct ox_bench_op *op);
+/* The shape of attention that is selected. */
+struct ox_attention_shape ox_bench_attention_shape(const struct ox_bench_tensors *tensors);
 /* Places the tensors from `base` on and returns their total bytes; NULL only computes the bytes. */
 uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *tensors, unsigned char *base);
 /* Fills ids, positions, angles and moments, which are not plain numbers. */

@@ -163,7 +163,7 @@ static enum ox_status linear_backward(const struct ox_bench_tensors *t, struct o
         .real = t->device->compute.real});
 }
 
-static struct ox_attention_shape attention_shape(const struct ox_bench_tensors *t) {
+struct ox_attention_shape ox_bench_attention_shape(const struct ox_bench_tensors *t) {
     return (struct ox_attention_shape){
         .batch = t->shape.rows / t->shape.seq, .seq = t->shape.seq, .heads = t->heads, .kv_heads = t->kv_heads,
         .head_dim = t->head_dim, .scale = 1.0f / sqrtf((float)t->head_dim)};
@@ -177,7 +177,7 @@ static double pairs_of(const struct ox_bench_tensors *t) {
 static enum ox_status attention_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->flops = 4.0 * pairs_of(t) * t->head_dim;
     return OX_QUEUE(&t->device->ops, lane_of(t), attention_forward, &(struct ox_op_attention_forward){
-        .out = t->z, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch, .shape = attention_shape(t),
+        .out = t->z, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch, .shape = ox_bench_attention_shape(t),
         .real = t->device->compute.real});
 }
 
@@ -185,7 +185,7 @@ static enum ox_status attention_backward(const struct ox_bench_tensors *t, struc
     out->flops = 10.0 * pairs_of(t) * t->head_dim;
     return OX_QUEUE(&t->device->ops, lane_of(t), attention_backward, &(struct ox_op_attention_backward){
         .dqkv = t->dqkv, .dout = t->y, .qkv = t->qkv, .out = t->z, .lse = t->lse, .scratch = t->scratch,
-        .shape = attention_shape(t), .real = t->device->compute.real});
+        .shape = ox_bench_attention_shape(t), .real = t->device->compute.real});
 }
 
 /* One row of a text being generated, which attends to all earlier keys and values. */
@@ -274,7 +274,7 @@ static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
     const struct ox_bench_op *const all = ox_bench_ops_all(&count);
     for (uint32_t i = 0; i < count; i++) {
         ox_bench_tensors_select(t, &all[i]);
-        const struct ox_attention_shape attention = attention_shape(t);
+        const struct ox_attention_shape attention = ox_bench_attention_shape(t);
         const struct ox_op_attention_cached cached = cached_op(t);
         most = ox_max_u64(most, ox_ops_attention_scratch_bytes(compute, &attention));
         most = ox_max_u64(most, ox_ops_attention_cached_scratch_bytes(compute, &cached));

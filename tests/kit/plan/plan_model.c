@@ -71,6 +71,7 @@ static void vary_work(struct drawing *d, struct ox_plan_work *work) {
     const double scale = 0.25 + 1.75 * uniform(d);
     work->gemm_flops *= scale;
     work->attention_flops *= 0.25 + 1.75 * uniform(d);
+    work->attention_backward_flops *= 0.25 + 1.75 * uniform(d);
     work->bytes *= scale;
     work->gemm_bytes *= scale;
 }

@@ -17,7 +17,8 @@ static const struct ox_machine full = {
     .has_gpu = true,
     .gpu = {.name = "a card", .memory_bytes = 25769803776, .bf16_flops = 140.1e12, .fp32_flops = 70e12,
             .h2d_rate = 26.8e9, .d2h_rate = 26.7e9, .duplex_rate = 1e11 / 3,
-            .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11},
+            .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11, .attention_flops = 90e12,
+            .attention_backward_flops = 60.5e12},
     .host = {.memory_bytes = 137438953472, .cores = 16, .dram_rate = 67e9, .core_flops = 0.1e12, .flops = 1.1e12,
              .adam = {.threads = 8, .seconds = {0.39e-9, 0.26e-9, 0.17e-9}}},
     .drives = {{.name = "one", .read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 1e10 / 3, .latency_seconds = 80e-6,
@@ -65,7 +66,8 @@ static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu
     return strcmp(a->name, b->name) == 0 && a->memory_bytes == b->memory_bytes && a->bf16_flops == b->bf16_flops &&
            a->fp32_flops == b->fp32_flops && a->h2d_rate == b->h2d_rate && a->d2h_rate == b->d2h_rate &&
            a->duplex_rate == b->duplex_rate && a->count == b->count && a->links_rate == b->links_rate &&
-           a->peer_rate == b->peer_rate;
+           a->peer_rate == b->peer_rate && a->attention_flops == b->attention_flops &&
+           a->attention_backward_flops == b->attention_backward_flops;
 }
 
 static bool same_comm(const struct ox_machine_comm *a, const struct ox_machine_comm *b) {
@@ -190,6 +192,7 @@ static void test_refusals(void) {
     refused("gpu", "bf16_flops_per_second", "140", "give it in operations per second");
     refused("gpu", "bf16_flops_per_second", "\"fast\"", "gpu: \"bf16_flops_per_second\" must be a number");
     refused("gpu", "duplex_bytes_per_second", "null", "gpu: the key \"duplex_bytes_per_second\" is missing");
+    refused("gpu", "attention_backward_flops_per_second", "60", "give it in operations per second");
     refused("gpu", "cores", "4", "gpu: the key \"cores\" is not known");
     refused("host", "cores", "0", "host: \"cores\" must be positive");
     refused("host", "cores", "1.5", "host: \"cores\" must be a whole number");

@@ -231,6 +231,40 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
     ox_shard_table_close(&s.table);
 }
 
+/* On a GPU attention has its own rates, forward and backward; one alone is that of both. */
+static void check_attention(uint64_t seed) {
+    struct plan_sample s;
+    draw_sample(&s, seed);
+    s.machine.has_gpu = true;
+    s.in.model.fp32 = false;
+    s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
+    const struct ox_plan_work work = {.attention_flops = 3e9, .attention_backward_flops = 5e9};
+    for (uint32_t i = 0; i < s.in.model.unit_count; i++) {
+        s.model.units[i].backward.work = s.model.units[i].backward_kept.work = work;
+    }
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &plan_choice_automatic, &setup, &plans));
+    uint32_t compared = 0;
+    for (uint32_t i = 0; i < plans.train->task_count; i++) {
+        struct ox_machine_gpu *const gpu = &s.machine.gpu;
+        if (plans.train->tasks[i].kind != OX_TASK_BACKWARD) {
+            continue;
+        }
+        const double nominal = 8e9 / (0.6 * gpu->bf16_flops);
+        CHECK(fabs(ox_sim_task_work(&setup, plans.train, i).use[OX_SIM_GPU] / nominal - 1) < 1e-9);
+        gpu->attention_flops = 2e12;
+        CHECK(fabs(ox_sim_task_work(&setup, plans.train, i).use[OX_SIM_GPU] / (8e9 / 2e12) - 1) < 1e-9);
+        gpu->attention_backward_flops = 1e12;
+        CHECK(fabs(ox_sim_task_work(&setup, plans.train, i).use[OX_SIM_GPU] / (3e9 / 2e12 + 5e9 / 1e12) - 1) < 1e-9);
+        gpu->attention_flops = gpu->attention_backward_flops = 0;
+        compared++;
+    }
+    CHECK(compared > 0);
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
 /* Draws a sample for the second of four ranks; `whole` gets the table of whole units. */
 static void draw_rank(struct plan_sample *s, uint64_t seed, struct ox_shard_table *whole) {
     draw_sample(s, seed);
@@ -315,6 +349,7 @@ int main(void) {
     }
     for (uint64_t seed = 0; seed < 6; seed++) {
         check_device_updates(seed, seed % 3 != 0);
+        check_attention(seed);
     }
     for (uint64_t seed = 0; seed < SAMPLES; seed++) {
         run_sample(seed, &fit, &after_steps);
