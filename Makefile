@@ -164,7 +164,8 @@ CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls $(
             $(B)/tests/sys/train/test_kill_start \
             $(B)/tests/unit/engine/checkpoint/test_checkpoint_tee \
             $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes
-MEMORY_P := $(B)/tests/fault/test_reader_faults $(B)/tests/fault/test_memory_faults
+MEMORY_P := $(B)/tests/fault/test_reader_faults $(B)/tests/fault/test_memory_faults \
+            $(B)/tests/fault/test_checkpoint_faults
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 

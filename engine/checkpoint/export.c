@@ -119,7 +119,12 @@ static enum ox_status make_tmp(const char *path, char *tmp) {
                        "running",
                        tmp);
     }
-    return ox_folder_make(tmp);
+    size_t existing = 0;
+    const enum ox_status status = ox_folder_make_undoable(tmp, &existing);
+    if (status != OX_OK) { /* made, but that may not be durable */
+        ox_folder_unmake(tmp, existing);
+    }
+    return status;
 }
 
 static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,
@@ -155,8 +160,9 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
         return OX_OK;
     }
     memcpy(text, ox_error_text(), sizeof text);
-    return ox_folder_remove(tmp) == OX_OK ? ox_fail(status, "%s", text)
-                                          : ox_fail(status, "%.700s; %.200s could not be removed", text, tmp);
+    const char *const left = ox_path_is_folder(tmp) ? tmp : path; /* renamed, but that may not be durable */
+    return ox_folder_remove(left) == OX_OK ? ox_fail(status, "%s", text)
+                                           : ox_fail(status, "%.700s; %.200s could not be removed", text, left);
 }
 
 enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
