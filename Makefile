@@ -165,7 +165,7 @@ CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls $(
             $(B)/tests/unit/engine/checkpoint/test_checkpoint_tee \
             $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes
 MEMORY_P := $(B)/tests/fault/test_reader_faults $(B)/tests/fault/test_memory_faults \
-            $(B)/tests/fault/test_checkpoint_faults
+            $(B)/tests/fault/test_checkpoint_faults $(B)/tests/fault/test_drive_calls
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 

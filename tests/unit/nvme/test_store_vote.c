@@ -98,6 +98,8 @@ static void agreement_texts(void) {
     refused(ox_store_agree(offers, 3, &point), OX_E_CONFIG,
             "process 0 has a store of run 00000000000000010000000000000002, process 2 one of run "
             "00000000000000010000000000000003");
+    offers[2].run_id[0] = 4;
+    refused(ox_store_agree(offers, 3, &point), OX_E_CONFIG, "process 2 one of run 00000000000000040000000000000003");
     offers[2] = offer_of(7, END);
     offers[2].generations = 1;
     refused(ox_store_agree(offers, 3, &point), OX_E_CONFIG,
