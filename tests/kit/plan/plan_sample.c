@@ -1,5 +1,6 @@
 #include "tests/kit/plan/plan_sample.h"
 
+#include "base/bytes.h"
 #include "base/prng/prng.h"
 #include "tests/kit/test.h"
 
@@ -188,4 +189,14 @@ struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
     ranks.library_sums = plan_sample_number(seed, &counter, 4) == 0;
     ranks.sum_groups = ranks.library_sums ? ranks.count : ranks.sum_groups;
     return ranks;
+}
+
+void plan_sample_divide(struct plan_sample *s, uint64_t seed) {
+    s->in.ranks = plan_sample_ranks(seed);
+    const struct ox_sums sums = ox_plan_sums(&s->in);
+    s->in.model.micro_batches = ox_sums_count(&sums);
+    s->request.tiles = (uint32_t)ox_min_u64(s->request.tiles, ox_plan_tiles_max(&s->in));
+    struct ox_shard_table whole = s->table;
+    REQUIRE_OK(ox_plan_table_open(&whole, &s->in.ranks, &s->table));
+    ox_shard_table_close(&whole);
 }

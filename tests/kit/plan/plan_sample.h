@@ -26,6 +26,8 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed);
 /* Draws the ranks that divide the sample's step, and how they divide the model. Which rank a plan is for is left to
  * the test, as are the rank's slices and micro-batches. */
 struct ox_plan_ranks plan_sample_ranks(uint64_t seed);
+/* Makes the sample that of the first of several ranks. */
+void plan_sample_divide(struct plan_sample *s, uint64_t seed);
 
 /* ---- for tests that draw samples of their own: numbers from a seed and a counter that advances ------ */
 

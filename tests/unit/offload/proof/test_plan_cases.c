@@ -2,9 +2,7 @@
  * is refused. Every bit of every task's mask is flipped, in a sample of plans; those flips that let no task work or
  * rest where it did not before change nothing and are left out. The cases are listed here once more, as facts, and the
  * proof must cover these and no others. */
-#include "base/bytes.h"
 #include "offload/plan/cases.h"
-#include "offload/plan/sums.h"
 #include "offload/proof/proof.h"
 #include "tests/kit/plan/plan_sample.h"
 #include "tests/kit/test.h"
@@ -211,26 +209,14 @@ static void count_plan(const struct plan_sample *s, const struct ox_plan *plan, 
     tally->ranks += s->in.ranks.count > 1;
 }
 
-/* Makes every other sample whose conditions are flipped the first of several ranks. */
-static void divide(struct plan_sample *s, uint64_t seed) {
-    if (seed % (2 * EVERY) != 0) {
-        return;
-    }
-    s->in.ranks = plan_sample_ranks(seed);
-    const struct ox_sums sums = ox_plan_sums(&s->in);
-    s->in.model.micro_batches = ox_sums_count(&sums);
-    s->request.tiles = (uint32_t)ox_min_u64(s->request.tiles, ox_plan_tiles_max(&s->in));
-    struct ox_shard_table whole = s->table;
-    REQUIRE_OK(ox_plan_table_open(&whole, &s->in.ranks, &s->table));
-    ox_shard_table_close(&whole);
-}
-
 int main(void) {
     struct tally tally = {0};
     for (uint64_t seed = 1; seed <= SAMPLES; seed++) {
         struct plan_sample s;
         plan_sample_draw(&s, seed);
-        divide(&s, seed);
+        if (seed % (2 * EVERY) == 0) { /* every other sample whose conditions are flipped */
+            plan_sample_divide(&s, seed);
+        }
         struct ox_plans plans = {0};
         s.request.may_stay_in_memory = seed % 2 == 0;
         const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
