@@ -3,10 +3,11 @@
 #
 #   tests/fuzz/fuzz.sh [-c] [TARGET...]     targets are the names of tests/fuzz/fuzz_*.c; all without one
 #
-# RUNS (200000) inputs are tried of each, or as many as FUZZ_SECONDS allow. What they find lies in build/fuzz/: corpus/TARGET/ grows from call to call,
-# found/TARGET-* are the inputs that ended a target, log/TARGET.log is what libFuzzer said. Exit status 1 when a target
-# ended. -c measures instead which lines of the readers are reached: by seeds and corpora, and by tests of them too;
-# lines.txt and unreached.txt in build/fuzz-coverage/ say which are not.
+# RUNS (200000) inputs are tried of each, or as many as FUZZ_SECONDS allow. What they find lies in build/fuzz/:
+# corpus/TARGET/ grows from call to call, found/TARGET-* are the inputs that ended a target, log/TARGET.log is what
+# libFuzzer said, and counts has a line for each run: the target, the commit, the inputs tried. Exit status 1 when a
+# target ended. -c measures instead which lines of the readers are reached: by seeds and corpora, and by tests of them
+# too; lines.txt and unreached.txt in build/fuzz-coverage/ say which are not.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -77,10 +78,15 @@ fuzz() { # target
         -print_final_stats=1 $dictionary -artifact_prefix="build/fuzz/found/$1-" "build/fuzz/corpus/$1" \
         "tests/fuzz/seeds/$1" >"build/fuzz/log/$1.log" 2>&1
     status=$?
-    printf '%-12s %9s executions, %6s a second, %5s inputs in the corpus: %s\n' "$1" \
-        "$(sed -n 's/^stat::number_of_executed_units: //p' "build/fuzz/log/$1.log" | tail -n 1)" \
+    executed=$(sed -n 's/^stat::number_of_executed_units: //p' "build/fuzz/log/$1.log" | tail -n 1)
+    echo "$1 $(git describe --always --dirty 2>/dev/null || echo unknown) ${executed:-0}" >>build/fuzz/counts
+    printf '%-12s %9s executions, %6s a second, %5s inputs in the corpus, %9s executions so far: %s\n' \
+        "$1" "${executed:-0}" \
         "$(sed -n 's/^stat::average_exec_per_sec: *//p' "build/fuzz/log/$1.log" | tail -n 1)" \
-        "$(ls "build/fuzz/corpus/$1" | wc -l)" "$([ "$status" -eq 0 ] && echo "nothing found" || echo FOUND)"
+        "$(ls "build/fuzz/corpus/$1" | wc -l)" \
+        "$(awk -v target="$1" '$1 == target { sum += $3 } END { printf "%.0f", sum }' build/fuzz/counts)" \
+        "$(case $status in 0) echo "nothing found" ;; 72) echo interrupted ;; *) echo FOUND ;; esac)"
+    [ "$status" -ne 72 ] || exit 130 # libFuzzer's status when a signal ended it; by then it has said how far it came
     [ "$status" -eq 0 ] || {
         failed=1
         grep -E 'broken promise|last error|ERROR|SUMMARY|assertion|Test unit written' "build/fuzz/log/$1.log" |
@@ -204,6 +210,7 @@ if [ "$coverage" -eq 1 ]; then
 fi
 build build/fuzz "$clang" fuzzer-no-link,address,undefined \
     $(echo "$targets" | tr ' ' '\n' | sed 's|^|build/fuzz/fuzz_|')
+trap : INT TERM # so that an interrupted run is counted too
 for target in $targets; do
     fuzz "$target"
 done
