@@ -142,6 +142,7 @@ struct ox_config {
     enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto: the nearest with room */
     uint64_t device_state_units; /* 0: planned */
     bool device_state_first;
+    bool own_attention; /* on a GPU: by our own kernels, also where cuDNN is installed */
     char io_backend[16];     /* auto | uring | threads */
     uint64_t optimizer_threads; /* 0: all cores */
     uint64_t compute_threads;   /* 0: all cores */

@@ -12,8 +12,8 @@
 #     resume     a run resumed in its middle saves the same bytes as an uninterrupted one
 #     memory     the process's GPU memory stays within --device-mem
 #     learn      over two hundred steps from fresh weights the loss falls, and starts as on the CPU
-#     memcheck   compute-sanitizer finds nothing in a step of a tiny model
-#     racecheck  compute-sanitizer finds no race in shared memory
+#     memcheck   compute-sanitizer finds nothing in steps of a tiny model, nor in the conformance of attention
+#     racecheck  compute-sanitizer finds no race in shared memory, in the same
 #
 # --emulated runs the same checks at toy sizes with the plugin of tests/simt, which is how tools/dev/check_gpu_test.sh
 # tests this script; checks that need hardware or a sanitizer are skipped. --plant shows one check a fault that it must
@@ -61,12 +61,12 @@ if [ "$emulated" -eq 1 ]; then
     program=$build/emulated/offload dtypes=fp32 limit=60
     hidden=32 width=48 layers=2 heads=1 length=12 batch=1 micro=2
     short=2 saved=1 steps=6 same_steps=2 peak_steps=2 fall=0.9 rate=1e-2 small=769MiB large=900MiB
-    conform=$(ls "$build"/tests/conform/test_ops_flat 2>/dev/null)
+    conform=$build/tests/conform/test_ops_flat
 else
     program=$build/offload dtypes='fp32 bf16' limit=150
     hidden=512 width=1408 layers=6 heads=8 length=256 batch=4 micro=2
     short=6 saved=3 steps=200 same_steps=5 peak_steps=20 fall=0.8 rate=1e-3 small=1GiB large=3GiB
-    conform=$(ls "$build"/tests/conform/test_ops_*[a-z] "$build/tests/conform/test_device" 2>/dev/null)
+    conform=$(ls tests/conform/test_ops_*.c tests/conform/test_device.c | sed "s|^\(.*\)\.c$|$build/\1|")
 fi
 fp32_tolerance=1e-3 bf16_tolerance=5e-2
 
@@ -150,7 +150,9 @@ check_device() {
 run_on_gpu() {
     folder=$work/$check
     mkdir -p "$folder"
-    [ -n "$1" ] || { say 'not built'; return 77; }
+    for path in $1; do
+        [ -x "$path" ] || { say "$path is not built"; return 1; }
+    done
     require=1
     [ "$emulated" -eq 0 ] || require=
     for path in $1; do
@@ -271,8 +273,10 @@ check_learn() {
     done
 }
 
-# Runs the program under compute-sanitizer. Warnings in kernels of libraries, and calls whose failure they expect, do
-# not count; every one in our own kernels does.
+# Runs the program under compute-sanitizer, in bfloat16 once more with our own attention, and the conformance of attention.
+# Kernels of libraries are left out by parts of their names, which none of ours has; and calls whose failure libraries
+# expect do not count.
+libraries='cublas cudnn cutlass gemm nvjet xmma'
 sanitize() { # tool, more options for it
     planted && { echo 'planted'; return 1; }
     [ "$emulated" -eq 0 ] || { say 'needs a GPU'; return 77; }
@@ -281,15 +285,24 @@ sanitize() { # tool, more options for it
     tiny="$work/tiny-$1" instrument=$1
     shift
     mkdir -p "$tiny"
+    leave_out=--kernel-name-exclude
+    "$tool" --help | grep -q -- "$leave_out" || leave_out=--kernel-regex-exclude # its name before 2024
+    for library in $libraries; do
+        set -- "$@" "$leave_out" "kns=$library"
+    done
     sed "s/\"hidden_size\": [0-9]*, \"intermediate_size\": [0-9]*, \"num_hidden_layers\": [0-9]*/\"hidden_size\": $hidden, \"intermediate_size\": 256, \"num_hidden_layers\": 1/" \
         "$work/config.json" >"$tiny/config.json"
-    for dtype in $dtypes; do
+    for run in $dtypes 'bf16 --own-attention'; do
+        # shellcheck disable=SC2086 # a run is a type, and perhaps an option
         timeout -k 5 "$limit" "$tool" --tool "$instrument" "$@" --error-exitcode 9 "$program" train --model "$tiny/config.json" \
-            --data "$work/text.txt" --data-format bytes --output "$tiny/$dtype" --from-scratch --device cuda \
-            --dtype "$dtype" --max-seq-length 64 --batch-size 1 --gradient-accumulation-steps 2 --max-steps 2 \
+            --data "$work/text.txt" --data-format bytes --output "$tiny/$(echo "$run" | tr -d ' ')" --from-scratch \
+            --device cuda --dtype $run --max-seq-length 64 --batch-size 1 --gradient-accumulation-steps 2 --max-steps 2 \
             --eval-fraction 0 --eval-steps 0 --save-steps 0 --host-mem 1GiB || return 1
     done
-    say "$dtypes: two steps of one block"
+    attention=$build/tests/conform/test_ops_attention
+    [ -x "$attention" ] || { say "$attention is not built"; return 1; }
+    OX_REQUIRE_GPU=1 timeout -k 5 "$limit" "$tool" --tool "$instrument" "$@" --error-exitcode 9 "$attention" || return 1
+    say "$dtypes and own attention: two steps of one block; conformance of attention"
 }
 
 check_memcheck() {

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 2
 root=$(mktemp -d "${TMPDIR:-/tmp}/offload-check-gpu-test-XXXXXX") || exit 2
 trap 'rm -rf "$root"' EXIT
 trap 'exit 130' INT TERM
-failed=0
+failed=0 built=${OX_BUILD:-}
 
 # Runs check_gpu.sh and expects an exit status, and a text in its output.
 expect() { # status, words, then the arguments
@@ -30,6 +30,10 @@ expect 1 '^memory  *FAIL .* of 1 MiB at most' --plant memory memory
 expect 1 '^learn  *FAIL .*fp32: ' --plant learn learn
 expect 1 '^conform  *FAIL' --plant conform conform
 expect 1 '^golden  *FAIL' --plant golden golden
+OX_BUILD=$root/empty
+export OX_BUILD
+expect 1 '^conform  *FAIL .*/test_ops_flat is not built' conform
+[ -n "$built" ] && OX_BUILD=$built || unset OX_BUILD
 expect 1 '^racecheck  *FAIL' --plant racecheck racecheck
 expect 1 'bits  *FAIL' --plant bits device bits
 expect 2 'there is no check speed' speed
@@ -47,4 +51,4 @@ grep -q '^{"name": "step.hbm-05b.tokens", .*"limit": [0-9]' "$root/bench/records
     echo 'bench_gpu.sh --emulated hbm: step.hbm-05b.tokens has no limit'
     failed=$((failed + 1))
 }
-[ "$failed" -eq 0 ] && echo "check_gpu.sh: 12 cases as expected"
+[ "$failed" -eq 0 ] && echo "check_gpu.sh: 13 cases as expected"
