@@ -13,6 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Cores that the optimizer leaves to the lanes of a GPU. */
+enum { LANE_CORES = 2 };
+
 /* ---- the device --------------------------------------------------------------------------------------- */
 
 /* Reads what the GPU reports about itself. The GPU is closed again, because the plan is made before the
@@ -62,6 +65,14 @@ static enum ox_status set_memory(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* Threads of the optimizer on so many cores if none are requested: where a GPU computes, two cores stay free for the
+ * thread that issues tasks and for those that feed and watch the GPU's lanes. */
+static uint32_t optimizer_threads_of(const struct ox_trainer *trainer, uint64_t cores) {
+    const uint64_t left = trainer->engine_config.device == OX_DEVICE_CUDA ? ox_min_u64(LANE_CORES, cores / 2) : 0;
+    const uint64_t requested = trainer->config.optimizer_threads;
+    return (uint32_t)(requested > 0 ? requested : cores - left);
+}
+
 /* Decides what `auto` leaves open, in trainer->config too, and sets the device's budget. Returns OX_E_DEVICE if a GPU
  * is requested and there is none; a plan alone needs no GPU if the options name one and its memory. */
 static enum ox_status pick_device(struct ox_trainer *trainer) {
@@ -86,6 +97,7 @@ static enum ox_status pick_device(struct ox_trainer *trainer) {
         return status;
     }
     engine->device = OX_DEVICE_CUDA;
+    engine->optimizer_threads = optimizer_threads_of(trainer, ox_processor_count());
     return set_memory(trainer);
 }
 
@@ -474,7 +486,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     engine->budget.drive_speeds =
         ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
     engine->machine_compute_threads = (uint32_t)config->compute_threads;
-    engine->machine_optimizer_threads = (uint32_t)config->optimizer_threads;
+    engine->machine_optimizer_threads = optimizer_threads_of(trainer, trainer->machine.host.cores);
     return predict(trainer, ox_trainer_open_plan(trainer));
 }
 
@@ -632,10 +644,15 @@ static const char *device_text(const struct ox_trainer *trainer, char text[DEVIC
         return text;
     }
     const bool seen = trainer->gpu.memory_bytes > 0;
-    snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
-             seen ? trainer->gpu.name : gpu->name,
-             ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
-             seen ? "" : ", which was not looked at", ox_size_text(OX_CUDA_PROCESS_BYTES, own));
+    const uint32_t threads = trainer->engine_config.machine_optimizer_threads, cores = trainer->machine.host.cores;
+    const int used = snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
+                              seen ? trainer->gpu.name : gpu->name,
+                              ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
+                              seen ? "" : ", which was not looked at", ox_size_text(OX_CUDA_PROCESS_BYTES, own));
+    if (trainer->config.optimizer_threads == 0 && threads < cores) {
+        snprintf(text + used, DEVICE_LINE_BYTES - (size_t)used, "; the optimizer leaves %u of %u cores to its lanes",
+                 cores - threads, cores);
+    }
     return text;
 }
 
