@@ -244,12 +244,12 @@ $(OBJ)/simt/%.o: %.cu Makefile $(CONFIG)
 	@echo "  CXX     $< (emulated)"
 	$(Q)$(CXX) $(SIMT_FLAGS) -MMD -MP -c -o $@ $<
 
-# An NVML without a driver, for the tests of `offload doctor`.
+# An NVML without a driver, for the tests of what is asked of it.
 FAKE_NVML := $(B)/fake/libnvidia-ml.so.1
 $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $<
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS) -o $@ $<
 $(B)/tests/unit/tools/doctor/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
 $(B)/tests/unit/tools/doctor/test_doctor_memory: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o machine.o)
 $(B)/tests/unit/tools/command/test_launch: $(OBJ)/tools/command/launch.o

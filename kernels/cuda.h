@@ -59,6 +59,13 @@ struct ox_cuda_device_info {
 OX_MUST enum ox_status ox_cuda_nccl(struct ox_device *device, const struct ox_nccl_ops **out);
 OX_MUST enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out);
 
+/* Opens a device for a moment and queries it. *process_bytes is the memory of the GPU that a process takes beyond what
+ * it asks for: what opening took, by NVML, which alone can be asked before there is a context, with OX_CUDA_LATER_BYTES
+ * for what is loaded later; OX_CUDA_PROCESS_BYTES where NVML does not answer or where others' use changed so much
+ * meanwhile that the difference says nothing, also in a process that had opened the device before. */
+OX_MUST enum ox_status ox_cuda_device_look(const struct ox_cuda_config *config, struct ox_cuda_device_info *out,
+                                           uint64_t *process_bytes);
+
 /* Compares the algorithms chosen for a linear layer's GEMMs with all that cuBLASLt offers for them, each timed alone on
  * the device; results are sums over the GEMMs. One of the two operations is NULL. Their tensors are overwritten. */
 struct ox_cuda_search {
@@ -75,9 +82,14 @@ enum { OX_CUDA_ROW_GROUPS = 256 };
 /* Queries per block in attention's bfloat16 kernels. */
 enum { OX_CUDA_ATTENTION_ROWS = 128 };
 
-/* Device memory that opening the device takes; and all that a process takes beyond what it asks for, with the driver's
- * context, code and libraries. Plans count the second; `make check-gpu` compares it with a real GPU. */
-enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20, OX_CUDA_PROCESS_BYTES = 768 << 20 };
+/* Device memory that opening the device takes; all that a process takes beyond what it asks for, with the driver's
+ * context, code and libraries; and the part of this that comes after the opening, because code is loaded when it is
+ * first used. Plans count the second, unless it was measured; `make check-gpu` compares it with a real GPU. */
+enum {
+    OX_CUDA_WORKSPACE_BYTES = 32 << 20,
+    OX_CUDA_PROCESS_BYTES = 768 << 20,
+    OX_CUDA_LATER_BYTES = 256 << 20
+};
 
 /* Host memory that driver and libraries take in the process; plans count it, `make check-gpu` compares it. */
 enum { OX_CUDA_HOST_BYTES = 1 << 30 };

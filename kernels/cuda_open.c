@@ -2,6 +2,8 @@
 #include "kernels/cuda.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
+#include "kernels/nvml.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -136,4 +138,69 @@ enum ox_status ox_cuda_nccl(struct ox_device *device, const struct ox_nccl_ops *
 
 enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out) {
     return plugin_of(device)->facts(device, out);
+}
+
+/* ---- what opening takes ----------------------------------------------------------------------------------- */
+
+/* A context takes more than this, and with its libraries less than that. */
+static const uint64_t OPENED_LEAST = 48 * OX_MIB, OPENED_MOST = 3 * OX_GIB;
+
+/* Memory in use on each GPU of the machine, by all processes. */
+enum { GPUS_MAX = 64 };
+struct used {
+    uint32_t count;
+    struct {
+        char pci[OX_CUDA_PCI_TEXT_BYTES];
+        uint64_t bytes;
+    } gpus[GPUS_MAX];
+};
+
+static void read_used(struct used *out) {
+    struct ox_nvml *nvml = NULL;
+    struct ox_nvml_gpu gpu;
+    bool absent = false;
+    out->count = 0;
+    if (ox_nvml_open(NULL, &nvml, &absent) != OX_OK) {
+        return;
+    }
+    for (uint32_t i = 0; i < ox_nvml_gpu_count(nvml) && out->count < GPUS_MAX; i++) {
+        if (ox_nvml_read(nvml, i, &gpu) == OX_OK && gpu.memory_bytes > 0) {
+            snprintf(out->gpus[out->count].pci, sizeof out->gpus->pci, "%s", gpu.pci);
+            out->gpus[out->count++].bytes = gpu.memory_used_bytes;
+        }
+    }
+    ox_nvml_close(&nvml);
+}
+
+static bool used_on(const struct used *used, const char *pci, uint64_t *out) {
+    for (uint32_t i = 0; i < used->count; i++) {
+        if (strcmp(used->gpus[i].pci, pci) == 0) {
+            *out = used->gpus[i].bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
+enum ox_status ox_cuda_device_look(const struct ox_cuda_config *config, struct ox_cuda_device_info *out,
+                                   uint64_t *process_bytes) {
+    struct used before, after;
+    struct ox_device *device = NULL;
+    *process_bytes = OX_CUDA_PROCESS_BYTES;
+    read_used(&before);
+    enum ox_status status = ox_cuda_device_open(config, &device);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_cuda_device_query(device, out);
+    if (status == OX_OK) {
+        uint64_t was = 0, is = 0;
+        read_used(&after);
+        if (used_on(&before, out->pci, &was) && used_on(&after, out->pci, &is) && is >= was + OPENED_LEAST &&
+            is - was <= OPENED_MOST) {
+            *process_bytes = ox_align_up(is - was + OX_CUDA_LATER_BYTES, OX_MIB);
+        }
+    }
+    ox_device_close(&device);
+    return status;
 }

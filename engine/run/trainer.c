@@ -18,24 +18,15 @@ enum { LANE_CORES = 2 };
 
 /* ---- the device --------------------------------------------------------------------------------------- */
 
-/* Reads what the GPU reports about itself. The GPU is closed again, because the plan is made before the
- * engine opens. */
-static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
-    struct ox_device *device = NULL;
-    enum ox_status status = ox_cuda_device_open(&trainer->engine_config.cuda, &device);
-    if (status == OX_OK) {
-        status = ox_cuda_device_query(device, &trainer->gpu);
-        ox_device_close(&device);
-    }
-    return status;
-}
-
-/* Takes the free memory, less a little that others may still take. */
+/* Takes the free memory, less a little that others may still take. What opening the GPU took is no more free but still
+ * this process's. */
 static enum ox_status take_free_memory(struct ox_trainer *trainer) {
     const struct ox_cuda_device_info *const gpu = &trainer->gpu;
     const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
-    const uint64_t free_bytes = gpu->free_bytes + OX_CUDA_WORKSPACE_BYTES;
-    if (free_bytes <= spared + OX_CUDA_PROCESS_BYTES) {
+    const uint64_t opened = trainer->gpu_process_bytes - OX_CUDA_LATER_BYTES;
+    const uint64_t free_bytes = gpu->free_bytes + (trainer->gpu_process_bytes == OX_CUDA_PROCESS_BYTES
+                                                       ? OX_CUDA_WORKSPACE_BYTES : opened);
+    if (free_bytes <= spared + trainer->gpu_process_bytes) {
         char have[OX_SIZE_TEXT_BYTES], all[OX_SIZE_TEXT_BYTES];
         return ox_fail(OX_E_DEVICE, "GPU: %s has %s of %s free, which is too little for a run; end what else uses it "
                        "(nvidia-smi shows it), or use --device cpu", gpu->name, ox_size_text(gpu->free_bytes, have),
@@ -48,11 +39,11 @@ static enum ox_status take_free_memory(struct ox_trainer *trainer) {
 static enum ox_status set_memory(struct ox_trainer *trainer) {
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
     char have[OX_SIZE_TEXT_BYTES], need[OX_SIZE_TEXT_BYTES];
-    const uint64_t bytes = trainer->config.device_mem_bytes;
-    if (bytes <= OX_CUDA_PROCESS_BYTES) {
+    const uint64_t bytes = trainer->config.device_mem_bytes, process_bytes = trainer->gpu_process_bytes;
+    if (bytes <= process_bytes) {
         return ox_fail(OX_E_CONFIG, "--device-mem %s: %s of a GPU's memory go to the driver, to code and to libraries; "
                        "give more, or --device cpu", ox_size_text(bytes, have),
-                       ox_size_text(OX_CUDA_PROCESS_BYTES, need));
+                       ox_size_text(process_bytes, need));
     }
     if (trainer->gpu.memory_bytes > 0 && bytes > trainer->gpu.memory_bytes) {
         return ox_fail(OX_E_CONFIG, "--device-mem %s: %s has %s; without the option a run takes what is free of it",
@@ -60,8 +51,8 @@ static enum ox_status set_memory(struct ox_trainer *trainer) {
                        ox_size_text(trainer->gpu.memory_bytes, need));
     }
     budget->unified = false;
-    budget->device_bytes = bytes - OX_CUDA_PROCESS_BYTES;
-    budget->device_beside_bytes = OX_CUDA_PROCESS_BYTES;
+    budget->device_bytes = bytes - process_bytes;
+    budget->device_beside_bytes = process_bytes;
     return OX_OK;
 }
 
@@ -81,8 +72,9 @@ static enum ox_status pick_device(struct ox_trainer *trainer) {
     const bool planned_elsewhere = config->plan_only && config->device == OX_DEVICE_CHOICE_CUDA &&
                                    config->device_mem_bytes > 0;
     enum ox_status status = OX_OK;
+    trainer->gpu_process_bytes = OX_CUDA_PROCESS_BYTES;
     if (config->device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
-        status = look_at_gpu(trainer);
+        status = ox_cuda_device_look(&engine->cuda, &trainer->gpu, &trainer->gpu_process_bytes);
         status = status == OX_OK && config->device_mem_bytes == 0 ? take_free_memory(trainer) : status;
     }
     if (config->device == OX_DEVICE_CHOICE_AUTO) {
@@ -648,7 +640,7 @@ static const char *device_text(const struct ox_trainer *trainer, char text[DEVIC
     const int used = snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
                               seen ? trainer->gpu.name : gpu->name,
                               ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
-                              seen ? "" : ", which was not looked at", ox_size_text(OX_CUDA_PROCESS_BYTES, own));
+                              seen ? "" : ", which was not looked at", ox_size_text(trainer->gpu_process_bytes, own));
     if (trainer->config.optimizer_threads == 0 && threads < cores) {
         snprintf(text + used, DEVICE_LINE_BYTES - (size_t)used, "; the optimizer leaves %u of %u cores to its lanes",
                  cores - threads, cores);

@@ -100,6 +100,7 @@ struct ox_trainer {
     uint64_t max_steps;
     struct ox_engine_config engine_config;
     struct ox_cuda_device_info gpu;  /* zero if none is used, or none was looked for */
+    uint64_t gpu_process_bytes;      /* its memory that the process takes beside the arena; measured where it can be */
     char no_gpu[256];                /* why none was found, if one was looked for; else "" */
     struct ox_engine_plan *plan;     /* until the engine takes it over */
     struct ox_engine *engine;

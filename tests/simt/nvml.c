@@ -50,6 +50,7 @@ const char *nvmlErrorString(int result) {
 
 int nvmlInit_v2(void) {
     simt_nvml.open_count += simt_nvml.init_result == SUCCESS;
+    simt_nvml.gpus[0].memory_used_bytes += simt_nvml.growth_bytes;
     return simt_nvml.init_result;
 }
 

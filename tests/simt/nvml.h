@@ -13,6 +13,7 @@ struct simt_nvml {
     int handle_results[SIMT_NVML_GPUS_MAX];
     struct ox_nvml_gpu gpus[SIMT_NVML_GPUS_MAX];
     uint32_t open_count; /* starts less shutdowns */
+    uint64_t growth_bytes; /* by which the first GPU's memory in use grows with every start */
 };
 
 /* The library's one symbol of its own, "simt_nvml": to begin with, one GPU in good health, where the emulated CUDA has
