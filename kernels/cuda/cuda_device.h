@@ -40,8 +40,13 @@ typedef enum ox_status ox_cuda_fn(const struct ox_cuda_queue *queue, const void 
 OX_MUST enum ox_status ox_cuda_check(cudaError_t error, const char *what);
 
 OX_MUST enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *label, struct ox_lane **out);
-/* Queues `run` with a copy of `bytes` bytes of `args`. */
-OX_MUST enum ox_status ox_cuda_lane_submit(struct ox_lane *lane, ox_cuda_fn *run, const void *args, size_t bytes);
+/* Queues `work` with a copy of `bytes` bytes of `args`. */
+struct ox_cuda_work {
+    ox_cuda_fn *run;
+    const char *name; /* for profilers; lives as long as the lane */
+};
+OX_MUST enum ox_status ox_cuda_lane_submit(struct ox_lane *lane, const struct ox_cuda_work *work, const void *args,
+                                           size_t bytes);
 /* Sets *out to a mark that is done when all work submitted so far is done. */
 OX_MUST enum ox_status ox_cuda_lane_mark(struct ox_lane *lane, struct ox_mark *out);
 

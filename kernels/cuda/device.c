@@ -144,7 +144,8 @@ enum ox_status ox_cuda_copy(const struct ox_cuda_queue *queue, const void *args)
 }
 
 static enum ox_status lane_copy(struct ox_lane *lane, const struct ox_copy *job, struct ox_mark *done) {
-    const enum ox_status status = ox_cuda_lane_submit(lane, ox_cuda_copy, job, sizeof *job);
+    const struct ox_cuda_work work = {.run = ox_cuda_copy, .name = "copy"};
+    const enum ox_status status = ox_cuda_lane_submit(lane, &work, job, sizeof *job);
     return status == OX_OK && done != NULL ? ox_cuda_lane_mark(lane, done) : status;
 }
 

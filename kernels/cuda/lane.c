@@ -9,6 +9,7 @@
  * recorded the event, then for the event. If the feeder has failed, it waits until the stream is empty, because a
  * failed mark, too, gives back the buffers of its work. */
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/ranges.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -77,6 +78,7 @@ static enum ox_status check(const struct cuda_lane *lane, cudaError_t error, con
 static enum ox_status use_device(void *owner, const void *args) {
     const struct cuda_lane *const lane = owner;
     (void)args;
+    ox_range_thread(lane->base.label);
     return check(lane, cudaSetDevice(lane->device->idx), "choosing the device");
 }
 
@@ -84,6 +86,7 @@ static enum ox_status use_device(void *owner, const void *args) {
 
 struct op_job {
     ox_cuda_fn *run;
+    const char *name;
     _Alignas(16) unsigned char args[OX_JOB_ARGS_BYTES - 16];
 };
 _Static_assert(sizeof(struct op_job) == OX_JOB_ARGS_BYTES, "a job's arguments are one slot of the feeder");
@@ -104,7 +107,9 @@ static enum ox_status run_op(void *owner, const void *args) {
     if (status != OX_OK) {
         return status;
     }
+    ox_range_begin(job->name);
     status = own(lane, job->run(&(struct ox_cuda_queue){.stream = lane->stream, .device = lane->device}, job->args));
+    ox_range_end();
     const cudaError_t error = cudaGetLastError(); /* also after a failure, to clear it */
     return status == OX_OK ? check(lane, error, "an operation") : status;
 }
@@ -144,9 +149,10 @@ static enum ox_status wait_job(void *owner, const void *args) {
     return status;
 }
 
-enum ox_status ox_cuda_lane_submit(struct ox_lane *base, ox_cuda_fn *run, const void *args, size_t bytes) {
+enum ox_status ox_cuda_lane_submit(struct ox_lane *base, const struct ox_cuda_work *work, const void *args,
+                                   size_t bytes) {
     struct cuda_lane *const lane = cuda_lane_of(base);
-    struct op_job job = {.run = run};
+    struct op_job job = {.run = work->run, .name = work->name};
     OX_ASSERT(bytes <= sizeof job.args);
     memcpy(job.args, args, bytes);
     return ox_host_lane_submit(lane->feeder, run_op, &job, offsetof(struct op_job, args) + bytes, NULL);

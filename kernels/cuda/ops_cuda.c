@@ -31,7 +31,8 @@ enum ox_status ox_cuda_rope_table(const struct ox_cuda_queue *queue, const void 
 }
 
 static enum ox_status queue(struct ox_lane *lane, const struct ox_op_row *row, ox_op_fn *function, const void *args) {
-    return ox_cuda_lane_submit(lane, (ox_cuda_fn *)function, args, row->args_bytes);
+    const struct ox_cuda_work work = {.run = (ox_cuda_fn *)function, .name = row->name};
+    return ox_cuda_lane_submit(lane, &work, args, row->args_bytes);
 }
 
 void ox_ops_fill_cuda(struct ox_ops *ops) {
