@@ -20,7 +20,7 @@ enum { NAME_BYTES = 1024, LINE_BYTES = 512 };
 /* The files of one version of control groups. */
 struct group_files {
     const char *folder, *limit, *usage;
-    const char *cache[2]; /* keys of memory.stat that count droppable file pages */
+    const char *cache[3]; /* keys of memory.stat that count what the kernel drops when memory is short; or NULL */
 };
 
 static const struct group_files cgroup_v1 = {.folder = "/sys/fs/cgroup/memory",
@@ -30,7 +30,7 @@ static const struct group_files cgroup_v1 = {.folder = "/sys/fs/cgroup/memory",
 static const struct group_files cgroup_v2 = {.folder = "/sys/fs/cgroup",
                                              .limit = "memory.max",
                                              .usage = "memory.current",
-                                             .cache = {"inactive_file", "active_file"}};
+                                             .cache = {"inactive_file", "active_file", "slab_reclaimable"}};
 
 /* Reads the number after `key` and blanks or a colon at the start of a line; with an empty key, the file's first
  * word. */
@@ -76,9 +76,9 @@ static void apply_group_limit(const struct group_files *files, const char *group
     if (!group_number(group, files->usage, "", &usage)) {
         return;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         uint64_t part = 0;
-        if (group_number(group, "memory.stat", files->cache[i], &part)) {
+        if (files->cache[i] != NULL && group_number(group, "memory.stat", files->cache[i], &part)) {
             cache += part;
         }
     }

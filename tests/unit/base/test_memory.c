@@ -43,7 +43,7 @@ static void test_without_limits(void) {
     expect(UINT64_MAX, 8 * OX_GIB);
 }
 
-/* The smallest rest of all groups up to the root counts; cached files do not count as used. */
+/* The smallest rest of all groups up to the root counts; cached files and entries of folders do not count as used. */
 static void test_version_2(void) {
     begin("second");
     put_machine("0::/outer/inner\n");
@@ -55,6 +55,9 @@ static void test_version_2(void) {
         "anon 1073741824\nfile 2147483648\nworkingset_refault_inactive_file 7\ninactive_file 1073741824\n"
         "active_file 536870912\n");
     expect(6 * OX_GIB, 4 * OX_GIB + OX_GIB / 2);
+    put("/sys/fs/cgroup/outer/inner", "memory.stat",
+        "inactive_file 1073741824\nactive_file 536870912\nslab_reclaimable 268435456\n");
+    expect(6 * OX_GIB, 4 * OX_GIB + 3 * OX_GIB / 4);
     put("/sys/fs/cgroup/outer", "memory.max", "4294967296\n");
     put("/sys/fs/cgroup/outer", "memory.current", "3221225472\n");
     expect(4 * OX_GIB, OX_GIB);
