@@ -83,14 +83,37 @@ Nobody sees this.
     a.c 1 while (p->b > 0)
 Nobody sees that.
     a.c 1 while (p->b > 7)
+    *.c * while ... 7)
+    a.c 2? while (...)
 TEXT
 cat >"$root/expected" <<'TEXT'
 all 3 66.7 6 66.7 1 1
 a.c:7: branch 3 of 4: if (a < 2 && b != NULL) { /* a < 3 */
-tests/coverage/untaken.txt:4: taken, or not there: a.c: while (p->b > 7)
+tests/coverage/untaken.txt:4: a.c 1 while (p->b > 7): taken, or not there
+tests/coverage/untaken.txt:5: *.c * while ... 7): taken, or not there
+1
 TEXT
-(cd "$root" && awk -v lines=lines -f "$tools/coverage.awk" tests/coverage/untaken.txt gcov a.c) |
-    awk '$1 == "all" { print $1, $2, $3, $5, $6, $8, $9 } /:/' >"$root/found"
+count_branches() { # more options of awk
+    (cd "$root" && awk -v lines=lines "$@" -f "$tools/coverage.awk" tests/coverage/untaken.txt gcov a.c
+        echo $?) | awk '$1 == "all" { print $1, $2, $3, $5, $6, $8, $9 } /:/ || NF == 1'
+}
+count_branches >"$root/found"
 expect "branches" "$root/expected" "$root/found"
+cat >"$root/tests/coverage/untaken.txt" <<'TEXT'
+Nobody sees these.
+    *.c * while (...)
+TEXT
+printf 'all 3 66.7 6 66.7 1 1\na.c:7: branch 3 of 4: if (a < 2 && b != NULL) { /* a < 3 */\n%d\n' 1 >"$root/expected"
+count_branches >"$root/found"
+expect "a branch that is left" "$root/expected" "$root/found"
+printf '    a*.c 1@2 if (a ...\n    a.c 1@3/2 if (a ...\n    a*.c 1@3/4 if (a < 2 && ... */\n' >>"$root/tests/coverage/untaken.txt"
+cat >"$root/expected" <<'TEXT'
+all 3 66.7 6 66.7 2 0
+tests/coverage/untaken.txt:3: a*.c 1@2 if (a ...: taken, or not there
+tests/coverage/untaken.txt:4: a.c 1@3/2 if (a ...: taken, or not there
+1
+TEXT
+count_branches >"$root/found"
+expect "branches that are explained" "$root/expected" "$root/found"
 [ "$failed" -eq 0 ] || exit 1
 echo "mutate: the lists of faults and of branches are as they should be"
