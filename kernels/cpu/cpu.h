@@ -9,10 +9,13 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+struct ox_cpu_bf16; /* oneDNN, and room for the inputs of a GEMM */
+
 /* What an operation computes with: threads and vector loops. */
 struct ox_cpu {
     struct ox_pool *pool;
     const struct ox_vector *vector;
+    struct ox_cpu_bf16 *bf16; /* NULL: GEMMs are in fp32 */
 };
 
 /* The owner of every lane of the device. Operations on different lanes take turns: the one that uses the pool holds
@@ -54,11 +57,13 @@ typedef void ox_cpu_piece_fn(const struct ox_vector *vector, const void *args, s
 void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args);
 
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
- * c is first set to residual (n floats per row, may be c itself) plus bias (n), and beta is ignored. The division into
- * tiles depends on the shape alone and never cuts k. */
+ * c is first set to residual (rows as far apart as those of c, may be c itself) plus bias (n), and beta is ignored. The
+ * division into tiles depends on the shape alone and never gives parts of a sum to several threads. A device with
+ * `bf16` rounds a and b to it, unless there is one row. */
 struct ox_gemm {
     float *c;
     const float *a, *b;
+    const uint16_t *halves_a, *halves_b; /* a and b, already rounded to bf16; or NULL */
     const float *residual;
     const float *bias;
     uint32_t m, n, k;
@@ -67,6 +72,18 @@ struct ox_gemm {
     float beta;
 };
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
+void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
+void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
+
+/* Opens NULL where there is no library for this processor. The room is OX_CPU_BF16_ROOM_BYTES, most of which a small
+ * model never touches. */
+OX_MUST enum ox_status ox_cpu_bf16_open(struct ox_cpu_bf16 **out);
+void ox_cpu_bf16_close(struct ox_cpu_bf16 **bf16);
+/* Whether the library failed since the last call; accepts NULL. */
+OX_MUST enum ox_status ox_cpu_bf16_status(struct ox_cpu_bf16 *bf16);
+/* A tile of c on this thread, from halves_a and halves_b. */
+void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, struct ox_range rows,
+                          struct ox_range cols, float beta);
 
 /* sums[i] += column i of in (rows, cols), rows in a fixed order. */
 void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, uint32_t rows,

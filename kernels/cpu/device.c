@@ -4,8 +4,10 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/onednn.h"
 
 #include <cblas.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -134,6 +136,7 @@ static void cpu_close(struct ox_device *device) {
     pthread_mutex_lock(&blas_lock);
     blas_threads -= cpu->config.thread_count;
     pthread_mutex_unlock(&blas_lock);
+    ox_cpu_bf16_close(&cpu->cpu.bf16);
     ox_pool_close(&cpu->cpu.pool);
     pthread_mutex_destroy(&cpu->seconds_lock);
     pthread_mutex_destroy(&cpu->turn);
@@ -156,6 +159,17 @@ static void blas_single_thread(void) {
     openblas_set_num_threads(1);
 }
 
+bool ox_cpu_bf16_is_there(const char **text) {
+    return ox_onednn_open(text) != NULL;
+}
+
+void ox_cpu_gemms_text(bool bf16, char text[OX_CPU_GEMMS_BYTES]) {
+    const char *library = NULL;
+    const bool in_bf16 = bf16 && ox_cpu_bf16_is_there(&library);
+    snprintf(text, OX_CPU_GEMMS_BYTES, "%s%s%s, kernels %s, 1 thread", in_bf16 ? library : "", in_bf16 ? "; " : "",
+             openblas_get_config(), openblas_get_corename());
+}
+
 enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, struct ox_device **out) {
     OX_ASSERT(config->thread_count > 0);
     static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
@@ -170,8 +184,10 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
         return ox_fail_in(status, "CPU device");
     }
     pthread_once(&blas_once, blas_single_thread);
-    status = reserve_blas(config->thread_count);
+    status = config->bf16 ? ox_cpu_bf16_open(&cpu->cpu.bf16) : OX_OK;
+    OX_TRY(status, reserve_blas(config->thread_count));
     if (status != OX_OK) {
+        ox_cpu_bf16_close(&cpu->cpu.bf16);
         ox_pool_close(&cpu->cpu.pool);
         free(cpu);
         return status;

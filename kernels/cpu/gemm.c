@@ -26,6 +26,7 @@ enum {
 struct grid {
     const struct ox_gemm *gemm;
     const struct ox_vector *vector;
+    struct ox_cpu_bf16 *bf16;
     uint32_t row_parts, col_parts;
 };
 
@@ -35,7 +36,7 @@ static void prefill(const struct grid *grid, struct ox_range rows, struct ox_ran
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         float *const c = gemm->c + row * gemm->c_stride + cols.begin;
         const float *const before =
-            gemm->residual == NULL ? NULL : gemm->residual + row * gemm->n + cols.begin;
+            gemm->residual == NULL ? NULL : gemm->residual + row * gemm->c_stride + cols.begin;
         const float *const bias = gemm->bias == NULL ? NULL : gemm->bias + cols.begin;
         if (before != NULL && bias != NULL) {
             grid->vector->add(c, before, bias, width);
@@ -51,6 +52,10 @@ static void multiply(const struct grid *grid, struct ox_range rows, struct ox_ra
     if (gemm->residual != NULL || gemm->bias != NULL) {
         prefill(grid, rows, cols);
         beta = 1.0f;
+    }
+    if (gemm->halves_a != NULL) {
+        ox_cpu_bf16_multiply(grid->bf16, gemm, rows, cols, beta);
+        return;
     }
     const float *const a = gemm->a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride);
     const float *const b = gemm->b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1);
@@ -117,8 +122,16 @@ static void divide(struct grid *grid) {
     }
 }
 
-void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
-    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .row_parts = 1, .col_parts = 1};
+void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
+    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .bf16 = cpu->bf16, .row_parts = 1, .col_parts = 1};
     divide(&grid);
     ox_cpu_items(cpu->pool, grid.row_parts * grid.col_parts, gemm_tile, &grid);
+}
+
+void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
+    if (cpu->bf16 == NULL || gemm->m == 1) {
+        ox_cpu_gemm_tiles(cpu, gemm);
+    } else {
+        ox_cpu_gemm_bf16(cpu, gemm);
+    }
 }

@@ -29,6 +29,7 @@ static const float loss_scale = 0.125f;
 struct reference {
     const struct head_case *shape;
     enum ox_real real;
+    enum ox_real values; /* the type that holds inputs and weights exactly */
     const int32_t *targets;
     double *in, *weight;
     double *nll, *din, *dweight, *logits; /* logits of one row, or of all when they are wanted */
@@ -96,12 +97,12 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
     const size_t weight_len = (size_t)shape->vocab * shape->hidden;
     const size_t logits_len = (size_t)shape->rows * shape->vocab;
     const bool extreme = shape->scale > 1.0;
-    const enum ox_real real = ref->real;
+    const enum ox_real type = ref->real, real = lab->bf16 ? OX_REAL_BF16 : type; /* of tensors; that of the errors */
     struct ox_op_head op = *inputs;
     op.loss_sum = doubles(1);
     op.loss_sum[0] = 2.0;
     op.row_nll = floats(shape->rows);
-    op.din = shape->loss_only ? NULL : reals(real, in_len);
+    op.din = shape->loss_only ? NULL : reals(type, in_len);
     op.dweight = floats(weight_len);
     op.logits = shape->with_logits ? floats(logits_len) : NULL;
     op.scratch = guarded(ox_ops_head_scratch_bytes(&lab->compute, op.rows, op.hidden, op.vocab));
@@ -127,7 +128,7 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
         }
         CHECK(largest == 0.0f); /* untouched */
     } else {
-        const float *const din = floats_of(real, op.din, in_len);
+        const float *const din = floats_of(type, op.din, in_len);
         check_real_error(real, extreme ? "din, extreme logits" : "din", error_of(din, ref->din, in_len),
                          extreme ? 1e-7 : 2.5e-6, 6e-3);
         check_real_error(real, extreme ? "dweight, extreme logits" : "dweight",
@@ -145,8 +146,8 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
 static void make_inputs(const struct head_case *shape, struct reference *ref, struct ox_op_head *op) {
     const size_t in_len = (size_t)shape->rows * shape->hidden;
     const size_t weight_len = (size_t)shape->vocab * shape->hidden;
-    const bool with_lo = shape->with_lo && ref->real == OX_REAL_F32;
-    const float *const in = random_reals(ref->real, in_len, 1, shape->scale);
+    const bool with_lo = shape->with_lo && ref->values == OX_REAL_F32;
+    const float *const in = random_reals(ref->values, in_len, 1, shape->scale);
     const float *const weight = random_floats(weight_len, 2, 0.5 * shape->scale);
     uint16_t *const hi = guarded(weight_len * 2), *const lo = guarded(weight_len * 2);
     int32_t *const targets = guarded(shape->rows * sizeof(int32_t));
@@ -175,7 +176,8 @@ static void make_inputs(const struct head_case *shape, struct reference *ref, st
                               .real = ref->real};
 }
 
-static void run_case(struct lab labs[LAB_MAX], const struct head_case *shape, enum ox_real real) {
+static void run_case(struct lab labs[LAB_MAX], const struct head_case *shape, enum ox_real real,
+                     enum ox_real values) {
     const size_t in_len = (size_t)shape->rows * shape->hidden;
     const size_t weight_len = (size_t)shape->vocab * shape->hidden;
     bool taken = false;
@@ -187,6 +189,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct head_case *shape, en
     }
     struct reference ref = {.shape = shape,
                             .real = real,
+                            .values = values,
                             .nll = doubles(shape->rows),
                             .din = doubles(in_len),
                             .dweight = doubles(weight_len),
@@ -245,13 +248,21 @@ int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < 2 * (int)CASE_COUNT; i++) {
-        run_case(labs, &cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+        const enum ox_real real = i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16;
+        run_case(labs, &cases[i / 2], real, real);
     }
     for (int i = 0; i < 2 * lab_count; i++) {
         const enum ox_real real = i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16;
         if (lab_knows(&labs[i / 2], real)) {
             test_not_finite(&labs[i / 2], real);
         }
+    }
+    const bool in_bf16 = labs_change_bf16(labs);
+    for (int i = 0; i < (int)CASE_COUNT && in_bf16; i++) {
+        run_case(labs, &cases[i], OX_REAL_F32, OX_REAL_BF16);
+    }
+    for (int i = 0; i < lab_count && in_bf16; i++) {
+        test_not_finite(&labs[i], OX_REAL_F32);
     }
     return labs_end(labs);
 }

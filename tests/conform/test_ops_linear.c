@@ -1,4 +1,6 @@
-/* Linear layers in both layouts against a plain reference in double. */
+/* Linear layers in both layouts against a plain reference in double. For a CPU that computes in bf16 the reference
+ * rounds the inputs of GEMMs too, so that only the sums differ. */
+#include "base/planes.h"
 #include "tests/kit/device/ops_kit.h"
 
 #include <string.h>
@@ -26,13 +28,19 @@ static const struct linear_case cases[] = {
     {8300, 12, 20, OX_WEIGHT_OUT_IN, true, true, true, true},
     {20, 12, 9001, OX_WEIGHT_OUT_IN, true, false, false, true},
 };
-enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
+/* Sums and outputs that the CPU cuts into blocks in bf16. */
+static const struct linear_case block_cases[] = {
+    {8, 4200, 2000, OX_WEIGHT_OUT_IN, true, true, false, true},
+    {4200, 2100, 8, OX_WEIGHT_IN_OUT, true, false, false, true},
+};
+enum { CASE_COUNT = sizeof cases / sizeof cases[0], BLOCK_CASES = sizeof block_cases / sizeof block_cases[0] };
 
 struct data {
     const struct linear_case *shape;
     enum ox_real real;
     size_t in_len, out_len, weight_len;
     const float *in, *weight, *bias, *residual, *dout;
+    const float *in_used, *weight_used, *dout_used; /* by GEMMs */
     double *out_want, *din_want, *dweight_want, *dbias_want;
 };
 
@@ -51,15 +59,15 @@ static void make_reference(const struct data *data) {
             const size_t at = (size_t)row * shape->out_count + out;
             double sum = (shape->bias ? (double)data->bias[out] : 0.0) +
                          (shape->residual ? (double)data->residual[at] : 0.0);
-            const double dout = (double)data->dout[at];
+            const double dout = (double)data->dout_used[at];
             for (uint32_t in = 0; in < shape->in_count; in++) {
                 const size_t w = weight_at(shape, out, in), i = (size_t)row * shape->in_count + in;
-                sum += (double)data->in[i] * (double)data->weight[w];
-                data->din_want[i] += dout * (double)data->weight[w];
-                data->dweight_want[w] += dout * (double)data->in[i];
+                sum += (double)data->in_used[i] * (double)data->weight_used[w];
+                data->din_want[i] += dout * (double)data->weight_used[w];
+                data->dweight_want[w] += dout * (double)data->in_used[i];
             }
             data->out_want[at] = sum;
-            data->dbias_want[out] += dout;
+            data->dbias_want[out] += (double)data->dout[at];
         }
     }
 }
@@ -151,6 +159,15 @@ static void run_on(struct lab *lab, const struct data *data) {
     guards_end(keep);
 }
 
+/* The values that GEMMs of these labs use: rounded to bf16, or as they are. */
+static const float *used(const struct lab *lab, const float *values, size_t count) {
+    float *const out = lab->bf16 ? floats(count) : NULL;
+    for (size_t i = 0; i < count && lab->bf16; i++) {
+        out[i] = ox_bf16_to_f32(ox_bf16_from_f32(values[i]));
+    }
+    return lab->bf16 ? out : values;
+}
+
 static void run_case(struct lab labs[LAB_MAX], const struct linear_case *shape, enum ox_real real) {
     struct data data = {.shape = shape,
                         .real = real,
@@ -162,6 +179,9 @@ static void run_case(struct lab labs[LAB_MAX], const struct linear_case *shape, 
     data.bias = random_reals(real, shape->out_count, 3, 1.0);
     data.residual = random_reals(real, data.out_len, 4, 1.0);
     data.dout = random_reals(real, data.out_len, 5, 1.0);
+    data.in_used = used(&labs[0], data.in, data.in_len);
+    data.weight_used = used(&labs[0], data.weight, data.weight_len);
+    data.dout_used = used(&labs[0], data.dout, data.out_len);
     data.out_want = doubles(data.out_len);
     data.din_want = doubles(data.in_len);
     data.dweight_want = doubles(data.weight_len);
@@ -180,6 +200,15 @@ int main(void) {
     labs_open(labs);
     for (int i = 0; i < 2 * (int)CASE_COUNT; i++) {
         run_case(labs, &cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    }
+    const bool in_bf16 = labs_change_bf16(labs);
+    for (int i = 0; i < (int)CASE_COUNT && in_bf16; i++) {
+        if (cases[i].rows > 1) { /* one row stays in fp32 */
+            run_case(labs, &cases[i], OX_REAL_F32);
+        }
+    }
+    for (int i = 0; i < (int)BLOCK_CASES && in_bf16; i++) {
+        run_case(labs, &block_cases[i], OX_REAL_F32);
     }
     return labs_end(labs);
 }

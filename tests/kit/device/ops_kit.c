@@ -77,7 +77,7 @@ static void labs_open_gpu(struct lab labs[LAB_MAX]) {
     REQUIRE_OK(ox_device_host_pin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
 }
 
-void labs_open(struct lab labs[LAB_MAX]) {
+static void labs_open_cpus(struct lab labs[LAB_CPU_COUNT], bool bf16) {
     static const struct ox_cpu_device_config configs[LAB_CPU_COUNT] = {
         {.thread_count = 1},
         {.thread_count = 2},
@@ -85,17 +85,23 @@ void labs_open(struct lab labs[LAB_MAX]) {
         {.thread_count = 3},
         {.thread_count = 5},
     };
-    lab_open_simt(&labs[LAB_SIMT]);
-    labs_open_gpu(labs);
     for (int i = 0; i < LAB_CPU_COUNT; i++) {
-        labs[i] = (struct lab){.compute = {.threads = configs[i].thread_count}};
-        REQUIRE_OK(ox_cpu_device_open(&configs[i], &labs[i].device));
+        struct ox_cpu_device_config config = configs[i];
+        config.bf16 = bf16;
+        labs[i] = (struct lab){.compute = {.threads = config.thread_count}, .bf16 = bf16};
+        REQUIRE_OK(ox_cpu_device_open(&config, &labs[i].device));
         REQUIRE_OK(ox_device_lane_open(labs[i].device, "compute", &labs[i].lane));
         ox_ops_init_cpu(&labs[i].ops);
     }
 }
 
-int labs_end(struct lab labs[LAB_MAX]) {
+void labs_open(struct lab labs[LAB_MAX]) {
+    lab_open_simt(&labs[LAB_SIMT]);
+    labs_open_gpu(labs);
+    labs_open_cpus(labs, false);
+}
+
+static void labs_close(struct lab labs[LAB_MAX]) {
     if (lab_arena.base != NULL) {
         REQUIRE_OK(ox_device_host_unpin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
         free(lab_arena.base);
@@ -106,6 +112,22 @@ int labs_end(struct lab labs[LAB_MAX]) {
         ox_device_close(&labs[i].device);
         CHECK(labs[i].device == NULL && labs[i].lane == NULL);
     }
+}
+
+bool labs_change_bf16(struct lab labs[LAB_MAX]) {
+    const char *library;
+    const bool is_there = ox_cpu_bf16_is_there(&library);
+    printf("GEMMs of the CPU in bf16: %s\n", library);
+    if (is_there) {
+        labs_close(labs);
+        lab_count = LAB_CPU_COUNT;
+        labs_open_cpus(labs, true);
+    }
+    return is_there;
+}
+
+int labs_end(struct lab labs[LAB_MAX]) {
+    labs_close(labs);
     print_errors();
     return test_end();
 }
@@ -158,7 +180,7 @@ void labs_end_case(struct lab labs[LAB_MAX]) {
     for (int i = 1; i < LAB_CPU_COUNT; i++) {
         CHECK(labs[i].digest == labs[0].digest);
     }
-    CHECK(lab_count == LAB_CUDA || labs[LAB_CUDA].digest == labs[LAB_CUDA_AGAIN].digest);
+    CHECK(lab_count <= LAB_CUDA || labs[LAB_CUDA].digest == labs[LAB_CUDA_AGAIN].digest);
     for (int i = 0; i < lab_count; i++) {
         labs[i].digest = 0;
     }

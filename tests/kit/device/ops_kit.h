@@ -24,10 +24,14 @@ struct lab {
     struct ox_ops ops;
     struct ox_compute compute;
     bool emulated;
+    bool bf16; /* a CPU that rounds the inputs of GEMMs */
     uint64_t digest; /* hash of the outputs of the current case */
 };
 
 void labs_open(struct lab labs[LAB_MAX]);
+/* Closes the labs and opens those of the CPU again, with GEMMs in bf16; there are no others then. False, with nothing
+ * done, where the CPU or its library cannot compute so. */
+bool labs_change_bf16(struct lab labs[LAB_MAX]);
 /* Ends the program's cases: closes the labs, prints the errors and returns the exit status. */
 int labs_end(struct lab labs[LAB_MAX]);
 /* Opens one lab: on this CUDA plugin, or on the emulated one. */

@@ -1,0 +1,179 @@
+/* GEMMs in bf16: the inputs are rounded once into room of the device, block by block, and the tiles of a block are
+ * oneDNN's. Blocks follow from the shape alone, and the blocks of a sum are added in order. */
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/onednn.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* A block takes so many elements of a sum; within the room, it takes more rows of a than columns of b, because b is
+ * rounded again for each block of rows. DIM_GRAIN keeps blocks at whole micro-tiles. */
+enum {
+    DEPTH_MOST = 4096,
+    A_ELEMS = 2048 * DEPTH_MOST,
+    B_ELEMS = 1024 * DEPTH_MOST,
+    DIM_GRAIN = 32,
+    ITEM_ELEMS = 32768, /* of a part that one thread rounds at a time */
+};
+_Static_assert((A_ELEMS + B_ELEMS) * sizeof(uint16_t) == OX_CPU_BF16_ROOM_BYTES, "the room is what is announced");
+
+struct ox_cpu_bf16 {
+    const struct ox_onednn *library;
+    _Atomic int error; /* the library's first error since it was last asked for */
+    uint16_t a[A_ELEMS];
+    uint16_t b[B_ELEMS];
+};
+
+enum ox_status ox_cpu_bf16_open(struct ox_cpu_bf16 **out) {
+    const char *text;
+    const struct ox_onednn *const library = ox_onednn_open(&text);
+    *out = NULL;
+    if (library == NULL) {
+        return OX_OK;
+    }
+    struct ox_cpu_bf16 *const bf16 = calloc(1, sizeof *bf16);
+    if (bf16 == NULL) {
+        return ox_fail(OX_E_NOMEM, "CPU device: no memory for %zu bytes of inputs in bf16", sizeof *bf16);
+    }
+    bf16->library = library;
+    *out = bf16;
+    return OX_OK;
+}
+
+void ox_cpu_bf16_close(struct ox_cpu_bf16 **bf16) {
+    free(*bf16);
+    *bf16 = NULL;
+}
+
+enum ox_status ox_cpu_bf16_status(struct ox_cpu_bf16 *bf16) {
+    const int error = bf16 == NULL ? 0 : atomic_exchange(&bf16->error, 0);
+    return error == 0 ? OX_OK : ox_fail(OX_E_NOMEM, "oneDNN could not compute a matrix product (its error %d), most "
+                                        "likely for want of memory; lower the budgets, or use --dtype fp32", error);
+}
+
+void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, struct ox_range rows,
+                          struct ox_range cols, float beta) {
+    static _Thread_local bool is_alone; /* the pool divides GEMMs; the library's own threads would spin beside it */
+    if (!is_alone && bf16->library->set_threads != NULL) {
+        bf16->library->set_threads(1);
+    }
+    is_alone = true;
+    const int error = bf16->library->gemm(
+        gemm->a_transposed ? 'T' : 'N', gemm->b_transposed ? 'T' : 'N', (int64_t)(rows.end - rows.begin),
+        (int64_t)(cols.end - cols.begin), gemm->k, 1.0f,
+        gemm->halves_a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride), gemm->a_stride,
+        gemm->halves_b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1), gemm->b_stride, beta,
+        gemm->c + rows.begin * gemm->c_stride + cols.begin, gemm->c_stride);
+    if (error != 0) {
+        atomic_store(&bf16->error, error);
+    }
+}
+
+/* A part of a matrix that is rounded: rows of `width` elements, `stride` apart, become rows without gaps. */
+struct part {
+    uint16_t *out;
+    const float *in;
+    uint64_t rows, width, stride;
+};
+
+static uint64_t rows_of_item(const struct part *part) {
+    return ox_max_u64(1, ITEM_ELEMS / part->width);
+}
+
+struct rounding {
+    const struct ox_vector *vector;
+    struct part parts[2];
+    uint32_t items[2];
+};
+
+static void round_item(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct rounding *const job = context;
+    const uint32_t which = item < job->items[0] ? 0 : 1;
+    const struct part *const part = &job->parts[which];
+    const uint64_t rows = rows_of_item(part), begin = (item - (which == 0 ? 0 : job->items[0])) * rows;
+    for (uint64_t row = begin; row < ox_min_u64(begin + rows, part->rows); row++) {
+        job->vector->bf16_pack(part->out + row * part->width, part->in + row * part->stride, part->width);
+    }
+}
+
+static void round_parts(const struct ox_cpu *cpu, struct rounding *job) {
+    for (int i = 0; i < 2; i++) {
+        const struct part *const part = &job->parts[i];
+        job->items[i] = part->in == NULL ? 0 : (uint32_t)ox_div_up(part->rows, rows_of_item(part));
+    }
+    ox_cpu_items(cpu->pool, job->items[0] + job->items[1], round_item, job);
+}
+
+/* The longest of equal pieces of `total` that are at most `most`, in whole grains. */
+static uint32_t piece_of(uint32_t total, uint32_t most) {
+    const uint32_t count = (uint32_t)ox_div_up(total, most);
+    return (uint32_t)ox_align_up(ox_div_up(total, count), DIM_GRAIN);
+}
+
+struct blocks {
+    const struct ox_gemm *gemm;
+    uint32_t rows, cols, depth;             /* of a full block */
+    uint32_t row, col, at;                  /* where the current one begins */
+    uint32_t row_count, col_count, k_count; /* and its size */
+};
+
+static struct part part_of_a(const struct ox_cpu *cpu, const struct blocks *block) {
+    const struct ox_gemm *const gemm = block->gemm;
+    return gemm->a_transposed ? (struct part){cpu->bf16->a, gemm->a + (size_t)block->at * gemm->a_stride + block->row,
+                                              block->k_count, block->row_count, gemm->a_stride}
+                              : (struct part){cpu->bf16->a, gemm->a + (size_t)block->row * gemm->a_stride + block->at,
+                                              block->row_count, block->k_count, gemm->a_stride};
+}
+
+static struct part part_of_b(const struct ox_cpu *cpu, const struct blocks *block) {
+    const struct ox_gemm *const gemm = block->gemm;
+    return gemm->b_transposed ? (struct part){cpu->bf16->b, gemm->b + (size_t)block->col * gemm->b_stride + block->at,
+                                              block->col_count, block->k_count, gemm->b_stride}
+                              : (struct part){cpu->bf16->b, gemm->b + (size_t)block->at * gemm->b_stride + block->col,
+                                              block->k_count, block->col_count, gemm->b_stride};
+}
+
+static void multiply_block(const struct ox_cpu *cpu, const struct blocks *block) {
+    const struct ox_gemm *const whole = block->gemm;
+    const bool again = block->at > 0; /* a later part of the sum */
+    const size_t at = (size_t)block->row * whole->c_stride + block->col;
+    struct ox_gemm gemm = *whole;
+    gemm.c = whole->c + at;
+    gemm.residual = again || whole->residual == NULL ? NULL : whole->residual + at;
+    gemm.bias = again || whole->bias == NULL ? NULL : whole->bias + block->col;
+    gemm.beta = again ? 1.0f : whole->beta;
+    gemm.m = block->row_count;
+    gemm.n = block->col_count;
+    gemm.k = block->k_count;
+    gemm.halves_a = cpu->bf16->a;
+    gemm.halves_b = cpu->bf16->b;
+    gemm.a_stride = whole->a_transposed ? block->row_count : block->k_count;
+    gemm.b_stride = whole->b_transposed ? block->k_count : block->col_count;
+    ox_cpu_gemm_tiles(cpu, &gemm);
+}
+
+void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
+    struct blocks block = {.gemm = gemm, .depth = piece_of(gemm->k, DEPTH_MOST)};
+    block.rows = piece_of(gemm->m, A_ELEMS / block.depth / DIM_GRAIN * DIM_GRAIN);
+    block.cols = piece_of(gemm->n, B_ELEMS / block.depth / DIM_GRAIN * DIM_GRAIN);
+    for (block.at = 0; block.at < gemm->k; block.at += block.depth) {
+        block.k_count = (uint32_t)ox_min_u64(block.depth, gemm->k - block.at);
+        for (block.row = 0; block.row < gemm->m; block.row += block.rows) {
+            block.row_count = (uint32_t)ox_min_u64(block.rows, gemm->m - block.row);
+            for (block.col = 0; block.col < gemm->n; block.col += block.cols) {
+                block.col_count = (uint32_t)ox_min_u64(block.cols, gemm->n - block.col);
+                struct rounding job = {.vector = cpu->vector};
+                if (block.col == 0) {
+                    job.parts[0] = part_of_a(cpu, &block);
+                }
+                if (block.row == 0 || block.cols < gemm->n) {
+                    job.parts[1] = part_of_b(cpu, &block);
+                }
+                round_parts(cpu, &job);
+                multiply_block(cpu, &block);
+            }
+        }
+    }
+}
