@@ -235,7 +235,7 @@ static enum ox_status open_for(const struct ox_measure_input *input, uint64_t en
     const uint64_t now_ns = ox_clock_ns(), left_ns = end_ns > now_ns ? end_ns - now_ns : 1;
     const struct ox_probe_room room = {.bytes = work_bytes(work, input->compute_threads, true), .least = BYTES_LEAST,
                                        .end_ns = now_ns + left_ns / 2};
-    const enum ox_status status = ox_measure_rig_open(input->compute_threads, &room, rig);
+    const enum ox_status status = ox_measure_rig_open(input->compute_threads, input->bf16, &room, rig);
     if (status == OX_OK) {
         shrink(work, rig, flops, INFINITY, rig->arena.bytes);
         if (work_bytes(work, input->compute_threads, false) > rig->arena.bytes) {
@@ -252,7 +252,7 @@ enum ox_status ox_measure_compute(const struct ox_measure_input *input, uint64_t
     struct work work;
     double flops = 0;
     const struct ox_probe_room small = {.bytes = BYTES_LEAST, .least = BYTES_LEAST, .end_ns = end_ns};
-    enum ox_status status = ox_measure_rig_open(input->compute_threads, &small, &rig);
+    enum ox_status status = ox_measure_rig_open(input->compute_threads, input->bf16, &small, &rig);
     if (status != OX_OK) {
         return status;
     }

@@ -76,12 +76,14 @@ static void machine_text(const char *cpu, char text[OX_MEASURE_KEY_BYTES]) {
 
 static void compute_key(const struct ox_measure_input *input, char key[OX_MEASURE_KEY_BYTES]) {
     const struct ox_model_config *const model = input->model;
+    const char *library = NULL;
+    const bool bf16 = input->bf16 && ox_cpu_bf16_is_there(&library);
     snprintf(key, OX_MEASURE_KEY_BYTES,
              "compute: %u x %u tokens, %u layers, hidden %u, heads %u/%u x %u, width %u, vocabulary %u, window %u, "
-             "kind %d.%d; %u threads", input->batch, input->seq, model->layers, model->hidden, model->heads,
+             "kind %d.%d; %u threads%s%.64s", input->batch, input->seq, model->layers, model->hidden, model->heads,
              model->kv_heads, model->head_dim, model->width, model->vocab,
              model->window_layer == 0 ? model->window : 0, (int)model->act, (int)model->layout,
-             input->compute_threads);
+             input->compute_threads, bf16 ? "; " : "", bf16 ? library : "");
 }
 
 /* A drive is known by its file system, which the folders in it share. */

@@ -4,13 +4,19 @@
 
 #include "base/bytes.h"
 #include "base/memory.h"
+#include "engine/step/engine.h"
 
 #include <stdio.h>
 
-uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads) {
+/* What oneDNN takes once it has run, and packs on a thread. */
+enum { ONEDNN_MIB = 16, ONEDNN_THREAD_MIB = 3 };
+
+uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads, uint64_t bf16_devices) {
     /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What the BLAS library
      * packs, at most 4096 rows at a time, grows with the device's threads. */
-    return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB;
+    const uint64_t bf16_bytes = bf16_devices * (OX_CPU_BF16_ROOM_BYTES + ONEDNN_MIB * OX_MIB) +
+                                (bf16_devices > 0 ? compute_threads * ONEDNN_THREAD_MIB * OX_MIB : 0);
+    return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB + bf16_bytes;
 }
 
 /* What budgets may take of `usable` bytes when the rest is left to the system and the page cache. */

@@ -33,8 +33,9 @@ void ox_host_text_begin(const struct ox_host_claim *claim, uint32_t threads);
 enum ox_status ox_host_text_end(const struct ox_host_claim *claim, enum ox_status status);
 
 /* The most host memory that the process uses beside its arenas: code, libraries, thread stacks, the matrix library's
- * packing buffers per compute thread, plan and file headers. It is part of no budget, and printed at start. */
-uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads);
+ * packing buffers per compute thread, plan and file headers; and what so many CPU devices that compute in bf16 add. It
+ * is part of no budget, and printed at start. */
+uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads, uint64_t bf16_devices);
 
 #ifdef __cplusplus
 }

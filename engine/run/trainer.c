@@ -201,6 +201,16 @@ static bool may_stay_in_memory(const struct ox_config *config) {
            config->speculative_units <= 0;
 }
 
+/* What so many ranks take beside the budgets. */
+static uint64_t beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
+    const char *library;
+    if (engine->device != OX_DEVICE_CPU) {
+        return ox_fixed_overhead_bytes(0, engine->optimizer_threads, 0) + OX_CUDA_HOST_BYTES;
+    }
+    return ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads,
+                                   !engine->fp32 && ox_cpu_bf16_is_there(&library) ? ranks : 0);
+}
+
 /* Sets the budget of host memory, once the device is known: the CPU's device memory, which each rank has, is host
  * memory too. */
 static enum ox_status set_host_budget(struct ox_trainer *trainer) {
@@ -213,8 +223,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
         .ranks = engine->ranks / machines,
         .address_bytes = on_cpu ? engine->compute_threads / machines * OX_CPU_THREAD_ADDRESS_BYTES : 0,
-        .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
-                               : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
+        .beside_bytes = beside_bytes(engine, engine->ranks / machines)};
     enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
     if (config->host_mem_bytes == 0) {
         config->host_mem_bytes = ox_default_host_bytes(&claim);
@@ -448,6 +457,7 @@ static void measure_machine(struct ox_trainer *trainer) {
     }
     ox_measure_machine(&(struct ox_measure_input){
         .model = &engine->model->config, .batch = engine->batch, .seq = engine->seq, .on_gpu = on_gpu,
+        .bf16 = !engine->fp32,
         .compute_threads = engine->compute_threads, .optimizer_threads = engine->optimizer_threads,
         .state = engine->state, .isa = engine->isa, .drive_folders = folders,
         .drive_bytes = engine->nvme_bytes, .drive_count = engine->nvme_count, .io = engine->io,
@@ -648,8 +658,17 @@ static const char *device_text(const struct ox_trainer *trainer, char text[DEVIC
     return text;
 }
 
-static const char *compute_text(const struct ox_engine_config *engine) {
-    return engine->fp32 ? "fp32" : engine->device == OX_DEVICE_CPU ? "bf16 weights, fp32 sums" : "bf16, fp32 sums";
+enum { COMPUTE_LINE_BYTES = 256 };
+
+/* Says in which format the run computes, and on the CPU what computes in bf16, or why nothing does. */
+static const char *compute_text(const struct ox_engine_config *engine, char text[COMPUTE_LINE_BYTES]) {
+    const char *library = "";
+    if (engine->fp32 || engine->device != OX_DEVICE_CPU) {
+        return engine->fp32 ? "fp32" : "bf16, fp32 sums";
+    }
+    const bool in_bf16 = ox_cpu_bf16_is_there(&library);
+    snprintf(text, COMPUTE_LINE_BYTES, "bf16%s, fp32 sums (%s)", in_bf16 ? "" : " weights", library);
+    return text;
 }
 
 enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text) {
@@ -666,11 +685,9 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
-    const bool on_cpu = engine->device == OX_DEVICE_CPU;
-    ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
-                     (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
+    ox_size_text(beside_bytes(engine, ox_max_u64(engine->ranks, 1)), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
-    char all_ranks[RANKS_LINE_BYTES];
+    char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
@@ -683,7 +700,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
         model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
-        model->config.hidden, model->config.vocab, compute_text(engine), device_text(trainer, device),
+        model->config.hidden, model->config.vocab, compute_text(engine, compute), device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,

@@ -10,7 +10,6 @@
 #include "base/hash/hash.h"
 #include "base/log.h"
 
-#include <cblas.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -319,15 +318,16 @@ static void take_identity(struct ox_trainer *trainer) {
  * Returns whether it differs. Its threads are always 1 (kernels/cpu), so they change nothing. */
 static bool record_arithmetic(struct ox_trainer *trainer) {
     char *const before = trainer->identity.arithmetic;
-    char now[sizeof trainer->identity.arithmetic];
+    char now[OX_CPU_GEMMS_BYTES];
     if (trainer->engine_config.device != OX_DEVICE_CPU) {
         return false;
     }
-    snprintf(now, sizeof now, "%s, kernels %s, 1 thread", openblas_get_config(), openblas_get_corename());
+    ox_cpu_gemms_text(!trainer->engine_config.fp32, now);
     const bool differs = strcmp(before, now) != 0;
     if (differs && before[0] != '\0' && ox_trainer_leads(trainer)) {
         ox_log(OX_LOG_WARN, "GEMMs are now of %s, and were of %s: from here on the last digits may differ from "
-               "a run that was never interrupted; OPENBLAS_CORETYPE chooses kernels", now, before);
+               "a run that was never interrupted; OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA choose kernels", now,
+               before);
     }
     snprintf(before, sizeof now, "%s", now);
     return differs;

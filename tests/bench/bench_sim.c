@@ -302,7 +302,7 @@ static void run_case(const struct step_case *c, const struct options *options, s
     *out = (struct outcome){.predicted = predicted.seconds,
                             .host_planned = ox_max_u64(plan->train->peak_bytes[OX_TIER_HOST],
                                                        plan->eval->peak_bytes[OX_TIER_HOST]) +
-                                            ox_fixed_overhead_bytes(options->threads, options->threads),
+                                            ox_fixed_overhead_bytes(options->threads, options->threads, 0),
                             .nvme_planned = plan->train->peak_bytes[OX_TIER_NVME]};
     measure(engine, c, options, &predicted, out);
     out->host_seen = most_resident_bytes();

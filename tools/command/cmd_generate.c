@@ -337,7 +337,7 @@ static struct ox_host_claim claim_of(const struct ox_config *config) {
     const uint32_t threads = threads_of(config);
     return (struct ox_host_claim){.host_bytes = config->host_mem_bytes,
                                   .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
-                                  .beside_bytes = ox_fixed_overhead_bytes(threads, 0)};
+                                  .beside_bytes = ox_fixed_overhead_bytes(threads, 0, 0)};
 }
 
 /* Opens the model's files and makes ids of the prompt, within the memory of the whole command. */

@@ -258,7 +258,7 @@ int ox_cmd_tokenize(const struct ox_config *config) {
         return ox_cmd_exit(ox_show(config));
     }
     const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
-                                        .beside_bytes = ox_fixed_overhead_bytes(1, 0)};
+                                        .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     ox_host_text_begin(&claim, 0);
     const enum ox_status status = config->render ? render_rows(config) : tokenize(config);
     return ox_cmd_exit(ox_host_text_end(&claim, status));

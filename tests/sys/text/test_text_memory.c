@@ -42,7 +42,7 @@ static void tokenize(const char *data, unsigned host_mib, const char *cache) {
     sys_args_add(&args, "--max-seq-length 16");
     sys_run(&args, &process);
     const uint64_t peak = (uint64_t)process.outcome.peak_kib * OX_KIB;
-    const uint64_t announced = host_mib * OX_MIB + ox_fixed_overhead_bytes(ox_processor_count(), 0);
+    const uint64_t announced = host_mib * OX_MIB + ox_fixed_overhead_bytes(ox_processor_count(), 0, 0);
     printf("%-12s --host-mem %4u MiB: status %d, peak %6.1f of %6.1f MiB\n", strrchr(data, '/') + 1, host_mib,
            process.outcome.exit_status, (double)peak / (double)OX_MIB, (double)announced / (double)OX_MIB);
     CHECK(peak <= announced);

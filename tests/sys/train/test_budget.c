@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/run/trainer.h"
+#include "kernels/device.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -45,7 +46,7 @@ static const char *write_model(const char *name, unsigned layers) {
 /* One run: the model, its memory, and the arguments for the budget. */
 struct budget_case {
     const char *name, *model, *memory, *more;
-    bool drive;
+    bool drive, bf16;
     uint64_t memory_bytes; /* host and device together */
 };
 
@@ -80,11 +81,16 @@ static uint64_t planned_bytes(const struct budget_case *c) {
     return (uint64_t)(host + device);
 }
 
+static uint64_t announced_bytes(const struct budget_case *c) {
+    const char *library;
+    return ox_fixed_overhead_bytes(1, 1, c->bf16 && ox_cpu_bf16_is_there(&library));
+}
+
 /* ---- measured against it ---------------------------------------------------------------------------- */
 
 static uint64_t last_overhead(const struct budget_case *c, uint64_t arena_bytes) {
     const uint64_t peak = (uint64_t)process.outcome.peak_kib * OX_KIB;
-    const uint64_t announced = ox_fixed_overhead_bytes(1, 1);
+    const uint64_t announced = announced_bytes(c);
     const uint64_t overhead = peak > arena_bytes ? peak - arena_bytes : 0;
     printf("%-10s budget %4llu MiB  arenas %6.1f  peak %6.1f  beside the arenas %5.1f of %5.1f announced\n", c->name,
            (unsigned long long)(c->memory_bytes / OX_MIB), (double)arena_bytes / (double)OX_MIB,
@@ -105,7 +111,7 @@ static uint64_t measure_train(const struct budget_case *c) {
     sys_run_well(&args, &process);
     char announced[OX_SIZE_TEXT_BYTES], line[128];
     snprintf(line, sizeof line, "beside the arenas the process takes up to %s",
-             ox_size_text(ox_fixed_overhead_bytes(1, 1), announced));
+             ox_size_text(announced_bytes(c), announced));
     CHECK(strstr(process.outcome.err, line) != NULL);
     CHECK(strstr(process.outcome.err, "eval at step") != NULL);
     return last_overhead(c, arena_bytes);
@@ -189,7 +195,7 @@ static void test_formats(const char *deep) {
     char memory[128];
     CHECK(memory_mib * OX_MIB < (uint64_t)DEEP_PARAMS_MIN * STATE_BYTES_PER_PARAM);
     snprintf(memory, sizeof memory, "--dtype bf16 --moments q8 --host-mem %lluMiB", (unsigned long long)memory_mib);
-    const struct budget_case c = {.name = "q8", .model = deep, .memory = memory, .more = "--max-steps 1",
+    const struct budget_case c = {.name = "q8", .model = deep, .memory = memory, .more = "--max-steps 1", .bf16 = true,
                                   .memory_bytes = memory_mib * OX_MIB};
     (void)measure_train(&c);
 }

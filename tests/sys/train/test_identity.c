@@ -93,6 +93,36 @@ __attribute__((unused)) static void test_arithmetic(void) {
     files_remove_folder("run");
 }
 
+/* A folder in which a search for libraries finds oneDNN damaged. */
+static void hide_onednn(void) {
+    files_make_folder("hidden");
+    files_write("hidden/libdnnl.so.2", "", 0);
+    files_write("hidden/libdnnl.so.3", "", 0);
+    CHECK(setenv("LD_LIBRARY_PATH", test_path("hidden"), 1) == 0);
+}
+
+/* A run in bf16 goes on without oneDNN and with it, and says and records which library computes. */
+static void test_onednn(void) {
+    const char *library;
+    const bool is_there = ox_cpu_bf16_is_there(&library);
+    hide_onednn();
+    begin("run", "--max-steps 1 --dtype bf16");
+    run(0, "compute in bf16 weights, fp32 sums (there is no libdnnl (oneDNN))");
+    CHECK(unsetenv("LD_LIBRARY_PATH") == 0);
+    CHECK(setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", 1) == 0);
+    begin("run", "--max-steps 1 --dtype bf16 --resume latest");
+    run(0, "resumed at step 1");
+    CHECK(strstr(process.outcome.err, "GEMMs are now") == NULL);
+    CHECK(unsetenv("ONEDNN_MAX_CPU_ISA") == 0);
+    run(0, "resumed at step 1");
+    char line[256];
+    snprintf(line, sizeof line, is_there ? "bf16, fp32 sums (%s)" : "bf16 weights, fp32 sums (%s)", library);
+    expect(0, line);
+    CHECK((strstr(process.outcome.err, "warning: GEMMs are now of oneDNN ") != NULL) == is_there);
+    files_remove_folder("run");
+    files_remove_folder("hidden");
+}
+
 /* ---- branches ---------------------------------------------------------------------------------------- */
 
 /* Takes six steps, then resumes from the second by name; later resumes stay on that branch, though it is shorter. */
@@ -447,6 +477,7 @@ int main(void) {
     text_path = sys_write_text(8000);
 #ifdef __x86_64__ /* with builds of OpenBLAS for several cores */
     test_arithmetic();
+    test_onednn();
 #endif
     test_branch(false);
     files_remove_folder("run");
