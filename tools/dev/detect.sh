@@ -205,6 +205,18 @@ mpi() {
     fi
 }
 
+# Opened at run time; the program is built without it.
+onednn() {
+    if printf 'void *dnnl_version(void);\nint main(void) { return dnnl_version() == 0; }\n' | links -ldnnl; then
+        say oneDNN found "$(printf '#include <oneapi/dnnl/dnnl_version.h>\nversion %s\n' \
+            DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR.DNNL_VERSION_PATCH >"$scratch/v.c" &&
+            "$CC" -E -P "$scratch/v.c" 2>/dev/null | sed -n 's/^version //p' | tr -d ' ')"
+    else
+        say oneDNN missing "optional; --dtype bf16 on a CPU is faster with it; Debian package libdnnl-dev"
+        [ "$(uname -m)" != x86_64 ] || wanted="$wanted libdnnl-dev"
+    fi
+}
+
 config "# Written by tools/dev/detect.sh; make detect writes it again."
 config "DETECTED_FOR := $CC${NVCC:+ $NVCC}"
 compiler
@@ -216,6 +228,7 @@ libutf8proc-dev libxxhash-dev" ;;
 esac
 if [ "$quiet" -eq 1 ]; then
     mpi
+    onednn
     for package in $missing $wanted; do echo "$package"; done
     exit 0
 fi
@@ -224,6 +237,7 @@ cuda
 cudnn
 nccl
 mpi
+onednn
 if [ -n "$missing" ]; then
     rm -f "$output"
     echo "offload needs the missing items above; on Debian or Ubuntu \`make deps\` installs:$missing" >&2

@@ -69,6 +69,18 @@ cases=$((cases + 1))
     failed=$((failed + 1))
 }
 cases=$((cases + 1))
+# A compiler that builds all but what is linked with oneDNN.
+printf '#!/bin/sh\ncase "$*" in *-ldnnl*) exit 1 ;; esac\nexec "%s" "$@"\n' "$root/cc" >"$root/no_onednn"
+chmod +x "$root/no_onednn"
+output=$(CC="$root/no_onednn" CXX="$root/cc" sh "$tools/detect.sh" "$root/config.mk" 2>&1)
+case $output in
+*'oneDNN     missing  optional; --dtype bf16 on a CPU is faster with it; Debian package libdnnl-dev'*) ;;
+*)
+    echo "detect_test: a missing oneDNN is not reported: $output"
+    failed=$((failed + 1))
+    ;;
+esac
+cases=$((cases + 1))
 missing=$(CC="$root/cc" CXX="$root/cc" MPICC="$root/bad" sh "$tools/detect.sh" --missing | tr '\n' ' ')
 [ "$missing" = "libopenmpi-dev openmpi-bin " ] || {
     echo "detect_test: --missing does not name the packages of MPI: $missing"

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/memory.h"
 #include "cpu_optim/optim.h"
+#include "kernels/device.h"
 
 #include <cblas.h>
 #include <numa.h>
@@ -70,6 +71,21 @@ static void report_blas(struct ox_doctor *doctor) {
     ox_doctor_add(doctor, "OpenBLAS build", "%s", openblas_get_config());
     if (openblas_get_parallel() == 0) {
         ox_doctor_warn(doctor, "install libopenblas0-pthread", "this build of OpenBLAS uses one thread");
+    }
+}
+
+/* oneDNN is asked for where the CPU has AVX-512 BF16 or AMX, which only it uses here. */
+static void report_onednn(struct ox_doctor *doctor) {
+    char flags[4096] = "";
+    const char *library;
+    if (ox_cpu_bf16_is_there(&library)) {
+        ox_doctor_add(doctor, "GEMMs in bf16", "%s", library);
+    } else if (read_field("/proc/cpuinfo", "flags", flags, sizeof flags) &&
+               (strstr(flags, "avx512_bf16") != NULL || strstr(flags, "amx_bf16") != NULL)) {
+        ox_doctor_warn(doctor, "install libdnnl (the package libdnnl3 or libdnnl2), and leave ONEDNN_MAX_CPU_ISA unset",
+                       "--dtype bf16 computes in fp32, which is slower on this CPU: %s", library);
+    } else {
+        ox_doctor_add(doctor, "GEMMs in bf16", "none, --dtype bf16 computes in fp32: %s", library);
     }
 }
 
@@ -230,6 +246,7 @@ void ox_doctor_machine(struct ox_doctor *doctor) {
     doctor->group = "Processor";
     report_cpu(doctor);
     report_blas(doctor);
+    report_onednn(doctor);
     struct ox_memory memory;
     ox_memory_read("", &memory);
     ox_doctor_memory(doctor, &memory);
