@@ -3,7 +3,8 @@
  * of one step: same shapes, same number of threads. `ratio` is that time divided by the step's.
  *
  *     bench_step [--json] [--threads N] [--rounds N]
- *     bench_step --memory     resident memory beside the arenas, for 1, 2, 4 ... N threads
+ *     bench_step --memory [--bf16]     resident memory beside the arenas, for 1, 2, 4 ... N threads
+ *     bench_step --bf16 [--threads N] [--rounds N]     what --dtype bf16 gains: steps in fp32 and in bf16 in turn
  *
  * Both are taken in turn, so that what else runs on the machine slows both, and the median of the rounds counts. Exits
  * 1 when the ratio is below its limit. */
@@ -13,6 +14,7 @@
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "engine/step/engine.h"
+#include "kernels/device.h"
 #include "tests/kit/test.h"
 
 #include <cblas.h>
@@ -36,7 +38,7 @@ enum {
 #define RATIO_LIMIT 0.85
 
 struct options {
-    bool json, memory;
+    bool json, memory, bf16;
     uint32_t threads, rounds;
 };
 
@@ -80,11 +82,11 @@ static void load_chunk(struct ox_engine *engine, const struct ox_model *model, u
     REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, chunk_idx, &view));
 }
 
-static struct ox_engine *open_engine(const struct ox_model *model, const struct options *options) {
+static struct ox_engine *open_engine(const struct ox_model *model, const struct options *options, bool fp32) {
     const struct ox_engine_config config = {
         .model = model,
         .batch = BATCH, .seq = SEQ, .micro_batches = MICRO_BATCHES,
-        .fp32 = true,
+        .fp32 = fp32,
         .compute_threads = options->threads,
         .budget = {.unified = true, .host_bytes = UINT64_C(64) << 30},
         .request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT,
@@ -366,7 +368,7 @@ static void measure_memory(const struct options *options) {
         config.layers = 1;
         const uint64_t before = resident_peak_bytes();
         REQUIRE_OK(ox_model_build(&config, &model));
-        struct ox_engine *engine = open_engine(model, options);
+        struct ox_engine *engine = open_engine(model, options, !options->bf16);
         struct step_time unused;
         run_step(engine, 1, &unused);
         run_step(engine, 2, &unused);
@@ -475,6 +477,45 @@ static void print_json(const struct summary *all) {
     printf("]\n");
 }
 
+/* ---- fp32 and bf16 -------------------------------------------------------------------------------- */
+
+static void compare_types(const struct ox_model *model, const struct options *options) {
+    enum { FP32, BF16, TYPES };
+    static struct step_time times[TYPES][ROUNDS_MAX];
+    char gemms[TYPES][OX_CPU_GEMMS_BYTES];
+    struct ox_engine *engines[TYPES];
+    struct step_time warm_up;
+    double clock[ROUNDS_MAX], work[ROUNDS_MAX];
+    for (int type = 0; type < TYPES; type++) {
+        ox_cpu_gemms_text(type == BF16, gemms[type]);
+        engines[type] = open_engine(model, options, type == FP32);
+        run_step(engines[type], 1, &warm_up);
+    }
+    for (uint32_t i = 0; i < options->rounds; i++) {
+        run_step(engines[FP32], i + 2, &times[FP32][i]);
+        run_step(engines[BF16], i + 2, &times[BF16][i]);
+        clock[i] = times[FP32][i].seconds / times[BF16][i].seconds;
+        work[i] = times[FP32][i].work / times[BF16][i].work;
+        printf("round %u: %.3f s and %.3f s, %.3f times; in processor time %.3f times\n", i + 1,
+               times[FP32][i].seconds, times[BF16][i].seconds, clock[i], work[i]);
+    }
+    printf("fp32: %s\nbf16: %s\n%-28s %9s %9s\n", gemms[FP32], gemms[BF16], "part, seconds", "fp32", "bf16");
+    for (int part = 0; part < PART_COUNT; part++) {
+        printf("%-28s", part_names[part]);
+        for (int type = 0; type < TYPES; type++) {
+            printf(" %9.3f", MEDIAN(times[type], options->rounds, parts[part]));
+        }
+        printf("\n");
+    }
+    printf("tokens/s %29.0f %9.0f; bf16 by fp32, medians of %u rounds: %.3f by the clock, %.3f in processor time\n",
+           MICRO_BATCHES * ROWS / MEDIAN(times[FP32], options->rounds, seconds),
+           MICRO_BATCHES * ROWS / MEDIAN(times[BF16], options->rounds, seconds), options->rounds,
+           median(clock, sizeof *clock, 0, options->rounds), median(work, sizeof *work, 0, options->rounds));
+    for (int type = 0; type < TYPES; type++) {
+        ox_engine_close(&engines[type]);
+    }
+}
+
 /* ---- program ---------------------------------------------------------------------------------- */
 
 static struct options parse(int argc, char **argv) {
@@ -485,6 +526,8 @@ static struct options parse(int argc, char **argv) {
             options.json = true;
         } else if (strcmp(argv[i], "--memory") == 0) {
             options.memory = true;
+        } else if (strcmp(argv[i], "--bf16") == 0) {
+            options.bf16 = true;
         } else if (more && strcmp(argv[i], "--threads") == 0) {
             options.threads = (uint32_t)strtoul(argv[++i], NULL, 10);
         } else if (more && strcmp(argv[i], "--rounds") == 0) {
@@ -494,7 +537,7 @@ static struct options parse(int argc, char **argv) {
         }
     }
     if (options.threads == 0 || options.rounds == 0 || options.rounds > ROUNDS_MAX) {
-        fprintf(stderr, "usage: %s [--json] [--memory] [--threads N] [--rounds 1..%d]\n", argv[0], ROUNDS_MAX);
+        fprintf(stderr, "usage: %s [--json] [--memory] [--bf16] [--threads N] [--rounds 1..%d]\n", argv[0], ROUNDS_MAX);
         exit(2);
     }
     return options;
@@ -513,8 +556,13 @@ int main(int argc, char **argv) {
     struct operands operands;
     static struct round rounds[ROUNDS_MAX];
     REQUIRE_OK(ox_model_build(&model_config, &model));
+    if (options.bf16) {
+        compare_types(model, &options);
+        ox_model_close(&model);
+        return 0;
+    }
     open_operands(&operands);
-    struct ox_engine *engine = open_engine(model, &options);
+    struct ox_engine *engine = open_engine(model, &options, true);
     struct step_time warm_up;
     run_step(engine, 1, &warm_up);
     const double own = own_seconds(), machine = machine_seconds();
