@@ -172,6 +172,7 @@ static void store_free(struct ox_store *store) {
     free(store->tables[1]);
     free(store->extent_states);
     free(store->extent_readers);
+    free(store->kept.extents);
     pthread_mutex_destroy(&store->mutex);
     free(store);
 }
@@ -197,12 +198,12 @@ static enum ox_status tables_alloc(struct ox_store *store) {
     for (int i = 0; i < 2; i++) {
         store->tables[i] = block_alloc(store->layout.table_bytes);
     }
-    store->extent_states = calloc(store->layout.extent_count, 1);
-    if (ox_store_is_single(store)) {
-        store->extent_readers = calloc(store->layout.extent_count, sizeof *store->extent_readers);
-    }
+    const size_t extent_count = store->layout.extent_count;
+    store->extent_states = calloc(extent_count, 1);
+    store->extent_readers = calloc(extent_count, sizeof *store->extent_readers);
+    store->kept.extents = calloc(extent_count, sizeof *store->kept.extents);
     if (store->tables[0] == NULL || store->tables[1] == NULL || store->extent_states == NULL ||
-        (ox_store_is_single(store) && store->extent_readers == NULL)) {
+        store->extent_readers == NULL || store->kept.extents == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the tables of %u extents", store->layout.extent_count);
     }
     return OX_OK;

@@ -4,7 +4,8 @@
  * State is a list of extents. Each has two slots on one drive, one per generation, and a checksum stored apart from the
  * data and seeded by (run, extent, step, attempt). A transaction writes every extent once into its idle slot; commit
  * writes the extent table, flushes, writes one root record per drive into a ring, and flushes again. Until that second
- * flush ends, the previous generation is intact.
+ * flush ends, the previous generation is intact. Between commits the idle slots may hold a step that is not committed
+ * (ox_store_keep), for state that need not survive a crash at every step.
  *
  * With one generation an extent has one slot, so the files are about half as large, and a transaction overwrites the
  * state: until its commit the store holds neither the previous step nor the new one, and its root says so. After a
@@ -171,9 +172,9 @@ const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
 
 /* ---- transactions: begin, write every extent, commit ---------------------------------------- */
 
-/* Starts the transaction that will become `step`, which must exceed the committed one. With one generation over
- * committed state it costs an extra flush, and fails with OX_E_CORRUPT after an earlier transaction was aborted
- * following a write. */
+/* Starts the transaction that will become `step`, which must exceed the committed one, and that of a kept transaction
+ * unless it is the same: then that transaction goes on. With one generation over committed state it costs an extra
+ * flush, and fails with OX_E_CORRUPT after an earlier transaction was aborted following a write. */
 OX_MUST enum ox_status ox_store_begin(struct ox_store *store, uint64_t step);
 
 /* Does all of a commit but its last part, and makes it durable: afterwards ox_store_commit only writes the roots.
@@ -189,8 +190,19 @@ OX_MUST enum ox_status ox_store_prepare(struct ox_store *store, const void *meta
  * like an abort after writes; a restart finds `step` intact if its root reached the drives. */
 OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);
 
+/* Ends the transaction without a commit, and keeps what it has written, which need not be every extent: reads that name
+ * its step find it. The last commit stays as it is, so that a crash goes back to that. The next transaction takes the
+ * same slots: it reads an extent of the kept step, if at all, before it writes that, and its step replaces the kept one.
+ * To commit the kept step itself, begin it again and write the extents that are missing. Requires two generations and
+ * no write of state in flight. */
+void ox_store_keep(struct ox_store *store);
+
+/* Aborts the transaction, if there is one, and forgets the step that was kept: the last commit alone is left. */
+void ox_store_forget(struct ox_store *store);
+
 /* Aborts the transaction, if there is one; the next one may write its slots again. Requires no write of state in flight
- * and no read of what it wrote. With one generation over committed state, an abort after a submitted write leaves the
+ * and no read of what it wrote. A step that was kept before it stays, unless the transaction has overwritten some of
+ * it; then the last commit alone is left. With one generation over committed state, an abort after a submitted write leaves the
  * state torn for good: extents written read as OX_E_CORRUPT from then on, the others as before, and ox_store_begin
  * fails. */
 void ox_store_abort(struct ox_store *store);
@@ -228,8 +240,8 @@ struct ox_store_op {
     uint64_t spool_from; /* spool: offset within the extent, aligned                   */
     uint64_t spool_len;  /* spool: bytes, aligned; pieces must be read as written */
     uint64_t tag;
-    /* Step whose state to read: the last commit's, or that of the running transaction, which must have written the
-     * extent and reaped that; OX_E_ABORTED when it was aborted. 0: the last commit's. */
+    /* Step whose state to read: the last commit's, that of the running transaction, which must have written the extent
+     * and reaped that, or a kept one's; OX_E_ABORTED when it was aborted. 0: the last commit's. */
     uint64_t step;
 };
 

@@ -362,9 +362,33 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     return block_publish(store);
 }
 
+/* Starts the transaction in memory: a new one, or the one that was kept goes on. */
+static void start(struct ox_store *store, uint64_t step) {
+    const struct ox_store_kept *const kept = &store->kept;
+    const bool goes_on = kept->exists && kept->step == step;
+    unsigned written_count = 0;
+    /* What a new transaction overwrites is no longer read, except that an extent of the kept one may be read until the
+     * transaction writes it. */
+    const uint32_t target = store->root->generation ^ 1;
+    OX_ASSERT(kept->exists || __atomic_load_n(&store->reads_in_flight[target], __ATOMIC_SEQ_CST) == 0);
+    pthread_mutex_lock(&store->mutex);
+    store->in_transaction = true;
+    store->step = step;
+    store->target = target;
+    store->attempt = goes_on ? kept->attempt : store->root->session << 32 | ++store->attempt_count;
+    for (uint32_t i = 0; i < store->layout.extent_count; i++) {
+        const bool written = goes_on && kept->extents[i];
+        store->extent_states[i] = written ? OX_EXTENT_WRITTEN : OX_EXTENT_IDLE;
+        written_count += written;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    __atomic_store_n(&store->written_count, written_count, __ATOMIC_SEQ_CST);
+}
+
 enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     OX_ASSERT(!store->in_transaction);
     OX_ASSERT(!store->root->committed || step > store->root->step);
+    OX_ASSERT(!store->kept.exists || step >= store->kept.step);
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->torn) {
         return ox_fail(OX_E_CORRUPT,
@@ -376,15 +400,7 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     if (status != OX_OK) {
         return ox_fail_in(status, "the store cannot be prepared for step %" PRIu64, step);
     }
-    /* The content of the idle slots is no longer needed. */
-    OX_ASSERT(__atomic_load_n(&store->reads_in_flight[store->root->generation ^ 1], __ATOMIC_SEQ_CST) == 0);
-    pthread_mutex_lock(&store->mutex);
-    store->in_transaction = true;
-    store->step = step;
-    store->attempt = store->root->session << 32 | ++store->attempt_count;
-    memset(store->extent_states, OX_EXTENT_IDLE, store->layout.extent_count);
-    pthread_mutex_unlock(&store->mutex);
-    __atomic_store_n(&store->written_count, 0, __ATOMIC_SEQ_CST);
+    start(store, step);
     return OX_OK;
 }
 
@@ -404,7 +420,7 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     root->committed = 1;
     root->open = 0;
     root->open_step = 0;
-    root->generation ^= 1;
+    root->generation = store->target;
     root->step = store->step;
     root->attempt = store->attempt;
     root->table_hash = table_hash(store, root);
@@ -416,10 +432,18 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     ox_store_block_seal(root);
 }
 
+/* Ends the transaction. What was kept before it stays, if the transaction has overwritten none of that and no commit
+ * has replaced it. */
 static void end_transaction(struct ox_store *store) {
+    struct ox_store_kept *const kept = &store->kept;
+    bool whole = kept->exists && kept->generation != store->root->generation;
+    for (uint32_t i = 0; i < store->layout.extent_count && whole && store->step != kept->step; i++) {
+        whole = kept->generation != store->target || store->extent_states[i] == OX_EXTENT_IDLE;
+    }
     pthread_mutex_lock(&store->mutex);
     store->in_transaction = false;
     store->prepared = false;
+    kept->exists = whole;
     pthread_mutex_unlock(&store->mutex);
 }
 
@@ -453,8 +477,7 @@ static enum ox_status prepare(struct ox_store *store, const void *meta, uint32_t
     OX_ASSERT(store->in_transaction && !store->prepared && meta_bytes <= OX_STORE_META_BYTES_MAX);
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
-    const uint32_t generation = store->root->generation ^ 1;
-    enum ox_status status = tables_write(store, generation);
+    enum ox_status status = tables_write(store, store->target);
     OX_TRY(status, ox_store_flush(store));
     if (status == OX_OK) {
         block_prepare(store, meta, meta_bytes);
@@ -486,8 +509,31 @@ void ox_store_abort(struct ox_store *store) {
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->in_transaction) {
         note_torn(store);
+        end_transaction(store);
     }
-    end_transaction(store);
+}
+
+void ox_store_keep(struct ox_store *store) {
+    struct ox_store_kept *const kept = &store->kept;
+    OX_ASSERT(store->in_transaction && !store->prepared && !ox_store_is_single(store));
+    OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
+    pthread_mutex_lock(&store->mutex);
+    store->in_transaction = false;
+    kept->exists = true;
+    kept->step = store->step;
+    kept->attempt = store->attempt;
+    kept->generation = store->target;
+    for (uint32_t i = 0; i < store->layout.extent_count; i++) {
+        kept->extents[i] = store->extent_states[i] == OX_EXTENT_WRITTEN;
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void ox_store_forget(struct ox_store *store) {
+    ox_store_abort(store);
+    pthread_mutex_lock(&store->mutex);
+    store->kept.exists = false;
+    pthread_mutex_unlock(&store->mutex);
 }
 
 void ox_store_block_seal(void *block) {

@@ -131,6 +131,14 @@ bool ox_spool_map_get(struct ox_spool_map *map, struct ox_spool_piece *piece);
 /* TORN: a write failed, and the slot was the only one. */
 enum ox_extent_state { OX_EXTENT_IDLE, OX_EXTENT_IN_FLIGHT, OX_EXTENT_WRITTEN, OX_EXTENT_TORN };
 
+/* The last transaction that ended without a commit, and which extents still hold what it has written. */
+struct ox_store_kept {
+    bool exists;
+    uint64_t step, attempt;
+    uint32_t generation;
+    bool *extents; /* one per extent */
+};
+
 struct ox_store {
     const struct ox_io_backend *backend;
     struct ox_drive *drives[OX_STORE_DRIVES_MAX];
@@ -152,13 +160,15 @@ struct ox_store {
     uint64_t seq_seen; /* no root on any drive is newer */
     bool root_is_newest; /* no root newer than ours can be on a drive: rejected ones are wiped */
 
-    pthread_mutex_t mutex; /* guards what a read consults while it changes: root, in_transaction, step, attempt */
+    pthread_mutex_t mutex; /* guards what a read consults while it changes: root, kept, and the members down to target */
     bool in_transaction;
     bool prepared; /* the transaction's root is in `block`, all else on the drives; used by the committing thread */
     uint64_t step, attempt;
     uint32_t attempt_count;
+    uint32_t target;              /* the generation that the transaction writes */
+    struct ox_store_kept kept;
     unsigned char *extent_states; /* enum ox_extent_state; one port at a time uses each */
-    unsigned *extent_readers;     /* reads in flight; NULL with two generations */
+    unsigned *extent_readers;     /* reads in flight */
     bool torn;                    /* `step` was aborted after overwriting part of the only generation */
     unsigned written_count, writes_in_flight, port_count;
     unsigned reads_in_flight[2]; /* reads of state, by generation */

@@ -126,9 +126,7 @@ static void sending_push(struct ox_store_port *port, uint32_t slot_idx) {
 
 static void count_reader(struct ox_store *store, const struct slot *slot, int change) {
     __atomic_fetch_add(&store->reads_in_flight[slot->generation], (unsigned)change, __ATOMIC_SEQ_CST);
-    if (store->extent_readers != NULL) {
-        __atomic_fetch_add(&store->extent_readers[slot->op.extent_idx], (unsigned)change, __ATOMIC_SEQ_CST);
-    }
+    __atomic_fetch_add(&store->extent_readers[slot->op.extent_idx], (unsigned)change, __ATOMIC_SEQ_CST);
 }
 
 /* Ends an operation that has no request in flight or to send: verifies a read, and repeats it when the checksum is
@@ -359,8 +357,8 @@ static enum ox_status single_read_check(struct ox_store *store, uint32_t extent_
                    "one generation; resume from a checkpoint", info.path, extent_idx, store->step);
 }
 
-/* Finds the generation of the requested step: the last commit's, or the running transaction's. A commit on another
- * thread meanwhile moves no data, so both answers name the same place. */
+/* Finds the generation of the requested step: the last commit's, the running transaction's, or that of the one that was
+ * kept. A commit on another thread meanwhile moves no data, so both answers name the same place. */
 static enum ox_status find_generation(struct ox_store *store, struct slot *slot) {
     const struct ox_store_root *const root = store->root;
     const uint32_t extent_idx = slot->op.extent_idx;
@@ -373,14 +371,19 @@ static enum ox_status find_generation(struct ox_store *store, struct slot *slot)
         slot->step = root->step;
         slot->attempt = root->attempt;
         status = ox_store_is_single(store) ? single_read_check(store, extent_idx) : OX_OK;
-    } else if (!store->in_transaction || wanted != store->step) {
-        status = ox_fail(OX_E_ABORTED, "extent %u of step %" PRIu64 " does not exist: the step was aborted", extent_idx,
-                         wanted);
-    } else {
+    } else if (store->in_transaction && wanted == store->step) {
         OX_ASSERT(store->extent_states[extent_idx] == OX_EXTENT_WRITTEN);
-        slot->generation = root->generation ^ 1;
+        slot->generation = store->target;
         slot->step = store->step;
         slot->attempt = store->attempt;
+    } else if (store->kept.exists && wanted == store->kept.step) {
+        OX_ASSERT(store->kept.extents[extent_idx]);
+        slot->generation = store->kept.generation;
+        slot->step = store->kept.step;
+        slot->attempt = store->kept.attempt;
+    } else {
+        status = ox_fail(OX_E_ABORTED, "extent %u of step %" PRIu64 " does not exist: the step was aborted", extent_idx,
+                         wanted);
     }
     pthread_mutex_unlock(&store->mutex);
     return status;
@@ -409,18 +412,21 @@ static void locate_write(struct ox_store *store, struct slot *slot) {
     OX_ASSERT(store->in_transaction && !store->prepared && store->root_is_newest);
     OX_ASSERT(extent_idx < store->layout.extent_count);
     OX_ASSERT(store->extent_states[extent_idx] != OX_EXTENT_IN_FLIGHT);
-    const uint32_t generation = store->root->generation ^ 1;
+    const uint32_t generation = store->target;
     slot->drive_idx = store->layout.places[extent_idx].drive_idx;
     slot->offset = ox_store_slot_offset(store, extent_idx, generation);
     slot->bytes = store->layout.extents[extent_idx].bytes;
-    /* Never write to the committed generation. With a single one, only after its root is marked open, and never under a
-     * reader. */
+    /* Never write to the committed generation. With a single one, only after its root is marked open. Never write under
+     * a reader. */
     const uint64_t held = ox_store_slot_offset(store, extent_idx, store->root->generation);
     if (ox_store_is_single(store)) {
         OX_ASSERT(store->root->open != 0 || !store->root->committed);
-        OX_ASSERT(__atomic_load_n(&store->extent_readers[extent_idx], __ATOMIC_SEQ_CST) == 0);
     } else {
         OX_ASSERT(slot->offset + slot->bytes <= held || held + slot->bytes <= slot->offset);
+    }
+    if (ox_store_is_single(store) || (store->kept.exists && store->kept.generation == generation)) {
+        OX_ASSERT(__atomic_load_n(&store->extent_readers[extent_idx], __ATOMIC_SEQ_CST) == 0);
+        store->kept.extents[extent_idx] = false;
     }
     slot->step = store->step;
     slot->attempt = store->attempt;

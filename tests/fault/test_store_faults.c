@@ -16,7 +16,7 @@ enum { STEPS = 3 };
 
 static const struct ox_extent_spec extents[] = {{12288, 4096}, {4096, 0}, {8192, 8192}};
 
-static uint32_t generations;
+static uint32_t generations, kept; /* kept: steps that are kept before each commit */
 static uint64_t injection_count, refused_count, noticed_count, repaired_count, torn_count;
 
 struct rig {
@@ -69,6 +69,10 @@ static bool must_tell(const struct ox_fault_rule *rule) {
            (rule->point != OX_FAULT_ON_WRITE || !passing || rule->persistent);
 }
 
+static uint64_t last_step(void) {
+    return STEPS * (kept + UINT64_C(1));
+}
+
 /* Creates, steps and reads, and continues after failures as a trainer that retries would. */
 static struct outcome scenario(const struct kit *kit) {
     struct outcome outcome = {0};
@@ -85,9 +89,10 @@ static struct outcome scenario(const struct kit *kit) {
         return outcome;
     }
     note(&outcome, ox_store_port_open(store, &port));
-    for (uint64_t step = 1; step <= STEPS && port != NULL; step++) {
+    for (uint64_t step = kept + 1; step <= last_step() && port != NULL; step += kept + 1) {
         outcome.tried_step = step;
-        const enum ox_status status = kit_commit(store, port, step);
+        const enum ox_status status =
+            kept > 0 ? kit_commit_after(store, port, step, kept, &outcome.wrong) : kit_commit(store, port, step);
         note(&outcome, status);
         if (status == OX_OK) {
             outcome.done_step = step;
@@ -134,7 +139,7 @@ static void inspect(const struct rig *rig, const struct outcome *outcome, const 
     }
     noticed_count += outcome->first != OX_OK;
     repaired_count += outcome->first == OX_OK;
-    CHECK(!must_repair(rule) || (outcome->first == OX_OK && outcome->done_step == STEPS));
+    CHECK(!must_repair(rule) || (outcome->first == OX_OK && outcome->done_step == last_step()));
     CHECK(!must_tell(rule) || outcome->first != OX_OK);
     const bool torn = is_torn(outcome, status);
     torn_count += torn;
@@ -158,8 +163,8 @@ static void inspect(const struct rig *rig, const struct outcome *outcome, const 
                                                           : !outcome->may_return));
     CHECK(info.step <= outcome->tried_step);
     /* When the drives work again, the next step succeeds. */
-    REQUIRE_OK(kit_commit(store, port, STEPS + 1));
-    REQUIRE_OK(kit_verify(store, port, STEPS + 1, &wrong));
+    REQUIRE_OK(kit_commit(store, port, last_step() + 1));
+    REQUIRE_OK(kit_verify(store, port, last_step() + 1, &wrong));
     CHECK(!wrong);
     ox_store_port_close(&port);
     ox_store_close(&store);
@@ -182,11 +187,11 @@ static void sweep(enum ox_fault_kind kind, enum ox_fault_point point, bool persi
             /* A fault with an error must be reported, unless it hit something that exists twice. */
             inspect(&rig, &outcome, &rule, idx % 2 == 1 && kind <= OX_FAULT_SHORT);
         } else {
-            CHECK(outcome.first == OX_OK && outcome.done_step == STEPS);
+            CHECK(outcome.first == OX_OK && outcome.done_step == last_step());
         }
         if (test_failure_count > failures) {
-            printf("kind %d, point %d, call %llu, persistent %d, %u drives, %u generations\n", (int)kind, (int)point,
-                   (unsigned long long)idx, persistent, drive_count, generations);
+            printf("kind %d, point %d, call %llu, persistent %d, %u drives, %u generations, %u kept\n", (int)kind, (int)point,
+                   (unsigned long long)idx, persistent, drive_count, generations, kept);
         }
         rig_close(&rig);
         if (hits == 0) {
@@ -238,8 +243,8 @@ static void matrix(uint32_t drives_max) {
     sweep(OX_FAULT_EIO, OX_FAULT_ON_WRITE, false, 2);
     sweep(OX_FAULT_EIO, OX_FAULT_ON_FLUSH, false, 2);
     sweep(OX_FAULT_LOST, OX_FAULT_ON_WRITE, false, 2);
-    printf("%u generations, %llu injections: %llu creations refused and cleaned up, %llu runs told of a failure, %llu "
-           "repaired it, %llu states lost\n", generations, (unsigned long long)injection_count,
+    printf("%u generations, %u kept steps, %llu injections: %llu creations refused and cleaned up, %llu runs told of a failure, %llu "
+           "repaired it, %llu states lost\n", generations, kept, (unsigned long long)injection_count,
            (unsigned long long)refused_count, (unsigned long long)noticed_count, (unsigned long long)repaired_count,
            (unsigned long long)torn_count);
     CHECK(injection_count > 800 / STRIDE && refused_count > 80 / STRIDE && noticed_count > 400 / STRIDE &&
@@ -254,6 +259,8 @@ int main(int argc, char **argv) {
         matrix(drives_max);
     }
     generations = 2;
+    kept = 2;
+    matrix(drives_max);
     rereads();
     return test_end();
 }

@@ -18,6 +18,7 @@ enum { KILLS_USUAL = 48, EXTENTS = 8, EXTENT_BYTES = 128 << 10, KILL_NS_MAX = 12
 
 static struct ox_extent_spec extents[EXTENTS];
 static uint64_t kill_count, refused_count;
+static uint32_t kept; /* steps that are kept before each commit */
 
 /* Shared by both processes. */
 struct shared {
@@ -32,8 +33,10 @@ static void child_main(const struct kit *kit, struct shared *shared) {
     REQUIRE_OK(ox_store_open(&kit->config, &store));
     REQUIRE_OK(ox_store_port_open(store, &port));
     ox_store_info(store, &info);
-    for (uint64_t step = info.committed ? info.step + 1 : 0;; step++) {
-        REQUIRE_OK(kit_commit(store, port, step));
+    bool wrong = false;
+    for (uint64_t step = info.step + kept + 1;; step += kept + 1) {
+        REQUIRE_OK(kept > 0 ? kit_commit_after(store, port, step, kept, &wrong) : kit_commit(store, port, step));
+        REQUIRE_OK(wrong ? OX_E_CORRUPT : OX_OK);
         atomic_store(&shared->done_step, step);
         atomic_fetch_add(&shared->commit_count, 1);
     }
@@ -92,7 +95,7 @@ static void round_run(const struct kit *kit, struct shared *shared, uint64_t see
     REQUIRE_OK(status);
     REQUIRE_OK(ox_store_port_open(store, &port));
     ox_store_info(store, &info);
-    CHECK(info.committed && info.step >= done_step && info.step <= done_step + 1);
+    CHECK(info.committed && info.step >= done_step && info.step <= done_step + kept + 1);
     bool wrong = false;
     REQUIRE_OK(kit_verify(store, port, info.step, &wrong));
     CHECK(!wrong);
@@ -116,7 +119,7 @@ static void rounds(const struct ox_io_backend *backend, uint32_t generations, ui
     for (uint64_t i = 0; i < count; i++) {
         round_run(&kit, shared, i);
     }
-    printf("%s, %u generations: %llu kills, %llu commits, %llu states lost\n", backend->name, generations,
+    printf("%s, %u generations, %u kept steps: %llu kills, %llu commits, %llu states lost\n", backend->name, generations, kept,
            (unsigned long long)count, (unsigned long long)atomic_load(&shared->commit_count),
            (unsigned long long)refused_count);
     CHECK(atomic_load(&shared->commit_count) > count / 2);
@@ -130,6 +133,9 @@ int main(int argc, char **argv) {
     CHECK(shared != MAP_FAILED);
     rounds(ox_io_threads(), 2, kill_count, shared);
     rounds(ox_io_threads(), 1, kill_count / 2, shared);
+    kept = 2;
+    rounds(ox_io_threads(), 2, kill_count / 2, shared);
+    kept = 0;
     char why[160];
     if (ox_io_probe(why) == ox_io_uring()) {
         rounds(ox_io_uring(), 2, kill_count, shared);

@@ -32,6 +32,8 @@ struct run {
     uint64_t seed, draw_count;
     uint64_t done_step; /* the last one reported as committed */
     uint64_t next_step;
+    bool keeps; /* some steps are kept before a commit */
+    bool wrong; /* a kept step was not read as it was written */
     bool inside; /* the last cut came within a step, which was next_step - 1 */
     struct tally *tally;
 };
@@ -53,8 +55,10 @@ static void work(struct run *run) {
     enum ox_status status = ox_store_port_open(store, &port);
     const uint32_t steps = 1 + draw(run, STEPS_MAX);
     for (uint32_t i = 0; i < steps && status == OX_OK; i++) {
-        const uint64_t step = run->next_step++;
-        status = kit_commit(store, port, step);
+        const uint32_t kept = run->keeps ? draw(run, 3) : 0;
+        const uint64_t step = run->next_step + kept;
+        run->next_step = step + 1;
+        status = kept > 0 ? kit_commit_after(store, port, step, kept, &run->wrong) : kit_commit(store, port, step);
         if (status == OX_OK) {
             run->done_step = step;
             run->tally->commits++;
@@ -108,7 +112,7 @@ static bool recover(struct run *run) {
     ox_store_port_close(&port);
     ox_store_close(&store);
     run->tally->cuts++;
-    run->tally->corrupt += status != OX_OK || wrong;
+    run->tally->corrupt += status != OX_OK || wrong || run->wrong;
     run->tally->lost += status == OX_OK && info.step < run->done_step;
     run->tally->forward += status == OX_OK && info.step > run->done_step;
     run->tally->kept += status == OX_OK && run->inside && info.step == run->done_step;
@@ -119,7 +123,7 @@ static bool recover(struct run *run) {
 }
 
 static void run_seed(uint64_t seed, uint32_t generations, bool lying, struct tally *tally) {
-    struct run run = {.seed = seed, .next_step = 1, .tally = tally};
+    struct run run = {.seed = seed, .next_step = 1, .tally = tally, .keeps = generations == 2 && seed % 2 == 1};
     struct ox_store *store = NULL;
     REQUIRE_OK(ox_io_sim_open(seed, &run.sim));
     REQUIRE_OK(ox_io_fault_open(run.sim, &run.lying));

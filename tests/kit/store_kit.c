@@ -62,22 +62,26 @@ bool kit_matches(const void *buffer, uint64_t bytes, uint64_t step, uint32_t ext
     return true;
 }
 
-enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t count) {
+/* Writes extents first, first + stride ... below `past`. */
+static enum ox_status write_some(struct ox_store *store, struct ox_store_port *port, uint64_t step,
+                                 uint32_t first, uint32_t stride, uint32_t past) {
     const struct ox_extent_spec *const extents = ox_store_extents(store);
     struct ox_store_op ops[64];
-    if (count > 64) {
-        count = 64;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        ops[i] = (struct ox_store_op){
+    uint32_t count = 0;
+    for (uint32_t i = first; i < past && count < 64; i += stride) {
+        ops[count] = (struct ox_store_op){
             .kind = OX_STORE_WRITE, .extent_idx = i, .buffer = kit_buffer(extents[i].bytes)};
-        kit_fill(ops[i].buffer, extents[i].bytes, step, i);
+        kit_fill(ops[count++].buffer, extents[i].bytes, step, i);
     }
     const enum ox_status status = ox_store_run(port, ops, count);
     for (uint32_t i = 0; i < count; i++) {
         free(ops[i].buffer);
     }
     return status;
+}
+
+enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t count) {
+    return write_some(store, port, step, 0, 1, count);
 }
 
 enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port, uint64_t step) {
@@ -91,6 +95,49 @@ enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port, ui
         } else {
             ox_store_abort(store);
         }
+    }
+    return status;
+}
+
+/* Takes the extents that live on drives from step `base`, which left them there, to `step`. */
+static enum ox_status keep(struct ox_store *store, struct ox_store_port *port, const uint64_t *base, uint64_t step,
+                           bool *wrong) {
+    const struct ox_extent_spec *const extents = ox_store_extents(store);
+    struct ox_store_info info;
+    ox_store_info(store, &info);
+    enum ox_status status = ox_store_begin(store, step);
+    for (uint32_t i = 1; i < info.extent_count && base != NULL && status == OX_OK; i += 2) {
+        struct ox_store_op op = {
+            .kind = OX_STORE_READ, .extent_idx = i, .buffer = kit_buffer(extents[i].bytes), .step = *base};
+        status = ox_store_run(port, &op, 1);
+        *wrong |= status == OX_OK && !kit_matches(op.buffer, extents[i].bytes, *base, i);
+        free(op.buffer);
+    }
+    OX_TRY(status, write_some(store, port, step, 1, 2, info.extent_count));
+    if (status == OX_OK) {
+        ox_store_keep(store);
+    }
+    return status;
+}
+
+enum ox_status kit_commit_after(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t kept,
+                                bool *wrong) {
+    struct ox_store_info info;
+    ox_store_info(store, &info);
+    const bool of_kept = kept > 0 && step / (kept + 1) % 2 == 1;
+    uint64_t base = info.step;
+    bool has_base = info.committed;
+    enum ox_status status = OX_OK;
+    for (uint64_t at = step - kept; at < step + of_kept && status == OX_OK; at++) {
+        status = keep(store, port, has_base ? &base : NULL, at, wrong);
+        base = at;
+        has_base = true;
+    }
+    OX_TRY(status, ox_store_begin(store, step));
+    OX_TRY(status, write_some(store, port, step, 0, of_kept ? 2 : 1, info.extent_count));
+    OX_TRY(status, ox_store_commit(store, &step, sizeof step));
+    if (status != OX_OK) {
+        ox_store_forget(store);
     }
     return status;
 }

@@ -34,6 +34,11 @@ bool kit_matches(const void *buffer, uint64_t bytes, uint64_t step, uint32_t ext
 OX_MUST enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t count);
 /* Makes a whole transaction, and aborts it on failure. The meta blob is the step. */
 OX_MUST enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port, uint64_t step);
+/* The same after `kept` steps that are kept instead of committed, numbered right before `step`: each reads every other
+ * extent as of the step before, compares it, and writes it in its place, as a run does whose state lives partly on
+ * drives. Every other commit is of a step that was kept itself. On failure the last commit alone is left. */
+OX_MUST enum ox_status kit_commit_after(struct ox_store *store, struct ox_store_port *port, uint64_t step,
+                                        uint32_t kept, bool *wrong);
 /* Reads everything and compares every word with what `step` wrote; a mismatch that the store let pass is
  * reported through *wrong. */
 OX_MUST enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port, uint64_t step, bool *wrong);
