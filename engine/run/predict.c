@@ -100,21 +100,21 @@ static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
     return setup;
 }
 
-/* Simulates a step that commits. If some steps may stay in memory, also simulates one that does, and takes the mean. */
+/* Simulates a step that commits. If others stay uncommitted, also simulates one that does, and takes the mean. */
 static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
                      struct ox_prediction *out) {
     ox_sim_run(sim, input->plan->train, &setup, &out->step);
     out->persist_seconds = out->mean_seconds = out->step.seconds;
-    if (input->persist_steps == 1 || !ox_plan_may_stay_in_memory(&input->plan->input)) {
+    if (!ox_plan_stays(&input->plan->input, input->persist_steps)) {
         return;
     }
-    struct ox_sim_result in_memory;
-    setup.in_memory = true;
-    ox_sim_run(sim, input->plan->train, &setup, &in_memory);
+    struct ox_sim_result stays;
+    setup.stays = true;
+    ox_sim_run(sim, input->plan->train, &setup, &stays);
     out->persist_steps = input->persist_steps > 0
                              ? input->persist_steps
-                             : ox_persist_interval(out->persist_seconds - in_memory.seconds, in_memory.seconds);
-    out->step = out->persist_steps > 1 ? in_memory : out->step;
+                             : ox_persist_interval(out->persist_seconds - stays.seconds, stays.seconds);
+    out->step = out->persist_steps > 1 ? stays : out->step;
     out->mean_seconds =
         out->step.seconds + (out->persist_seconds - out->step.seconds) / (double)out->persist_steps;
 }
@@ -125,7 +125,7 @@ enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_
     if (status == OX_OK) {
         struct ox_sim_setup setup = setup_of(input);
         simulate(input, *out, setup, &prediction);
-        setup.in_memory = prediction.persist_steps > 1;
+        setup.stays = prediction.persist_steps > 1;
         ox_sim_run(*out, input->plan->train, &setup, &prediction.step);
     }
     return status;
@@ -142,7 +142,7 @@ static void simulate_eval(const struct ox_predict_input *input, struct ox_sim *s
     ox_sim_run(sim, plan->eval, &setup, &result);
     out->eval_seconds = out->eval_after_step_seconds = result.seconds;
     if (plan->eval_after_step != NULL) {
-        setup.in_memory = out->persist_steps > 1;
+        setup.stays = out->persist_steps > 1;
         ox_sim_run(sim, plan->eval_after_step, &setup, &result);
         out->eval_after_step_seconds = result.seconds;
     }

@@ -194,9 +194,9 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
     return OX_OK;
 }
 
-/* Whether steps may stay in memory; not if the user requests speculative updates, which need every step on
+/* Whether steps may stay uncommitted; not if the user requests speculative updates, which need every step on
  * the drives. */
-static bool may_stay_in_memory(const struct ox_config *config) {
+static bool may_stay(const struct ox_config *config) {
     return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
            config->speculative_units <= 0;
 }
@@ -268,7 +268,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                  .speculative_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
                                                                                : (int32_t)config->speculative_units,
                  .kept_units = kept_units(config),
-                 .may_stay_in_memory = may_stay_in_memory(config),
+                 .may_stay = may_stay(config),
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),
                  .device_units = (uint32_t)config->device_state_units,
                  .device_first = config->device_state_first},

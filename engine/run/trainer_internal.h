@@ -268,13 +268,15 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
 
 /* ---- trainer_persist.c ---- */
 
-enum { OX_PERSIST_LINE_BYTES = 256 };
+enum { OX_PERSIST_LINE_BYTES = 384 };
 /* Writes a line about how often the state is persisted; "" if every step is. */
+/* Bytes of the state that a step writes which stays uncommitted, of all ranks. */
+uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer);
 const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text);
 /* Called when the engine is at trainer->state, which is committed; logs what was decided. */
 void ox_trainer_persist_start(struct ox_trainer *trainer);
-/* Whether `step`, which is the next one, stays in memory. */
-bool ox_trainer_stays_in_memory(const struct ox_trainer *trainer, uint64_t step);
+/* Whether `step`, which is the next one, stays uncommitted. */
+bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step);
 /* Notes the time of a usual step. */
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds);
 /* Commits the current state, unless it is committed. A failing drive is only a warning, because memory has

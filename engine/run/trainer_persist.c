@@ -1,7 +1,8 @@
-/* Decides how often a state that lives in memory is persisted: as the user says, or by measured times. The end of a run
- * persists in any case. */
+/* Decides how often a step is committed where it need not be every one: as the user says, or by measured times. The end
+ * of a run commits in any case. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -15,22 +16,28 @@ static uint64_t requested(const struct ox_trainer *trainer) {
 }
 
 static bool may_stay(const struct ox_trainer *trainer) {
-    return requested(trainer) != 1 && ox_plan_may_stay_in_memory(&ox_trainer_plan(trainer)->input);
+    return ox_plan_stays(&ox_trainer_plan(trainer)->input, requested(trainer));
 }
 
 const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text) {
-    const uint64_t request = requested(trainer);
+    const uint64_t request = requested(trainer), steps = trainer->prediction.persist_steps;
+    const uint64_t beside_bytes = ox_trainer_kept_bytes(trainer);
+    char bytes[OX_SIZE_TEXT_BYTES], beside[128] = "";
     text[0] = '\0';
     if (may_stay(trainer)) {
-        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: the state lives in memory and is written to the drives every "
-                 "%" PRIu64 " step%s%s: a crash loses at most as many\n", trainer->prediction.persist_steps,
-                 trainer->prediction.persist_steps == 1 ? "" : "s",
-                 request > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time");
+        if (beside_bytes > 0) {
+            snprintf(beside, sizeof beside, "; the steps between write the %s that live on drives, beside the last commit",
+                     ox_size_text(beside_bytes, bytes));
+        }
+        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: %s is written to the drives every %" PRIu64 " step%s%s: a crash "
+                 "loses at most as many%s\n", beside_bytes > 0 ? "what lives in memory" : "the state lives in memory and",
+                 steps, ox_plural(steps),
+                 request > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time", beside);
     } else if (request > 1) {
         snprintf(text, OX_PERSIST_LINE_BYTES, "persist: --persist-steps %" PRIu64 " has no effect: %s\n", request,
                  trainer->config.nvme_count == 0 ? "there is no store without --nvme"
-                                                 : "part of the state lives on the drives, where every step is "
-                                                   "committed whole");
+                                                 : "part of the state lives on the drives, which have one slot for it "
+                                                   "(--store-generations 1)");
     }
     return text;
 }
@@ -60,7 +67,7 @@ void ox_trainer_persist_start(struct ox_trainer *trainer) {
     }
 }
 
-bool ox_trainer_stays_in_memory(const struct ox_trainer *trainer, uint64_t step) {
+bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step) {
     const uint64_t save_steps = trainer->config.save_steps;
     const bool saved = save_steps > 0 && step % save_steps == 0; /* the store may not be older than a checkpoint */
     return step < trainer->persist.last_step + trainer->persist.steps && !saved;

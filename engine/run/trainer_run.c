@@ -76,7 +76,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .max_grad_norm = config->max_grad_norm,
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
-        .in_memory = ox_trainer_stays_in_memory(trainer, next->step),
+        .stays = ox_trainer_stays(trainer, next->step),
         .decided = on_decided,
         .context = &trainer->note,
         /* `stop` aborts only steps that may last longer than the grace time; the time of the first one is not known. */
@@ -177,7 +177,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     }
     trainer->state = next;
     note_speculation(trainer, &report.result);
-    if (report.result.finite && !input.in_memory) {
+    if (report.result.finite && !input.stays) {
         trainer->persist.last_step = next.step;
     }
     report.predicted_seconds =

@@ -29,18 +29,34 @@ static double largest_share(const struct ox_trainer *trainer) {
     return most / sum;
 }
 
-/* The wear of the busiest drive. */
+uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
+    for (uint32_t i = 0; i < ox_plan_rank_count(&plan->input); i++) {
+        const struct ox_plan_input *const input = &ox_engine_plan_at(plan, i)->input;
+        const uint32_t count = ox_engine_plan_at(plan, i)->train != NULL ? input->model.unit_count : 0;
+        for (uint32_t unit_idx = 0; unit_idx < count; unit_idx++) {
+            ox_plan_adam_traffic(input, unit_idx, (struct ox_adam_work){.updates = true, .stays = true}, traffic);
+        }
+    }
+    return traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_WEIGHTS] + traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE];
+}
+
+/* The wear of the busiest drive: every step writes gradients, activations and the state that lives on drives, and some
+ * write all of the state. */
 static struct ox_wear wear_of(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
-    uint64_t bytes = 0;
+    const uint64_t steps = persist_steps(trainer), kept = steps > 1 ? ox_trainer_kept_bytes(trainer) : 0;
+    uint64_t state = 0, others = 0;
     for (uint32_t i = 0; i < ox_plan_rank_count(&plan->input); i++) {
         const struct ox_plan *const train = ox_engine_plan_at(plan, i)->train;
         for (int kind = 0; train != NULL && kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            const bool state = kind == OX_TRAFFIC_WEIGHTS || kind == OX_TRAFFIC_STATE;
-            bytes += train->traffic[OX_LINK_NVME_WRITE][kind] / (state ? persist_steps(trainer) : 1);
+            const bool of_state = kind == OX_TRAFFIC_WEIGHTS || kind == OX_TRAFFIC_STATE;
+            *(of_state ? &state : &others) += train->traffic[OX_LINK_NVME_WRITE][kind];
         }
     }
+    const uint64_t bytes = others + kept + (state - kept) / steps;
     return (struct ox_wear){
         .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),
         .step_count = trainer->max_steps,
@@ -55,9 +71,9 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
     text[0] = '\0';
     if (wear.step_bytes > 0 && wear.step_count > 0) {
         if (steps > 1) {
-            snprintf(every, sizeof every, ", the state every %" PRIu64 " steps,", steps);
+            snprintf(every, sizeof every, ", all of the state every %" PRIu64 " steps,", steps);
         } else if (trainer->prediction.persist_steps > 1) {
-            snprintf(every, sizeof every, ", were the state written every step,");
+            snprintf(every, sizeof every, ", were all of the state written every step,");
         }
         snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s%s %s\n",
                  trainer->config.nvme_count == 1                       ? "the drive"

@@ -195,11 +195,11 @@ static enum ox_status get_from_store(struct ox_rank *rank, uint32_t unit_idx, ui
     uint32_t op_count = 0;
     if (homes->weights == OX_TIER_NVME) {
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx,
-                                               .buffer = view->hi};
+                                               .buffer = view->hi, .step = rank->planes.step};
     }
     if (homes->state == OX_TIER_NVME) {
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx,
-                                               .buffer = view->state.lo};
+                                               .buffer = view->state.lo, .step = rank->planes.step};
     }
     if (op_count == 0) {
         return OX_OK;
@@ -228,6 +228,25 @@ enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32
     return status == OX_OK ? ox_guard_get(rank, unit_idx, chunk_idx, out) : status;
 }
 
+/* Starts to write these planes of a chunk. */
+static enum ox_status write_chunk(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                  const struct ox_chunk_view *view, struct ox_on_drives written) {
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
+    struct ox_chunk_slots *const slots = &rank->chunk_slots;
+    struct ox_store_op ops[2];
+    uint32_t count = 0;
+    if (written.hi) {
+        ops[count++] =
+            (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi};
+    }
+    if (written.state) {
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo};
+    }
+    return ox_transfers_submit(&slots->transfers, slots->at, ops, count) == OX_OK
+               ? OX_OK : ox_transfers_drain(&slots->transfers);
+}
+
 enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                  const struct ox_chunk_view *view) {
     const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
@@ -243,16 +262,9 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
     }
     ox_guard_put(rank, unit_idx, chunk_idx, view);
     const enum ox_status status = copy_device(rank, unit_idx, view, true);
-    if (status != OX_OK || !is_written(rank)) {
-        return status;
-    }
-    struct ox_chunk_slots *const slots = &rank->chunk_slots;
-    const struct ox_store_op ops[] = {
-        {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
-        {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
-    };
-    return ox_transfers_submit(&slots->transfers, slots->at, ops, 2) == OX_OK ? OX_OK
-                                                                              : ox_transfers_drain(&slots->transfers);
+    return status == OX_OK && is_written(rank)
+               ? write_chunk(rank, unit_idx, chunk_idx, view, (struct ox_on_drives){.hi = true, .state = true})
+               : status;
 }
 
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
@@ -310,13 +322,16 @@ enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, const 
     return ox_first_failure_result(&first);
 }
 
-enum ox_status ox_rank_put_all(struct ox_rank *rank) {
+enum ox_status ox_rank_put_missing(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && status == OX_OK; unit_idx++) {
-        for (uint32_t i = 0; i < rank->plan->table.shards[unit_idx].chunk_count && status == OX_OK; i++) {
+        const struct ox_on_drives there = ox_plan_on_drives(&rank->plan->input, unit_idx);
+        const struct ox_on_drives missing = {.hi = !there.hi, .state = !there.state};
+        const uint32_t count = missing.hi || missing.state ? rank->plan->table.shards[unit_idx].chunk_count : 0;
+        for (uint32_t i = 0; i < count && status == OX_OK; i++) {
             struct ox_chunk_view view;
             status = ox_rank_chunk_get(rank, unit_idx, i, &view);
-            status = status == OX_OK ? ox_rank_chunk_put(rank, unit_idx, i, &view) : status;
+            OX_TRY(status, write_chunk(rank, unit_idx, i, &view, missing));
         }
     }
     return status;

@@ -193,9 +193,9 @@ struct ox_step_input {
     double max_grad_norm;   /* 0 = no clipping                                       */
     const void *meta;       /* kept in the store's root                               */
     uint32_t meta_bytes;
-    /* The step's update stays in memory: it is neither written nor committed, and a failure may lose it. Requires
-     * ox_plan_may_stay_in_memory. */
-    bool in_memory;
+    /* The step's update is not committed, and a failure may lose it: planes that live in memory are not written, those
+     * that live on drives are, beside the last commit. Requires ox_plan_may_stay. */
+    bool stays;
     const volatile sig_atomic_t *stop; /* not 0 aborts the step if the optimizer has not begun; may be NULL */
     float *logits;          /* (rows, vocab) of micro-batch 0, or NULL; for tests      */
     /* Called with loss, norm and scale on the caller's thread before the optimizer begins, while the bytes of `meta`
@@ -251,8 +251,8 @@ void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_
 /* Accepts that the steps since the last commit are lost (ox_store_info names it), and reads the commit back. */
 OX_MUST enum ox_status ox_engine_roll_back(struct ox_engine *engine);
 
-/* Commits the steps that are in memory alone; does nothing if there are none, or no store. On failure memory stays as
- * it is. */
+/* Commits the steps that are not committed; does nothing if there are none, or no store. On failure the engine stays at
+ * its step, except that several processes lose those steps where planes live on drives. */
 OX_MUST enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes);
 
 /* A callback that sees every chunk before the optimizer changes it: all planes, from wherever they live, with `values`

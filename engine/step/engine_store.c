@@ -284,9 +284,9 @@ enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta,
     return commit(engine, end_load(engine, OX_OK), meta, meta_bytes);
 }
 
-static enum ox_status put_all(struct ox_seat *seat, void *context) {
+static enum ox_status put_missing(struct ox_seat *seat, void *context) {
     (void)context;
-    return ox_rank_put_all(seat->rank);
+    return ox_rank_put_missing(seat->rank);
 }
 
 enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
@@ -302,10 +302,14 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
     }
     const uint64_t begin_ns = ox_clock_ns();
     status = ox_engine_load_begin(engine, step);
-    status = end_load(engine, status == OX_OK ? ox_engine_here(engine, put_all, NULL) : status);
+    status = end_load(engine, status == OX_OK ? ox_engine_here(engine, put_missing, NULL) : status);
     status = commit(engine, status, meta, meta_bytes);
     if (status == OX_OK) {
         ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, step, begin_ns);
+    } else if (engine->config.team != NULL && ox_plan_transacts(&engine->plan->input, true)) {
+        for (uint32_t i = 0; i < engine->seat_count; i++) {
+            ox_rank_lose_kept(engine->seats[i].rank);
+        }
     }
     return status;
 }

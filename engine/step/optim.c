@@ -2,9 +2,9 @@
  * (engine/step/optim_stream.h) moves the chunks; without a store everything is in memory and updated in place.
  *
  * Planes that live in memory are updated there; the slot then only has the copy that goes to the store, so that memory
- * may change again while the write is in flight. Writes may end after the unit's task; the commit waits for them. A
- * step that stays in memory uses the stream too, which then reads gradients from the drives, if they are there, and
- * shows chunks to the tee, but copies and writes nothing. */
+ * may change again while the write is in flight. Writes may end after the unit's task; the commit waits for them. Of a
+ * step that stays uncommitted, planes that live in memory are neither copied nor written; the stream still reads
+ * gradients from the drives, if they are there, and shows chunks to the tee. */
 #include "engine/step/rank_internal.h"
 #include "engine/step/ops_optim.h"
 
@@ -63,12 +63,14 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     uint32_t count = 0;
     if (run.unit->source.state == NULL) {
         ops[count++] = (struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
+            .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state,
+            .step = at->run.base_step};
         ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, run.layout.state_bytes);
     }
     if (run.unit->source.hi == NULL) {
         ops[count++] = (struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
+            .kind = OX_STORE_READ, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi,
+            .step = at->run.base_step};
         ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
     }
     if (run.unit->source.grad == NULL) {
@@ -85,23 +87,30 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     return count;
 }
 
+/* What the update of a unit writes: all of it if it is committed, else what the drives must have. */
+static struct ox_on_drives written_planes(const struct ox_rank *rank, const struct ox_unit_run *unit) {
+    return unit->stays ? ox_plan_on_drives(&rank->plan->input, unit->unit_idx)
+                       : (struct ox_on_drives){.hi = true, .state = true};
+}
+
 uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *at, bool write) {
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, at->run.unit_idx, at->chunk_idx);
     const struct ox_chunk_layout layout =
         ox_shard_chunk_layout(&rank->plan->table, chunk.count, (uint32_t)grad_width(rank));
     if (write) {
-        return layout.state_bytes + layout.hi_bytes;
+        const struct ox_on_drives written = written_planes(rank, &at->run);
+        return (written.state ? layout.state_bytes : 0) + (written.hi ? layout.hi_bytes : 0);
     }
     return (at->run.source.state == NULL ? layout.state_bytes : 0) + (at->run.source.hi == NULL ? layout.hi_bytes : 0) +
            (at->run.source.grad == NULL ? layout.numbers_bytes : 0);
 }
 
-/* Copies planes that live in memory into the slot. */
-static void gather(const struct chunk_run *run) {
-    if (run->unit->source.state != NULL) {
+/* Copies planes that live in memory into the slot: those that are to be written. */
+static void gather(const struct chunk_run *run, struct ox_on_drives written) {
+    if (written.state && run->unit->source.state != NULL) {
         ox_state_copy(run->rank, run->unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_CHUNK);
     }
-    if (run->unit->source.hi != NULL) {
+    if (written.hi && run->unit->source.hi != NULL) {
         memcpy(run->hi, run->unit->source.hi + run->chunk.first, run->chunk.count * OX_HI_BYTES);
     }
 }
@@ -114,7 +123,7 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
         return;
     }
     const struct chunk_run run = run_of(owner, at);
-    gather(&run);
+    gather(&run, (struct ox_on_drives){.hi = true, .state = true});
     const struct ox_chunk_view view = {
         .first = run.chunk.first,
         .count = run.chunk.count,
@@ -159,24 +168,27 @@ static void scatter(const struct chunk_run *run) {
 
 static void chunk_leaves(void *owner, const struct ox_stream_chunk *at) {
     const struct chunk_run run = run_of(owner, at);
-    if (!at->run.in_memory) {
-        gather(&run);
-    }
+    const struct ox_on_drives written = written_planes(owner, &at->run);
+    gather(&run, written);
     scatter(&run);
 }
 
 static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
     const struct chunk_run run = run_of(owner, at);
     struct ox_rank *const rank = owner;
-    if (at->run.in_memory) {
-        return 0;
+    const struct ox_on_drives written = written_planes(rank, &at->run);
+    uint32_t count = 0;
+    if (written.state) {
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
+        ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, run.layout.state_bytes);
     }
-    ops[0] = (struct ox_store_op){
-        .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
-    ops[1] = (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
-    ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, run.layout.state_bytes);
-    ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
-    return 2;
+    if (written.hi) {
+        ops[count++] =
+            (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
+        ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
+    }
+    return count;
 }
 
 /* ---- the update: the lane's thread -------------------------------------------------------------------- */
@@ -266,7 +278,7 @@ static struct ox_unit_run unit_run(const struct ox_rank *rank, const struct ox_p
         .chunk_count = shard->chunk_count,
         .hyper = order.hyper,
         .base_step = order.base_step,
-        .in_memory = order.in_memory,
+        .stays = order.stays,
         .source = {.hi = at.hi,
                    .state = at.state,
                    .grad = ox_tiers_view_if(&rank->tiers, plan, task, OX_USE_GRAD).ptr},
@@ -282,7 +294,6 @@ static struct ox_unit_run unit_run(const struct ox_rank *rank, const struct ox_p
         run.source.hi = NULL;
         run.source.state = NULL;
     }
-    OX_ASSERT(!run.in_memory || (run.source.hi != NULL && run.source.state != NULL && run.target.planes == NULL));
     return run;
 }
 

@@ -27,7 +27,7 @@ struct ox_unit_run {
     uint32_t unit_idx, chunk_count;
     const struct ox_optim_hyper *hyper;
     uint64_t base_step; /* the step whose planes it begins with */
-    bool in_memory;     /* nothing is written, as all its planes live in memory */
+    bool stays;         /* it is not committed: what lives in memory is not written */
     /* Where a plane is updated; NULL: in the slot, into which it was read from the store. `hi` may be a downloaded copy
      * of a unit that lives on the device. */
     struct {

@@ -26,7 +26,8 @@ static uint32_t unit_count(const struct ox_rank *rank) {
 /* The facts that follow from what the step before has left. */
 static uint32_t facts_of_pending(const struct ox_rank *rank) {
     const struct ox_pending *const pending = &rank->pending;
-    const bool written = pending->exists && !pending->in_memory && rank->store != NULL;
+    const bool written =
+        pending->exists && rank->store != NULL && ox_plan_transacts(&rank->plan->input, pending->stays);
     return (written ? OX_FACT_COMMIT_DUE : 0u) | (written && !pending->begun ? OX_FACT_BEGIN_DUE : 0u) |
            (pending->exists && pending->from_store ? 0u : OX_FACT_FROM_MEMORY) |
            (pending->exists ? OX_FACT_COUNTS_DUE : 0u);
@@ -35,12 +36,13 @@ static uint32_t facts_of_pending(const struct ox_rank *rank) {
 void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     struct ox_step_state *const step = &rank->step;
     const bool train = own_work && step->plan->kind == OX_PLAN_TRAIN;
-    OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&rank->plan->input));
+    OX_ASSERT(!step->input->stays || ox_plan_may_stay(&rank->plan->input));
     memcpy(rank->due.now, rank->due.pending, unit_count(rank));
-    step->pending_in_memory = rank->pending.exists && rank->pending.in_memory;
+    step->pending_stays = rank->pending.exists && rank->pending.stays;
     step->weights_step = rank->planes.step;
     step->facts = facts_of_pending(rank) | (own_work ? OX_FACT_OWN_WORK : 0u) |
-                  (train && rank->store != NULL && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
+                  (train && rank->store != NULL && ox_plan_transacts(&rank->plan->input, step->input->stays)
+                       ? OX_FACT_COMMITS : 0u);
     if (train && overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
         (step->input->max_grad_norm == 0 || rank->unclipped_steps >= UNCLIPPED_STEPS)) {
         step->facts |= OX_FACT_SPECULATES;
@@ -48,8 +50,6 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
         settings.grad_scale = 1;
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
-    /* The proof cannot see whether a step stays in memory; a commit of one that does would have nothing to commit. */
-    OX_ASSERT((step->facts & OX_FACT_COMMITS) == 0 || !step->input->in_memory);
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
 }
 
@@ -66,13 +66,13 @@ struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const s
     const struct ox_step_state *const step = &rank->step;
     if (!task->carried) {
         return (struct ox_update_args){.hyper = overlaps(rank) ? &step->speculative_hyper : &step->hyper,
-                                      .in_memory = step->input->in_memory, .base_step = step->weights_step};
+                                      .stays = step->input->stays, .base_step = step->weights_step};
     }
     if (!rank->due.now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
     return (struct ox_update_args){.hyper = &rank->pending.hyper, .from_store = is_from_store(rank),
-                                  .in_memory = step->pending_in_memory, .base_step = rank->pending.base_step};
+                                  .stays = step->pending_stays, .base_step = rank->pending.base_step};
 }
 
 static enum ox_status nonfinite(struct ox_rank *rank, uint32_t unit_idx, uint64_t count) {
@@ -121,6 +121,16 @@ enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct o
     return status;
 }
 
+/* The rank that leads keeps the step when all have written, and the others go on when that is done. */
+static enum ox_status keep(struct ox_rank *rank) {
+    enum ox_status status = ox_link_meet(rank, "the writes of a step");
+    if (status == OX_OK && rank->leads) {
+        ox_store_keep(rank->store);
+    }
+    OX_TRY(status, ox_link_meet(rank, "a step that is kept"));
+    return status;
+}
+
 /* The rank that leads commits when all have written, and the others go on when that is done. Where several processes
  * have a store each, all prepare before any of them commits. */
 static enum ox_status commit(struct ox_rank *rank, const void *meta, uint32_t meta_bytes) {
@@ -140,9 +150,11 @@ static enum ox_status commit(struct ox_rank *rank, const void *meta, uint32_t me
 enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *task) {
     struct ox_pending *const pending = &rank->pending;
     const struct ox_step_input *const input = rank->step.input;
-    const enum ox_status status = task->carried ? commit(rank, pending->meta, pending->meta_bytes)
-                                                : commit(rank, input->meta, input->meta_bytes);
-    rank->step.committed = status == OX_OK;
+    const bool stays = task->carried ? rank->step.pending_stays : input->stays;
+    const enum ox_status status = stays           ? keep(rank)
+                                  : task->carried ? commit(rank, pending->meta, pending->meta_bytes)
+                                                  : commit(rank, input->meta, input->meta_bytes);
+    rank->step.committed = status == OX_OK && !stays;
     if (task->carried && status == OX_OK) {
         pending->exists = false;
     }
@@ -154,13 +166,13 @@ typedef uint64_t traffic_row[OX_TRAFFIC_KIND_COUNT];
 /* What an optimizer's task finds in a step: the facts, and whether the carried update of its unit is due. */
 struct finds {
     uint32_t facts;
-    bool due, in_memory; /* in_memory: the update is not written */
+    bool due, stays; /* stays: the update is not committed */
 };
 
 static void add_adam(const struct ox_rank *rank, const struct ox_task *task, struct finds finds, traffic_row *out) {
     const struct ox_adam_work work = {.updates = !task->carried || finds.due,
                                       .grad_at_rest = !overlaps(rank) || task->carried,
-                                      .in_memory = finds.in_memory,
+                                      .stays = finds.stays,
                                       .from_store = task->carried && (finds.facts & OX_FACT_FROM_MEMORY) == 0};
     ox_plan_adam_traffic(&rank->plan->input, task->unit_idx, work, out);
 }
@@ -182,7 +194,7 @@ static struct finds finds_now(const struct ox_rank *rank, const struct ox_task *
     const struct ox_step_state *const step = &rank->step;
     return (struct finds){.facts = step->facts,
                           .due = task->unit_idx < unit_count(rank) && rank->due.now[task->unit_idx],
-                          .in_memory = task->carried ? step->pending_in_memory : step->input->in_memory};
+                          .stays = task->carried ? step->pending_stays : step->input->stays};
 }
 
 void ox_overlap_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -243,7 +255,9 @@ static void forget_pending(struct ox_rank *rank) {
  * accepts the loss (ox_engine_roll_back). */
 static void fall_back(struct ox_rank *rank) {
     struct ox_store_info info;
-    abort_transaction(rank);
+    if (rank->leads) {
+        ox_store_forget(rank->store);
+    }
     ox_store_info(rank->store, &info);
     forget_pending(rank);
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
@@ -257,7 +271,7 @@ static void leave_pending(struct ox_rank *rank) {
     struct ox_pending *const pending = &rank->pending;
     const bool again = speculates(rank) && step->grad_scale < 1.0;
     *pending = (struct ox_pending){.exists = true, .begun = speculates(rank), .from_store = again,
-                                   .in_memory = step->input->in_memory,
+                                   .stays = step->input->stays,
                                    .step = step->input->step, .base_step = rank->planes.step,
                                    .hyper = step->hyper, .meta_bytes = step->input->meta_bytes};
     if (pending->meta_bytes > 0) {
@@ -271,7 +285,7 @@ static void leave_pending(struct ox_rank *rank) {
 
 static enum ox_status end_decided(struct ox_rank *rank) {
     const struct ox_step_state *const step = &rank->step;
-    OX_ASSERT(rank->store == NULL || !rank->pending.exists || rank->pending.in_memory);
+    OX_ASSERT(rank->store == NULL || !rank->pending.exists || rank->pending.stays);
     forget_pending(rank); /* a commit has done it; an update that is not committed is forgotten here */
     rank->unclipped_steps = step->finite && step->grad_scale == 1.0 ? rank->unclipped_steps + 1 : 0;
     if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
@@ -331,6 +345,12 @@ enum ox_status ox_overlap_make_ready(struct ox_rank *rank) {
                        "last commit", (unsigned long long)rank->planes.lost_step);
     }
     return rank->planes.must_restore ? restore(rank) : OX_OK;
+}
+
+void ox_rank_lose_kept(struct ox_rank *rank) {
+    if (rank->store != NULL) {
+        fall_back(rank);
+    }
 }
 
 enum ox_status ox_rank_roll_back(struct ox_rank *rank) {

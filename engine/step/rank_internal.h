@@ -36,7 +36,7 @@ struct ox_step_state {
     bool committed;
     struct ox_optim_hyper hyper;
     uint32_t facts;          /* enum ox_fact, those of the step: known before the first task is issued */
-    bool pending_in_memory;  /* the update of the step before is not written */
+    bool pending_stays;      /* the update of the step before is not committed */
     bool counts_come;        /* a task copies the counts of updates on the device */
     uint64_t weights_step;   /* the step whose planes compute uses, committed or not; 0: the last commit */
     struct ox_optim_hyper speculative_hyper;
@@ -49,7 +49,7 @@ struct ox_pending {
     bool exists;
     bool begun;      /* its transaction is open */
     bool from_store; /* it begins with the last commit: memory may hold what a speculative update has changed */
-    bool in_memory;  /* nothing is written, and there is no transaction */
+    bool stays;      /* it is not committed */
     uint64_t step, base_step; /* the step that it leads to, and the one that it begins with */
     struct ox_optim_hyper hyper;
     uint32_t meta_bytes;
@@ -60,7 +60,7 @@ struct ox_pending {
 struct ox_update_args {
     const struct ox_optim_hyper *hyper; /* NULL: it only brings the planes of base_step to the target */
     bool from_store;                   /* all planes come from the last commit, whatever memory holds */
-    bool in_memory;                    /* nothing is written */
+    bool stays;                        /* it is not committed: only what the drives must have is written */
     uint64_t base_step;                /* the step whose planes it begins with */
 };
 
@@ -218,8 +218,9 @@ OX_MUST enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx
 /* Between load_begin and load_end chunks that are put go to the store too. load_end waits for what is in flight. */
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step);
 OX_MUST enum ox_status ox_rank_load_end(struct ox_rank *rank);
-/* Writes every chunk from memory to the store, between load_begin and load_end. */
-OX_MUST enum ox_status ox_rank_put_all(struct ox_rank *rank);
+/* Writes what the store misses of the step to be committed, between load_begin and load_end: planes that live in memory
+ * alone. */
+OX_MUST enum ox_status ox_rank_put_missing(struct ox_rank *rank);
 void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t first, uint64_t count, float *out);
 void ox_rank_tee(struct ox_rank *rank, const struct ox_tee *tee);
 
@@ -276,6 +277,9 @@ OX_MUST enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status 
 OX_MUST enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status);
 /* Called before a step and before planes are read: after a failure it reads the last commit back. */
 OX_MUST enum ox_status ox_overlap_make_ready(struct ox_rank *rank);
+/* Called where the store was opened again, which holds the last commit alone, while the rank is at a step that was
+ * kept: the steps since the commit are lost, and all calls fail until that is accepted. */
+void ox_rank_lose_kept(struct ox_rank *rank);
 /* As ox_engine_roll_back. */
 OX_MUST enum ox_status ox_rank_roll_back(struct ox_rank *rank);
 /* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */

@@ -6,9 +6,9 @@ static uint32_t facts_of_pending(bool speculates, bool written) {
            (written && !speculates ? OX_FACT_BEGIN_DUE : 0u);
 }
 
-struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool in_memory) {
+struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool stays) {
     const bool speculates = input->placement.speculative_units > 0;
-    const bool written = input->budget.nvme_bytes > 0 && !in_memory;
+    const bool written = ox_plan_transacts(input, stays);
     struct ox_step_case usual = {.facts = OX_FACT_OWN_WORK | OX_FACT_FROM_MEMORY,
                                  .carries = input->placement.overlap && kind != OX_PLAN_EVAL};
     if (kind == OX_PLAN_TRAIN) {

@@ -23,8 +23,8 @@ struct ox_step_case {
 };
 
 /* The usual case: updates are written if there is a store, steps speculate if they may, and the norm required no
- * clipping. With `in_memory`: the same where neither this step nor the one before is written to the store. */
-struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool in_memory);
+ * clipping. With `stays`: the same where neither this step nor the one before is committed. */
+struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool stays);
 
 /* Whether a unit's carried update is due in the usual case; false for OX_NONE. */
 bool ox_case_is_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx);

@@ -54,22 +54,43 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
     if (homes->grad == OX_TIER_NVME && work.grad_at_rest) {
         reads[OX_TRAFFIC_GRADS] += elems * (input->model.grad_bf16 ? 2 : 4);
     }
-    if (input->budget.nvme_bytes == 0 || work.in_memory) {
+    if (input->budget.nvme_bytes == 0) {
         return;
     }
     reads[OX_TRAFFIC_STATE] += homes->state == OX_TIER_NVME || work.from_store ? state : 0;
     reads[OX_TRAFFIC_WEIGHTS] += homes->weights == OX_TIER_NVME || work.from_store ? hi : 0;
-    writes[OX_TRAFFIC_STATE] += state;
-    writes[OX_TRAFFIC_WEIGHTS] += hi;
+    const struct ox_on_drives must = ox_plan_on_drives(input, unit_idx);
+    writes[OX_TRAFFIC_STATE] += must.state || !work.stays ? state : 0;
+    writes[OX_TRAFFIC_WEIGHTS] += must.hi || !work.stays ? hi : 0;
 }
 
-bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input) {
-    bool may = input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.speculative_units == 0;
-    for (uint32_t i = 0; i < input->table->unit_count && may; i++) {
-        const struct ox_homes *const homes = &input->table->shards[i].homes;
-        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
+struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
+    const bool hi = homes->weights == OX_TIER_NVME;
+    return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || (hi && input->model.fp32)};
+}
+
+/* Whether the drives must have any plane (`there`), or need not have one. */
+static bool any_plane(const struct ox_plan_input *input, bool there) {
+    bool any = false;
+    for (uint32_t i = 0; i < input->table->unit_count && !any; i++) {
+        const struct ox_on_drives must = ox_plan_on_drives(input, i);
+        any = must.hi == there || must.state == there;
     }
-    return may;
+    return any;
+}
+
+bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
+    return persist_steps != 1 && ox_plan_may_stay(input) && (persist_steps > 0 || any_plane(input, false));
+}
+
+bool ox_plan_may_stay(const struct ox_plan_input *input) {
+    return input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.speculative_units == 0 &&
+           (ox_plan_generations(&input->budget) > 1 || !any_plane(input, true));
+}
+
+bool ox_plan_transacts(const struct ox_plan_input *input, bool stays) {
+    return input->budget.nvme_bytes > 0 && (!stays || any_plane(input, true));
 }
 
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {

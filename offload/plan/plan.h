@@ -449,15 +449,27 @@ struct ox_adam_work {
     bool updates;       /* else it only reads planes from the drives to where forward needs them */
     bool from_store;    /* all planes are read from the drives, also those whose home is in memory */
     bool grad_at_rest;  /* the gradient is read from its home, else from the host buffer it was just copied to */
-    bool in_memory;     /* nothing is written to the drives, because every plane has its home in memory */
+    bool stays;         /* the step is not committed: only planes that the drives must have are written */
 };
 /* Adds to `traffic` the bytes that one unit's update moves over the links of the drives. */
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
-/* Whether a step may stay in memory, uncommitted, though there is a store: every plane has its home in memory, and no
- * update is speculative, so none needs the drives to keep what it replaces. */
-bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input);
+/* Whether a step may stay uncommitted though there is a store: no update is speculative, so none needs the drives to
+ * keep what it replaces; and planes that live on drives have a second slot for it, beside that of the last commit. */
+bool ox_plan_may_stay(const struct ox_plan_input *input);
+/* Whether the drives must have the unit's hi, or its state, after every step, committed or not: it lives there, or
+ * forward reads lo from there. */
+struct ox_on_drives {
+    bool hi, state;
+};
+struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether steps stay uncommitted where one is committed every `persist_steps`; 0: as often as it pays, which is every
+ * step unless the others write less. */
+bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps);
+/* Whether an update goes through a transaction of the store, committed or not: that of a step that stays uncommitted
+ * does so only for planes that the drives must have. */
+bool ox_plan_transacts(const struct ox_plan_input *input, bool stays);
 
 /* Index of the task's use with this role, or -1. */
 int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);

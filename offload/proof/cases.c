@@ -28,15 +28,21 @@ static bool may_speculate(const struct ox_plan_input *input) {
     return input->placement.overlap && input->placement.speculative_units > 0;
 }
 
-/* Whether an update may stay unwritten though there is a store: all planes live in memory, and none is updated
- * speculatively. */
-static bool may_stay(const struct ox_plan_input *input) {
-    bool may = has_store(input) && !input->model.eval_only && input->placement.speculative_units == 0;
-    for (uint32_t i = 0; i < input->model.unit_count && may; i++) {
+static bool all_in_memory(const struct ox_plan_input *input) {
+    bool all = true;
+    for (uint32_t i = 0; i < input->model.unit_count && all; i++) {
         const struct ox_homes *const homes = ox_proof_homes(input, i);
-        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
+        all = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
     }
-    return may;
+    return all;
+}
+
+/* Whether an update may stay uncommitted though there is a store. None may be speculative then, because the planes that
+ * it replaces are not in the last commit; and where planes live on drives, those of the last commit need slots of their
+ * own, which the update never writes. */
+static bool may_stay(const struct ox_plan_input *input) {
+    return has_store(input) && !input->model.eval_only && input->placement.speculative_units == 0 &&
+           (all_in_memory(input) || ox_proof_generations(input) == 2);
 }
 
 /* Whether the step before can have ended so. An evaluation has a plan of its own where an update is pending. */
@@ -65,7 +71,7 @@ struct ox_proof_case ox_proof_usual(const struct ox_plan *plan, const struct ox_
 /* ---- what follows from a case ---------------------------------------------------------------------- */
 
 bool ox_proof_writes_pending(const struct ox_plan_input *input, struct ox_proof_case at) {
-    return at.pending && has_store(input) && !at.stayed;
+    return at.pending && has_store(input) && !(at.stayed && all_in_memory(input));
 }
 
 bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at) {
@@ -73,7 +79,7 @@ bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at
 }
 
 bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
-    return plan->kind == OX_PLAN_TRAIN && at.computes && has_store(input) && !at.stays;
+    return plan->kind == OX_PLAN_TRAIN && at.computes && has_store(input) && !(at.stays && all_in_memory(input));
 }
 
 bool ox_proof_is_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {
@@ -134,11 +140,11 @@ void ox_proof_case_text(const struct ox_plan *plan, struct ox_proof_case at, cha
     const char *const left = !at.pending     ? "nothing is pending"
                              : at.clipped    ? "an update is pending that begins with the last commit again"
                              : at.speculated ? "the update of all but the speculative units is pending"
-                             : at.stayed     ? "an update is pending that stays in memory"
+                             : at.stayed     ? "an update is pending that stays uncommitted"
                                              : "the update of all units is pending";
     const char *const own = !at.computes                   ? "it is finished alone"
                             : plan->kind != OX_PLAN_TRAIN ? "the step is an evaluation"
                             : at.speculates               ? "the step speculates"
-                            : at.stays                    ? "the step stays in memory" : "the step does not speculate";
+                            : at.stays                    ? "the step stays uncommitted" : "the step does not speculate";
     snprintf(text, OX_PROOF_CASE_TEXT, "%s%s and %s", left, at.stopped ? ", was stopped on its way," : "", own);
 }

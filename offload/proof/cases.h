@@ -15,13 +15,13 @@ struct ox_proof_case {
     bool pending;
     bool speculated; /* it updated its last units in its own backward, and left the transaction open */
     bool clipped;    /* its norm then required clipping: all units are updated again, from the last commit */
-    bool stayed;     /* it stayed in memory: its update is not written though there is a store */
+    bool stayed;     /* it stayed uncommitted: its update is written only where planes live on drives */
     bool stopped;    /* the update has begun, in a step or evaluation that was stopped: any units may be done */
 
     /* What this step does. */
     bool computes;   /* a forward and, in training, a backward; else it finishes the pending update alone */
     bool speculates; /* it updates its last units in backward, before its norm is known */
-    bool stays;      /* its own update is not written though there is a store */
+    bool stays;      /* its own update will not be committed, though there is a store */
 };
 
 /* The case of a number; all numbers below OX_PROOF_CASES are all cases that can be written down. */
@@ -35,10 +35,10 @@ bool ox_proof_occurs(const struct ox_plan *plan, const struct ox_plan_input *inp
  * written to it, and no norm required clipping. */
 struct ox_proof_case ox_proof_usual(const struct ox_plan *plan, const struct ox_plan_input *input);
 
-/* Whether the pending update is written to the store, and whether its transaction is open when the step begins. */
+/* Whether the pending update has a transaction of the store, and whether that is open when the step begins. */
 bool ox_proof_writes_pending(const struct ox_plan_input *input, struct ox_proof_case at);
 bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at);
-/* Whether the step writes an update of its own to the store, in this step or, where steps overlap, in the next. */
+/* Whether an update of the step's own has one, in this step or, where steps overlap, in the next. */
 bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at);
 
 /* Whether the update of the step before left this unit to be updated; if that was stopped, some are done by now. */

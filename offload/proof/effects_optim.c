@@ -101,25 +101,32 @@ static void change_version(struct effects *e, enum ox_use_role role, enum ox_tie
     }
 }
 
-/* Whether the update is written to the store. */
+/* Whether the update has a transaction, and whether that is committed. */
 static bool is_written(const struct effects *e) {
     return e->task->carried ? e->writes_pending : e->writes_own;
 }
+static bool is_committed(const struct effects *e) {
+    return is_written(e) && !(e->task->carried ? e->at.stayed : e->at.stays);
+}
 
-/* Counts what an update moves between drives and slots: every chunk is written, and read if the drives are its home. A
- * speculative update takes the gradient from the host buffer that it has just reached. */
+/* Counts what an update moves between drives and slots: planes are read if the drives are their home, and written if
+ * they are, if forward reads them there, or if the update is committed. A speculative update takes the gradient from the
+ * host buffer that it has just reached. */
 static void count_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const bool speculative = e->overlap && !e->task->carried, all = is_from_store(e);
     const uint64_t hi = ox_proof_own_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
+    const bool lo_is_read = e->in->model.fp32 && homes->weights == OX_TIER_NVME;
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                 homes->grad == OX_TIER_NVME && !speculative ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
     if (is_written(e)) {
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME || all ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME || all ? state : 0);
-        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, hi);
-        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, state);
+        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS,
+                         homes->weights == OX_TIER_NVME || is_committed(e) ? hi : 0);
+        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
+                         homes->state == OX_TIER_NVME || lo_is_read || is_committed(e) ? state : 0);
     }
 }
 

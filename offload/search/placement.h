@@ -17,9 +17,10 @@ struct ox_placement_request {
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t speculative_units;    /* -1 = automatic */
     int32_t kept_units;     /* blocks; more than there are means all; -1 = automatic */
-    bool may_stay_in_memory; /* some steps may stay in memory, if all planes fit; then no update is speculative */
-    uint64_t persist_steps;  /* every how many steps one is written then; 0: so rarely that it costs next to nothing. If
-                                it is over 1, placements whose steps stay in memory are preferred to all others */
+    bool may_stay; /* some steps may stay uncommitted; then no update is speculative */
+    uint64_t persist_steps;  /* every how many steps one is committed then; 0: so rarely that it costs next to nothing,
+                                where that saves bytes. If it is over 1, placements whose steps may stay uncommitted are
+                                preferred to all others */
     uint32_t device_units; /* how many of the last units live and are updated on the device, while the tiers above are
                               for the others; 0 = automatic. A state tier of DEVICE means all units */
     bool device_first;     /* these are the first units instead */

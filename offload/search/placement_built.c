@@ -188,9 +188,9 @@ double ox_search_seconds(struct ox_search *s) {
         struct ox_sim_result result;
         ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, &result);
         built->seconds = result.seconds;
-        if (s->setup.in_memory && s->request->persist_steps > 0) { /* the mean of steps in memory and written steps */
+        if (s->setup.stays && s->request->persist_steps > 0) { /* the mean of steps that stay and committed ones */
             struct ox_sim_setup written = s->setup;
-            written.in_memory = false;
+            written.stays = false;
             ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);
             built->seconds += (result.seconds - built->seconds) / (double)s->request->persist_steps;
         }

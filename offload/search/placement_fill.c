@@ -262,23 +262,27 @@ static bool drives_hold(struct ox_search *s) {
     return fits;
 }
 
-/* Drops speculative updates if steps can then stay in memory: when every plane is in memory, steps that write nothing
- * save more than speculative updates do. The carried update must fit, though. */
-static void stay_in_memory(struct ox_search *s) {
+/* Decides whether steps stay uncommitted. Where every plane is in memory, such steps write nothing and save more than
+ * speculative updates do, so these are dropped if the carried update fits. Where planes live on drives, a candidate with
+ * speculative updates commits every step, one without them need not, and the simulation judges. */
+static void let_stay(struct ox_search *s) {
     const uint32_t speculative_units = s->in->placement.speculative_units;
     const bool fits = ox_search_over_all(s) == 0;
     s->crowded = false;
-    if (!s->request->may_stay_in_memory) {
+    s->setup.stays = false;
+    if (!s->request->may_stay) {
         return;
     }
     s->in->placement.speculative_units = 0;
-    s->setup.in_memory = ox_plan_may_stay_in_memory(s->in);
-    if (s->setup.in_memory && speculative_units > 0) {
+    const bool in_memory = !ox_plan_transacts(s->in, true), stays = ox_plan_stays(s->in, s->request->persist_steps);
+    if (in_memory && stays && speculative_units > 0) {
         ox_search_build(s);
-        s->setup.in_memory = !fits || ox_search_over_all(s) == 0;
-        s->crowded = !s->setup.in_memory;
+        s->setup.stays = !fits || ox_search_over_all(s) == 0;
+        s->crowded = !s->setup.stays;
+    } else if (speculative_units == 0) {
+        s->setup.stays = stays;
     }
-    if (!s->setup.in_memory && speculative_units > 0) {
+    if (!s->setup.stays && speculative_units > 0) {
         s->in->placement.speculative_units = speculative_units;
         ox_search_build(s);
     }
@@ -302,10 +306,10 @@ static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate)
 static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     begin_fit(s, candidate);
     fill(s, candidate);
-    stay_in_memory(s);
+    let_stay(s);
     if (ox_search_over_all(s) == 0 && !drives_hold(s)) {
         begin_fit(s, candidate);
-        stay_in_memory(s);
+        let_stay(s);
     }
     /* A plan that fits the drives' sum but not each drive counts as one byte short: the nearest miss. */
     const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);

@@ -55,7 +55,7 @@ struct ox_search {
     struct ox_plan_input *in;
     struct ox_shard_table *table;
     const struct ox_placement_request *request;
-    struct ox_sim_setup setup; /* simulates the usual step; `in_memory` follows the homes of the moment */
+    struct ox_sim_setup setup; /* simulates the usual step; `stays` follows the homes of the moment */
     struct ox_sim *sim;
     struct ox_plans plans;        /* memory for plans; ox_search_plan() builds into it */
     struct ox_built_table *built; /* known sizes and times of plans */

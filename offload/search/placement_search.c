@@ -43,7 +43,7 @@ static bool better(const struct ox_tried *a, const struct ox_tried *b) {
 }
 
 static bool heeds(const struct ox_search *s) {
-    return s->setup.in_memory || (s->request->persist_steps <= 1 && !s->crowded);
+    return s->setup.stays || (s->request->persist_steps <= 1 && !s->crowded);
 }
 
 static void simulate(struct ox_search *s, struct ox_tried *tried) {

@@ -353,14 +353,14 @@ static struct stream stream_of(const struct pricing *p) {
     const bool speculative = in->placement.overlap && !p->task->carried;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
-        .updates = true, .grad_at_rest = !speculative, .in_memory = p->setup->in_memory};
+        .updates = true, .grad_at_rest = !speculative, .stays = p->setup->stays};
     ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
         stream.written += (double)traffic[OX_LINK_NVME_WRITE][kind];
     }
-    if (in->budget.nvme_bytes > 0 && !p->setup->in_memory) {
+    if (in->budget.nvme_bytes > 0 && !p->setup->stays) {
         stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
                          (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
     }
@@ -370,9 +370,9 @@ static struct stream stream_of(const struct pricing *p) {
     return stream;
 }
 
-/* The step that is simulated: the usual one, or one like it whose updates stay in memory. */
+/* The step that is simulated: the usual one, or one like it whose updates stay uncommitted. */
 static struct ox_step_case case_of(const struct pricing *p) {
-    return ox_usual_case(p->setup->input, p->plan->kind, p->setup->in_memory);
+    return ox_usual_case(p->setup->input, p->plan->kind, p->setup->stays);
 }
 
 static bool is_due(const struct pricing *p) {

@@ -266,7 +266,7 @@ static enum ox_status step_and_end(struct member *self) {
     struct ox_engine *const engine = self->harness.engine;
     struct ox_step_result result;
     struct ox_step_input input = golden_input(&rig.golden, FAULT_STEP, golden_fill(engine, &rig.golden, FAULT_STEP));
-    input.in_memory = self->harness.persist_steps > 0;
+    input.stays = self->harness.persist_steps > 0;
     enum ox_status status = ox_engine_step(engine, &input, &result);
     note(self, status);
     if (status == OX_OK) {

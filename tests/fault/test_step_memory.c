@@ -90,7 +90,7 @@ static void check_flip(const struct golden *golden, const struct harness_run *ru
     place.chunk_elems = 2048;
     place.optimizer_threads = 1 + (uint32_t)plane % 3;
     harness_open(run, &place, &harness);
-    const bool stays = place.store && ox_plan_may_stay_in_memory(&ox_engine_plan_of(harness.engine)->input);
+    const bool stays = place.store && ox_plan_may_stay(&ox_engine_plan_of(harness.engine)->input);
     harness.persist_steps = stays ? 100 : 0;
     golden_steps(&harness, golden, 0, BEFORE, &outcome);
     const bool flipped = flip(&harness, rank_idx, plane, (unsigned)plane * 3 + 1);

@@ -275,7 +275,7 @@ static void draw_request(struct fuzz_case *c) {
     struct ox_placement_request *const request = &c->request;
     *request = (struct ox_placement_request){
         .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-        .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .may_stay_in_memory = once_in(c, 3)};
+        .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .may_stay = once_in(c, 3)};
     const uint64_t sort = draw(c, 8);
     c->automatic = sort == 0;
     if (c->automatic) {
@@ -319,7 +319,7 @@ static void draw_kept(struct fuzz_case *c) {
         }
     }
     c->request.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
-    c->request.persist_steps = c->request.may_stay_in_memory && once_in(c, 3) ? 1 + draw(c, 20) : 0;
+    c->request.persist_steps = c->request.may_stay && once_in(c, 3) ? 1 + draw(c, 20) : 0;
 }
 
 static void list_extents(struct fuzz_case *c) {
@@ -396,7 +396,7 @@ static double simulate(const struct fuzz_case *c, const struct ox_plan *train) {
     struct ox_sim_setup setup = c->setup;
     struct ox_sim_result result;
     struct ox_sim *sim = NULL;
-    setup.in_memory = c->request.may_stay_in_memory && ox_plan_may_stay_in_memory(&c->in);
+    setup.stays = c->request.may_stay && ox_plan_stays(&c->in, c->request.persist_steps);
     REQUIRE_OK(ox_sim_open(train->task_count, &sim));
     ox_sim_run(sim, train, &setup, &result);
     ox_sim_close(&sim);

@@ -1,5 +1,6 @@
-/* Steps that stay in memory give the same bits, whichever of them are committed and whatever comes between, and move
- * exactly the predicted bytes. Uncommitted steps are lost with the process, or when a drive fails, and are repeated
+/* Steps that stay uncommitted give the same bits, whichever of them are committed and whatever comes between, and move
+ * exactly the predicted bytes: what lives in memory stays there, what lives on drives goes to the slots beside the last
+ * commit. Uncommitted steps are lost with the process, or when a drive fails, and are repeated
  * from the last commit. */
 #include "nvme/io_sim.h"
 #include "tests/kit/run/golden.h"
@@ -22,6 +23,14 @@ static const struct harness_place places[] = {
     {.name = "overlapped, weights on the device", .request = {2, 2, DEVICE, DEVICE, HOST, HOST, 1, 0}},
     {.name = "overlapped in one memory", .unified = true, .request = {1, 1, HOST, HOST, HOST, NVME, 1, 0}},
     {.name = "planner's choice", .unified = true, .request = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1, -1, true}},
+    {.name = "state on NVMe", .request = {2, 1, NVME, HOST, NVME, HOST, 0, 0}},
+    {.name = "state on NVMe, overlapped", .request = {2, 2, HOST, HOST, NVME, NVME, 1, 0}},
+    {.name = "all on NVMe", .unified = true, .request = {1, 1, NVME, NVME, NVME, NVME, 0, 0}},
+    {.name = "all on NVMe, overlapped", .request = {2, 1, NVME, NVME, NVME, NVME, 1, 0}},
+    {.name = "weights on NVMe, overlapped", .request = {1, 2, HOST, NVME, HOST, HOST, 1, 0}},
+    {.name = "weights on the device, state on NVMe, overlapped", .request = {2, 2, HOST, DEVICE, NVME, HOST, 1, 0}},
+    {.name = "a part on NVMe", .tight = true, .request = {0, -1, AUTO, AUTO, AUTO, AUTO, 0, 0, -1, true}},
+    {.name = "a part on NVMe, overlapped", .tight = true, .unified = true, .request = {0, -1, AUTO, AUTO, AUTO, AUTO, 1, 0, -1, true}},
 };
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 
@@ -52,7 +61,7 @@ static void check_places(const struct golden *golden, const struct harness_run *
             char name[96];
             place.chaos_seed = persist_steps == 3 && i % 2 == 0 ? i + 1 : 0;
             harness_open(run, &place, &harness);
-            CHECK(ox_plan_may_stay_in_memory(&ox_engine_plan_of(harness.engine)->input));
+            CHECK(ox_plan_may_stay(&ox_engine_plan_of(harness.engine)->input));
             harness.persist_steps = persist_steps;
             golden_steps(&harness, golden, 0, STEPS, &outcome);
             outcome_read_weights(&harness, &outcome);
@@ -79,7 +88,7 @@ static void check_between(const struct golden *golden, const struct harness_run 
         harness.persist_steps = 4;
         golden_steps(&harness, golden, 0, 2, &outcome);
         struct ox_step_input input = golden_input(golden, 2, golden_fill(harness.engine, golden, 2));
-        input.in_memory = true;
+        input.stays = true;
         input.stop = &stop;
         CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_ABORTED);
         golden_steps(&harness, golden, 2, 3, &outcome);
@@ -104,13 +113,13 @@ static void check_between(const struct golden *golden, const struct harness_run 
     }
 }
 
-/* A drive fails once in the fourth step, which stays in memory or is committed, after two steps that stayed there. */
+/* A drive fails once in the fourth step, which stays uncommitted or is committed, after two steps that stayed so. */
 static void check_faults(const struct golden *golden, const struct harness_run *run, const struct outcome *expected,
                          enum ox_fault_point point) {
     struct ox_io_backend *fault = NULL;
     REQUIRE_OK(ox_io_fault_open(ox_io_threads(), &fault));
-    for (size_t i = 0; i < 3; i++) { /* two of them for each kind of call */
-        if (i == (size_t)point % 3) {
+    for (size_t i = 0; i < PLACE_COUNT; i++) { /* two of three for each kind of call */
+        if (i % 3 == (size_t)point % 3) {
             continue;
         }
         struct harness_place place = place_of(i);
@@ -167,7 +176,7 @@ static void show(void *context, uint32_t unit_idx, uint32_t chunk_idx, const str
     add(context, view);
 }
 
-/* The tee of a step that stays in memory sees the planes before it, chunk by chunk as the step changes them. */
+/* The tee of a step that stays uncommitted sees the planes before it, chunk by chunk as the step changes them. */
 static void check_tee(const struct golden *golden, const struct harness_run *run) {
     for (size_t i = 0; i < PLACE_COUNT; i += 3) {
         const struct harness_place place = place_of(i);

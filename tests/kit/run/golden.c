@@ -152,7 +152,7 @@ void golden_steps(struct harness *harness, const struct golden *golden, size_t f
         struct ox_step_result result;
         struct ox_step_input input = golden_input(golden, i, golden_fill(harness->engine, golden, i));
         input.logits = i == 0 ? out->logits : NULL;
-        input.in_memory = harness->persist_steps > 0 && input.step % harness->persist_steps != 0;
+        input.stays = harness->persist_steps > 0 && input.step % harness->persist_steps != 0;
         REQUIRE_OK(ox_engine_step(harness->engine, &input, &result));
         CHECK(result.finite);
         CHECK(memcmp(result.traffic, result.planned, sizeof result.traffic) == 0);

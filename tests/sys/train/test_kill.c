@@ -104,7 +104,10 @@ static const struct {
     {" --persist-steps 1", 1},
     {" --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1", 1},
     {" --persist-steps 3 --device-mem 4MiB --tiles 2 --activation-tier nvme", 3},
-    {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2}};
+    {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2},
+    {" --persist-steps 3 --device-mem 4MiB --host-mem 4MiB --state-tier nvme --grads-tier nvme", 3},
+    {" --persist-steps 2 --optimizer-overlap held --weights-tier nvme", 2}};
+enum { PLACES = sizeof places / sizeof *places };
 
 /* Reads the output of a process. The test looks for two failures: a resume further behind the reported steps than
  * allowed, or ahead of the one step that may have been committed unreported. */
@@ -121,7 +124,7 @@ static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx
         counts.lost += resumed < known->told_step;
         known->kept_step = known->told_step = resumed;
     }
-    known->lost_max = resumed >= 0 ? places[kill_idx % 4].lost_max : known->lost_max;
+    known->lost_max = resumed >= 0 ? places[kill_idx % PLACES].lost_max : known->lost_max;
     const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
     const long begun = max_long(resumed, 0);
     counts.commits += told > begun ? (unsigned)(told - begun) : 0;
@@ -135,7 +138,7 @@ static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx
 static void begin_part(bool resuming, uint64_t kill_idx) {
     begin("killed", STEPS, "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
-    sys_args_add(&args, places[kill_idx % 4].words);
+    sys_args_add(&args, places[kill_idx % PLACES].words);
     sys_args_add(&args, resuming ? "--resume latest" : "");
 }
 
