@@ -134,9 +134,9 @@ static enum ox_status config_check(const struct ox_store_config *config) {
         return ox_fail(OX_E_CONFIG, "a store uses 1 to %d drives, not %u", OX_STORE_DRIVES_MAX,
                        config->drive_count);
     }
-    if (config->generations > 2) {
-        return ox_fail(OX_E_CONFIG, "a store has 1 or 2 generations (--store-generations), not %u",
-                       config->generations);
+    if (config->generations > OX_STORE_GENERATIONS_MAX) {
+        return ox_fail(OX_E_CONFIG, "a store has 1 to %d generations (--store-generations), not %u",
+                       OX_STORE_GENERATIONS_MAX, config->generations);
     }
     return OX_OK;
 }
@@ -168,8 +168,9 @@ static void store_free(struct ox_store *store) {
     ox_store_layout_close(&store->layout);
     free(store->root);
     free(store->block);
-    free(store->tables[0]);
-    free(store->tables[1]);
+    for (int i = 0; i < OX_STORE_GENERATIONS_MAX; i++) {
+        free(store->tables[i]);
+    }
     free(store->extent_states);
     free(store->extent_readers);
     free(store->kept.extents);
@@ -195,15 +196,16 @@ static enum ox_status store_alloc(const struct ox_store_config *config, struct o
 
 /* Allocates what depends on the layout. */
 static enum ox_status tables_alloc(struct ox_store *store) {
-    for (int i = 0; i < 2; i++) {
+    bool room = true;
+    for (uint32_t i = 0; i < ox_store_table_count(store); i++) {
         store->tables[i] = block_alloc(store->layout.table_bytes);
+        room = room && store->tables[i] != NULL;
     }
     const size_t extent_count = store->layout.extent_count;
     store->extent_states = calloc(extent_count, 1);
     store->extent_readers = calloc(extent_count, sizeof *store->extent_readers);
     store->kept.extents = calloc(extent_count, sizeof *store->kept.extents);
-    if (store->tables[0] == NULL || store->tables[1] == NULL || store->extent_states == NULL ||
-        store->extent_readers == NULL || store->kept.extents == NULL) {
+    if (!room || store->extent_states == NULL || store->extent_readers == NULL || store->kept.extents == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the tables of %u extents", store->layout.extent_count);
     }
     return OX_OK;
@@ -231,6 +233,11 @@ static enum ox_status drives_open(struct ox_store *store, const struct ox_store_
 
 /* ---- create ------------------------------------------------------------------------------------ */
 
+/* A program that knows no third generation refuses the file. */
+static uint32_t version_of(uint32_t generations) {
+    return generations > 2 ? OX_STORE_VERSION_OF_THREE : OX_STORE_VERSION;
+}
+
 /* Writes both regions in full, so that no later commit waits for the file system to convert unwritten blocks. */
 static enum ox_status regions_write(struct ox_store *store, const uint64_t *bytes_max) {
     struct ox_store_identity *const identity = block_alloc(OX_STORE_REGION_BYTES);
@@ -241,14 +248,14 @@ static enum ox_status regions_write(struct ox_store *store, const uint64_t *byte
     for (uint32_t drive_idx = 0; drive_idx < store->drive_count && status == OX_OK; drive_idx++) {
         *identity = (struct ox_store_identity){
             .magic = OX_STORE_IDENTITY_MAGIC,
-            .version = OX_STORE_VERSION,
+            .version = version_of(store->layout.generations),
             .drive_idx = drive_idx,
             .drive_count = store->drive_count,
             .extent_count = store->layout.extent_count,
             .run_id = {store->run_id[0], store->run_id[1]},
             .config_hash = store->config_hash,
             .geometry_hash = store->geometry_hash,
-            .one_generation = ox_store_is_single(store),
+            .generations = store->layout.generations == 2 ? 0 : store->layout.generations,
         };
         memcpy(identity->bytes_max, bytes_max, store->drive_count * sizeof *bytes_max);
         memcpy(identity->speeds, store->layout.speeds, sizeof identity->speeds);
@@ -392,7 +399,8 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
                        "%s: not a store, or both its headers are damaged; resume from a checkpoint",
                        info.path);
     }
-    if (identity->version != OX_STORE_VERSION) {
+    if (identity->version != version_of(identity->generations) ||
+        identity->generations == 2 || identity->generations > OX_STORE_GENERATIONS_MAX) { /* two are written as 0 */
         return ox_fail(OX_E_CONFIG,
                        "%s: has format version %u, but this program reads %d; use the program that wrote it", info.path,
                        identity->version, OX_STORE_VERSION);
@@ -406,13 +414,18 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
     }
     if (identity->run_id[0] != first->run_id[0] || identity->run_id[1] != first->run_id[1] ||
         identity->geometry_hash != first->geometry_hash || identity->config_hash != first->config_hash ||
-        identity->extent_count != first->extent_count || identity->one_generation != first->one_generation ||
+        identity->extent_count != first->extent_count || identity->generations != first->generations ||
         memcmp(identity->bytes_max, first->bytes_max, sizeof first->bytes_max) != 0 ||
         memcmp(identity->speeds, first->speeds, sizeof first->speeds) != 0) {
         return ox_fail(OX_E_CONFIG,
                        "%s: belongs to another run than the first drive's file; give the drives of one run", info.path);
     }
     return OX_OK;
+}
+
+/* Generations by the number that a configuration or a file has; 0: two. */
+static uint32_t generations_of(uint32_t number) {
+    return number == 0 ? 2 : number;
 }
 
 /* Checks that the store belongs to the run, model and settings of `config`, and takes over its identity. */
@@ -437,14 +450,11 @@ static enum ox_status identity_match(struct ox_store *store, const struct ox_sto
                        "folder",
                        info.path);
     }
-    if (config->extents != NULL && (config->generations == 1) != (identity->one_generation != 0)) {
-        return identity->one_generation != 0
-                   ? ox_fail(OX_E_CONFIG,
-                             "%s: has one generation, but two are requested; give --store-generations 1, as the "
-                             "run was started with, or another folder", info.path)
-                   : ox_fail(OX_E_CONFIG,
-                             "%s: has two generations, but one is requested; leave out --store-generations 1, or give "
-                             "another folder", info.path);
+    const uint32_t has = generations_of(identity->generations), asked = generations_of(config->generations);
+    if (config->extents != NULL && has != asked) {
+        return ox_fail(OX_E_CONFIG, "%s: has %s, but %s requested; give --store-generations %u, as the run was started "
+                       "with, or another folder", info.path, ox_store_generations_text(has),
+                       asked == 1 ? "one is" : asked == 2 ? "two are" : "three are", has);
     }
     return OX_OK;
 }
@@ -493,7 +503,7 @@ static enum ox_status layout_restore(struct ox_store *store, const struct ox_sto
     }
     const struct ox_extent_spec *const extents = list != NULL ? list : config->extents;
     const uint32_t extent_count = list != NULL ? identity->extent_count : config->extent_count;
-    store->layout.generations = identity->one_generation != 0 ? 1 : 2;
+    store->layout.generations = generations_of(identity->generations);
     memcpy(store->layout.speeds, identity->speeds, sizeof store->layout.speeds);
     status = ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
     free(list);

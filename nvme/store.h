@@ -11,6 +11,9 @@
  * state: until its commit the store holds neither the previous step nor the new one, and its root says so. After a
  * crash in between only checkpoints are left; a store that opens is always intact.
  *
+ * With three generations a step that is kept and the transaction after it have slots of their own, so that an abort
+ * goes back to the kept step.
+ *
  * Spool extents hold data that lives within a step (activation checkpoints, gradients): one slot, checksums in memory,
  * meaningless after a restart.
  *
@@ -27,7 +30,7 @@
 extern "C" {
 #endif
 
-enum { OX_STORE_META_BYTES_MAX = 2048, OX_STORE_DRIVES_MAX = 16 };
+enum { OX_STORE_META_BYTES_MAX = 2048, OX_STORE_DRIVES_MAX = 16, OX_STORE_GENERATIONS_MAX = 3 };
 
 /* An extent consists of a head of head_bytes (may be 0) and the rest, each with its own checksum, so that the head can
  * be read alone. Both are multiples of OX_IO_ALIGN_BYTES. */
@@ -62,7 +65,7 @@ struct ox_store_config {
     uint32_t queue_depth;  /* requests in flight per port and drive; at least 1 */
     uint32_t stall_warn_ms; /* warn of a drive silent for this long; 0: 10 s */
     uint32_t stall_fail_ms; /* give it up after this; the port breaks; 0: 10 minutes */
-    uint32_t generations;   /* 1 or 2; 0: 2. open: must be as created, unless extents is NULL */
+    uint32_t generations;   /* 1, 2 or 3; 0: 2. open: must be as created, unless extents is NULL */
     const struct ox_store_point *point; /* open: take exactly this one, as ox_store_agree chose; NULL: the newest */
 };
 
@@ -191,9 +194,9 @@ OX_MUST enum ox_status ox_store_prepare(struct ox_store *store, const void *meta
 OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);
 
 /* Ends the transaction without a commit, and keeps what it has written, which need not be every extent: reads that name
- * its step find it. The last commit stays as it is, so that a crash goes back to that. The next transaction takes the
- * same slots: it reads an extent of the kept step, if at all, before it writes that, and its step replaces the kept one.
- * To commit the kept step itself, begin it again and write the extents that are missing. Requires two generations and
+ * its step find it. The last commit stays as it is, so that a crash goes back to that. With two generations the next
+ * transaction takes the same slots: it reads an extent of the kept step, if at all, before it writes that. Its step
+ * replaces the kept one. To commit the kept step itself, begin it again and write the extents that are missing. Requires more than one generation and
  * no write of state in flight. */
 void ox_store_keep(struct ox_store *store);
 

@@ -35,6 +35,11 @@ static uint64_t table_hash(const struct ox_store *store, const struct ox_store_r
     return ox_hash64(store->tables[root->generation], store->layout.table_bytes, ox_hash_seed(words, 4));
 }
 
+/* Which of the two tables on a drive is a root's. */
+static uint32_t table_idx(const struct ox_store *store, const struct ox_store_root *root) {
+    return store->layout.generations > 2 ? root->table : root->generation;
+}
+
 /* Makes store->block the successor of `root`. */
 static void block_follow(struct ox_store *store, const struct ox_store_root *root) {
     *store->block = *root;
@@ -103,7 +108,7 @@ static bool root_is_valid(const struct ox_store *store, const struct ox_store_ro
            root->version == OX_STORE_VERSION && root->run_id[0] == store->run_id[0] &&
            root->run_id[1] == store->run_id[1] && root->config_hash == store->config_hash &&
            root->geometry_hash == store->geometry_hash && root->seq % OX_STORE_RING_LEN == slot_idx &&
-           root->generation <= 1 && root->meta_bytes <= OX_STORE_META_BYTES_MAX;
+           root->generation < ox_store_table_count(store) && root->table <= 1 && root->meta_bytes <= OX_STORE_META_BYTES_MAX;
 }
 
 static void collect(const struct ox_store *store, const unsigned char *regions, struct candidates *out) {
@@ -139,7 +144,7 @@ static bool parent_fits(const struct candidates *all, const struct ox_store_root
 static enum ox_status table_load(struct ox_store *store, const struct ox_store_root *root) {
     enum ox_status status = OX_OK;
     for (uint32_t drive_idx = 0; drive_idx < store->drive_count; drive_idx++) {
-        status = ox_store_transfer(store, OX_IO_READ, drive_idx, store->layout.table_offset[root->generation],
+        status = ox_store_transfer(store, OX_IO_READ, drive_idx, store->layout.table_offset[table_idx(store, root)],
                                    store->tables[root->generation], store->layout.table_bytes);
         if (status == OX_OK && table_hash(store, root) == root->table_hash) {
             return OX_OK;
@@ -362,6 +367,18 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     return block_publish(store);
 }
 
+/* The generation that the next transaction writes: neither the last commit's nor, if there are three, the kept one's,
+ * unless that goes on. */
+static uint32_t target_of(const struct ox_store *store, bool goes_on) {
+    const uint32_t committed = store->root->generation;
+    if (store->layout.generations < OX_STORE_GENERATIONS_MAX) {
+        return committed ^ 1;
+    }
+    const uint32_t other = (committed + 1) % OX_STORE_GENERATIONS_MAX;
+    const bool taken = store->kept.exists && store->kept.generation == other;
+    return goes_on ? store->kept.generation : taken ? (committed + 2) % OX_STORE_GENERATIONS_MAX : other;
+}
+
 /* Starts the transaction in memory: a new one, or the one that was kept goes on. */
 static void start(struct ox_store *store, uint64_t step) {
     const struct ox_store_kept *const kept = &store->kept;
@@ -369,8 +386,9 @@ static void start(struct ox_store *store, uint64_t step) {
     unsigned written_count = 0;
     /* What a new transaction overwrites is no longer read, except that an extent of the kept one may be read until the
      * transaction writes it. */
-    const uint32_t target = store->root->generation ^ 1;
-    OX_ASSERT(kept->exists || __atomic_load_n(&store->reads_in_flight[target], __ATOMIC_SEQ_CST) == 0);
+    const uint32_t target = target_of(store, goes_on);
+    const bool in_place = kept->exists && kept->generation == target;
+    OX_ASSERT(in_place || __atomic_load_n(&store->reads_in_flight[target], __ATOMIC_SEQ_CST) == 0);
     pthread_mutex_lock(&store->mutex);
     store->in_transaction = true;
     store->step = step;
@@ -404,11 +422,12 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     return OX_OK;
 }
 
-static enum ox_status tables_write(struct ox_store *store, uint32_t generation) {
+/* Writes the transaction's table over the one that is not the last commit's. */
+static enum ox_status tables_write(struct ox_store *store) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
-        status = ox_store_transfer(store, OX_IO_WRITE, i, store->layout.table_offset[generation],
-                                   store->tables[generation], store->layout.table_bytes);
+        status = ox_store_transfer(store, OX_IO_WRITE, i, store->layout.table_offset[table_idx(store, store->root) ^ 1],
+                                   store->tables[store->target], store->layout.table_bytes);
     }
     return status;
 }
@@ -421,6 +440,7 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     root->open = 0;
     root->open_step = 0;
     root->generation = store->target;
+    root->table = store->layout.generations > 2 ? root->table ^ 1 : 0;
     root->step = store->step;
     root->attempt = store->attempt;
     root->table_hash = table_hash(store, root);
@@ -432,11 +452,11 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     ox_store_block_seal(root);
 }
 
-/* Ends the transaction. What was kept before it stays, if the transaction has overwritten none of that and no commit
- * has replaced it. */
-static void end_transaction(struct ox_store *store) {
+/* Ends the transaction. What was kept before it stays, unless the transaction was committed or has overwritten a part
+ * of that. */
+static void end_transaction(struct ox_store *store, bool committed) {
     struct ox_store_kept *const kept = &store->kept;
-    bool whole = kept->exists && kept->generation != store->root->generation;
+    bool whole = kept->exists && !committed;
     for (uint32_t i = 0; i < store->layout.extent_count && whole && store->step != kept->step; i++) {
         whole = kept->generation != store->target || store->extent_states[i] == OX_EXTENT_IDLE;
     }
@@ -459,7 +479,7 @@ static void note_torn(struct ox_store *store) {
 /* Ends the transaction whose commit failed with `status`. */
 static enum ox_status give_up(struct ox_store *store, enum ox_status status) {
     char text[OX_ERROR_TEXT_BYTES];
-    end_transaction(store);
+    end_transaction(store, false);
     memcpy(text, ox_error_text(), sizeof text);
     note_torn(store);
     if (store->torn) {
@@ -477,7 +497,7 @@ static enum ox_status prepare(struct ox_store *store, const void *meta, uint32_t
     OX_ASSERT(store->in_transaction && !store->prepared && meta_bytes <= OX_STORE_META_BYTES_MAX);
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
-    enum ox_status status = tables_write(store, store->target);
+    enum ox_status status = tables_write(store);
     OX_TRY(status, ox_store_flush(store));
     if (status == OX_OK) {
         block_prepare(store, meta, meta_bytes);
@@ -501,7 +521,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     if (status != OX_OK) {
         return give_up(store, status);
     }
-    end_transaction(store);
+    end_transaction(store, true);
     return OX_OK;
 }
 
@@ -509,7 +529,7 @@ void ox_store_abort(struct ox_store *store) {
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->in_transaction) {
         note_torn(store);
-        end_transaction(store);
+        end_transaction(store, false);
     }
 }
 

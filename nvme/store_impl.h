@@ -19,6 +19,7 @@
 
 enum {
     OX_STORE_VERSION = 1,
+    OX_STORE_VERSION_OF_THREE = 2, /* of the identity of a store with three generations */
     OX_STORE_BLOCK_BYTES = 4096,
     OX_STORE_RING_LEN = 64,
     OX_STORE_REGION_COUNT = 2,
@@ -38,7 +39,7 @@ struct ox_store_identity {
     uint64_t geometry_hash;                  /* hash of the extent list                    */
     uint64_t bytes_max[OX_STORE_DRIVES_MAX]; /* allowances at creation, which decide the placement */
     uint64_t speeds[OX_STORE_DRIVES_MAX];    /* speeds at creation, which do too; all 0: equal */
-    uint32_t one_generation;                 /* 0: two, also in files older than the choice */
+    uint32_t generations;                    /* 0: two, also in files older than the choice; 1; 3 */
     unsigned char zero[OX_STORE_BLOCK_BYTES - 332];
     uint64_t checksum[2]; /* checksum of all members before it */
 };
@@ -61,7 +62,8 @@ struct ox_store_root {
      * describe the state being overwritten, as the previous root did. */
     uint64_t open_step;
     uint32_t open;
-    unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 140];
+    uint32_t table; /* three generations: which of the two tables is this root's; else that is `generation` */
+    unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 144];
     uint64_t checksum[2]; /* checksum of all members before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
@@ -103,6 +105,8 @@ OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents
 OX_MUST enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const uint64_t *spool_bytes,
                                                  uint32_t spool_count, const uint64_t *bytes_max);
 void ox_store_layout_close(struct ox_store_layout *layout);
+/* "one generation", "two generations" ... */
+const char *ox_store_generations_text(uint32_t generations);
 uint64_t ox_store_geometry_hash(const struct ox_extent_spec *extents, uint32_t extent_count);
 
 /* ---- checksums of spool pieces, in memory ------------------------------------------------------ */
@@ -156,7 +160,7 @@ struct ox_store {
     uint64_t run_id[2], config_hash, geometry_hash;
     struct ox_store_root *root;  /* the committed root */
     struct ox_store_root *block; /* one aligned block for transfers */
-    struct ox_extent_sum *tables[2];
+    struct ox_extent_sum *tables[OX_STORE_GENERATIONS_MAX]; /* by generation; on the drives there are two */
     uint64_t seq_seen; /* no root on any drive is newer */
     bool root_is_newest; /* no root newer than ours can be on a drive: rejected ones are wiped */
 
@@ -171,7 +175,7 @@ struct ox_store {
     unsigned *extent_readers;     /* reads in flight */
     bool torn;                    /* `step` was aborted after overwriting part of the only generation */
     unsigned written_count, writes_in_flight, port_count;
-    unsigned reads_in_flight[2]; /* reads of state, by generation */
+    unsigned reads_in_flight[OX_STORE_GENERATIONS_MAX]; /* reads of state, by generation */
 
     uint64_t read_bytes, write_bytes, flush_count;
     unsigned retry_count;
@@ -179,6 +183,11 @@ struct ox_store {
 
 static inline bool ox_store_is_single(const struct ox_store *store) {
     return store->layout.generations == 1;
+}
+
+/* How many tables are in memory: with one generation two as well, which alternate. */
+static inline uint32_t ox_store_table_count(const struct ox_store *store) {
+    return store->layout.generations > 2 ? store->layout.generations : 2;
 }
 
 static inline struct ox_drive_info ox_store_info_of(const struct ox_store *store, uint32_t drive_idx) {

@@ -98,9 +98,16 @@ static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_
         "the store needs %s (%" PRIu64 " bytes: %s of %s of state, and spool), but the %u "
         "drive allowance(s) total %s, which is too little or too unevenly split; allow more, first on drive %u, "
         "which has the least (%s)",
-        ox_size_text(need, need_text), need, layout->generations == 1 ? "one generation" : "two generations",
+        ox_size_text(need, need_text), need, ox_store_generations_text(layout->generations),
         ox_size_text(layout->state_bytes_sum, state_text), layout->drive_count, ox_size_text(have, have_text), least,
         ox_size_text(bytes_max[least], least_text));
+}
+
+const char *ox_store_generations_text(uint32_t generations) {
+    static const char *const texts[OX_STORE_GENERATIONS_MAX + 1] = {"", "one generation", "two generations",
+                                                                    "three generations"};
+    OX_ASSERT(generations <= OX_STORE_GENERATIONS_MAX);
+    return texts[generations];
 }
 
 /* Checks each extent's sizes, and adds up the state. */
@@ -171,7 +178,7 @@ uint64_t ox_store_fixed_bytes(uint32_t extent_count) {
 
 static enum ox_status layout_begin(const struct ox_extent_spec *extents, uint32_t extent_count, uint32_t drive_count,
                                    struct ox_store_layout *layout) {
-    OX_ASSERT(layout->generations <= 2);
+    OX_ASSERT(layout->generations <= OX_STORE_GENERATIONS_MAX);
     const enum ox_status status = extents_check(extents, extent_count, layout);
     layout->generations = layout->generations == 0 ? 2 : layout->generations;
     layout->drive_count = drive_count;

@@ -135,6 +135,7 @@ int main(int argc, char **argv) {
     rounds(ox_io_threads(), 1, kill_count / 2, shared);
     kept = 2;
     rounds(ox_io_threads(), 2, kill_count / 2, shared);
+    rounds(ox_io_threads(), 3, kill_count / 2, shared);
     kept = 0;
     char why[160];
     if (ox_io_probe(why) == ox_io_uring()) {

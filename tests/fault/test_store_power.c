@@ -123,7 +123,7 @@ static bool recover(struct run *run) {
 }
 
 static void run_seed(uint64_t seed, uint32_t generations, bool lying, struct tally *tally) {
-    struct run run = {.seed = seed, .next_step = 1, .tally = tally, .keeps = generations == 2 && seed % 2 == 1};
+    struct run run = {.seed = seed, .next_step = 1, .tally = tally, .keeps = generations >= 2 && seed % 2 == 1};
     struct ox_store *store = NULL;
     REQUIRE_OK(ox_io_sim_open(seed, &run.sim));
     REQUIRE_OK(ox_io_fault_open(run.sim, &run.lying));
@@ -199,20 +199,20 @@ static void print_tally(const char *what, const struct tally *tally) {
            (unsigned long long)tally->refused, (unsigned long long)tally->kept);
 }
 
-static void two_generations(uint64_t seeds) {
+static void several_generations(uint32_t generations, uint64_t seeds) {
     struct tally honest = {0}, no_flush = {0}, late_data = {0};
     for (uint64_t seed = 0; seed < seeds; seed++) {
-        run_seed(seed, 2, false, &honest);
+        run_seed(seed, generations, false, &honest);
     }
-    print_tally("honest drive", &honest);
+    print_tally(generations == 2 ? "two generations, honest drive" : "three generations, honest drive", &honest);
     CHECK(honest.lost == 0 && honest.corrupt == 0 && honest.refused == 0);
     CHECK(honest.cuts == seeds * CUTS_PER_SEED && honest.commits > seeds && honest.crashed_inside > seeds);
     for (uint64_t seed = 0; seed < CONTROL_SEEDS; seed++) {
-        run_seed(seed, 2, true, &no_flush);
+        run_seed(seed, generations, true, &no_flush);
     }
     print_tally("control, flushes skipped", &no_flush);
     CHECK(no_flush.lost + no_flush.corrupt > CONTROL_SEEDS / 4);
-    control(2, 0, &late_data);
+    control(generations, 0, &late_data);
     print_tally("control, root before data", &late_data);
     CHECK(late_data.corrupt > 0);
 }
@@ -240,7 +240,8 @@ static void one_generation(uint64_t seeds) {
 
 int main(int argc, char **argv) {
     const uint64_t seeds = ox_div_up(kit_count(argc, argv, CUTS_USUAL), CUTS_PER_SEED);
-    two_generations(seeds);
+    several_generations(2, seeds);
+    several_generations(3, seeds / 2);
     one_generation(seeds);
     return test_end();
 }

@@ -102,7 +102,7 @@ static void test_headers(void) {
     static const struct field fields[] = {IDENTITY(magic),       IDENTITY(version),       IDENTITY(drive_idx),
                                           IDENTITY(drive_count), IDENTITY(extent_count),  IDENTITY(run_id[0]),
                                           IDENTITY(run_id[1]),   IDENTITY(config_hash),   IDENTITY(geometry_hash),
-                                          IDENTITY(bytes_max),   IDENTITY(speeds),        IDENTITY(one_generation)};
+                                          IDENTITY(bytes_max),   IDENTITY(speeds),        IDENTITY(generations)};
     static const unsigned drives[] = {0x3, 0xc, 0xf}; /* both copies of the first drive, of the second, of both */
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         for (size_t j = 0; j < sizeof drives / sizeof *drives; j++) {

@@ -163,8 +163,8 @@ static void options(void) {
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "give --store-generations 1");
     rig.kit.config.generations = 0;
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "give --store-generations 1");
-    rig.kit.config.generations = 3;
-    refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "1 or 2 generations (--store-generations)");
+    rig.kit.config.generations = 4;
+    refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "1 to 3 generations (--store-generations)");
     /* As `inspect`, which knows nothing of the run. */
     struct kit kit = rig.kit;
     kit.config.extents = NULL;
@@ -184,7 +184,7 @@ static void options(void) {
     REQUIRE_OK(ox_store_create(&kit.config, &store));
     ox_store_close(&store);
     kit.config.generations = 1;
-    refused(ox_store_open(&kit.config, &store), OX_E_CONFIG, "leave out --store-generations 1");
+    refused(ox_store_open(&kit.config, &store), OX_E_CONFIG, "give --store-generations 2, as the run was started with");
     kit.config.generations = 2;
     REQUIRE_OK(ox_store_open(&kit.config, &store));
     ox_store_close(&store);
