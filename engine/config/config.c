@@ -557,10 +557,11 @@ static enum ox_status check_persist(const struct ox_config *c) {
     if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
         return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is neither auto nor a number of steps", c->persist_steps);
     }
-    if (speculative && strcmp(c->persist_steps, "auto") != 0 && strcmp(c->persist_steps, "1") != 0) {
-        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates need every step on the drives; "
-                       "use --optimizer-overlap held without --speculative-units, or --persist-steps 1",
-                       c->persist_steps);
+    if (speculative && c->store_generations < 3 && strcmp(c->persist_steps, "auto") != 0 &&
+        strcmp(c->persist_steps, "1") != 0) {
+        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates need every step on the drives; use "
+                       "--store-generations 3, --optimizer-overlap held without --speculative-units, or "
+                       "--persist-steps 1", c->persist_steps);
     }
     return OX_OK;
 }

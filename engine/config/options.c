@@ -166,14 +166,15 @@ static const struct ox_option options[] = {
      .default_text = "", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,
      .help = "folder on a drive and how much of it to use, such as /mnt/nvme0:400GiB; may be repeated"},
     {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 1,
-     .max = 2, .group = group_memory, .default_text = "2", .commands = RUN,
-     .help = "copies of the state on drives; 2: a crash goes back to the last step; 1: half the space, but a crash "
-             "goes back to the last checkpoint"},
+     .max = 3, .group = group_memory, .default_text = "2", .commands = RUN,
+     .help = "copies of the state on drives; 2: a crash goes back to the last commit; 1: half the space, but a crash "
+             "goes back to the last checkpoint; 3: updates in backward also in steps that --persist-steps leaves "
+             "uncommitted"},
     {.name = "persist-steps", .placeholder = "auto|N", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, persist_steps), .text_bytes = sizeof none->persist_steps,
      .group = group_memory, .default_text = "auto", .commands = RUN,
-     .help = "write a state that fits in memory to the drives every N steps; a crash loses at most N steps; auto: as "
-             "often as costs 2 % of the time"},
+     .help = "commit every N steps: write what of the state lives in memory to the drives; a crash loses at most N "
+             "steps; auto: as often as costs 2 % of the time"},
     {.name = "verify-memory", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, verify_memory),
      .group = group_memory, .default_text = "true", .commands = RUN,
      .help = "keep checksums of the weights and the state in host memory, and compare them in each update; changed "

@@ -194,11 +194,11 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
     return OX_OK;
 }
 
-/* Whether steps may stay uncommitted; not if the user requests speculative updates, which need every step on
- * the drives. */
+/* Whether steps may stay uncommitted; not if the user requests speculative updates, which need every step on the
+ * drives, unless these have a third slot. */
 static bool may_stay(const struct ox_config *config) {
-    return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
-           config->speculative_units <= 0;
+    const bool speculative = strcmp(config->optimizer_overlap, "speculative") == 0 || config->speculative_units > 0;
+    return strcmp(config->persist_steps, "1") != 0 && (!speculative || config->store_generations == 3);
 }
 
 /* What so many ranks take beside the budgets. */

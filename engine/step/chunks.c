@@ -213,7 +213,7 @@ static enum ox_status get_from_store(struct ox_rank *rank, uint32_t unit_idx, ui
 
 enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                  struct ox_chunk_view *out) {
-    OX_ASSERT(!rank->pending.exists && !rank->planes.must_restore);
+    OX_ASSERT(!rank->pending.exists && !rank->planes.must_restore && !rank->planes.must_take_back);
     ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(rank, unit_idx, chunk_idx, out);
     OX_TRY(status, copy_device(rank, unit_idx, out, false));
@@ -270,7 +270,7 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
     OX_ASSERT(!rank->loading && !rank->pending.exists);
     rank->loading = true;
-    rank->planes.must_restore = false;
+    rank->planes.must_restore = rank->planes.must_take_back = false;
     rank->planes.lost_step = 0;
     rank->planes.step = step;
 }
@@ -282,23 +282,25 @@ enum ox_status ox_rank_load_end(struct ox_rank *rank) {
 }
 
 /* Starts to read the unit's chunk into the slot; does not wait. */
-static enum ox_status fetch_chunk(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx) {
+static enum ox_status fetch_chunk(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx,
+                                  uint64_t step) {
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
     struct ox_chunk_view view;
     view_in_slot(rank, slot, unit_idx, chunk_idx, &view);
     const struct ox_store_op ops[] = {
-        {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
-        {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
+        {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi, .step = step},
+        {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo, .step = step},
     };
     return ox_transfers_submit(&rank->chunk_slots.transfers, slot, ops, 2);
 }
 
-enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
+enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, uint64_t step,
+                                 const volatile sig_atomic_t *stop) {
     const uint32_t chunk_count = rank->plan->table.shards[unit_idx].chunk_count, ahead = slot_count(rank);
     enum ox_status status = OX_OK;
     OX_ASSERT(!rank->loading);
     for (uint32_t i = 0; i < ahead && i < chunk_count && status == OX_OK; i++) {
-        status = fetch_chunk(rank, i, unit_idx, i);
+        status = fetch_chunk(rank, i, unit_idx, i, step);
     }
     for (uint32_t i = 0; i < chunk_count && status == OX_OK; i++) {
         struct ox_chunk_view view;
@@ -313,7 +315,7 @@ enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, const 
             status = ox_rank_chunk_put(rank, unit_idx, i, &view);
         }
         if (status == OX_OK && i + ahead < chunk_count) {
-            status = fetch_chunk(rank, slot, unit_idx, i + ahead);
+            status = fetch_chunk(rank, slot, unit_idx, i + ahead, step);
         }
     }
     struct ox_first_failure first = {0};

@@ -218,7 +218,7 @@ static enum ox_status load_and_verify(struct ox_seat *seat, void *context) {
     rank->planes.step = info->step;
     for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && info->committed && status == OX_OK;
          unit_idx++) {
-        status = ox_rank_load_unit(rank, unit_idx, rank->config.stop);
+        status = ox_rank_load_unit(rank, unit_idx, 0, rank->config.stop);
     }
     return status;
 }

@@ -53,9 +53,9 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
 }
 
-/* Whether the carried update takes all planes from the last commit. */
-static bool is_from_store(const struct ox_rank *rank) {
-    return (rank->step.facts & OX_FACT_FROM_MEMORY) == 0;
+/* Whether the carried update of a unit takes all planes from the drives. */
+static bool is_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t unit_idx) {
+    return (facts & OX_FACT_FROM_MEMORY) == 0 && ox_plan_is_speculative(&rank->plan->input, unit_idx);
 }
 
 static bool speculates(const struct ox_rank *rank) {
@@ -71,7 +71,7 @@ struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const s
     if (!rank->due.now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
-    return (struct ox_update_args){.hyper = &rank->pending.hyper, .from_store = is_from_store(rank),
+    return (struct ox_update_args){.hyper = &rank->pending.hyper, .from_store = is_from_store(rank, step->facts, task->unit_idx),
                                   .stays = step->pending_stays, .base_step = rank->pending.base_step};
 }
 
@@ -173,7 +173,7 @@ static void add_adam(const struct ox_rank *rank, const struct ox_task *task, str
     const struct ox_adam_work work = {.updates = !task->carried || finds.due,
                                       .grad_at_rest = !overlaps(rank) || task->carried,
                                       .stays = finds.stays,
-                                      .from_store = task->carried && (finds.facts & OX_FACT_FROM_MEMORY) == 0};
+                                      .from_store = task->carried && is_from_store(rank, finds.facts, task->unit_idx)};
     ox_plan_adam_traffic(&rank->plan->input, task->unit_idx, work, out);
 }
 
@@ -224,17 +224,20 @@ void ox_overlap_plan_finish(const struct ox_rank *rank, uint64_t out[OX_LINK_COU
 
 /* ---- the end of a step ------------------------------------------------------------------------------- */
 
+static bool has_planes_in_memory(const struct ox_rank *rank, uint32_t unit_idx) {
+    const struct ox_homes *const homes = &rank->plan->table.shards[unit_idx].homes;
+    return homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME;
+}
+
 /* Reads the planes in memory back from the last commit. `stop` does not abort this: a stopped run is saved
  * from them. */
 static enum ox_status restore(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < unit_count(rank) && status == OX_OK; unit_idx++) {
-        const struct ox_homes *const homes = &rank->plan->table.shards[unit_idx].homes;
-        if (homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME) {
-            status = ox_rank_load_unit(rank, unit_idx, NULL);
-        }
+        status = has_planes_in_memory(rank, unit_idx) ? ox_rank_load_unit(rank, unit_idx, 0, NULL) : OX_OK;
     }
     rank->planes.must_restore = status != OX_OK;
+    rank->planes.must_take_back = false;
     return status;
 }
 
@@ -263,6 +266,17 @@ static void fall_back(struct ox_rank *rank) {
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
     rank->planes.step = info.step;
     rank->planes.must_restore |= info.committed;
+}
+
+/* Takes the speculative updates of a step back: reads the planes of the step before, which need not be committed. */
+static enum ox_status take_back(struct ox_rank *rank) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < unit_count(rank) && status == OX_OK; i++) {
+        const bool changed = ox_plan_is_speculative(&rank->plan->input, i) && has_planes_in_memory(rank, i);
+        status = changed ? ox_rank_load_unit(rank, i, rank->planes.step, NULL) : OX_OK;
+    }
+    rank->planes.must_take_back = status != OX_OK;
+    return status;
 }
 
 /* Makes the step's update pending. */
@@ -300,7 +314,7 @@ static enum ox_status end_decided(struct ox_rank *rank) {
     }
     if (speculates(rank)) {
         abort_transaction(rank);
-        return restore(rank);
+        return take_back(rank);
     }
     return OX_OK;
 }
@@ -319,10 +333,12 @@ enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) 
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    const bool changed = status != OX_E_ABORTED || (speculates(rank) && !rank->pending.exists);
-    if (rank->store != NULL && changed) {
+    if (rank->store != NULL && status != OX_E_ABORTED) {
         fall_back(rank);
-    } /* else the step was stopped: an update that is pending stays so, as far as it has come */
+    } else if (rank->store != NULL && speculates(rank) && !rank->pending.exists) {
+        abort_transaction(rank); /* the step was stopped in its own updates */
+        rank->planes.must_take_back = true;
+    } /* else it was stopped before: an update that is pending stays so, as far as it has come */
     return ox_fail(status, "%s", text);
 }
 
@@ -344,7 +360,7 @@ enum ox_status ox_overlap_make_ready(struct ox_rank *rank) {
         return ox_fail(OX_E_IO, "step %llu was lost when a later one failed, and nothing may follow it; go on from the "
                        "last commit", (unsigned long long)rank->planes.lost_step);
     }
-    return rank->planes.must_restore ? restore(rank) : OX_OK;
+    return rank->planes.must_restore ? restore(rank) : rank->planes.must_take_back ? take_back(rank) : OX_OK;
 }
 
 void ox_rank_lose_kept(struct ox_rank *rank) {

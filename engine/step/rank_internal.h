@@ -48,7 +48,7 @@ struct ox_step_state {
 struct ox_pending {
     bool exists;
     bool begun;      /* its transaction is open */
-    bool from_store; /* it begins with the last commit: memory may hold what a speculative update has changed */
+    bool from_store; /* speculative updates are repeated, from the drives: memory holds what they have changed */
     bool stays;      /* it is not committed */
     uint64_t step, base_step; /* the step that it leads to, and the one that it begins with */
     struct ox_optim_hyper hyper;
@@ -59,7 +59,7 @@ struct ox_pending {
 /* What an UPDATE task does. */
 struct ox_update_args {
     const struct ox_optim_hyper *hyper; /* NULL: it only brings the planes of base_step to the target */
-    bool from_store;                   /* all planes come from the last commit, whatever memory holds */
+    bool from_store;                   /* all planes come from the drives, whatever memory holds */
     bool stays;                        /* it is not committed: only what the drives must have is written */
     uint64_t base_step;                /* the step whose planes it begins with */
 };
@@ -80,6 +80,7 @@ struct ox_due_units {
 struct ox_planes_state {
     uint64_t step;      /* step of the last update, pending or committed */
     bool must_restore;  /* planes in memory may not be those of the last commit */
+    bool must_take_back; /* those of speculative units may not be those of `step` */
     uint64_t lost_step; /* the step that was pending when a later one failed; 0 = none */
 };
 
@@ -285,8 +286,9 @@ OX_MUST enum ox_status ox_rank_roll_back(struct ox_rank *rank);
 /* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */
 OX_MUST enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *port, uint32_t unit_idx,
                                            unsigned char *target);
-/* Reads a unit from the last commit to where it lives; *stop not 0 aborts it (NULL: it cannot be aborted). */
-OX_MUST enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx,
+/* Reads a unit as of `step` (0: the last commit) to where it lives; *stop not 0 aborts it (NULL: it cannot be
+ * aborted). */
+OX_MUST enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, uint64_t step,
                                          const volatile sig_atomic_t *stop);
 
 /* Counts bytes that crossed a link; copies within unified memory cross none. */

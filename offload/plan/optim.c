@@ -66,8 +66,10 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
 
 struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    const bool hi = homes->weights == OX_TIER_NVME;
-    return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || (hi && input->model.fp32)};
+    const bool undone = input->placement.overlap && ox_plan_is_speculative(input, unit_idx);
+    const bool hi = homes->weights == OX_TIER_NVME || undone;
+    const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.fp32;
+    return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || undone || reads_lo};
 }
 
 /* Whether the drives must have any plane (`there`), or need not have one. */
@@ -85,8 +87,8 @@ bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
 }
 
 bool ox_plan_may_stay(const struct ox_plan_input *input) {
-    return input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.speculative_units == 0 &&
-           (ox_plan_generations(&input->budget) > 1 || !any_plane(input, true));
+    const uint32_t slots = input->placement.speculative_units > 0 ? 3 : any_plane(input, true) ? 2 : 1;
+    return input->budget.nvme_bytes > 0 && !input->model.eval_only && ox_plan_generations(&input->budget) >= slots;
 }
 
 bool ox_plan_transacts(const struct ox_plan_input *input, bool stays) {
@@ -110,7 +112,8 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
                         uint32_t target) {
     struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
     task->unit_idx = adam->unit_idx;
-    set_when(task, adam->when, route == OX_LANE_D2H ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
+    const bool replaced = ox_plan_is_speculative(b->in, adam->unit_idx); /* a repeated update reads it from the drives */
+    set_when(task, adam->when, route == OX_LANE_D2H && replaced ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
     if (works(b, task)) {
         ox_build_count_move(b, task);
     }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 uint32_t ox_plan_generations(const struct ox_plan_budget *budget) {
-    OX_ASSERT(budget->generations <= 2);
+    OX_ASSERT(budget->generations <= 3);
     return budget->generations == 0 ? 2 : budget->generations;
 }
 

@@ -279,9 +279,9 @@ struct ox_plan_budget {
     const uint64_t *drive_bytes; /* each drive's part of nvme_bytes; NULL = only the sum counts */
     const uint64_t *drive_speeds; /* relative (ox_machine_drive_speeds): bytes are shared accordingly; NULL = alike */
     uint32_t drive_count;
-    uint32_t generations; /* copies of the state on drives: 2, or 1 if the user gave up crash safety; 0 = 2 */
+    uint32_t generations; /* copies of the state on drives: 2; 1 if the user gave up crash safety; 3; 0 = 2 */
 };
-/* Generations of the state on drives, 1 or 2. */
+/* Generations of the state on drives, 1 to 3. */
 uint32_t ox_plan_generations(const struct ox_plan_budget *budget);
 
 /* What ranks divide among themselves, and what each has whole. No bit of a result depends on it. */
@@ -447,7 +447,8 @@ void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
  * speculative units were updated by the step before, the others are updated now. */
 struct ox_adam_work {
     bool updates;       /* else it only reads planes from the drives to where forward needs them */
-    bool from_store;    /* all planes are read from the drives, also those whose home is in memory */
+    bool from_store;    /* a speculative update is repeated: all planes are read from the drives, also those whose home is
+                           in memory */
     bool grad_at_rest;  /* the gradient is read from its home, else from the host buffer it was just copied to */
     bool stays;         /* the step is not committed: only planes that the drives must have are written */
 };
@@ -455,11 +456,11 @@ struct ox_adam_work {
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
-/* Whether a step may stay uncommitted though there is a store: no update is speculative, so none needs the drives to
- * keep what it replaces; and planes that live on drives have a second slot for it, beside that of the last commit. */
+/* Whether a step may stay uncommitted though there is a store: planes that live on drives have a second slot for it,
+ * beside that of the last commit, and those that a speculative update replaces a third. */
 bool ox_plan_may_stay(const struct ox_plan_input *input);
-/* Whether the drives must have the unit's hi, or its state, after every step, committed or not: it lives there, or
- * forward reads lo from there. */
+/* Whether the drives must have the unit's hi, or its state, after every step, committed or not: it lives there, forward
+ * reads lo from there, or a speculative update may have to be taken back. */
 struct ox_on_drives {
     bool hi, state;
 };

@@ -37,12 +37,18 @@ static bool all_in_memory(const struct ox_plan_input *input) {
     return all;
 }
 
-/* Whether an update may stay uncommitted though there is a store. None may be speculative then, because the planes that
- * it replaces are not in the last commit; and where planes live on drives, those of the last commit need slots of their
- * own, which the update never writes. */
+/* Whether an update that stays uncommitted is written, as far as the drives must have what it makes: planes live there,
+ * or a speculative update of the next step may have to be taken back to them. */
+static bool writes_anyway(const struct ox_plan_input *input) {
+    return !all_in_memory(input) || may_speculate(input);
+}
+
+/* Whether an update may stay uncommitted though there is a store. What it writes goes to slots that are not those of
+ * the last commit; and where the update after it is speculative, that one goes to a third, because it may be taken
+ * back to planes that are not in the last commit. */
 static bool may_stay(const struct ox_plan_input *input) {
-    return has_store(input) && !input->model.eval_only && input->placement.speculative_units == 0 &&
-           (all_in_memory(input) || ox_proof_generations(input) == 2);
+    const uint32_t slots = 1u + writes_anyway(input) + may_speculate(input);
+    return has_store(input) && !input->model.eval_only && ox_proof_generations(input) >= slots;
 }
 
 /* Whether the step before can have ended so. An evaluation has a plan of its own where an update is pending. */
@@ -71,7 +77,7 @@ struct ox_proof_case ox_proof_usual(const struct ox_plan *plan, const struct ox_
 /* ---- what follows from a case ---------------------------------------------------------------------- */
 
 bool ox_proof_writes_pending(const struct ox_plan_input *input, struct ox_proof_case at) {
-    return at.pending && has_store(input) && !(at.stayed && all_in_memory(input));
+    return at.pending && has_store(input) && (!at.stayed || writes_anyway(input));
 }
 
 bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at) {
@@ -79,7 +85,7 @@ bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at
 }
 
 bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
-    return plan->kind == OX_PLAN_TRAIN && at.computes && has_store(input) && !(at.stays && all_in_memory(input));
+    return plan->kind == OX_PLAN_TRAIN && at.computes && has_store(input) && (!at.stays || writes_anyway(input));
 }
 
 bool ox_proof_is_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {

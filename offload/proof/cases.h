@@ -14,8 +14,8 @@ struct ox_proof_case {
     /* How the step before ended, which has left an update if `pending`. The others are false without one. */
     bool pending;
     bool speculated; /* it updated its last units in its own backward, and left the transaction open */
-    bool clipped;    /* its norm then required clipping: all units are updated again, from the last commit */
-    bool stayed;     /* it stayed uncommitted: its update is written only where planes live on drives */
+    bool clipped;    /* its norm then required clipping: all units are updated again, those units from the drives */
+    bool stayed;     /* it stayed uncommitted: its update is written only where the drives must have it */
     bool stopped;    /* the update has begun, in a step or evaluation that was stopped: any units may be done */
 
     /* What this step does. */

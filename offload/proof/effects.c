@@ -192,7 +192,7 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
         return ox_content(REDUCED, buf->unit_idx, CURRENT);
     }
     if ((buf->kind != OX_BUF_WEIGHTS && buf->kind != OX_BUF_STATE) ||
-        (due && e->at.clipped)) {
+        (due && e->at.clipped && ox_proof_is_speculative(e->in, buf->unit_idx))) {
         return ox_content(NOTHING, 0, 0);
     }
     return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, due ? OLD : CURRENT);

@@ -86,9 +86,10 @@ static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
     }
 }
 
-/* Whether a repeated update of the step before takes all planes from the last commit, whatever memory holds. */
+/* Whether the update of a unit repeats a speculative one: it takes all planes from the drives, which have them as they
+ * were before, whatever memory holds. */
 static bool is_from_store(const struct effects *e) {
-    return e->task->carried && e->at.clipped;
+    return e->task->carried && e->at.clipped && ox_proof_is_speculative(e->in, e->task->unit_idx);
 }
 
 static void change_version(struct effects *e, enum ox_use_role role, enum ox_tier tier, enum ox_holding what) {
@@ -110,23 +111,24 @@ static bool is_committed(const struct effects *e) {
 }
 
 /* Counts what an update moves between drives and slots: planes are read if the drives are their home, and written if
- * they are, if forward reads them there, or if the update is committed. A speculative update takes the gradient from the
- * host buffer that it has just reached. */
+ * they are, if forward reads them there, if the next update may have to return to them, or if this one is committed. A
+ * speculative update takes the gradient from the host buffer that it has just reached. */
 static void count_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const bool speculative = e->overlap && !e->task->carried, all = is_from_store(e);
     const uint64_t hi = ox_proof_own_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
     const bool lo_is_read = e->in->model.fp32 && homes->weights == OX_TIER_NVME;
+    const bool may_return = e->overlap && ox_proof_is_speculative(e->in, unit_idx);
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                 homes->grad == OX_TIER_NVME && !speculative ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
     if (is_written(e)) {
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME || all ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME || all ? state : 0);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS,
-                         homes->weights == OX_TIER_NVME || is_committed(e) ? hi : 0);
+                         homes->weights == OX_TIER_NVME || may_return || is_committed(e) ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
-                         homes->state == OX_TIER_NVME || lo_is_read || is_committed(e) ? state : 0);
+                         homes->state == OX_TIER_NVME || lo_is_read || may_return || is_committed(e) ? state : 0);
     }
 }
 
@@ -148,7 +150,8 @@ static void check_speculative(struct effects *e, uint32_t unit_idx) {
     if (!ox_proof_is_speculative(e->in, unit_idx)) {
         ox_effects_reject(e, "updates a unit before the norm is known that should wait for it");
     }
-    if (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2) {
+    const uint32_t kept = e->at.stayed || e->at.stays; /* slots of a step that is not the last commit */
+    if (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2 + kept) {
         ox_effects_reject(e, "replaces before the norm is known what a repeated update would have to read");
     }
     if (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident) {

@@ -370,6 +370,10 @@ static enum ox_status check_work(struct checker *c) {
     return check_update_counts(c, &order);
 }
 
+static const char *generations_text(uint32_t generations) {
+    return generations == 1 ? "one generation" : generations == 2 ? "two generations" : "three generations";
+}
+
 static enum ox_status check_all(struct checker *c) {
     const struct ox_plan_budget *const budget = &c->in->budget;
     enum ox_status status = check_kinds(c->plan);
@@ -381,7 +385,7 @@ static enum ox_status check_all(struct checker *c) {
         char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
         status = ox_fail(OX_E_CONFIG, "plan needs %s of NVMe (%s of the state, and the spool), the budget is %s",
                          ox_size_text(c->plan->peak_bytes[OX_TIER_NVME], need),
-                         ox_proof_generations(c->in) == 1 ? "one generation" : "two generations",
+                         generations_text(ox_proof_generations(c->in)),
                          ox_size_text(budget->nvme_bytes, have));
     }
     OX_TRY(status, check_work(c));

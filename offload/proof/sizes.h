@@ -44,7 +44,7 @@ static inline bool ox_proof_on_device(const struct ox_plan_input *input, uint32_
 
 /* Copies of the state in the store: 2, or 1 if the user gave up crash safety. */
 static inline uint32_t ox_proof_generations(const struct ox_plan_input *input) {
-    return input->budget.generations == 1 ? 1 : 2;
+    return input->budget.generations == 0 ? 2 : input->budget.generations;
 }
 
 /* Planes as compute needs them, hi, followed by lo if compute is fp32: of the whole unit, and of what this rank has of

@@ -263,8 +263,8 @@ static bool drives_hold(struct ox_search *s) {
 }
 
 /* Decides whether steps stay uncommitted. Where every plane is in memory, such steps write nothing and save more than
- * speculative updates do, so these are dropped if the carried update fits. Where planes live on drives, a candidate with
- * speculative updates commits every step, one without them need not, and the simulation judges. */
+ * speculative updates do, so these are dropped if the carried update fits. Where planes live on drives, the simulation
+ * judges: with two generations a candidate with speculative updates commits every step. */
 static void let_stay(struct ox_search *s) {
     const uint32_t speculative_units = s->in->placement.speculative_units;
     const bool fits = ox_search_over_all(s) == 0;
@@ -284,6 +284,7 @@ static void let_stay(struct ox_search *s) {
     }
     if (!s->setup.stays && speculative_units > 0) {
         s->in->placement.speculative_units = speculative_units;
+        s->setup.stays = ox_plan_stays(s->in, s->request->persist_steps);
         ox_search_build(s);
     }
 }

@@ -360,9 +360,10 @@ static struct stream stream_of(const struct pricing *p) {
         stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
         stream.written += (double)traffic[OX_LINK_NVME_WRITE][kind];
     }
-    if (in->budget.nvme_bytes > 0 && !p->setup->stays) {
-        stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
-                         (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
+    if (in->budget.nvme_bytes > 0) {
+        const struct ox_on_drives must = ox_plan_on_drives(in, p->task->unit_idx);
+        stream.copied += (shard->homes.state == OX_TIER_NVME || (p->setup->stays && !must.state) ? 0 : state) +
+                         (shard->homes.weights == OX_TIER_NVME || (p->setup->stays && !must.hi) ? 0 : hi);
     }
     if (ox_task_find_use(p->task, OX_USE_TARGET) >= 0) { /* the new weights go to the forward that runs next */
         stream.copied += (double)ox_plan_weight_bytes(in, p->task->unit_idx);

@@ -299,6 +299,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         config.nvme_bytes = out->bytes;
         config.nvme_count = place->drives;
         config.budget.nvme_bytes = place->drives * out->bytes[0];
+        config.budget.generations = place->generations;
         config.io = place->io != NULL ? place->io : place->uring ? ox_io_probe(why) : ox_io_threads();
     }
     return config;

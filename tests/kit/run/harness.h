@@ -17,6 +17,7 @@ struct harness_place {
     struct ox_placement_request request; /* tiles beyond the micro-batches are brought down to them */
     uint64_t chunk_elems;
     uint32_t drives; /* with a store */
+    uint32_t generations; /* of the store; 0: 2 */
     uint32_t optimizer_threads;
     bool tight;                     /* budgets a quarter above the least that any plan needs */
     bool uring;                     /* the backend the machine offers first, else threads */
