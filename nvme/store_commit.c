@@ -108,7 +108,8 @@ static bool root_is_valid(const struct ox_store *store, const struct ox_store_ro
            root->version == OX_STORE_VERSION && root->run_id[0] == store->run_id[0] &&
            root->run_id[1] == store->run_id[1] && root->config_hash == store->config_hash &&
            root->geometry_hash == store->geometry_hash && root->seq % OX_STORE_RING_LEN == slot_idx &&
-           root->generation < ox_store_table_count(store) && root->table <= 1 && root->meta_bytes <= OX_STORE_META_BYTES_MAX;
+           root->generation < ox_store_table_count(store) && root->table <= 1 &&
+           root->meta_bytes <= OX_STORE_META_BYTES_MAX;
 }
 
 static void collect(const struct ox_store *store, const unsigned char *regions, struct candidates *out) {

@@ -164,7 +164,8 @@ struct ox_store {
     uint64_t seq_seen; /* no root on any drive is newer */
     bool root_is_newest; /* no root newer than ours can be on a drive: rejected ones are wiped */
 
-    pthread_mutex_t mutex; /* guards what a read consults while it changes: root, kept, and the members down to target */
+    /* Guards what a read consults while it changes: root, kept, and the members down to target. */
+    pthread_mutex_t mutex;
     bool in_transaction;
     bool prepared; /* the transaction's root is in `block`, all else on the drives; used by the committing thread */
     uint64_t step, attempt;

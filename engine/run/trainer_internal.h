@@ -276,7 +276,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 /* Called when the engine is at trainer->state, which is committed; logs what was decided. */
 void ox_trainer_persist_start(struct ox_trainer *trainer);
 /* Whether `step`, which is the next one, stays uncommitted. */
-bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step);
+bool ox_trainer_leaves_uncommitted(const struct ox_trainer *trainer, uint64_t step);
 /* Notes the time of a usual step. */
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds);
 /* Commits the current state, unless it is committed. A failing drive is only a warning, because memory has

@@ -76,7 +76,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .max_grad_norm = config->max_grad_norm,
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
-        .stays = ox_trainer_stays(trainer, next->step),
+        .stays = ox_trainer_leaves_uncommitted(trainer, next->step),
         .decided = on_decided,
         .context = &trainer->note,
         /* `stop` aborts only steps that may last longer than the grace time; the time of the first one is not known. */

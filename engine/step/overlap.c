@@ -71,7 +71,8 @@ struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const s
     if (!rank->due.now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
-    return (struct ox_update_args){.hyper = &rank->pending.hyper, .from_store = is_from_store(rank, step->facts, task->unit_idx),
+    return (struct ox_update_args){.hyper = &rank->pending.hyper,
+                                  .from_store = is_from_store(rank, step->facts, task->unit_idx),
                                   .stays = step->pending_stays, .base_step = rank->pending.base_step};
 }
 

@@ -112,7 +112,8 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
                         uint32_t target) {
     struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
     task->unit_idx = adam->unit_idx;
-    const bool replaced = ox_plan_is_speculative(b->in, adam->unit_idx); /* a repeated update reads it from the drives */
+    /* A speculative update that is repeated reads its planes from the drives instead. */
+    const bool replaced = ox_plan_is_speculative(b->in, adam->unit_idx);
     set_when(task, adam->when, route == OX_LANE_D2H && replaced ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
     if (works(b, task)) {
         ox_build_count_move(b, task);

@@ -447,7 +447,7 @@ void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
  * speculative units were updated by the step before, the others are updated now. */
 struct ox_adam_work {
     bool updates;       /* else it only reads planes from the drives to where forward needs them */
-    bool from_store;    /* a speculative update is repeated: all planes are read from the drives, also those whose home is
+    bool from_store;    /* a speculative update is repeated: all planes are read from the drives, also those that live
                            in memory */
     bool grad_at_rest;  /* the gradient is read from its home, else from the host buffer it was just copied to */
     bool stays;         /* the step is not committed: only planes that the drives must have are written */

@@ -151,6 +151,7 @@ void ox_proof_case_text(const struct ox_plan *plan, struct ox_proof_case at, cha
     const char *const own = !at.computes                   ? "it is finished alone"
                             : plan->kind != OX_PLAN_TRAIN ? "the step is an evaluation"
                             : at.speculates               ? "the step speculates"
-                            : at.stays                    ? "the step stays uncommitted" : "the step does not speculate";
+                            : at.stays                    ? "the step stays uncommitted"
+                                                          : "the step does not speculate";
     snprintf(text, OX_PROOF_CASE_TEXT, "%s%s and %s", left, at.stopped ? ", was stopped on its way," : "", own);
 }

@@ -190,8 +190,8 @@ static void sweep(enum ox_fault_kind kind, enum ox_fault_point point, bool persi
             CHECK(outcome.first == OX_OK && outcome.done_step == last_step());
         }
         if (test_failure_count > failures) {
-            printf("kind %d, point %d, call %llu, persistent %d, %u drives, %u generations, %u kept\n", (int)kind, (int)point,
-                   (unsigned long long)idx, persistent, drive_count, generations, kept);
+            printf("kind %d, point %d, call %llu, persistent %d, %u drives, %u generations, %u kept\n", (int)kind,
+                   (int)point, (unsigned long long)idx, persistent, drive_count, generations, kept);
         }
         rig_close(&rig);
         if (hits == 0) {
@@ -243,8 +243,8 @@ static void matrix(uint32_t drives_max) {
     sweep(OX_FAULT_EIO, OX_FAULT_ON_WRITE, false, 2);
     sweep(OX_FAULT_EIO, OX_FAULT_ON_FLUSH, false, 2);
     sweep(OX_FAULT_LOST, OX_FAULT_ON_WRITE, false, 2);
-    printf("%u generations, %u kept steps, %llu injections: %llu creations refused and cleaned up, %llu runs told of a failure, %llu "
-           "repaired it, %llu states lost\n", generations, kept, (unsigned long long)injection_count,
+    printf("%u generations, %u kept steps, %llu injections: %llu creations refused and cleaned up, %llu runs told of a "
+           "failure, %llu repaired it, %llu states lost\n", generations, kept, (unsigned long long)injection_count,
            (unsigned long long)refused_count, (unsigned long long)noticed_count, (unsigned long long)repaired_count,
            (unsigned long long)torn_count);
     CHECK(injection_count > 800 / STRIDE && refused_count > 80 / STRIDE && noticed_count > 400 / STRIDE &&

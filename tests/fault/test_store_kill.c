@@ -119,8 +119,8 @@ static void rounds(const struct ox_io_backend *backend, uint32_t generations, ui
     for (uint64_t i = 0; i < count; i++) {
         round_run(&kit, shared, i);
     }
-    printf("%s, %u generations, %u kept steps: %llu kills, %llu commits, %llu states lost\n", backend->name, generations, kept,
-           (unsigned long long)count, (unsigned long long)atomic_load(&shared->commit_count),
+    printf("%s, %u generations, %u kept steps: %llu kills, %llu commits, %llu states lost\n", backend->name,
+           generations, kept, (unsigned long long)count, (unsigned long long)atomic_load(&shared->commit_count),
            (unsigned long long)refused_count);
     CHECK(atomic_load(&shared->commit_count) > count / 2);
     REQUIRE_OK(ox_store_remove(kit.folders, 2));

@@ -35,7 +35,8 @@ static const struct harness_place places[] = {
      .request = {1, 2, DEVICE, DEVICE, NVME, HOST, 1, 1}},
     {.name = "speculative, all on the host", .generations = 3, .request = {1, 2, HOST, HOST, HOST, HOST, 1, 1}},
     {.name = "a part on NVMe", .tight = true, .request = {0, -1, AUTO, AUTO, AUTO, AUTO, 0, 0, -1, true}},
-    {.name = "a part on NVMe, overlapped", .tight = true, .unified = true, .request = {0, -1, AUTO, AUTO, AUTO, AUTO, 1, 0, -1, true}},
+    {.name = "a part on NVMe, overlapped", .tight = true, .unified = true,
+     .request = {0, -1, AUTO, AUTO, AUTO, AUTO, 1, 0, -1, true}},
 };
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 

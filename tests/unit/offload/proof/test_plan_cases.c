@@ -13,7 +13,8 @@ enum { SAMPLES = 320, EVERY = 10, BITS = 16 };
 
 struct tally {
     uint64_t plans, overlapped, made, found, harmless;
-    uint64_t speculative, in_memory, beside, device, one_generation; /* of the plans, those with such updates or stores */
+    uint64_t speculative, in_memory, beside, device, one_generation; /* of the plans, those with such updates or
+                                                                        stores */
     uint64_t ranks; /* and those for one of several ranks */
 };
 
@@ -250,7 +251,8 @@ int main(void) {
         ox_shard_table_close(&s.table);
     }
     printf("%llu of %llu wrong conditions found in %llu plans (%llu overlap, %llu update in backward, %llu may stay in "
-           "memory, %llu beside the last commit, %llu update on the device, %llu have one generation, %llu are of ranks); %llu change no case\n",
+           "memory, %llu beside the last commit, %llu update on the device, %llu have one generation, %llu are of "
+           "ranks); %llu change no case\n",
            (unsigned long long)tally.found, (unsigned long long)tally.made, (unsigned long long)tally.plans,
            (unsigned long long)tally.overlapped, (unsigned long long)tally.speculative,
            (unsigned long long)tally.in_memory, (unsigned long long)tally.beside, (unsigned long long)tally.device,
