@@ -196,8 +196,8 @@ OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta,
 /* Ends the transaction without a commit, and keeps what it has written, which need not be every extent: reads that name
  * its step find it. The last commit stays as it is, so that a crash goes back to that. With two generations the next
  * transaction takes the same slots: it reads an extent of the kept step, if at all, before it writes that. Its step
- * replaces the kept one. To commit the kept step itself, begin it again and write the extents that are missing. Requires
- * more than one generation and no write of state in flight. */
+ * replaces the kept one. To commit the kept step itself, begin it again and write the extents that are missing. Needs
+ * several generations and no write of state in flight. */
 void ox_store_keep(struct ox_store *store);
 
 /* Aborts the transaction, if there is one, and forgets the step that was kept: the last commit alone is left. */
