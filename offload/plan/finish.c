@@ -77,6 +77,8 @@ struct spaces {
     bool measuring; /* only offsets and peaks are needed, no dependencies */
     struct space space[OX_TIER_NVME];
     uint32_t segment_count, recycled; /* for all arenas together; recycled: first of a list linked by `next` */
+    bool alternates;    /* buffers on their way out take turns */
+    uint32_t left_last[OX_BUF_KIND_COUNT]; /* the last of them, whose space is not free yet; or OX_NONE */
 };
 
 static uint32_t new_segment(struct spaces *s) {
@@ -215,6 +217,32 @@ static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
     }
 }
 
+static void give_back(struct spaces *s, uint32_t buf_idx) {
+    const struct ox_buf *const buf = &s->full->plan.bufs[buf_idx];
+    release(&s->space[buf->tier], s->full->scratch.segment_of[buf_idx]);
+    s->space[buf->tier].live -= buf->bytes;
+    s->full->scratch.segment_of[buf_idx] = OX_NONE;
+}
+
+/* Whether a buffer leaves with its last task: to the drives, or to the device after its optimizer on the host. */
+static bool leaves(const struct ox_task *last) {
+    return last->lane == OX_LANE_NVME_WRITE || (last->kind == OX_TASK_MOVE && last->move == OX_MOVE_PLANES);
+}
+
+/* Frees the space of a buffer after its last task. That of one which leaves is kept until the next such buffer has
+ * left: so the next unit's has another place, and arrives there while this one is still on its way. */
+static void end_life(struct spaces *s, uint32_t buf_idx, const struct ox_task *last) {
+    uint32_t *const left_last = &s->left_last[s->full->plan.bufs[buf_idx].kind];
+    if (!s->alternates || !leaves(last)) {
+        give_back(s, buf_idx);
+        return;
+    }
+    if (*left_last != OX_NONE) {
+        give_back(s, *left_last);
+    }
+    *left_last = buf_idx;
+}
+
 /* Gives buffers space in the order of their first use, and frees it after their last use. */
 static void place_all(struct spaces *s) {
     struct ox_plan *const plan = &s->full->plan;
@@ -232,22 +260,23 @@ static void place_all(struct spaces *s) {
         for (int j = 0; j < task->use_count; j++) {
             const uint32_t buf_idx = task->uses[j].buf_idx;
             const struct ox_buf *const buf = &plan->bufs[buf_idx];
-            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE) {
-                release(&s->space[buf->tier], segment_of[buf_idx]);
-                s->space[buf->tier].live -= buf->bytes;
-                segment_of[buf_idx] = OX_NONE;
+            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE && buf_idx != s->left_last[buf->kind]) {
+                end_life(s, buf_idx, task);
             }
         }
     }
 }
 
-void ox_plan_finish(struct ox_plan_full *full, bool measuring) {
+void ox_plan_finish(struct ox_plan_full *full, bool alternates, bool measuring) {
     struct ox_plan *const plan = &full->plan;
     derive_lives(plan);
     if (!measuring) {
         derive_deps(full);
     }
-    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE};
+    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE, .alternates = alternates};
+    for (int kind = 0; kind < OX_BUF_KIND_COUNT; kind++) {
+        s.left_last[kind] = OX_NONE;
+    }
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
         s.space[tier] = (struct space){.segments = full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE};
         plan->fullest_task[tier] = 0;
