@@ -2,16 +2,17 @@
  * ranks, and runs the cases of every backend there; then a process is killed. */
 #include "base/clock.h"
 #include "tests/kit/comm/comm_cases.h"
-#include "tests/kit/files.h"
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+enum { HANG_SECONDS = 100 };
+
 static char plugin[PATH_MAX];
+static struct sys_process mpirun;
 
 static void open_mpi(struct comm_world *world, const struct ox_comm_limits *limits) {
     const struct ox_comm_local_config config = {.count = world->local, .limits = *limits};
@@ -79,35 +80,17 @@ static int run_unequal(void) {
     return test_end();
 }
 
-/* Runs a command and returns its exit status; 127: there is no such program. Its output is in the file "output". */
-static int run(char *const *words) {
-    const char *const path = test_path("output");
-    int status = 0;
-    const pid_t child = fork();
-    if (child == 0) {
-        const int out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-        dup2(out, STDOUT_FILENO);
-        dup2(out, STDERR_FILENO);
-        execvp(words[0], words);
-        _exit(127);
-    }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/* Runs this program under mpirun; returns its exit status, and its output in *text. */
-static int launch(const char *processes, const char *mode, char **text) {
-    char self[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    CHECK(len > 0);
-    self[len > 0 ? len : 0] = '\0';
-    const char *words[] = {"timeout", "-k", "5", "100", "mpirun", "--oversubscribe", "--bind-to", "none", "-np",
-                           processes, geteuid() == 0 ? "--allow-run-as-root" : "--quiet", self, mode, NULL};
-    const int status = run((char *const *)(uintptr_t)words);
-    free(*text);
-    *text = files_read("output", NULL);
-    fputs(*text, stdout);
-    return status;
+/* Runs this program under mpirun; returns its exit status. */
+static int launch(unsigned processes, const char *mode) {
+    static struct sys_args each, all;
+    sys_args_begin(&each, mode);
+    each.program = "/proc/self/exe";
+    sys_mpi_begin(&all, processes, &each, SYS_MPI_END_OTHERS);
+    alarm(HANG_SECONDS); /* ends this program, and mpirun with it */
+    sys_run(&all, &mpirun);
+    alarm(0);
+    printf("%s%s", mpirun.outcome.out, mpirun.outcome.err);
+    return mpirun.outcome.exit_status;
 }
 
 int main(int argc, char **argv) {
@@ -121,21 +104,14 @@ int main(int argc, char **argv) {
     const struct ox_comm_local_config alone = {.count = 1};
     CHECK(ox_comm_mpi_open("/nowhere/liboffload_mpi.so", &alone, none) == OX_E_COMM);
     CHECK(strstr(ox_error_text(), "install libopenmpi-dev") != NULL && none[0] == NULL);
-    if (access(plugin, R_OK) != 0) {
-        test_skip("this build has no MPI plugin");
-    }
-    if (run((char *[]){(char[]){"mpirun"}, (char[]){"--version"}, NULL}) != 0) {
-        test_skip("there is no mpirun");
-    }
-    char *text = NULL;
-    CHECK(launch("2", "1", &text) == 0);
-    CHECK(launch("2", "2", &text) == 0);
-    CHECK(launch("4", "1", &text) == 0);
-    CHECK(launch("2", "unequal", &text) == 0);
+    sys_mpi_require();
+    CHECK(launch(2, "1") == 0);
+    CHECK(launch(2, "2") == 0);
+    CHECK(launch(4, "1") == 0);
+    CHECK(launch(2, "unequal") == 0);
     const uint64_t begin = ox_clock_ns();
-    CHECK(launch("2", "lost", &text) != 0);
+    CHECK(launch(2, "lost") != 0);
     CHECK(ox_clock_ns() - begin < UINT64_C(30000000000));
-    CHECK(strstr(text, "process 1 (pid") != NULL || strstr(text, "signal 9") != NULL);
-    free(text);
+    CHECK(strstr(mpirun.outcome.out, "process 1 (pid") != NULL || sys_said(&mpirun, "signal 9"));
     return test_end();
 }
