@@ -126,8 +126,8 @@ RUN_P   := $(if $(tests),$(foreach p,$(TEST_P),$(if $(strip $(foreach t,$(tests)
 # The plugin, where this build has one.
 CUDA_SO := $(if $(san),,$(if $(filter 1,$(HAVE_CUDA)),$(if $(filter-out 0,$(cuda)),$(B)/liboffload_cuda.so)))
 
-# Sanitizers report what the MPI library itself does, so their builds have no plugin.
-MPI_SO  := $(if $(san),,$(if $(filter 1,$(HAVE_MPI)),$(if $(filter-out 0,$(mpi)),$(B)/liboffload_mpi.so)))
+# ThreadSanitizer reports what the MPI library does between its own threads, so its build has no plugin.
+MPI_SO  := $(if $(findstring thread,$(san)),,$(if $(filter 1,$(HAVE_MPI)),$(if $(filter-out 0,$(mpi)),$(B)/liboffload_mpi.so)))
 
 all: $(B)/offload $(CUDA_SO) $(MPI_SO)
 

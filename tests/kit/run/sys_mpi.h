@@ -14,6 +14,10 @@ const char *sys_mpi_missing(void);
 /* Ends the test as skipped where something is missing. */
 void sys_mpi_require(void);
 
+/* Open MPI leaves memory behind when it starts and ends. From here on what the test starts says nothing of that, where
+ * a sanitizer would tell of it as an error. sys_mpi_begin calls this too. */
+void sys_mpi_allow_leaks(void);
+
 /* What mpirun does when a process is killed: it ends the others after a second, as it always does, or at once, or
  * leaves that to them. */
 enum sys_mpi_loss { SYS_MPI_END_OTHERS, SYS_MPI_END_AT_ONCE, SYS_MPI_KEEP_OTHERS };

@@ -5,7 +5,7 @@
 #include "engine/data/data.h"
 #include "engine/text/tokenizer.h"
 #include "tests/kit/files.h"
-#include "tests/kit/run/sys_run.h"
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -191,13 +191,12 @@ static void run_process(const char *line, const char *idx, const char *says) {
 /* The first of several processes speaks; a failure of another names it. */
 static void test_processes(void) {
     static const char train[] = "train --model m --data d --output o --max-steps 1";
-    char plugin[PATH_MAX];
-    test_build_path("liboffload_mpi.so", plugin);
+    sys_mpi_allow_leaks();
     run_process("train --bogus", "0", "offload: process 0 of 2: '--bogus' is not a flag of `offload train`; `offload "
                                       "help train` lists them\n");
     run_process("train --bogus", "1", "offload: process 1 of 2: '--bogus' is not a flag of `offload train`; `offload "
                                       "help train` lists them\n"); /* where the first one has not ended it */
-    if (access(plugin, R_OK) == 0) {
+    if (sys_mpi_missing() == NULL) {
         run_process(train, "0", "offload: process 0 of 2: the launcher says that it has started 2 processes, and MPI "
                     "knows of 1; start them with mpirun, or with srun --mpi=pmix\n");
         run_process(train, "1", "");
