@@ -381,6 +381,9 @@ static void check_lines(const struct run *run, const struct part *part, const st
         if (!is_alone(part) && fails && !is_expected_error(part, line)) {
             complain("an error", known);
         }
+        if (strstr(line, "Sanitizer: ") != NULL || strstr(line, "runtime error: ") != NULL) {
+            complain("what a sanitizer has found", known);
+        }
     }
 }
 
