@@ -85,7 +85,7 @@ struct ox_io_backend {
     enum ox_status (*drive_flush)(struct ox_drive *);
     void (*drive_info)(const struct ox_drive *, struct ox_drive_info *out);
     void (*drive_close)(struct ox_drive *); /* also releases the lock */
-    /* Removes a closed drive file; succeeds when it does not exist, OX_E_BUSY while it is locked. */
+    /* Removes a closed drive file, durably; succeeds when it does not exist, OX_E_BUSY while it is locked. */
     enum ox_status (*drive_remove)(const struct ox_io_backend *, const char *path);
 
     /* Opens a queue with up to `depth` requests in flight on each drive, so that a slow drive takes no place from a

@@ -418,6 +418,7 @@ enum ox_status ox_drive_file_remove(const struct ox_io_backend *backend, const c
     if (unlink(path) != 0) {
         status = ox_fail_errno(OX_E_IO, errno, "%s: cannot be removed", path);
     }
+    OX_TRY(status, sync_parent(path)); /* what is durable later may count on it, also on another file system */
     ox_drive_file_close(drive);
     return status;
 }

@@ -120,7 +120,7 @@ OX_MUST enum ox_status ox_store_agree(const struct ox_store_offer *offers, uint3
 
 /* Fails, with OX_E_BUSY, if another process has a store open in one of these folders. */
 OX_MUST enum ox_status ox_store_check_unused(const char *const *folders, uint32_t drive_count);
-/* Removes the store's files in these folders, to start over. */
+/* Removes the store's files in these folders, durably, to start over. */
 OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count);
 
 /* Returns the bytes before the first extent in each drive's file: headers, the list of extents and their checksums. */
