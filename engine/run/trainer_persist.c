@@ -25,7 +25,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
     char bytes[OX_SIZE_TEXT_BYTES], beside[128] = "";
     text[0] = '\0';
     if (may_stay(trainer)) {
-        if (beside_bytes > 0) {
+        if (beside_bytes > 0 && steps > 1) {
             snprintf(beside, sizeof beside, "; the steps between write the %s that live on drives, beside the last "
                      "commit", ox_size_text(beside_bytes, bytes));
         }

@@ -65,15 +65,15 @@ static const struct phase {
     long kill_step; /* the process is killed once it reports this step, if it has not ended by then; 0: it is not */
     long lost_max;  /* so many reported steps may be lost */
 } phases[] = { /* the words are for runs with drives */
-    {FRESH, "--state-tier nvme --optimizer-overlap off", 5, 0},
-    {RESUME, "--state-tier nvme --optimizer-overlap held", 0, 1},
+    {FRESH, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 5, 0},
+    {RESUME, "--persist-steps 3 --state-tier nvme --optimizer-overlap held", 0, 3},
     {EXPORT, "", 0, 0},
-    {BRANCH, "--state-tier nvme --optimizer-overlap off --io-backend threads", 8, 0},
+    {BRANCH, "--persist-steps 1 --state-tier nvme --optimizer-overlap off --io-backend threads", 8, 0},
     {OVERWRITE, "--persist-steps 2", 0, 2},
 };
 enum { PHASES = sizeof phases / sizeof *phases };
-static const struct phase resume_phase = {RESUME, "--state-tier nvme --optimizer-overlap off", 0, 0};
-static const struct phase branch_phase = {BRANCH, "--state-tier nvme --optimizer-overlap off", 0, 0};
+static const struct phase resume_phase = {RESUME, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 0, 0};
+static const struct phase branch_phase = {BRANCH, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 0, 0};
 
 /* The runs that are cut. In the suite each but the first lies on one file system. */
 static const struct kind {
