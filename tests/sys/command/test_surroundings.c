@@ -162,7 +162,7 @@ static bool shut_down(const char *folder) {
 
 static void begin_on_mount(long steps) {
     begin("mnt/run", steps);
-    sys_args_add(&args, "--state-tier nvme");
+    sys_args_add(&args, "--state-tier nvme --persist-steps 1");
     sys_args_drive(&args, "mnt", "16MiB");
 }
 
