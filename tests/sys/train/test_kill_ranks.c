@@ -32,7 +32,7 @@ static const char *const places[] = {
     "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1",
     "--persist-steps 1 --optimizer-overlap held",
     "--state-tier nvme --optimizer-overlap speculative",
-    "--state-tier nvme --chaos-seed 5"};
+    "--persist-steps 1 --state-tier nvme --chaos-seed 5"};
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 
 static struct sys_args args;
