@@ -26,12 +26,13 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
     text[0] = '\0';
     if (may_stay(trainer)) {
         if (beside_bytes > 0 && steps > 1) {
-            snprintf(beside, sizeof beside, "; the steps between write the %s that live on drives, beside the last "
-                     "commit", ox_size_text(beside_bytes, bytes));
+            snprintf(beside, sizeof beside, "; the steps between write %s of the state, beside the last commit",
+                     ox_size_text(beside_bytes, bytes));
         }
-        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: %s is written to the drives every %" PRIu64 " step%s%s: a "
-                 "crash loses at most as many%s\n",
-                 beside_bytes > 0 ? "what lives in memory" : "the state lives in memory and", steps, ox_plural(steps),
+        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: %s every %" PRIu64 " step%s%s: a crash loses at most as "
+                 "many%s\n",
+                 beside_bytes > 0 ? "a step is committed" : "the state lives in memory and is written to the drives",
+                 steps, ox_plural(steps),
                  request > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time", beside);
     } else if (request > 1) {
         snprintf(text, OX_PERSIST_LINE_BYTES, "persist: --persist-steps %" PRIu64 " has no effect: %s\n", request,

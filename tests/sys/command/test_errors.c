@@ -486,8 +486,8 @@ static void test_persist(const char *drive) {
     begin_train("--max-steps 100 --persist-steps 7 --dry-run --state-tier nvme");
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
     sys_run_well(&args, &process);
-    CHECK(strstr(out, "persist: what lives in memory is written to the drives every 7 steps: a crash loses at most as "
-                      "many; the steps between write the ") != NULL);
+    CHECK(strstr(out, "persist: a step is committed every 7 steps: a crash loses at most as many; the steps between "
+                      "write ") != NULL);
     const double mixed = amount_after(out, "wear: the drive, all of the state every 7 steps, writes ");
     CHECK(mixed > 0.8 * often && mixed < 0.95 * often); /* of 12 bytes, hi is written rarely */
     begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run --store-generations 1");
