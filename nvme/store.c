@@ -402,8 +402,8 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
     if (identity->version != version_of(identity->generations) ||
         identity->generations == 2 || identity->generations > OX_STORE_GENERATIONS_MAX) { /* two are written as 0 */
         return ox_fail(OX_E_CONFIG,
-                       "%s: has format version %u, but this program reads %d; use the program that wrote it", info.path,
-                       identity->version, OX_STORE_VERSION);
+                       "%s: has format version %u with generations %u, which this program does not read; use the "
+                       "program that wrote it", info.path, identity->version, identity->generations);
     }
     if (identity->drive_count != store->drive_count || identity->drive_idx != drive_idx) {
         return ox_fail(OX_E_CONFIG,
