@@ -1,5 +1,5 @@
-/* Roots, tables, transactions and recovery. Only this file decides which of the two slots of an extent is valid, or
- * with one slot, whether that is. */
+/* Roots, tables, transactions and recovery. Only this file decides which slot of an extent is valid, or with
+ * one slot, whether that is. */
 #include "base/assert.h"
 #include "base/hash/hash.h"
 #include "base/log.h"

@@ -270,8 +270,6 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
 
 enum { OX_PERSIST_LINE_BYTES = 384 };
 /* Writes a line about how often the state is persisted; "" if every step is. */
-/* Bytes of the state that a step writes which stays uncommitted, of all ranks. */
-uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer);
 const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text);
 /* Called when the engine is at trainer->state, which is committed; logs what was decided. */
 void ox_trainer_persist_start(struct ox_trainer *trainer);
@@ -331,6 +329,8 @@ void ox_trainer_close_reports(struct ox_trainer *trainer);
 enum { OX_WEAR_LINE_BYTES = 320 };
 /* Writes a line about what the run writes to a drive; "" without drives, or if the number of steps is not known. */
 const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text);
+/* Bytes of the state, of all ranks, that a step writes which stays uncommitted. */
+uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer);
 /* Refuses a run that would use up too much of a drive; the number of steps is known. */
 OX_MUST enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer);
 

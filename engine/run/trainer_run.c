@@ -274,7 +274,7 @@ static bool is_lost(const struct ox_trainer *trainer) {
 
 /* Whether the run may go back to the last commit and repeat steps, because a drive that failed once may work the next
  * time, and memory that changed may keep what is written next. It may not before it has passed the step where it last
- * did so. The commit may be two steps back if steps overlap, or as many steps as stay in memory. */
+ * did so. The commit may be two steps back if steps overlap, or as many steps as stay uncommitted. */
 static bool may_retry(const struct ox_trainer *trainer, enum ox_status status) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     return (status == OX_E_IO || status == OX_E_MEMORY) && store != NULL &&

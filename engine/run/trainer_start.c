@@ -472,7 +472,7 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
         return OX_OK;
     }
     if (info.step < step_min) {
-        /* This happens if the last steps before a save had stayed in memory. */
+        /* This happens if the last steps before a save had stayed uncommitted. */
         ox_log(OX_LOG_INFO, "the store is older than the newest checkpoint, and is rewritten");
         return OX_OK;
     }

@@ -144,7 +144,7 @@ bool ox_proof_covers(const struct ox_plan *plan, const struct ox_plan_input *inp
 
 void ox_proof_case_text(const struct ox_plan *plan, struct ox_proof_case at, char text[OX_PROOF_CASE_TEXT]) {
     const char *const left = !at.pending     ? "nothing is pending"
-                             : at.clipped    ? "an update is pending that begins with the last commit again"
+                             : at.clipped    ? "an update is pending whose speculative part is repeated"
                              : at.speculated ? "the update of all but the speculative units is pending"
                              : at.stayed     ? "an update is pending that stays uncommitted"
                                              : "the update of all units is pending";

@@ -42,7 +42,7 @@ static inline bool ox_proof_on_device(const struct ox_plan_input *input, uint32_
     return !input->model.eval_only && ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;
 }
 
-/* Copies of the state in the store: 2, or 1 if the user gave up crash safety. */
+/* Copies of the state in the store: 2, or 1 if the user gave up crash safety, or 3. */
 static inline uint32_t ox_proof_generations(const struct ox_plan_input *input) {
     return input->budget.generations == 0 ? 2 : input->budget.generations;
 }

@@ -17,7 +17,7 @@ struct ox_placement_request {
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t speculative_units;    /* -1 = automatic */
     int32_t kept_units;     /* blocks; more than there are means all; -1 = automatic */
-    bool may_stay; /* some steps may stay uncommitted; then no update is speculative */
+    bool may_stay; /* some steps may stay uncommitted, where the plan allows it (ox_plan_may_stay) */
     uint64_t persist_steps;  /* every how many steps one is committed then; 0: so rarely that it costs next to nothing,
                                 where that saves bytes. If it is over 1, placements whose steps may stay uncommitted are
                                 preferred to all others */
