@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,12 +24,18 @@ static struct ox_onednn library;
 static bool is_usable;
 static char text_of[192];
 
+/* Its OpenMP, where OMP_PROC_BIND or OMP_PLACES is set, binds the thread that opens it to one processor, and threads
+ * that this one starts would be bound with it. */
 static void *open_file(void) {
     static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    (void)sched_getaffinity(0, sizeof cpus, &cpus);
     void *file = NULL;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && file == NULL; i++) {
         file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     }
+    (void)sched_setaffinity(0, sizeof cpus, &cpus); /* of no processors, where they are not known, it changes nothing */
     return file;
 }
 
