@@ -146,23 +146,31 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
     return status;
 }
 
-/* Fills a temporary folder and renames it to `path`. */
+static bool is_folder(const char *path, const struct stat *folder) {
+    struct stat info;
+    return lstat(path, &info) == 0 && info.st_dev == folder->st_dev && info.st_ino == folder->st_ino;
+}
+
+/* Fills a temporary folder and renames it to `path`. After a failure it removes the folder that it has made, under
+ * either name: renamed, it may not be durable. One that somebody else has put there stays. */
 static enum ox_status write_folder(struct export_job *job, const char *source, const char *path,
                                    uint64_t shard_bytes_max) {
     char tmp[OX_PATH_BYTES], text[OX_ERROR_TEXT_BYTES];
+    struct stat made = {0};
     enum ox_status status = make_tmp(path, tmp);
     if (status != OX_OK) {
         return status;
     }
+    (void)lstat(tmp, &made); /* if it fails, nothing is taken for the folder */
     status = fill_folder(job, source, tmp, shard_bytes_max);
     OX_TRY(status, ox_folder_commit(tmp, path));
     if (status == OX_OK) {
         return OX_OK;
     }
     memcpy(text, ox_error_text(), sizeof text);
-    const char *const left = ox_path_is_folder(tmp) ? tmp : path; /* renamed, but that may not be durable */
-    return ox_folder_remove(left) == OX_OK ? ox_fail(status, "%s", text)
-                                           : ox_fail(status, "%.700s; %.200s could not be removed", text, left);
+    const char *const left = is_folder(tmp, &made) ? tmp : is_folder(path, &made) ? path : NULL;
+    return left == NULL || ox_folder_remove(left) == OX_OK
+               ? ox_fail(status, "%s", text) : ox_fail(status, "%.700s; %.200s could not be removed", text, left);
 }
 
 enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
