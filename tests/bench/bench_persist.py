@@ -83,7 +83,7 @@ def mix(memory):
     seen = (kept_bytes - half_bytes) / (STEPS - STEPS // 2)
     needed = sum(kept[-1]["bytes"]["nvme_write"].values())
     whole = sum(every[-1]["bytes"]["nvme_write"].values())
-    units = re.search(r"homes between tasks.*?optimizer state +(\d+) +(\d+)", printed, re.S)
+    units = re.search(r"homes between tasks.*?optimizer state +\d+ +(\d+) +(\d+)", printed, re.S)
     print(f"{memory}: state of {units[1]} units in memory, of {units[2]} on the drive: {statistics.median(times):.3f} s "
           f"uncommitted, {statistics.median(commits):.3f} s committed, ratio {statistics.median(ratios):.3f} "
           f"({min(ratios):.3f} to {max(ratios):.3f}); an uncommitted step writes {seen / 2**20:.1f} MiB by the kernel, "
