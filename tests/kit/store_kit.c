@@ -31,6 +31,41 @@ void kit_init(struct kit *kit, const struct ox_io_backend *backend, const char *
     };
 }
 
+void kit_rig_init(struct kit_rig *rig, uint64_t seed, uint32_t drive_count) {
+    memset(rig, 0, sizeof *rig);
+    REQUIRE_OK(ox_io_sim_open(seed, &rig->sim));
+    REQUIRE_OK(ox_io_fault_open(rig->sim, &rig->fault));
+    kit_init(&rig->kit, rig->fault, "/sim", drive_count);
+}
+
+void kit_rig_create(struct kit_rig *rig) {
+    REQUIRE_OK(ox_store_create(&rig->kit.config, &rig->store));
+    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
+}
+
+void kit_rig_close(struct kit_rig *rig) {
+    ox_store_port_close(&rig->port);
+    ox_store_close(&rig->store);
+    ox_io_fault_close(&rig->fault);
+    ox_io_sim_close(&rig->sim);
+}
+
+void kit_rig_reopen(struct kit_rig *rig, bool cuts) {
+    ox_store_port_close(&rig->port);
+    ox_store_close(&rig->store);
+    if (cuts) {
+        ox_io_sim_power_cut(rig->sim);
+    }
+    REQUIRE_OK(ox_store_open(&rig->kit.config, &rig->store));
+    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
+}
+
+void kit_rig_expect(struct kit_rig *rig, uint64_t step) {
+    bool wrong = false;
+    REQUIRE_OK(kit_verify(rig->store, rig->port, step, &wrong));
+    CHECK(!wrong);
+}
+
 void *kit_buffer(uint64_t bytes) {
     void *memory = NULL;
     if (posix_memalign(&memory, OX_IO_ALIGN_BYTES, bytes) != 0) {

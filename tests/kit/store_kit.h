@@ -19,6 +19,22 @@ struct kit {
     uint64_t spool_bytes[2];
 };
 
+/* A store on a disk in memory, whose calls can be made to fail, and a port of it. */
+struct kit_rig {
+    struct kit kit;
+    struct ox_io_backend *sim, *fault;
+    struct ox_store *store;
+    struct ox_store_port *port;
+};
+/* Makes the disk and the configuration, which the caller may change before the store is made, on the empty rig. */
+void kit_rig_init(struct kit_rig *rig, uint64_t seed, uint32_t drive_count);
+void kit_rig_create(struct kit_rig *rig);
+void kit_rig_close(struct kit_rig *rig);
+/* Closes the store and opens it again; `cuts`: the power is cut in between. */
+void kit_rig_reopen(struct kit_rig *rig, bool cuts);
+/* Checks that the store holds `step` in every word. */
+void kit_rig_expect(struct kit_rig *rig, uint64_t step);
+
 /* The argument of --count, else `usual`: the tests of the suite are small, and the same at any size. */
 uint64_t kit_count(int argc, char **argv, uint64_t usual);
 /* A configuration of so many drives in one folder; the caller changes it before the store is made. */
@@ -34,9 +50,9 @@ bool kit_matches(const void *buffer, uint64_t bytes, uint64_t step, uint32_t ext
 OX_MUST enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t count);
 /* Makes a whole transaction, and aborts it on failure. The meta blob is the step. */
 OX_MUST enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port, uint64_t step);
-/* The same after `kept` steps that are kept instead of committed, numbered right before `step`: each reads every other
- * extent as of the step before, compares it, and writes it in its place, as a run does whose state lives partly on
- * drives. Every other commit is of a step that was kept itself. On failure the last commit alone is left. */
+/* Keeps `kept` steps, numbered right before `step`, and commits `step`. Each kept step reads every other extent as of
+ * the step before, compares it, and writes it in its place, as a run does whose state lives partly on drives. Every
+ * other commit is of a step that was kept itself. On failure the last commit alone is left. */
 OX_MUST enum ox_status kit_commit_after(struct ox_store *store, struct ox_store_port *port, uint64_t step,
                                         uint32_t kept, bool *wrong);
 /* Reads everything and compares every word with what `step` wrote; a mismatch that the store let pass is

@@ -2,43 +2,17 @@
  * commit stays whole, and a kept step can be committed later. */
 #include "tests/kit/store_kit.h"
 
-struct rig {
-    struct kit kit;
-    struct ox_io_backend *sim, *fault;
-    struct ox_store *store;
-    struct ox_store_port *port;
-};
-
 static uint32_t generations;
 
-static void rig_open(struct rig *rig) {
-    *rig = (struct rig){.sim = NULL};
-    REQUIRE_OK(ox_io_sim_open(4, &rig->sim));
-    REQUIRE_OK(ox_io_fault_open(rig->sim, &rig->fault));
-    kit_init(&rig->kit, rig->fault, "/sim", 2);
+static void rig_open(struct kit_rig *rig) {
+    kit_rig_init(rig, 4, 2);
     rig->kit.config.generations = generations;
-    REQUIRE_OK(ox_store_create(&rig->kit.config, &rig->store));
-    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
+    kit_rig_create(rig);
     REQUIRE_OK(kit_commit(rig->store, rig->port, 1));
 }
 
-static void rig_restart(struct rig *rig) {
-    ox_store_port_close(&rig->port);
-    ox_store_close(&rig->store);
-    ox_io_sim_power_cut(rig->sim);
-    REQUIRE_OK(ox_store_open(&rig->kit.config, &rig->store));
-    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
-}
-
-static void rig_close(struct rig *rig) {
-    ox_store_port_close(&rig->port);
-    ox_store_close(&rig->store);
-    ox_io_fault_close(&rig->fault);
-    ox_io_sim_close(&rig->sim);
-}
-
 /* Writes one extent as of `content`. */
-static enum ox_status write_one(struct rig *rig, uint32_t extent_idx, uint64_t content) {
+static enum ox_status write_one(struct kit_rig *rig, uint32_t extent_idx, uint64_t content) {
     struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = extent_idx, .buffer = kit_buffer(KIT_BUFFER_BYTES)};
     kit_fill(op.buffer, kit_extents[extent_idx].bytes, content, extent_idx);
     const enum ox_status status = ox_store_run(rig->port, &op, 1);
@@ -47,7 +21,7 @@ static enum ox_status write_one(struct rig *rig, uint32_t extent_idx, uint64_t c
 }
 
 /* Reads one extent as of `step`, and compares it. */
-static enum ox_status read_one(struct rig *rig, uint32_t extent_idx, uint64_t step, uint64_t holds) {
+static enum ox_status read_one(struct kit_rig *rig, uint32_t extent_idx, uint64_t step, uint64_t holds) {
     struct ox_store_op op = {
         .kind = OX_STORE_READ, .extent_idx = extent_idx, .buffer = kit_buffer(KIT_BUFFER_BYTES), .step = step};
     const enum ox_status status = ox_store_run(rig->port, &op, 1);
@@ -57,29 +31,23 @@ static enum ox_status read_one(struct rig *rig, uint32_t extent_idx, uint64_t st
 }
 
 /* Keeps a step that wrote the first `count` extents. */
-static void keep(struct rig *rig, uint64_t step, uint32_t count) {
+static void keep(struct kit_rig *rig, uint64_t step, uint32_t count) {
     REQUIRE_OK(ox_store_begin(rig->store, step));
     REQUIRE_OK(kit_write(rig->store, rig->port, step, count));
     ox_store_keep(rig->store);
 }
 
-static void check_holds(struct rig *rig, uint64_t step) {
-    bool wrong = false;
-    REQUIRE_OK(kit_verify(rig->store, rig->port, step, &wrong));
-    CHECK(!wrong);
-}
-
-static uint64_t written_bytes(const struct rig *rig) {
+static uint64_t written_bytes(const struct kit_rig *rig) {
     struct ox_store_info info;
     ox_store_info(rig->store, &info);
     return info.write_bytes;
 }
 
 static void read_and_replaced(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig);
     keep(&rig, 2, 3);
-    check_holds(&rig, 1);
+    kit_rig_expect(&rig, 1);
     REQUIRE_OK(read_one(&rig, 2, 2, 2));
     REQUIRE_OK(ox_store_begin(rig.store, 5));
     REQUIRE_OK(read_one(&rig, 0, 2, 2));
@@ -90,20 +58,20 @@ static void read_and_replaced(void) {
     ox_store_keep(rig.store);
     REQUIRE_OK(read_one(&rig, 1, 5, 5));
     CHECK(read_one(&rig, 1, 2, 2) == OX_E_ABORTED); /* the step is replaced */
-    check_holds(&rig, 1);
+    kit_rig_expect(&rig, 1);
     REQUIRE_OK(kit_commit(rig.store, rig.port, 6));
     CHECK(read_one(&rig, 1, 5, 5) == OX_E_ABORTED);
-    check_holds(&rig, 6);
+    kit_rig_expect(&rig, 6);
     keep(&rig, 7, 2); /* in the slots of step 1 now */
-    check_holds(&rig, 6);
-    rig_restart(&rig);
-    check_holds(&rig, 6);
+    kit_rig_expect(&rig, 6);
+    kit_rig_reopen(&rig, true);
+    kit_rig_expect(&rig, 6);
     CHECK(read_one(&rig, 1, 7, 7) == OX_E_ABORTED);
-    rig_close(&rig);
+    kit_rig_close(&rig);
 }
 
 static void committed_later(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig);
     keep(&rig, 3, 4);
     const uint64_t before = written_bytes(&rig);
@@ -117,15 +85,15 @@ static void committed_later(void) {
     CHECK(written_bytes(&rig) - before == rest);
     const uint64_t step = 3;
     REQUIRE_OK(ox_store_commit(rig.store, &step, sizeof step));
-    check_holds(&rig, 3);
-    rig_restart(&rig);
-    check_holds(&rig, 3);
-    rig_close(&rig);
+    kit_rig_expect(&rig, 3);
+    kit_rig_reopen(&rig, true);
+    kit_rig_expect(&rig, 3);
+    kit_rig_close(&rig);
 }
 
 /* What fails on the way to a commit of the kept step leaves that step as it was, and the next try succeeds. */
 static void commit_fails(enum ox_fault_point point) {
-    struct rig rig;
+    struct kit_rig rig;
     const uint64_t step = 3;
     rig_open(&rig);
     keep(&rig, step, 4);
@@ -140,7 +108,7 @@ static void commit_fails(enum ox_fault_point point) {
         ox_store_abort(rig.store);
     }
     CHECK(status == OX_E_IO);
-    check_holds(&rig, 1);
+    kit_rig_expect(&rig, 1);
     for (uint32_t i = 0; i < 4; i++) {
         REQUIRE_OK(read_one(&rig, i, step, step));
     }
@@ -149,13 +117,13 @@ static void commit_fails(enum ox_fault_point point) {
         REQUIRE_OK(write_one(&rig, i, step));
     }
     REQUIRE_OK(ox_store_commit(rig.store, &step, sizeof step));
-    rig_restart(&rig);
-    check_holds(&rig, step);
-    rig_close(&rig);
+    kit_rig_reopen(&rig, true);
+    kit_rig_expect(&rig, step);
+    kit_rig_close(&rig);
 }
 
 static void aborted(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig);
     keep(&rig, 2, 3);
     REQUIRE_OK(ox_store_begin(rig.store, 3));
@@ -166,14 +134,14 @@ static void aborted(void) {
     ox_store_abort(rig.store); /* it has, if there are two generations */
     CHECK(read_one(&rig, 0, 2, 2) == (generations == 2 ? OX_E_ABORTED : OX_OK));
     CHECK(read_one(&rig, 1, 2, 2) == (generations == 2 ? OX_E_ABORTED : OX_OK));
-    check_holds(&rig, 1);
+    kit_rig_expect(&rig, 1);
     keep(&rig, 3, 3);
     ox_store_forget(rig.store);
     CHECK(read_one(&rig, 1, 3, 3) == OX_E_ABORTED);
-    check_holds(&rig, 1);
+    kit_rig_expect(&rig, 1);
     keep(&rig, 2, 3); /* an earlier step than the forgotten one */
     REQUIRE_OK(read_one(&rig, 1, 2, 2));
-    rig_close(&rig);
+    kit_rig_close(&rig);
 }
 
 int main(void) {

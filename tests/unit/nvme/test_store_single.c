@@ -11,44 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-struct rig {
-    struct kit kit;
-    struct ox_io_backend *sim, *fault;
-    struct ox_store *store;
-    struct ox_store_port *port;
-};
-
-static void rig_open(struct rig *rig, uint32_t drive_count) {
-    memset(rig, 0, sizeof *rig);
-    REQUIRE_OK(ox_io_sim_open(5, &rig->sim));
-    REQUIRE_OK(ox_io_fault_open(rig->sim, &rig->fault));
-    kit_init(&rig->kit, rig->fault, "/sim", drive_count);
+static void rig_open(struct kit_rig *rig, uint32_t drive_count) {
+    kit_rig_init(rig, 5, drive_count);
     rig->kit.config.generations = 1;
-    REQUIRE_OK(ox_store_create(&rig->kit.config, &rig->store));
-    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
+    kit_rig_create(rig);
 }
 
-static void rig_reopen(struct rig *rig) {
-    ox_store_port_close(&rig->port);
-    ox_store_close(&rig->store);
-    REQUIRE_OK(ox_store_open(&rig->kit.config, &rig->store));
-    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
-}
-
-static void rig_close(struct rig *rig) {
-    ox_store_port_close(&rig->port);
-    ox_store_close(&rig->store);
-    ox_io_fault_close(&rig->fault);
-    ox_io_sim_close(&rig->sim);
-}
-
-static void expect_whole(struct rig *rig, uint64_t step) {
-    bool wrong = false;
-    REQUIRE_OK(kit_verify(rig->store, rig->port, step, &wrong));
-    CHECK(!wrong);
-}
-
-static enum ox_status read_extent(struct rig *rig, uint32_t extent_idx, uint64_t step, bool head) {
+static enum ox_status read_extent(struct kit_rig *rig, uint32_t extent_idx, uint64_t step, bool head) {
     const uint64_t bytes = head ? kit_extents[extent_idx].head_bytes : kit_extents[extent_idx].bytes;
     const struct ox_store_op op = {.kind = head ? OX_STORE_READ_HEAD : OX_STORE_READ,
                                    .extent_idx = extent_idx,
@@ -68,7 +37,7 @@ static void refused(enum ox_status status, enum ox_status want, const char *word
 }
 
 /* The first `count` extents are torn, the others as before; there is no way on, now or after a restart. */
-static void expect_torn(struct rig *rig, uint32_t count, uint64_t step, uint64_t tried_step) {
+static void expect_torn(struct kit_rig *rig, uint32_t count, uint64_t step, uint64_t tried_step) {
     char words[64];
     for (uint32_t i = 0; i < KIT_EXTENT_COUNT; i++) {
         if (i >= count) {
@@ -95,7 +64,7 @@ static void expect_torn(struct rig *rig, uint32_t count, uint64_t step, uint64_t
 
 /* Steps, reopenings, reads of what is not written yet; more steps than the ring has room for. */
 static void steps(uint32_t drive_count) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig, drive_count);
     for (uint64_t step = 0; step < 80; step++) {
         REQUIRE_OK(ox_store_begin(rig.store, step));
@@ -105,18 +74,18 @@ static void steps(uint32_t drive_count) {
         }
         REQUIRE_OK(kit_write(rig.store, rig.port, step, KIT_EXTENT_COUNT));
         REQUIRE_OK(ox_store_commit(rig.store, &step, sizeof step));
-        expect_whole(&rig, step);
+        kit_rig_expect(&rig, step);
         if (step % 3 == 0) {
-            rig_reopen(&rig);
-            expect_whole(&rig, step);
+            kit_rig_reopen(&rig, false);
+            kit_rig_expect(&rig, step);
         }
     }
-    rig_close(&rig);
+    kit_rig_close(&rig);
 }
 
 /* To the byte: files, what a transaction writes, the flush before it. */
 static void sizes(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig, 3);
     struct kit two = rig.kit;
     two.config.folders = (const char *[]){"/two", "/two", "/two"};
@@ -137,7 +106,7 @@ static void sizes(void) {
     CHECK(after.write_bytes - before.write_bytes == after.state_bytes + 3 * (4096 + 4 * 4096));
     CHECK(after.commit_bytes == after.write_bytes - before.write_bytes);
     CHECK(after.flush_count - before.flush_count == 3 * 3 && after.generation == 0);
-    rig_close(&rig);
+    kit_rig_close(&rig);
 
     /* Room for exactly one generation. */
     struct kit kit = rig.kit;
@@ -154,7 +123,7 @@ static void sizes(void) {
 }
 
 static void options(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig, 2);
     REQUIRE_OK(kit_commit(rig.store, rig.port, 4));
     ox_store_port_close(&rig.port);
@@ -175,8 +144,8 @@ static void options(void) {
     struct ox_store_info info;
     ox_store_info(rig.store, &info);
     CHECK(info.generations == 1);
-    expect_whole(&rig, 4);
-    rig_close(&rig);
+    kit_rig_expect(&rig, 4);
+    kit_rig_close(&rig);
 
     struct ox_store *store = NULL;
     REQUIRE_OK(ox_io_sim_open(5, &rig.sim));
@@ -192,7 +161,7 @@ static void options(void) {
 }
 
 static void aborts(void) {
-    struct rig rig;
+    struct kit_rig rig;
     for (uint32_t count = 1; count <= KIT_EXTENT_COUNT; count += 2) {
         rig_open(&rig, 2);
         REQUIRE_OK(kit_commit(rig.store, rig.port, 1));
@@ -201,7 +170,7 @@ static void aborts(void) {
         ox_store_abort(rig.store);
         ox_store_abort(rig.store); /* fine without a transaction, and changes nothing */
         expect_torn(&rig, count, 1, 2);
-        rig_close(&rig);
+        kit_rig_close(&rig);
     }
     /* Without a write nothing is lost, whatever comes next. */
     for (int next = 0; next < 3; next++) {
@@ -210,16 +179,16 @@ static void aborts(void) {
         REQUIRE_OK(ox_store_begin(rig.store, 2));
         CHECK(read_extent(&rig, 3, 1, false) == OX_OK);
         ox_store_abort(rig.store);
-        expect_whole(&rig, 1);
+        kit_rig_expect(&rig, 1);
         if (next > 0) {
-            rig_reopen(&rig);
-            expect_whole(&rig, 1);
+            kit_rig_reopen(&rig, false);
+            kit_rig_expect(&rig, 1);
         }
         REQUIRE_OK(kit_commit(rig.store, rig.port, next == 1 ? 3 : 2));
-        expect_whole(&rig, next == 1 ? 3 : 2);
-        rig_reopen(&rig);
-        expect_whole(&rig, next == 1 ? 3 : 2);
-        rig_close(&rig);
+        kit_rig_expect(&rig, next == 1 ? 3 : 2);
+        kit_rig_reopen(&rig, false);
+        kit_rig_expect(&rig, next == 1 ? 3 : 2);
+        kit_rig_close(&rig);
     }
     /* Nor is there anything to lose before the first commit. */
     rig_open(&rig, 2);
@@ -227,19 +196,19 @@ static void aborts(void) {
         REQUIRE_OK(ox_store_begin(rig.store, 1));
         REQUIRE_OK(kit_write(rig.store, rig.port, 1, 3));
         ox_store_abort(rig.store);
-        rig_reopen(&rig);
+        kit_rig_reopen(&rig, false);
         struct ox_store_info info;
         ox_store_info(rig.store, &info);
         CHECK(!info.committed);
     }
     REQUIRE_OK(kit_commit(rig.store, rig.port, 1));
-    expect_whole(&rig, 1);
-    rig_close(&rig);
+    kit_rig_expect(&rig, 1);
+    kit_rig_close(&rig);
 }
 
 /* A write, or a flush of the transaction, fails: the extent is as lost as one that was written. */
 static void failures(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig, 1);
     REQUIRE_OK(kit_commit(rig.store, rig.port, 1));
     REQUIRE_OK(ox_store_begin(rig.store, 2));
@@ -248,7 +217,7 @@ static void failures(void) {
     refused(read_extent(&rig, 0, 1, false), OX_E_CORRUPT, "extent 0 was overwritten by step 2");
     REQUIRE_OK(kit_write(rig.store, rig.port, 2, KIT_EXTENT_COUNT)); /* once more, then all is well */
     REQUIRE_OK(ox_store_commit(rig.store, &(uint64_t){2}, sizeof(uint64_t)));
-    expect_whole(&rig, 2);
+    kit_rig_expect(&rig, 2);
     REQUIRE_OK(ox_store_begin(rig.store, 3));
     ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_TORN, OX_FAULT_ON_WRITE, 0, false});
     CHECK(kit_write(rig.store, rig.port, 3, 1) == OX_OK);
@@ -256,7 +225,7 @@ static void failures(void) {
     CHECK(kit_write(rig.store, rig.port, 3, 1) == OX_E_IO);
     ox_store_abort(rig.store);
     expect_torn(&rig, 1, 2, 3);
-    rig_close(&rig);
+    kit_rig_close(&rig);
 
     /* Flush 0 makes the mark durable, 1 the data, 2 the root, of which a copy may have got through. */
     for (uint64_t flush_idx = 0; flush_idx < 3; flush_idx++) {
@@ -265,9 +234,9 @@ static void failures(void) {
         ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_EIO, OX_FAULT_ON_FLUSH, flush_idx, false});
         CHECK(kit_commit(rig.store, rig.port, 2) == OX_E_IO);
         if (flush_idx == 0) {
-            expect_whole(&rig, 1);
-            rig_reopen(&rig);
-            expect_whole(&rig, 1);
+            kit_rig_expect(&rig, 1);
+            kit_rig_reopen(&rig, false);
+            kit_rig_expect(&rig, 1);
             REQUIRE_OK(kit_commit(rig.store, rig.port, 2));
         } else {
             CHECK(strstr(ox_error_text(), "one generation") != NULL);
@@ -275,16 +244,16 @@ static void failures(void) {
         if (flush_idx == 1) {
             expect_torn(&rig, KIT_EXTENT_COUNT, 1, 2);
         } else {
-            rig_reopen(&rig);
-            expect_whole(&rig, 2);
+            kit_rig_reopen(&rig, false);
+            kit_rig_expect(&rig, 2);
         }
-        rig_close(&rig);
+        kit_rig_close(&rig);
     }
 }
 
 /* A table that is lost takes the state with it; the mark that comes before is no refuge. */
 static void damage(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig, 1);
     for (uint64_t step = 1; step < 4; step++) {
         REQUIRE_OK(kit_commit(rig.store, rig.port, step));
@@ -295,23 +264,23 @@ static void damage(void) {
     CHECK(ox_io_sim_flip_bit(rig.sim, "/sim/offload-store-0.ox", table + 9, 3));
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CORRUPT, "no generation of the store is intact");
     CHECK(ox_io_sim_flip_bit(rig.sim, "/sim/offload-store-0.ox", table + 9, 3));
-    rig_reopen(&rig);
-    expect_whole(&rig, 3);
+    kit_rig_reopen(&rig, false);
+    kit_rig_expect(&rig, 3);
     const uint64_t data = ox_store_slot_offset(rig.store, 4, 0) + 100;
     CHECK(ox_io_sim_flip_bit(rig.sim, "/sim/offload-store-0.ox", data, 0));
     refused(read_extent(&rig, 4, 3, false), OX_E_CORRUPT, "extent 4 of step 3 does not match its checksum");
-    rig_close(&rig);
+    kit_rig_close(&rig);
 }
 
 static void several_ports(void) {
-    struct rig rig;
+    struct kit_rig rig;
     rig_open(&rig, 3);
     REQUIRE_OK(kit_commit(rig.store, rig.port, 0));
     for (uint64_t step = 1; step < 10; step++) {
         kit_commit_by_two(rig.store, step, false);
-        expect_whole(&rig, step);
+        kit_rig_expect(&rig, step);
     }
-    rig_close(&rig);
+    kit_rig_close(&rig);
 }
 
 /* Forbidden calls end the process: reading what is overwritten, overwriting what is read. */
@@ -324,7 +293,7 @@ static void misuse(void) {
             const struct rlimit none = {0};
             setrlimit(RLIMIT_CORE, &none);
             fclose(stderr);
-            struct rig rig;
+            struct kit_rig rig;
             rig_open(&rig, 1);
             REQUIRE_OK(kit_commit(rig.store, rig.port, 1));
             REQUIRE_OK(ox_store_begin(rig.store, 2));

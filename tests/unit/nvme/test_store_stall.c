@@ -54,28 +54,17 @@ static void rule_of_ages(void) {
     CHECK(strstr(ox_error_text(), "/mnt/slow") != NULL && strstr(ox_error_text(), "given up") != NULL);
 }
 
-struct rig {
-    struct kit kit;
-    struct ox_io_backend *sim, *fault;
-    struct ox_store *store;
-    struct ox_store_port *port;
-};
-
-static void rig_open(struct rig *rig, uint32_t fail_ms) {
-    memset(rig, 0, sizeof *rig);
-    REQUIRE_OK(ox_io_sim_open(1, &rig->sim));
-    REQUIRE_OK(ox_io_fault_open(rig->sim, &rig->fault));
-    kit_init(&rig->kit, rig->fault, "/sim", 2);
+static void rig_open(struct kit_rig *rig, uint32_t fail_ms) {
+    kit_rig_init(rig, 1, 2);
     rig->kit.config.stall_warn_ms = WARN_MS;
     rig->kit.config.stall_fail_ms = fail_ms;
-    REQUIRE_OK(ox_store_create(&rig->kit.config, &rig->store));
-    REQUIRE_OK(ox_store_port_open(rig->store, &rig->port));
+    kit_rig_create(rig);
     REQUIRE_OK(kit_commit(rig->store, rig->port, 1));
     line_count = 0;
 }
 
 static void warnings(void) {
-    struct rig rig;
+    struct kit_rig rig;
     bool wrong = false;
     rig_open(&rig, 0);
     ox_io_fault_set_stall(rig.fault, (uint64_t)(7 * WARN_MS) * 1000000);
@@ -105,7 +94,7 @@ static void warnings(void) {
 /* Requests in flight may still reach memory or drive, so nothing is freed or unlocked; the backends outlive the store.
  */
 static void given_up(void) {
-    static struct rig rig; /* never closed */
+    static struct kit_rig rig; /* never closed */
     static unsigned char *buffer;
     rig_open(&rig, 4 * WARN_MS);
     ox_io_fault_set_stall(rig.fault, UINT64_C(3600) * 1000000000);
