@@ -423,11 +423,6 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
     return OX_OK;
 }
 
-/* Generations by the number that a configuration or a file has; 0: two. */
-static uint32_t generations_of(uint32_t number) {
-    return number == 0 ? 2 : number;
-}
-
 /* Checks that the store belongs to the run, model and settings of `config`, and takes over its identity. */
 static enum ox_status identity_match(struct ox_store *store, const struct ox_store_config *config,
                                      const struct ox_store_identity *identity) {
@@ -450,7 +445,7 @@ static enum ox_status identity_match(struct ox_store *store, const struct ox_sto
                        "folder",
                        info.path);
     }
-    const uint32_t has = generations_of(identity->generations), asked = generations_of(config->generations);
+    const uint32_t has = ox_store_generations(identity->generations), asked = ox_store_generations(config->generations);
     if (config->extents != NULL && has != asked) {
         return ox_fail(OX_E_CONFIG, "%s: has %s, but %s requested; give --store-generations %u, as the run was started "
                        "with, or another folder", info.path, ox_store_generations_text(has),
@@ -503,7 +498,7 @@ static enum ox_status layout_restore(struct ox_store *store, const struct ox_sto
     }
     const struct ox_extent_spec *const extents = list != NULL ? list : config->extents;
     const uint32_t extent_count = list != NULL ? identity->extent_count : config->extent_count;
-    store->layout.generations = generations_of(identity->generations);
+    store->layout.generations = ox_store_generations(identity->generations);
     memcpy(store->layout.speeds, identity->speeds, sizeof store->layout.speeds);
     status = ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
     free(list);

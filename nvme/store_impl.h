@@ -105,6 +105,10 @@ OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents
 OX_MUST enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const uint64_t *spool_bytes,
                                                  uint32_t spool_count, const uint64_t *bytes_max);
 void ox_store_layout_close(struct ox_store_layout *layout);
+/* Generations by the number that a configuration or a file has; 0: two. */
+static inline uint32_t ox_store_generations(uint32_t number) {
+    return number == 0 ? 2 : number;
+}
 /* "one generation", "two generations" ... */
 const char *ox_store_generations_text(uint32_t generations);
 uint64_t ox_store_geometry_hash(const struct ox_extent_spec *extents, uint32_t extent_count);

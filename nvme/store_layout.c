@@ -180,7 +180,7 @@ static enum ox_status layout_begin(const struct ox_extent_spec *extents, uint32_
                                    struct ox_store_layout *layout) {
     OX_ASSERT(layout->generations <= OX_STORE_GENERATIONS_MAX);
     const enum ox_status status = extents_check(extents, extent_count, layout);
-    layout->generations = layout->generations == 0 ? 2 : layout->generations;
+    layout->generations = ox_store_generations(layout->generations);
     layout->drive_count = drive_count;
     layout->extent_count = extent_count;
     fixed_place(layout);
@@ -269,7 +269,7 @@ enum ox_status ox_store_fits(const struct ox_store_config *config) {
  * together have room for everything still to be placed and for one more extent per drive except one. */
 bool ox_store_surely_fits(const struct ox_store_config *config, const struct ox_store_sums *state) {
     const uint64_t fixed = ox_store_fixed_bytes(state->extent_count);
-    const uint64_t generations = config->generations == 0 ? 2 : config->generations;
+    const uint64_t generations = ox_store_generations(config->generations);
     unsigned __int128 state_room = 0, room = 0, spool = 0;
     uint64_t spool_max = 0;
     for (uint32_t i = 0; i < config->drive_count; i++) {
