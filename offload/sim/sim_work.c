@@ -348,8 +348,6 @@ struct stream {
 static struct stream stream_of(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
-    const double state = (double)ox_shard_stored_bytes(in->table, p->task->unit_idx);
-    const double hi = (double)shard->elem_count * OX_HI_BYTES;
     const bool speculative = in->placement.overlap && !p->task->carried;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
@@ -360,10 +358,11 @@ static struct stream stream_of(const struct pricing *p) {
         stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
         stream.written += (double)traffic[OX_LINK_NVME_WRITE][kind];
     }
-    if (in->budget.nvme_bytes > 0) {
-        const struct ox_on_drives must = ox_plan_on_drives(in, p->task->unit_idx);
-        stream.copied += (shard->homes.state == OX_TIER_NVME || (p->setup->stays && !must.state) ? 0 : state) +
-                         (shard->homes.weights == OX_TIER_NVME || (p->setup->stays && !must.hi) ? 0 : hi);
+    if (shard->homes.state != OX_TIER_NVME) {
+        stream.copied += (double)traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE];
+    }
+    if (shard->homes.weights != OX_TIER_NVME) {
+        stream.copied += (double)traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_WEIGHTS];
     }
     if (ox_task_find_use(p->task, OX_USE_TARGET) >= 0) { /* the new weights go to the forward that runs next */
         stream.copied += (double)ox_plan_weight_bytes(in, p->task->unit_idx);
