@@ -64,6 +64,7 @@ static void test_full_disk(void) {
     begin("expected", false);
     sys_run_well(&args, &process);
     begin("run", true);
+    sys_args_leash(&args);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "\nstep 3/"));
     kill(process.pid, SIGSTOP);

@@ -74,6 +74,7 @@ void sys_mpi_allow_leaks(void) {
 void sys_mpi_begin(struct sys_args *out, unsigned processes, const struct sys_args *each, enum sys_mpi_loss loss) {
     out->used = 0;
     out->count = 0;
+    out->leashed = false;
     out->limit_count = 0;
     out->out_path = each->out_path;
     out->program = "mpirun";

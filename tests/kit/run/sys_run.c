@@ -134,6 +134,7 @@ void sys_args_begin(struct sys_args *args, const char *command) {
     args->count = 0;
     args->out_path = NULL;
     args->program = NULL;
+    args->leashed = false;
     args->limit_count = 0;
     sys_args_word(args, "offload");
     sys_args_add(args, command);
@@ -163,6 +164,10 @@ void sys_args_drive(struct sys_args *args, const char *name, const char *bytes) 
 void sys_args_limit(struct sys_args *args, int resource, rlim_t most) {
     CHECK(args->limit_count < SYS_LIMITS_MAX);
     args->limits[args->limit_count++] = (struct sys_limit){resource, most};
+}
+
+void sys_args_leash(struct sys_args *args) {
+    args->leashed = true;
 }
 
 /* ---- the program ---------------------------------------------------------------------------------- */
@@ -195,6 +200,14 @@ static void become(const struct sys_args *args, const char *out_path, int err) {
     _exit(126);
 }
 
+/* A pipe keeps 64 KiB; that of a leashed program keeps one write, because each takes a page of it, and it has one. */
+static void make_pipe(bool leashed, int ends[2]) {
+    const bool made = pipe2(ends, O_CLOEXEC | (leashed ? O_DIRECT : 0)) == 0;
+    if (!made || (leashed && fcntl(ends[1], F_SETPIPE_SZ, 1) != getpagesize())) {
+        give_up("cannot make", "a pipe");
+    }
+}
+
 void sys_start(const struct sys_args *args, struct sys_process *process) {
     static unsigned serial;
     int ends[2];
@@ -202,9 +215,7 @@ void sys_start(const struct sys_args *args, struct sys_process *process) {
     process->keeps_out = args->out_path != NULL;
     process->err_bytes = 0;
     process->outcome.err[0] = '\0';
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        give_up("cannot make", "a pipe");
-    }
+    make_pipe(args->leashed, ends);
     fflush(stdout);
     process->pid = fork();
     if (process->pid == 0) {

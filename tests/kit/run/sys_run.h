@@ -33,6 +33,7 @@ struct sys_args {
     int count;
     const char *out_path; /* where stdout goes; NULL: to outcome.out */
     const char *program;  /* NULL: offload; another ends with the test */
+    bool leashed;         /* sys_args_leash */
     struct sys_limit {
         int resource;
         rlim_t most;
@@ -54,6 +55,9 @@ void sys_args_add(struct sys_args *args, const char *words);
 /* Limits the program, as ulimit does, but not the test: a thread of OpenBLAS that starts within a limit of memory tries
  * for ever, and each program that links the library has such threads. */
 void sys_args_limit(struct sys_args *args, int resource, rlim_t most);
+/* Lets the program go on only as the test reads what it says: after sys_await it stops at the second line from there,
+ * so that what the test does next always meets it. For tests that read on, by sys_await or sys_wait. */
+void sys_args_leash(struct sys_args *args);
 __attribute__((format(printf, 2, 3))) void sys_args_word(struct sys_args *args, const char *format, ...);
 
 struct sys_outcome {

@@ -84,6 +84,7 @@ static void begin_unsaved(enum end end) {
     sys_args_add(&args, "--max-seq-length 16 --eval-windows 0 --compute-threads 1 --optimizer-threads 1 "
                         "--host-mem 32MiB --lr-scheduler-type constant --data-format bytes");
     sys_args_word(&args, "--max-steps=%d", end == END_STEPS ? 200 : 100000);
+    sys_args_leash(&args);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "step 1/"));
     CHECK(kill(process.pid, SIGSTOP) == 0);

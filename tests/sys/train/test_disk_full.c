@@ -149,6 +149,7 @@ static void test_waiting(void) {
     CHECK(files_mount(disk, "size=20m"));
     begin("disk/run", "--max-steps 100 --save-wait-seconds 60");
     const char *const filler = test_path("disk/filler");
+    sys_args_leash(&args);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "step 1/100"));
     CHECK(kill(process.pid, SIGSTOP) == 0);

@@ -151,6 +151,7 @@ static void test_kills(unsigned kills_max) {
 
 static void begin_short(const char *words, int ranks, bool drive) {
     begin("asked", SHORT_STEPS, ranks, "--eval-steps 4 --save-steps 0");
+    sys_args_leash(&args); /* it has not come to its end when it is asked */
     sys_args_add(&args, words);
     if (drive) {
         sys_args_drive(&args, "asked-drive", "32MiB");

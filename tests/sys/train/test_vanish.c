@@ -108,6 +108,7 @@ static void remove_all(void) {
 static void check(const struct what *what, const char *words, bool drives, int commits) {
     int status = 0;
     begin("run", words, drives);
+    sys_args_leash(&args);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "\nstep 3/"));
     kill(process.pid, SIGSTOP);
