@@ -72,8 +72,8 @@ static void limit_files(rlim_t bytes) {
     CHECK(prlimit(process.pid, RLIMIT_FSIZE, &(struct rlimit){bytes, RLIM_INFINITY}, NULL) == 0);
 }
 
-/* What ends the training of a run whose last save fails. */
-enum end { END_STEPS, END_SIGNAL, END_DATA, END_COUNT };
+/* What ends the training of a run whose last save fails; END_STORE: its steps, and the store has an earlier commit. */
+enum end { END_STEPS, END_SIGNAL, END_DATA, END_STORE, END_COUNT };
 
 /* Starts a run whose files may not grow from its first step on. */
 static void begin_unsaved(enum end end) {
@@ -83,7 +83,12 @@ static void begin_unsaved(enum end end) {
     sys_args_train(&args, model_path, text_path, "run");
     sys_args_add(&args, "--max-seq-length 16 --eval-windows 0 --compute-threads 1 --optimizer-threads 1 "
                         "--host-mem 32MiB --lr-scheduler-type constant --data-format bytes");
-    sys_args_word(&args, "--max-steps=%d", end == END_STEPS ? 200 : 100000);
+    sys_args_word(&args, "--max-steps=%d", end == END_STEPS || end == END_STORE ? 200 : 100000);
+    if (end == END_STORE) {
+        files_remove_folder("store");
+        sys_args_add(&args, "--persist-steps 1000");
+        sys_args_drive(&args, "store", "32MiB");
+    }
     sys_args_leash(&args);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "step 1/"));
@@ -106,7 +111,8 @@ static void test_last_save(enum end end, bool mended) {
     }
     sys_wait(&process);
     const bool saved = sys_said(&process, "\nsaved "), told = sys_said(&process, " is not saved: there is no store ");
-    const int expected = end == END_SIGNAL ? 128 + SIGTERM : mended && end == END_STEPS ? 0 : 1;
+    const int expected = end == END_SIGNAL ? 128 + SIGTERM : mended && end != END_DATA ? 0 : 1;
+    CHECK(sys_said(&process, "warning: step 200 is not in the store: ") == (end == END_STORE));
     if (process.outcome.exit_status != expected || saved != mended || (!mended && end != END_SIGNAL && !told)) {
         sys_complain(&process, mended ? "a mended save" : "a save that a signal ends");
     }

@@ -83,7 +83,7 @@ static void add_drive(bool drive) {
 /* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save leaves free. */
 static void test_checkpoints(bool drive) {
     CHECK(files_mount(disk, "size=18637k"));
-    begin("disk/run", "--max-steps 4 --save-steps 1");
+    begin("disk/run", drive ? "--max-steps 4 --save-steps 1 --save-wait-seconds 60" : "--max-steps 4 --save-steps 1");
     add_drive(drive);
     sys_run(&args, &process);
     CHECK(strstr(process.outcome.err, "warning: no checkpoint at step 3: ") != NULL);
@@ -92,6 +92,7 @@ static void test_checkpoints(bool drive) {
     CHECK(strstr(process.outcome.err, ", which is enough for 2: make room, or keep fewer with --save-total-limit\n") !=
           NULL);
     check_error(1, "are free; make room or choose another folder; ");
+    CHECK(strstr(process.outcome.err, "only memory has the state") == NULL); /* nobody waits for what the store has */
     CHECK(strstr(process.outcome.err, drive ? "; nothing is lost: the store has step 4, and the same command with "
                                               "--resume-from-checkpoint latest saves it\n"
                                             : "and the newest checkpoint is ") != NULL);

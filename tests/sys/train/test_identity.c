@@ -361,6 +361,11 @@ static void test_late_failure(void) {
     CHECK(bytes[0] == bytes[1] && memcmp(before, after, bytes[0]) == 0);
     free(before);
     free(after);
+    CHECK(unlink(test_path("late/trace.bin")) == 0);
+    run(0, "step 3/3");
+    REQUIRE_OK(ox_file_read(path, 1 << 16, &after, &bytes[1]));
+    CHECK(strstr(after, "max_steps: 3\n") != NULL && strstr(after, "adam_beta1: 0.5\n") != NULL);
+    free(after);
 }
 
 /* What cannot be removed would act at every step, so it does not act, and one line says so. */

@@ -1,6 +1,7 @@
 /* metrics.jsonl: what an earlier run left is cut to its commit, and a disk that refuses leaves whole lines. */
 #include "base/file.h"
 #include "engine/report/metrics.h"
+#include "tests/kit/files.h"
 #include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
@@ -236,6 +237,21 @@ static void test_no_file(void) {
     CHECK(rmdir(path) == 0);
 }
 
+/* The check before a run makes no file, and keeps none open. */
+static void test_check(void) {
+    struct ox_metrics *metrics = NULL;
+    const unsigned open_count = files_count("/proc/self/fd", "", "");
+    unlink(path);
+    CHECK(ox_metrics_check(test_folder()) == OX_OK && access(path, F_OK) != 0);
+    CHECK(ox_metrics_check(test_path("none")) == OX_OK);
+    CHECK(ox_metrics_open(test_path("none"), 0, &metrics) == OX_E_IO && metrics == NULL);
+    fill(1);
+    CHECK(ox_metrics_check(test_folder()) == OX_OK);
+    unlink(path);
+    CHECK(mkdir(path, 0755) == 0 && ox_metrics_check(test_folder()) == OX_E_IO && rmdir(path) == 0);
+    CHECK(files_count("/proc/self/fd", "", "") == open_count);
+}
+
 int main(void) {
     log_count_warnings("metrics.jsonl");
     REQUIRE_OK(ox_path_join(test_folder(), "metrics.jsonl", path));
@@ -246,5 +262,6 @@ int main(void) {
     test_large();
     test_refused();
     test_no_file();
+    test_check();
     return test_end();
 }
