@@ -121,6 +121,16 @@ static void shares(void) {
         memset(&layout, 0, sizeof layout);
         CHECK(ox_store_layout_open(&odd[i], 1, wide, 1, &layout) == OX_E_CONFIG);
     }
+    const uint64_t odd_spool = 4000;
+    const struct ox_store_config config = {.bytes_max = wide, .drive_count = 1, .extents = &one, .extent_count = 1,
+                                           .spool_bytes = &odd_spool, .spool_count = 1};
+    CHECK(ox_store_fits(&config) == OX_E_CONFIG && strstr(ox_error_text(), "4000 bytes are not a multiple") != NULL);
+    const struct ox_store_sums sums = {.bytes = one.bytes, .extent_bytes_max = one.bytes, .extent_count = 1};
+    CHECK(!ox_store_surely_fits(&config, &sums));
+    const uint64_t even_spool = 4096;
+    struct ox_store_config even = config;
+    even.spool_bytes = &even_spool;
+    CHECK(ox_store_fits(&even) == OX_OK && ox_store_surely_fits(&even, &sums));
 }
 
 /* A drive gets by its speed, also where another is full; old stores, without speeds, lie as they did. */

@@ -134,8 +134,14 @@ static void options(void) {
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "give --store-generations 1");
     rig.kit.config.generations = 4;
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "1 to 3 generations (--store-generations)");
-    /* As `inspect`, which knows nothing of the run. */
     struct kit kit = rig.kit;
+    kit.config.generations = 1;
+    for (int i = 0; i < 2; i++) {
+        kit.config.drive_count = i == 0 ? 0 : OX_STORE_DRIVES_MAX + 1;
+        refused(ox_store_open(&kit.config, &rig.store), OX_E_CONFIG, "a store uses 1 to ");
+    }
+    /* As `inspect`, which knows nothing of the run. */
+    kit = rig.kit;
     kit.config.extents = NULL;
     kit.config.bytes_max = NULL;
     kit.config.generations = 0;
