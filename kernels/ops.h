@@ -7,7 +7,8 @@
  * are float32. The CPU device computes in OX_REAL_F32 only.
  *
  * Same bits: an operation's result depends on its inputs and its shapes, never on the device's threads, on addresses or
- * on what else runs. Gradients of weights are added to (`+=`), in call order. */
+ * on what else runs. Gradients of weights are added to (`+=`), in call order. An operation that `begins` their sums
+ * sets them, whatever was there, to the bits that adding to zeros gives; a GEMM may leave -0 where that gives 0. */
 #ifndef OX_KERNELS_OPS_H
 #define OX_KERNELS_OPS_H
 
@@ -118,6 +119,7 @@ struct ox_op_norm_backward {
     uint32_t rows, cols;
     enum ox_norm_kind kind;
     enum ox_real real;
+    bool begins; /* dgain and dbias are set */
 };
 
 /* Root-mean-square norm of each of `heads` consecutive heads of every row, in place, all with the same gain: for
@@ -141,6 +143,7 @@ struct ox_op_head_norm_backward {
     void *scratch; /* ox_ops_norm_scratch_bytes(head_dim) */
     uint32_t rows, row_stride, heads, head_dim;
     enum ox_real real;
+    bool begins; /* dgain is set */
 };
 
 /* out = [residual +] in * W^T [+ bias]; out may alias residual. */
@@ -164,6 +167,7 @@ struct ox_op_linear_backward {
     uint32_t rows, in_count, out_count;
     enum ox_weight_layout layout;
     enum ox_real real;
+    bool begins; /* dweight and dbias are set */
 };
 
 /* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2) of each
@@ -263,6 +267,7 @@ struct ox_op_head {
     uint32_t rows, hidden, vocab;
     float loss_scale;
     enum ox_real real;
+    bool begins; /* dweight is set */
 };
 
 /* Tables for ox_op_rope: angle(p, i) = p * inv_freq[i], computed in double. */

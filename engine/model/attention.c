@@ -135,7 +135,7 @@ static void head_norm_backward(const struct ox_half_call *call, const struct ten
                .saved = heads[i].raw, .rstd = heads[i].rstd, .gain = ox_weight_of(call, heads[i].gain),
                .scratch = call->room.scratch[OX_SCRATCH_NORM], .rows = shape->rows,
                .row_stride = qkv_of(config).out_count, .heads = heads[i].count, .head_dim = config->head_dim,
-               .real = shape->compute.real);
+               .real = shape->compute.real, .begins = call->job->begins);
     }
 }
 

@@ -121,6 +121,9 @@ enum ox_status ox_block_backward(struct ox_unit_job *job, const void *weights, f
     if (job->kept == NULL) {
         forward(&call, &room, x, NULL);
     }
+    if (job->begins) {
+        ox_clear_gaps(job, grads);
+    }
     for (uint32_t i = job->unit->half_count; i-- > 0;) {
         at_half(&call, &room, i);
         ops_of(job->unit, i)->backward(&call, i > 0 ? room.inputs[i] : x, dx);

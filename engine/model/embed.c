@@ -16,6 +16,9 @@ enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes
 
 enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, const void *dx) {
     const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
+    if (job->begins) { /* rows of the table that no token names stay as they are */
+        ox_clear_range(job, grads, 0, job->unit->elem_count);
+    }
     OX_RUN(&job->run, embed_backward,
            .dtable = grads + job->unit->role_offset[OX_ROLE_EMBED],
            .dpos = position == UINT64_MAX ? NULL : grads + position, .dout = dx, .ids = job->ids,

@@ -20,6 +20,22 @@ float *ox_grad_of(const struct ox_half_call *call, enum ox_role role) {
     return offset == UINT64_MAX || call->grads == NULL ? NULL : call->grads + offset;
 }
 
+void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint64_t end) {
+    if (begin < end) {
+        OX_RUN(&job->run, zero, .target = grads + begin, .bytes = (end - begin) * sizeof *grads);
+    }
+}
+
+void ox_clear_gaps(struct ox_unit_job *job, float *grads) {
+    const struct ox_tensor *const tensors = job->shape->model->tensors + job->unit->tensor_first;
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < job->unit->tensor_count; i++) {
+        ox_clear_range(job, grads, end, tensors[i].offset);
+        end = tensors[i].offset + tensors[i].count;
+    }
+    ox_clear_range(job, grads, end, job->unit->elem_count);
+}
+
 /* ---- norm ---- */
 
 struct ox_norm ox_half_norm(const struct ox_half_call *call, enum ox_role gain, float *mean, float *rstd) {
@@ -47,7 +63,8 @@ void ox_norm_backward(struct ox_unit_job *job, const struct ox_norm *norm, const
     OX_RUN(&job->run, norm_backward,
            .din = dx, .residual = residual, .dgain = norm->dgain, .dbias = norm->dbias, .dout = dout, .in = in,
            .gain = norm->gain, .mean = norm->mean, .rstd = norm->rstd, .scratch = norm->scratch,
-           .rows = job->shape->rows, .cols = config->hidden, .kind = config->norm, .real = job->shape->compute.real);
+           .rows = job->shape->rows, .cols = config->hidden, .kind = config->norm, .real = job->shape->compute.real,
+           .begins = job->begins);
 }
 
 /* ---- linear ---- */
@@ -69,7 +86,8 @@ void ox_linear_backward(const struct ox_half_call *call, struct ox_linear linear
            .din = din, .dweight = ox_grad_of(call, linear.role),
            .dbias = ox_grad_of(call, (enum ox_role)(linear.role + 1)), .dout = dout, .in = in,
            .weight = ox_weight_of(call, linear.role), .rows = shape->rows, .in_count = linear.in_count,
-           .out_count = linear.out_count, .layout = shape->model->config.layout, .real = shape->compute.real);
+           .out_count = linear.out_count, .layout = shape->model->config.layout, .real = shape->compute.real,
+           .begins = call->job->begins);
 }
 
 void ox_cost_linear_forward(struct ox_cost *cost, struct ox_linear linear, bool residual) {

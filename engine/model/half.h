@@ -70,6 +70,10 @@ uint64_t ox_rows_f32_bytes(const struct ox_shape *shape, uint32_t width);
 const void *ox_weight_of(const struct ox_half_call *call, enum ox_role role);
 float *ox_grad_of(const struct ox_half_call *call, enum ox_role role);
 
+/* Clears what no operation of a unit writes: what lies between the tensors of its gradient and after them. */
+void ox_clear_gaps(struct ox_unit_job *job, float *grads);
+void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint64_t end);
+
 /* The norm whose gain has the role `gain`; its bias has the role after that. */
 struct ox_norm ox_half_norm(const struct ox_half_call *call, enum ox_role gain, float *mean, float *rstd);
 

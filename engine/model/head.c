@@ -51,6 +51,16 @@ static float *norm_grad(const struct ox_unit_job *job, float *grads, enum ox_rol
     return offset == UINT64_MAX || grads == NULL ? NULL : grads + offset;
 }
 
+/* What no operation of the head writes in its gradients. */
+static void clear_gaps(struct ox_unit_job *job, const struct ox_head_args *args) {
+    ox_clear_gaps(job, args->grads);
+    if (job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX) { /* tied */
+        const struct ox_model_config *const config = &job->shape->model->config;
+        const uint64_t count = (uint64_t)config->vocab * config->hidden;
+        ox_clear_range(job, args->grads_table, count, ox_align_up(count, OX_GROUP_ELEMS));
+    }
+}
+
 enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *args) {
     const struct ox_model_config *const config = &job->shape->model->config;
     struct tensors t;
@@ -62,12 +72,15 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
                                  .dgain = norm_grad(job, args->grads, OX_ROLE_FINAL_NORM),
                                  .dbias = norm_grad(job, args->grads, OX_ROLE_FINAL_NORM_BIAS),
                                  .scratch = t.norm_scratch};
+    if (job->begins && args->dx != NULL) {
+        clear_gaps(job, args);
+    }
     ox_norm_forward(job, &norm, args->x, t.normed);
     OX_RUN(&job->run, head,
            .loss_sum = args->loss_sum, .din = args->dx, .dweight = args->grads_table, .in = t.normed,
            .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
            .scratch = t.head_scratch, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
-           .loss_scale = args->loss_scale, .real = job->shape->compute.real);
+           .loss_scale = args->loss_scale, .real = job->shape->compute.real, .begins = job->begins);
     if (args->dx != NULL) {
         ox_norm_backward(job, &norm, args->x, args->dx, NULL, args->dx);
     }

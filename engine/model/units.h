@@ -47,6 +47,7 @@ struct ox_unit_job {
     const struct ox_cache *cache;             /* for ox_block_forward with batch 1; else NULL */
     void *work;                               /* ox_unit_work_bytes() */
     void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */
+    bool begins; /* backward sets the gradients of weights, whatever they held; else it adds to them */
 };
 
 /* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */
@@ -64,12 +65,13 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx
 
 /* y = embedding of the job's ids; y: (rows, hidden). */
 OX_MUST enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y);
-/* dx: (rows, hidden), the gradient of y. Adds to `grads`, which is laid out as the unit's weights. */
+/* dx: (rows, hidden), the gradient of y. Adds to `grads`, which is laid out as the unit's weights; where the job begins
+ * the sum, all of `grads` is set. */
 OX_MUST enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, const void *dx);
 
 /* y = block(x); x, y: (rows, hidden), y may be x. `weights` is the unit's flat vector. */
 OX_MUST enum ox_status ox_block_forward(struct ox_unit_job *job, const void *weights, const void *x, void *y);
-/* dx: in d(loss)/dy, out d(loss)/dx. Adds to `grads`, which is laid out as the weights. */
+/* dx: in d(loss)/dy, out d(loss)/dx. Adds to `grads` or sets it, as the embedding's backward does. */
 OX_MUST enum ox_status ox_block_backward(struct ox_unit_job *job, const void *weights, float *grads, const void *x,
                                          void *dx);
 
@@ -78,8 +80,8 @@ struct ox_head_args {
     struct ox_planes table;  /* (vocab, hidden): the head's own, or the embedding's where they are tied */
     const void *x;           /* (rows, hidden) */
     void *dx;                /* (rows, hidden), or NULL: the loss alone */
-    float *grads;            /* gradient of the head's unit, added to */
-    float *grads_table;      /* (vocab, hidden), added to */
+    float *grads;            /* gradient of the head's unit, added to or set */
+    float *grads_table;      /* (vocab, hidden), added to or set; where tied up to whole OX_GROUP_ELEMS */
     double *loss_sum;        /* set to the sum of the losses of the counted rows */
     float loss_scale;
     float *logits; /* (rows, vocab) or NULL; for tests */

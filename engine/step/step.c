@@ -56,6 +56,7 @@ static struct ox_unit_job unit_job(const struct issue *is) {
         .unit = &rank->config.model->units[is->task->unit_idx],
         .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
+        .begins = is->task->begins,
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* with unified memory one buffer holds all micro-batches */
@@ -183,11 +184,6 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         break;
     case OX_TASK_BACKWARD:
         status = issue_backward(is);
-        break;
-    case OX_TASK_GRAD_ZERO:
-        status = OX_QUEUE(&rank->ops, is->lane, zero, &(struct ox_op_zero){
-            .target = sum_slot(is, OX_USE_GRAD, is->task->grad_idx),
-            .bytes = ox_grad_elems(rank, is->task->grad_idx) * 4});
         break;
     case OX_TASK_GRAD_FOLD:
         status = issue_fold(is);

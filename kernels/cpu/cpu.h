@@ -85,9 +85,8 @@ OX_MUST enum ox_status ox_cpu_bf16_status(struct ox_cpu_bf16 *bf16);
 void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, struct ox_range rows,
                           struct ox_range cols, float beta);
 
-/* sums[i] += column i of in (rows, cols), rows in a fixed order. */
-void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, uint32_t rows,
-                        uint32_t cols);
+/* The gradient of the bias: column sums of dout, rows in a fixed order. */
+void ox_cpu_column_sums(const struct ox_cpu *cpu, const struct ox_op_linear_backward *op);
 
 /* A softmax whose scores come in parts. Turns `count` more scores into exponentials against the running maximum, and
  * rescales the earlier `sum` and the weighted `out` to the new one. Before the first part max is -inf and sum is 0;

@@ -128,7 +128,7 @@ static void add_gradients(struct job *job) {
                               .b_stride = op->hidden,
                               .c_stride = op->hidden,
                               .a_transposed = true,
-                              .beta = 1.0f,
+                              .beta = op->begins && job->row == 0 ? 0.0f : 1.0f,
                           });
 }
 

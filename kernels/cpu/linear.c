@@ -32,7 +32,7 @@ static void weight_gradient(const struct ox_cpu *cpu, const struct ox_op_linear_
                          .b_stride = out_in ? op->in_count : op->out_count,
                          .c_stride = out_in ? op->in_count : op->out_count,
                          .a_transposed = true,
-                         .beta = 1.0f,
+                         .beta = op->begins ? 0.0f : 1.0f,
                      });
 }
 
@@ -55,6 +55,6 @@ void ox_cpu_linear_backward(const struct ox_cpu *cpu, const void *args) {
     }
     weight_gradient(cpu, op);
     if (op->dbias != NULL) {
-        ox_cpu_column_sums(cpu, op->dbias, op->dout, op->rows, op->out_count);
+        ox_cpu_column_sums(cpu, op);
     }
 }

@@ -86,6 +86,12 @@ static void reduce_share(void *context, uint32_t idx, uint32_t count) {
     const struct ox_op_norm_backward *const op = job->op;
     const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, idx, count);
     const size_t width = cols.end - cols.begin;
+    if (op->begins) {
+        memset(op->dgain + cols.begin, 0, width * sizeof(float));
+    }
+    if (op->begins && op->dbias != NULL) {
+        memset(op->dbias + cols.begin, 0, width * sizeof(float));
+    }
     for (uint32_t group = 0; group < job->groups; group++) {
         const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->cols) + cols.begin);
         job->vector->add(op->dgain + cols.begin, op->dgain + cols.begin, partial, width);
@@ -156,6 +162,9 @@ void ox_cpu_head_norm_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head_norm_backward *const op = args;
     struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows)};
     ox_cpu_items(cpu->pool, job.groups, head_backward_group, &job);
+    if (op->begins) {
+        memset(op->dgain, 0, op->head_dim * sizeof(float));
+    }
     for (uint32_t group = 0; group < job.groups; group++) { /* few enough to add on one thread */
         const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->head_dim));
         cpu->vector->add(op->dgain, op->dgain, partial, op->head_dim);

@@ -99,9 +99,7 @@ void ox_cpu_bf16_pack(const struct ox_cpu *cpu, const void *args) {
 
 struct column_sums {
     const struct ox_vector *vector;
-    float *sums;
-    const float *in;
-    uint32_t rows, cols;
+    const struct ox_op_linear_backward *op;
 };
 
 enum { SUM_COLS = 256, SUM_ROWS = 64 };
@@ -110,21 +108,25 @@ enum { SUM_COLS = 256, SUM_ROWS = 64 };
 static void column_sums_item(void *context, uint32_t item, uint32_t thread) {
     (void)thread;
     const struct column_sums *const job = context;
+    const struct ox_op_linear_backward *const op = job->op;
     const size_t begin = (size_t)item * SUM_COLS;
-    const size_t width = ox_min_u64(SUM_COLS, job->cols - begin);
+    const size_t width = ox_min_u64(SUM_COLS, op->out_count - begin);
+    float *const sums = op->dbias + begin;
     float block[SUM_COLS];
-    for (uint32_t first = 0; first < job->rows; first += SUM_ROWS) {
-        const uint32_t end = (uint32_t)ox_min_u64(job->rows, (uint64_t)first + SUM_ROWS);
+    if (op->begins) {
+        memset(sums, 0, width * sizeof(float));
+    }
+    for (uint32_t first = 0; first < op->rows; first += SUM_ROWS) {
+        const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)first + SUM_ROWS);
         memset(block, 0, sizeof block);
         for (uint32_t row = first; row < end; row++) {
-            job->vector->add(block, block, job->in + (size_t)row * job->cols + begin, width);
+            job->vector->add(block, block, ox_cpu_from(op->dout, (size_t)row * op->out_count + begin), width);
         }
-        job->vector->add(job->sums + begin, job->sums + begin, block, width);
+        job->vector->add(sums, sums, block, width);
     }
 }
 
-void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, uint32_t rows,
-                        uint32_t cols) {
-    struct column_sums job = {.vector = cpu->vector, .sums = sums, .in = in, .rows = rows, .cols = cols};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(cols, SUM_COLS), column_sums_item, &job);
+void ox_cpu_column_sums(const struct ox_cpu *cpu, const struct ox_op_linear_backward *op) {
+    struct column_sums job = {.vector = cpu->vector, .op = op};
+    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->out_count, SUM_COLS), column_sums_item, &job);
 }

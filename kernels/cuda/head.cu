@@ -216,7 +216,7 @@ static ox_status add_gradients(const head_job *job) {
     din.in = din.out = op->real;
     ox_cuda_gemm_args dweight = {};
     dweight.c = op->dweight + (uint64_t)job->vocab * op->hidden;
-    dweight.addend = dweight.c;
+    dweight.addend = op->begins && job->row == 0 ? nullptr : dweight.c;
     dweight.a = din.a;
     dweight.b = from(op, op->in, first);
     dweight.m = job->vocab_count;

@@ -366,9 +366,9 @@ static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struc
     const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
     const uint32_t m = out_in ? op->out_count : op->in_count, n = out_in ? op->in_count : op->out_count;
     return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
-        .c = op->dweight, .addend = op->dweight, .a = out_in ? op->dout : op->in, .b = out_in ? op->in : op->dout,
-        .m = m, .n = n, .k = op->rows, .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true,
-        .in = op->real, .out = OX_REAL_F32});
+        .c = op->dweight, .addend = op->begins ? NULL : op->dweight,
+        .a = out_in ? op->dout : op->in, .b = out_in ? op->in : op->dout, .m = m, .n = n, .k = op->rows,
+        .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true, .in = op->real, .out = OX_REAL_F32});
 }
 
 enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const void *args) {

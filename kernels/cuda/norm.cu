@@ -154,8 +154,14 @@ template <typename T, int N> static __global__ void sum_columns_kernel(column_ar
 
 enum { FOLD_Y = 16 };
 
+/* Where the parts of a group are added, or where their sums begin, from zero. */
+struct sum_targets {
+    float *at[2]; /* the second may be NULL */
+    bool begins;
+};
+
 struct group_args {
-    float *sums[2]; /* where the parts of a group are added */
+    sum_targets sums;
     const float *scratch;
     uint32_t cols, groups;
 };
@@ -171,16 +177,17 @@ static __global__ void add_groups_kernel(group_args args) {
     near[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && col < args.cols) {
+        float *const target = args.sums.at[blockIdx.y] + col;
         sum = 0.0f;
         for (int y = 0; y < FOLD_Y; y++) {
             sum += near[y][threadIdx.x];
         }
-        args.sums[blockIdx.y][col] += sum;
+        *target = (args.sums.begins ? 0.0f : *target) + sum;
     }
 }
 
 static void add_groups(const ox_cuda_queue *queue, const group_args &args) {
-    const unsigned parts = args.sums[1] == nullptr ? 1 : 2;
+    const unsigned parts = args.sums.at[1] == nullptr ? 1 : 2;
     ox_launch(add_groups_kernel, queue,
               ox_launch_shape{dim3((args.cols + OX_WARP - 1) / OX_WARP, parts), dim3(OX_WARP, FOLD_Y), 0}, args);
 }
@@ -197,13 +204,14 @@ template <typename T> static bool wide(const void *ptr, uint64_t cols) {
 
 /* Both steps; the sums with the normed input go to the first target. */
 template <typename T>
-static void sum_columns(const ox_cuda_queue *queue, const column_args<T> &args, unsigned groups, float *const sums[2]) {
+static void sum_columns(const ox_cuda_queue *queue, const column_args<T> &args, unsigned groups,
+                        const sum_targets &sums) {
     enum { WIDE = ox_wide<T>::COUNT };
     const bool is_wide = ox_all_wide<T>(args.dout.at, args.cols, args.dout.stride) && wide<T>(args.in, args.cols);
     const unsigned per_block = OX_WARP * (is_wide ? (unsigned)WIDE : 1);
     const ox_launch_shape shape = {dim3((args.cols + per_block - 1) / per_block, groups), dim3(OX_WARP, SUM_ROWS), 0};
     ox_launch(is_wide ? sum_columns_kernel<T, WIDE> : sum_columns_kernel<T, 1>, queue, shape, args);
-    add_groups(queue, group_args{{sums[0], sums[1]}, args.scratch, args.cols, groups});
+    add_groups(queue, group_args{sums, args.scratch, args.cols, groups});
 }
 
 template <typename T> static ox_status bias_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
@@ -217,7 +225,7 @@ template <typename T> static ox_status bias_sums(const ox_cuda_queue *queue, con
     args.rows = op->rows;
     args.cols = cols;
     args.plain = true;
-    float *const sums[2] = {op->dbias, nullptr};
+    const sum_targets sums = {{op->dbias, nullptr}, op->begins};
     sum_columns<T>(queue, args, groups_for(op->rows, GROUP_ROWS_MIN, most), sums);
     return OX_OK;
 }
@@ -452,7 +460,7 @@ template <typename T> static unsigned backward_by_group(const ox_cuda_queue *que
 
 /* Works in two passes: columns first, then rows, which may be written over dout. */
 template <typename T>
-static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args<T> &args, float *const sums[2]) {
+static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args<T> &args, const sum_targets &sums) {
     enum { WIDE = ox_wide<T>::COUNT };
     const column_args<T> columns = {heads_of<const T>{args.dout, args.cols, 1, args.cols}, args.in, args.mean,
                                     args.rstd, args.scratch, args.rows, args.cols, args.plain};
@@ -467,10 +475,10 @@ template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue,
     const norm_backward_args<T> args = {
         (T *)op->din, (const T *)op->residual, (const T *)op->dout, (const T *)op->in, (const T *)op->gain,
         layer ? op->mean : nullptr, op->rstd, (float *)op->scratch, op->rows, op->cols, op->dbias != nullptr};
-    float *const sums[2] = {op->dgain, op->dbias};
+    const sum_targets sums = {{op->dgain, op->dbias}, op->begins};
     if (is_wide<T>(args) && op->cols <= 2 * GROUP_THREADS * ox_wide<T>::COUNT) {
         const unsigned groups = backward_by_group<T>(queue, args);
-        add_groups(queue, group_args{{sums[0], sums[1]}, args.scratch, op->cols, groups});
+        add_groups(queue, group_args{sums, args.scratch, op->cols, groups});
     } else {
         backward_by_row<T>(queue, args, sums);
     }
@@ -641,11 +649,11 @@ static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head
     const head_args<T> args = {{(T *)op->dinout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved,
                                (float *)op->rstd, (const T *)op->gain, (float *)op->scratch, op->rows * op->heads,
                                lanes_for(op->head_dim, WIDE), 0.0f};
-    float *const sums[2] = {op->dgain, nullptr};
+    const sum_targets sums = {{op->dgain, nullptr}, op->begins};
     if (heads_are_wide<T>(args) && op->head_dim <= OX_WARP * WIDE) {
         const unsigned groups = groups_for(args.heads, 2 * OX_BLOCK_THREADS / args.lanes, GROUPS_MAX);
         ox_launch(head_norm_group_kernel<T, WIDE>, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
-        add_groups(queue, group_args{{sums[0], nullptr}, args.scratch, op->head_dim, groups});
+        add_groups(queue, group_args{sums, args.scratch, op->head_dim, groups});
         return OX_OK;
     }
     const heads_of<const T> dout = {args.inout.at, op->row_stride, op->heads, op->head_dim};

@@ -396,16 +396,7 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
     }
 }
 
-/* Clears slots of the accumulators that a unit adds to, before a micro-batch is added, and adds them up after it. */
-static void clear_slots(struct ox_builder *b, const struct ox_plan_unit *unit, uint32_t mb_idx) {
-    if (b->train) {
-        ox_build_grad_clear(b, mb_idx, unit->grad_idx);
-        if (unit->table_grad_idx != OX_NONE) {
-            ox_build_grad_clear(b, mb_idx, unit->table_grad_idx);
-        }
-    }
-}
-
+/* Adds up slots of the accumulators that a unit adds to, after a micro-batch. */
 static void fold_slots(struct ox_builder *b, const struct ox_plan_unit *unit, uint32_t mb_idx) {
     ox_build_grad_fold(b, mb_idx, unit->grad_idx);
     if (unit->table_grad_idx != OX_NONE) {
@@ -419,11 +410,14 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     const bool tied = unit->table_unit_idx != OX_NONE;
     const struct ox_plan_pass *const pass = b->train ? &unit->backward : &unit->forward;
     const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
-    const uint32_t grad = b->train ? ox_build_grad_begin(b, visit->tile, unit->grad_idx) : OX_NONE;
-    const uint32_t grad_table = b->train && tied ? ox_build_grad_begin(b, visit->tile, unit->table_grad_idx) : OX_NONE;
+    if (b->train) {
+        ox_build_grad_begin(b, visit->tile, unit->grad_idx);
+    }
+    if (b->train && tied) {
+        ox_build_grad_begin(b, visit->tile, unit->table_grad_idx);
+    }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
-        clear_slots(b, unit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
         reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
         if (tied) {
@@ -434,12 +428,11 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
         ox_build_writes(task, room, OX_USE_SCRATCH);
         ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         if (b->train) {
-            task->slot = ox_sums_slot(&b->sums, mb_idx);
             s->dx[mb_idx] = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
             ox_build_writes(task, s->dx[mb_idx], OX_USE_DX);
-            ox_build_updates(task, grad, OX_USE_GRAD);
+            ox_build_grad_add(b, task, unit->grad_idx, OX_USE_GRAD);
             if (tied) {
-                ox_build_updates(task, grad_table, OX_USE_GRAD_HEAD);
+                ox_build_grad_add(b, task, unit->table_grad_idx, OX_USE_GRAD_HEAD);
             }
             fold_slots(b, unit, mb_idx);
             end_dx(b, visit, mb_idx);
@@ -461,7 +454,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
     if (is_block) {
         pass = begin_block(b, visit, keeps ? &unit->backward_kept : &unit->backward);
     }
-    const uint32_t grad = ox_build_grad_begin(b, visit->tile, unit->grad_idx);
+    ox_build_grad_begin(b, visit->tile, unit->grad_idx);
     uint32_t next_x = is_block ? load_act(b, visit->unit_idx, visit->mb_first) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         const uint32_t x = next_x;
@@ -470,15 +463,13 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
             next_x = load_act(b, visit->unit_idx, mb_idx + 1);
         }
         begin_dx(b, visit, mb_idx);
-        clear_slots(b, unit, mb_idx);
         struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
-        task->slot = ox_sums_slot(&b->sums, mb_idx);
         if (is_block) {
             use_block(b, task, visit, &pass, x);
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
-        ox_build_updates(task, grad, OX_USE_GRAD);
+        ox_build_grad_add(b, task, unit->grad_idx, OX_USE_GRAD);
         if (keeps) {
             ox_build_updates(task, *act_slot(b, s->kept, visit->unit_idx, mb_idx), OX_USE_KEPT);
         }

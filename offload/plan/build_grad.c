@@ -120,26 +120,20 @@ void ox_build_grad_load(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) 
     s->grad_live[grad_idx] = target;
 }
 
-uint32_t ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
+void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, grad_idx)) {
         s->grad_live[grad_idx] = s->grad_home[grad_idx];
     } else if (tile == 0) {
         s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, accumulator_bytes(b, tile, grad_idx), grad_idx);
     }
-    if (tile == 0) {
-        ox_build_writes(ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx), s->grad_live[grad_idx],
-                        OX_USE_GRAD);
-    }
-    return s->grad_live[grad_idx];
 }
 
-void ox_build_grad_clear(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
-    if (mb_idx > 0 && ox_sums_begins_leaf(&b->sums, mb_idx)) {
-        struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx);
-        task->slot = ox_sums_slot(&b->sums, mb_idx);
-        ox_build_updates(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD); /* the other slots stay */
-    }
+void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, enum ox_use_role role) {
+    task->slot = ox_sums_slot(&b->sums, task->mb_idx);
+    task->begins = ox_sums_begins_leaf(&b->sums, task->mb_idx);
+    /* where a later group of micro-batches begins, the other slots stay */
+    (task->mb_idx == 0 ? ox_build_writes : ox_build_updates)(task, b->scratch->grad_live[grad_idx], role);
 }
 
 /* Lets a task, which makes the finished sum, take it to where it waits for the optimizer. */

@@ -89,11 +89,11 @@ void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link lin
 void ox_build_grad_home(struct ox_builder *b, uint32_t grad_idx);
 /* Brings the partial sum of earlier tiles back to where kernels add to it. */
 void ox_build_grad_load(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
-/* Returns the accumulator of a gradient when its backward begins in a tile. */
-uint32_t ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
-/* What a gradient needs before and after a micro-batch is added to it: a clear slot where the micro-batch begins a sum
- * group, and the additions of finished sums where it ends one. */
-void ox_build_grad_clear(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx);
+/* Finds the accumulator of a gradient when its backward begins in a tile. */
+void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
+/* Lets a task add its micro-batch to a gradient, or set it where the micro-batch begins a sum group. The additions of
+ * finished sums follow where it ends one. */
+void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, enum ox_use_role role);
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx);
 /* Sends the accumulator home after a tile, finished or partial. */
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);

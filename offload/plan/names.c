@@ -10,7 +10,7 @@ const char *ox_lane_name(enum ox_lane_id lane) {
     return names[lane];
 }
 
-/* Traces store these numbers, so their order never changes. */
+/* Traces store these numbers, so their order never changes. GRAD_ZERO is in older traces alone. */
 enum word {
     WORD_BATCH, WORD_READ, WORD_UPLOAD, WORD_JOIN, WORD_FORWARD, WORD_HEAD, WORD_BACKWARD,
     WORD_ACT_SAVE, WORD_ACT_WRITE, WORD_ACT_READ, WORD_ACT_LOAD, WORD_GRAD_ZERO, WORD_GRAD_ADD, WORD_GRAD_PACK,
@@ -51,7 +51,7 @@ static uint32_t word_of_move(const struct ox_task *task) {
 uint32_t ox_task_word(const struct ox_task *task) {
     static const uint8_t words[OX_TASK_KIND_COUNT] = {
         [OX_TASK_JOIN] = WORD_JOIN,           [OX_TASK_FORWARD] = WORD_FORWARD,     [OX_TASK_HEAD] = WORD_HEAD,
-        [OX_TASK_BACKWARD] = WORD_BACKWARD,   [OX_TASK_GRAD_ZERO] = WORD_GRAD_ZERO, [OX_TASK_GRAD_ADD] = WORD_GRAD_ADD,
+        [OX_TASK_BACKWARD] = WORD_BACKWARD,   [OX_TASK_GRAD_ADD] = WORD_GRAD_ADD,
         [OX_TASK_GRAD_PACK] = WORD_GRAD_PACK, [OX_TASK_REDUCE] = WORD_REDUCE,       [OX_TASK_NORM] = WORD_NORM,
         [OX_TASK_BEGIN] = WORD_BEGIN,         [OX_TASK_UPDATE] = WORD_ADAM,         [OX_TASK_WRITTEN] = WORD_WRITTEN,
         [OX_TASK_COMMIT] = WORD_COMMIT,       [OX_TASK_GRAD_FOLD] = WORD_GRAD_FOLD,

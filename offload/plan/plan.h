@@ -40,7 +40,6 @@ enum ox_task_kind {
     OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
     OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its activation checkpoint or from what forward kept */
-    OX_TASK_GRAD_ZERO, /* compute: clears a slot of an accumulator                         */
     OX_TASK_GRAD_FOLD, /* compute: adds the slot above to a slot, there or at its target   */
     OX_TASK_SUM_PARTS, /* compute: adds the parts of a gradient's slice that the ranks have summed, in the order of the
                           tree, in place or to its target                                  */
@@ -148,12 +147,13 @@ struct ox_task {
     uint8_t move;      /* MOVE: enum ox_move */
     bool last;         /* for gradients: the finished sum, not a partial one */
     bool carried;      /* part of the update of the step before, which overlaps this step */
+    bool begins;       /* HEAD, BACKWARD: its micro-batch is the first of a slot, which is set and not added to */
     uint8_t use_count;
     uint16_t when;     /* enum ox_fact: must all hold in a step for the task to work */
     uint32_t unit_idx; /* or OX_NONE */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
-    uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is cleared or added to; MOVE of a
+    uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is set or added to; MOVE of a
                           partial sum: the last slot that travels, of a part: which one; else 0 */
     uint64_t bytes;    /* bytes that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */

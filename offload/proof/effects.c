@@ -47,7 +47,6 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_FORWARD] = {ON_COMPUTE, OF_UNIT, true, false, false},
     [OX_TASK_HEAD] = {ON_COMPUTE, OF_UNIT, true, false, false},
     [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_UNIT, true, true, false},
-    [OX_TASK_GRAD_ZERO] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_FOLD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_SUM_PARTS] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_ADD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
@@ -81,17 +80,15 @@ static const struct rule *rule_of(const struct ox_task *task) {
     return task->kind == OX_TASK_MOVE ? &move_rules[task->move] : &rules[task->kind];
 }
 
+/* Whether the task adds a micro-batch to a sum, or begins one with it. */
+static bool sums(const struct effects *e) {
+    return e->task->kind == OX_TASK_BACKWARD || (e->task->kind == OX_TASK_HEAD && e->train);
+}
+
 /* Whether the task works on a slot of an accumulator; others name the first one. */
 static bool has_slot(const struct effects *e) {
-    switch ((enum ox_task_kind)e->task->kind) {
-    case OX_TASK_HEAD:
-        return e->train;
-    case OX_TASK_MOVE:
-        return e->task->move == OX_MOVE_GRAD;
-    default:
-        return e->task->kind == OX_TASK_BACKWARD || e->task->kind == OX_TASK_GRAD_ZERO ||
-               e->task->kind == OX_TASK_GRAD_FOLD;
-    }
+    return sums(e) || e->task->kind == OX_TASK_GRAD_FOLD ||
+           (e->task->kind == OX_TASK_MOVE && e->task->move == OX_MOVE_GRAD);
 }
 
 static bool fits_rule(const struct effects *e) {
@@ -100,7 +97,8 @@ static bool fits_rule(const struct effects *e) {
     const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
     return (rule->lanes >> task->lane & 1) != 0 && (task->when & ~OX_FACTS_ALL) == 0 &&
            (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
-           (task->slot == 0 || has_slot(e)) && (e->train || !rule->train_only || task->carried) &&
+           (task->slot == 0 || has_slot(e)) && (!task->begins || sums(e)) &&
+           (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
            (rule->scope == OF_STEP ? task->unit_idx == OX_NONE : task->unit_idx < e->plan->unit_count) &&
            (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
@@ -479,7 +477,7 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
     e.keeps = calloc(plan->unit_count, sizeof *e.keeps);
-    e.sum_steps = calloc(3 * (size_t)plan->micro_batches, sizeof *e.sum_steps);
+    e.sum_steps = calloc(2 * (size_t)plan->micro_batches, sizeof *e.sum_steps);
     for (uint32_t i = 0; i < plan->unit_count && e.keeps != NULL; i++) {
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }

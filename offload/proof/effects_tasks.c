@@ -47,21 +47,18 @@ static void do_sum_step(struct effects *e, enum ox_use_role role, uint32_t grad_
     ox_effects_hold(e, use->buf_idx, ox_content(SUM, grad_idx, held.count + 1));
 }
 
+/* The first step of a sum sets the first slot, whatever the buffer has held. */
 static void add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad_idx) {
-    do_sum_step(e, role, grad_idx, SUM_ADDS);
-}
-
-/* The first step of a sum clears the first slot, whatever the buffer has held. */
-static void clear_slot(struct effects *e, uint32_t grad_idx) {
-    const struct ox_use *const use = ox_effects_use(e, OX_USE_GRAD);
-    if (use != NULL && use->read) {
-        do_sum_step(e, OX_USE_GRAD, grad_idx, SUM_CLEARS);
+    const struct ox_use *const use = ox_effects_use(e, role);
+    if (use == NULL || use->read) {
+        do_sum_step(e, role, grad_idx, e->task->begins ? SUM_BEGINS : SUM_ADDS);
         return;
     }
-    if (e->task->slot != 0) {
-        ox_effects_reject(e, "begins a sum in another slot than the first");
+    if (!e->task->begins || !is_next_step(e, ox_content(SUM, grad_idx, 0), grad_idx, SUM_BEGINS)) {
+        ox_effects_reject(e, "does not begin the sum that it sets");
+        return;
     }
-    ox_effects_fill(e, OX_USE_GRAD, ox_effects_compute_tier(e), ox_content(SUM, grad_idx, 1));
+    ox_effects_fill(e, role, ox_effects_compute_tier(e), ox_content(SUM, grad_idx, 1));
 }
 
 /* The last fold may bring the finished sum to another buffer, which needs room for that alone. */
@@ -233,9 +230,6 @@ void ox_effects_follow(struct effects *e) {
         break;
     case OX_TASK_BACKWARD:
         backward(e, unit_idx);
-        break;
-    case OX_TASK_GRAD_ZERO:
-        clear_slot(e, grad_idx);
         break;
     case OX_TASK_GRAD_FOLD:
         fold(e, grad_idx);

@@ -47,9 +47,8 @@ static void put(struct tree *tree, enum ox_proof_sum_kind kind, uint32_t slot, u
 /* Sums the leaves [a, b) in a slot. */
 static void sum_node(struct tree *tree, uint64_t a, uint64_t b, uint32_t slot) {
     if (b - a == 1) {
-        put(tree, SUM_CLEARS, slot, OX_NONE);
         for (int64_t i = begin_of(tree, a); i < begin_of(tree, b); i++) {
-            put(tree, SUM_ADDS, slot, (uint32_t)i);
+            put(tree, i == begin_of(tree, a) ? SUM_BEGINS : SUM_ADDS, slot, (uint32_t)i);
         }
         return;
     }

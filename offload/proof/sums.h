@@ -1,8 +1,8 @@
 /* The order in which a gradient is summed, as the proof states it. The micro-batches of a step are cut into groups, and
  * the group of leaf v begins with micro-batch floor(M v / V). A node of leaves [a, b) is the sum of its left side and
- * its right side, which are split at a + the largest power of two below b - a; a leaf is summed from zero. A rank sums
- * every node that lies within its leaves. A sum is kept in the lowest slot of the accumulator that is free when it
- * begins, and takes the slot of its left side. */
+ * its right side, which are split at a + the largest power of two below b - a; a leaf begins as its first micro-batch.
+ * A rank sums every node that lies within its leaves. A sum is kept in the lowest slot of the accumulator that is free
+ * when it begins, and takes the slot of its left side. */
 #ifndef OX_OFFLOAD_PROOF_SUMS_H
 #define OX_OFFLOAD_PROOF_SUMS_H
 
@@ -12,16 +12,16 @@
 extern "C" {
 #endif
 
-enum ox_proof_sum_kind { SUM_CLEARS, SUM_ADDS, SUM_FOLDS };
+enum ox_proof_sum_kind { SUM_BEGINS, SUM_ADDS, SUM_FOLDS };
 
-/* One step of a sum: a slot is cleared, a micro-batch is added to it, or the slot above is. */
+/* One step of a sum: a slot is set to a micro-batch, a micro-batch is added to it, or the slot above is. */
 struct ox_proof_sum_step {
     enum ox_proof_sum_kind kind;
     uint32_t slot;
-    uint32_t mb_idx; /* ADDS: within the rank; else OX_NONE */
+    uint32_t mb_idx; /* BEGINS, ADDS: within the rank; else OX_NONE */
 };
 
-/* Writes all steps of the rank's sums in order and returns how many there are, at most three for each micro-batch. */
+/* Writes all steps of the rank's sums in order and returns how many there are, at most two for each micro-batch. */
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out);
 
 /* How many slots hold a sum when the first `count` micro-batches of the rank are added and folded. */

@@ -171,21 +171,45 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
 }
 
 /* A pass over memory that is in no cache any more, which slows down a CPU but not a GPU. */
-static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
-    const double cold = p->on_gpu ? 1 : COPY_SHARE / COLD_SHARE;
-    return compute(p, &(struct ox_plan_work){.bytes = bytes * cold, .ops = 1});
+static double cold_bytes(const struct pricing *p, double bytes) {
+    return bytes * (p->on_gpu ? 1 : COPY_SHARE / COLD_SHARE);
 }
 
-/* A pass for which the model gives no work takes the time of submitting a task. */
-static struct ox_sim_work run_pass(const struct pricing *p, const struct ox_plan_pass *pass) {
-    const struct ox_plan_work *const given = &pass->work;
-    const bool known = given->ops > 0 || given->bytes > 0 || given->gemm_flops > 0 || given->attention_flops > 0 ||
-                       given->attention_backward_flops > 0;
-    return known ? compute(p, given) : new_work(p);
+static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
+    return compute(p, &(struct ox_plan_work){.bytes = cold_bytes(p, bytes), .ops = 1});
 }
 
 static const struct ox_plan_unit *unit_of(const struct pricing *p) {
     return &p->setup->input->model.units[p->task->unit_idx];
+}
+
+/* Bytes of the sums that a pass of the task's unit adds to. */
+static double sum_bytes(const struct pricing *p) {
+    const struct ox_plan_grad *const grads = p->setup->input->model.grads;
+    const struct ox_plan_unit *const unit = unit_of(p);
+    const uint64_t table = unit->table_grad_idx == OX_NONE ? 0 : grads[unit->table_grad_idx].elem_count;
+    return (double)(grads[unit->grad_idx].elem_count + table) * sizeof(float);
+}
+
+/* The pass that begins sums does not read them on a GPU; on the CPU a GEMM reads what it has just cleared. An
+ * embedding, which adds rows to its table, clears that first. */
+static struct ox_plan_work begin_sums(const struct pricing *p, struct ox_plan_work work) {
+    if (unit_of(p)->kind == OX_PLAN_EMBEDDING) {
+        work.bytes += cold_bytes(p, sum_bytes(p));
+        work.ops++;
+    } else if (p->on_gpu) {
+        work.gemm_bytes = max(0, work.gemm_bytes - sum_bytes(p));
+    }
+    return work;
+}
+
+/* A pass for which the model gives no work takes the time of submitting a task. */
+static struct ox_sim_work run_pass(const struct pricing *p, const struct ox_plan_pass *pass) {
+    struct ox_plan_work given = pass->work;
+    const bool known = given.ops > 0 || given.bytes > 0 || given.gemm_flops > 0 || given.attention_flops > 0 ||
+                       given.attention_backward_flops > 0;
+    given = p->task->begins ? begin_sums(p, given) : given;
+    return known ? compute(p, &given) : new_work(p);
 }
 
 static double unit_elems(const struct pricing *p) {
@@ -487,8 +511,6 @@ static struct ox_sim_work price(const struct pricing *p) {
         return run_pass(p, p->plan->kind == OX_PLAN_TRAIN ? &unit_of(p)->backward : &unit_of(p)->forward);
     case OX_TASK_JOIN:
         return compute_bytes(p, unit_elems(p) * (model->fp32 ? 8 : 6));
-    case OX_TASK_GRAD_ZERO:
-        return compute_bytes(p, grad_elems(p) * 4);
     case OX_TASK_GRAD_FOLD:
         return compute_bytes(p, grad_elems(p) * 12);
     case OX_TASK_SUM_PARTS:

@@ -90,6 +90,21 @@ static double weight_loss(const void *context, const double *weight) {
     return (double)loss_scale * at->ref->loss;
 }
 
+/* A gradient of the table that begins is what is added to zeros. */
+static void check_beginning(struct lab *lab, struct ox_op_head op, size_t weight_len) {
+    float *sums[2];
+    for (int begins = 0; begins < 2; begins++) {
+        op.begins = begins == 1;
+        op.dweight = sums[begins] = floats(weight_len);
+        if (begins == 0) {
+            fill(sums[0], weight_len, 0.0f);
+        }
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head, &op));
+        lab_finish(lab);
+    }
+    check_begun(lab, sums[1], sums[0], weight_len);
+}
+
 static void run_on(struct lab *lab, const struct reference *ref, const struct ox_op_head *inputs) {
     const int keep = guard_count;
     const struct head_case *const shape = ref->shape;
@@ -139,6 +154,9 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
     }
     lab_digest(lab, op.loss_sum, sizeof(double));
     lab_digest(lab, op.row_nll, shape->rows * sizeof(float));
+    if (!shape->loss_only) {
+        check_beginning(lab, op, weight_len);
+    }
     guards_end(keep);
 }
 

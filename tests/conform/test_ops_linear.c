@@ -112,6 +112,25 @@ static void run_with_moved_bias(struct lab *lab, const struct data *data) {
     check_real_error(data->real, "out", error_of(out, data->out_want, data->out_len), 1.2e-6, 4e-3);
 }
 
+/* Gradients of weights that begin are what is added to zeros. */
+static void check_beginning(struct lab *lab, const struct data *data, struct ox_op_linear_backward backward) {
+    float *sums[2][2];
+    for (int begins = 0; begins < 2; begins++) {
+        backward.begins = begins == 1;
+        backward.dweight = sums[begins][0] = floats(data->weight_len);
+        sums[begins][1] = floats(data->shape->out_count);
+        backward.dbias = data->shape->bias ? sums[begins][1] : NULL;
+        if (begins == 0) {
+            fill(sums[0][0], data->weight_len, 0.0f);
+            fill(sums[0][1], data->shape->out_count, 0.0f);
+        }
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_backward, &backward));
+        lab_finish(lab);
+    }
+    check_begun(lab, sums[1][0], sums[0][0], data->weight_len);
+    check_begun(lab, sums[1][1], sums[0][1], data->shape->bias ? data->shape->out_count : 0);
+}
+
 static void run_on(struct lab *lab, const struct data *data) {
     const int keep = guard_count;
     const struct linear_case *const shape = data->shape;
@@ -156,6 +175,7 @@ static void run_on(struct lab *lab, const struct data *data) {
     } else {
         CHECK(dbias[0] == 0.25f);
     }
+    check_beginning(lab, data, backward);
     guards_end(keep);
 }
 

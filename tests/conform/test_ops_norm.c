@@ -143,6 +143,29 @@ static void run_forward(struct lab *lab, const struct data *data, float *mean, f
     lab_digest(lab, packed, data->len * sizeof(float));
 }
 
+/* Sums that begin are what is added to zeros. */
+static void check_beginning(struct lab *lab, const struct data *data, struct ox_op_norm_backward op) {
+    const uint32_t cols = data->shape->cols;
+    float *sums[2][2];
+    op.din = reals(data->real, data->len);
+    op.residual = NULL;
+    op.dout = reals_of(data->real, data->dout, data->len);
+    for (int begins = 0; begins < 2; begins++) {
+        op.begins = begins == 1;
+        op.dgain = sums[begins][0] = floats(cols);
+        sums[begins][1] = floats(cols);
+        op.dbias = data->shape->bias ? sums[begins][1] : NULL;
+        if (begins == 0) {
+            fill(sums[0][0], cols, 0.0f);
+            fill(sums[0][1], cols, 0.0f);
+        }
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, norm_backward, &op));
+        lab_finish(lab);
+    }
+    check_begun(lab, sums[1][0], sums[0][0], cols);
+    check_begun(lab, sums[1][1], sums[0][1], data->shape->bias ? cols : 0);
+}
+
 static void run_backward(struct lab *lab, const struct data *data, const float *mean, const float *rstd) {
     const struct norm_case *const shape = data->shape;
     const enum ox_real real = data->real;
@@ -182,6 +205,7 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
         check_real_error(real, "dbias", error_of(dbias, data->dbias, shape->cols), 1e-6, 1.1e-7);
         lab_digest(lab, dbias, shape->cols * sizeof(float));
     }
+    check_beginning(lab, data, op);
 }
 
 static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, enum ox_real real) {
@@ -284,6 +308,21 @@ static double head_loss(const void *context, const double *in) {
     return loss;
 }
 
+static void check_beginning_heads(struct lab *lab, const struct head_data *data, struct ox_op_head_norm_backward op) {
+    float *sums[2];
+    for (int begins = 0; begins < 2; begins++) {
+        op.begins = begins == 1;
+        op.dinout = reals_of(data->real, data->dout, data->len);
+        op.dgain = sums[begins] = floats(op.head_dim);
+        if (begins == 0) {
+            fill(sums[0], op.head_dim, 0.0f);
+        }
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_norm_backward, &op));
+        lab_finish(lab);
+    }
+    check_begun(lab, sums[1], sums[0], op.head_dim);
+}
+
 static void run_heads_backward(struct lab *lab, const struct head_data *data, const void *saved, const float *rstd) {
     const struct head_case *const shape = data->shape;
     const enum ox_real real = data->real;
@@ -305,6 +344,7 @@ static void run_heads_backward(struct lab *lab, const struct head_data *data, co
     check_real_error(real, "per head: din", error_of(floats_of(real, dinout, data->len), data->din, data->len), 6e-7,
                      4e-3);
     check_real_error(real, "per head: dgain", error_of(dgain, data->dgain, shape->head_dim), 2e-6, 6e-7);
+    check_beginning_heads(lab, data, backward);
 }
 
 static void run_heads_on(struct lab *lab, const struct head_data *data, bool keep_input) {

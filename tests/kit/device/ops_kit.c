@@ -336,6 +336,19 @@ void check_real_error(enum ox_real real, const char *what, double error, double 
     check_error_in(real, what, error, real == OX_REAL_F32 ? f32 : bf16);
 }
 
+void check_begun(const struct lab *lab, const float *begun, const float *added, size_t count) {
+    const bool same = lab->compute.device == OX_DEVICE_CPU || lab->emulated;
+    size_t first = count;
+    for (size_t i = count; i-- > 0;) {
+        first = begun[i] == added[i] ? first : i;
+    }
+    if (!same) {
+        check_error("sums that begin on a GPU", error_of(begun, widened(added, count), count), 1e-5);
+    } else if (first < count) {
+        CHECK(begun[first] == added[first]);
+    }
+}
+
 void print_errors(void) {
     for (int i = 0; i < worst_count; i++) {
         printf("%-28s %s error %.2e, allowed %.2e\n", worst_list[i].what,

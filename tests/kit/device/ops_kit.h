@@ -93,6 +93,9 @@ void check_error(const char *what, double error, double tolerance);
 /* Checks the error of a tensor of that type; check_real_error has one tolerance for each type. */
 void check_error_in(enum ox_real real, const char *what, double error, double tolerance);
 void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16);
+/* Checks a sum that an operation began, over the NaNs of a new buffer, against what it added to zeros: the same bits
+ * but for the sign of a zero. A GPU's library may begin a sum by another algorithm. */
+void check_begun(const struct lab *lab, const float *begun, const float *added, size_t count);
 void print_errors(void);
 
 typedef double loss_fn(const void *context, const double *x);

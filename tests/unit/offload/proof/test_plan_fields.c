@@ -35,7 +35,7 @@ static const struct field buf_fields[] = {
 
 static const struct field task_fields[] = {
     FIELD(ox_task, kind),   FIELD(ox_task, lane),      FIELD(ox_task, move),     FLAG(ox_task, last),
-    FLAG(ox_task, carried), FIELD(ox_task, use_count),    FIELD(ox_task, unit_idx),
+    FLAG(ox_task, carried), FLAG(ox_task, begins), FIELD(ox_task, use_count), FIELD(ox_task, unit_idx),
     FIELD(ox_task, grad_idx), FIELD(ox_task, mb_idx),  FIELD(ox_task, slot),     FIELD(ox_task, bytes)};
 
 static const struct field use_fields[] = {FIELD(ox_use, buf_idx), FIELD(ox_use, role), FLAG(ox_use, read),

@@ -238,6 +238,8 @@ static void check_attention(uint64_t seed) {
     s.machine.has_gpu = true;
     s.in.model.fp32 = false;
     s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
+    s.in.model.micro_batches = 2;
+    s.in.ranks.sum_groups = 1;
     const struct ox_plan_work work = {.attention_flops = 3e9, .attention_backward_flops = 5e9};
     for (uint32_t i = 0; i < s.in.model.unit_count; i++) {
         s.model.units[i].backward.work = s.model.units[i].backward_kept.work = work;
@@ -248,7 +250,8 @@ static void check_attention(uint64_t seed) {
     uint32_t compared = 0;
     for (uint32_t i = 0; i < plans.train->task_count; i++) {
         struct ox_machine_gpu *const gpu = &s.machine.gpu;
-        if (plans.train->tasks[i].kind != OX_TASK_BACKWARD) {
+        const struct ox_task *const task = &plans.train->tasks[i];
+        if (task->kind != OX_TASK_BACKWARD || task->begins) { /* an embedding also clears its gradient */
             continue;
         }
         const double nominal = 8e9 / (0.6 * gpu->bf16_flops);
@@ -261,6 +264,43 @@ static void check_attention(uint64_t seed) {
         compared++;
     }
     CHECK(compared > 0);
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
+/* The GPU reads the sums that a micro-batch adds to, but not those that it begins; an embedding clears its own. */
+static void check_sums(uint64_t seed) {
+    struct plan_sample s;
+    draw_sample(&s, seed);
+    s.machine.has_gpu = true;
+    s.machine.gpu.memory_rate = 1e12;
+    s.in.model.micro_batches = 3;
+    s.in.ranks.sum_groups = 1 + (uint32_t)(seed % 3);
+    s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
+    for (uint32_t i = 0; i < s.in.model.unit_count; i++) {
+        s.model.units[i].backward.work = s.model.units[i].backward_kept.work =
+            (struct ox_plan_work){.bytes = 1, .gemm_bytes = 1e9};
+    }
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &plan_choice_automatic, &setup, &plans));
+    uint32_t begun = 0, added = 0;
+    for (uint32_t i = 0; i < plans.train->task_count; i++) {
+        const struct ox_task *const task = &plans.train->tasks[i];
+        const struct ox_plan_unit *const unit = &s.model.units[task->unit_idx == OX_NONE ? 0 : task->unit_idx];
+        if (task->kind != OX_TASK_BACKWARD && task->kind != OX_TASK_HEAD) {
+            CHECK(!task->begins);
+            continue;
+        }
+        double sums = 4.0 * (double)s.in.model.grads[unit->grad_idx].elem_count;
+        sums += unit->table_grad_idx == OX_NONE ? 0 : 4.0 * (double)s.in.model.grads[unit->table_grad_idx].elem_count;
+        const double more = !task->begins ? 0 : unit->kind == OX_PLAN_EMBEDDING ? sums : -sums;
+        const double used = ox_sim_task_work(&setup, plans.train, i).use[OX_SIM_GPU];
+        CHECK(fabs(used * 1e12 / (1 + 1e9 + more) - 1) < 1e-9);
+        *(task->begins ? &begun : &added) += 1;
+    }
+    CHECK(begun == s.in.ranks.sum_groups * s.in.model.unit_count);
+    CHECK(added == (3 - s.in.ranks.sum_groups) * s.in.model.unit_count);
     ox_plans_close(&plans);
     ox_shard_table_close(&s.table);
 }
@@ -350,6 +390,7 @@ int main(void) {
     for (uint64_t seed = 0; seed < 6; seed++) {
         check_device_updates(seed, seed % 3 != 0);
         check_attention(seed);
+        check_sums(seed);
     }
     for (uint64_t seed = 0; seed < SAMPLES; seed++) {
         run_sample(seed, &fit, &after_steps);
