@@ -4,9 +4,17 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 int test_failure_count;
+
+unsigned test_seed(int argc, char **argv) {
+    const bool given = argc == 3 && strcmp(argv[1], "--seed") == 0;
+    const unsigned seed = given ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)(time(NULL) / 86400);
+    printf("a sample, by seed %u%s\n", seed, given ? "" : " of the day (--seed)");
+    return seed;
+}
 
 int test_end(void) {
     if (test_failure_count > 0) {

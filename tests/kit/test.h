@@ -38,6 +38,8 @@ __attribute__((noreturn)) void test_skip(const char *why);
 const char *test_folder(void);
 /* The folder of real models and texts: $OX_TEST_DATA, else ../shared/data; NULL where it is absent. */
 const char *test_data_folder(void);
+/* What decides a sample: the number after --seed, else the day, so that the days take all in turn. It is printed. */
+unsigned test_seed(int argc, char **argv);
 /* Writes the path of `file` in the build folder that this program, build/tests/..., belongs to. */
 void test_build_path(const char *file, char out[PATH_MAX]);
 

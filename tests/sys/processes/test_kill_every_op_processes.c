@@ -1,12 +1,18 @@
 /* A tiny run of two processes of which one is killed at an operation of its drives: each of both in turn, at three
  * moments of the operation. The other one ends too. The next start of both goes on at a commit that both have, loses at
  * most one step and ends with the bits of the undisturbed run of one process. With OX_TEST_ALL set it takes every
- * operation.
+ * operation. Sanitizers make each start take seconds, so a build with them draws a backend and moment for each process.
  *
- *     test_kill_every_op_processes [STRIDE [BACKEND]] */
+ *     test_kill_every_op_processes [STRIDE [BACKEND]]
+ *     test_kill_every_op_processes --seed N              what is drawn */
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/run/kill_at.inc"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SAMPLED = 1 };
+#else
+enum { IS_SAMPLED = 0 };
+#endif
 enum { PROCESSES = 2, STRIDE = 90 };
 
 static const char *const options[][2] = {{"sum-groups", "2"}, {"host-mem", "16MiB"}, {NULL, NULL}};
@@ -40,18 +46,40 @@ static bool kill_at(const char *io_backend, unsigned process, enum moment moment
     return target->killed;
 }
 
+static void sweep_moment(const char *io_backend, unsigned process, unsigned moment, uint64_t stride, uint64_t first) {
+    uint64_t idx = first;
+    while (test_failure_count < 5 && kill_at(io_backend, process, (enum moment)moment, idx)) {
+        idx += stride;
+    }
+    const uint64_t passed = target->passed[process][moment];
+    CHECK(passed > 40 || test_failure_count > 0);
+    printf("%s, process %u, %s: %llu operations\n", io_backend, process, moment_names[moment],
+           (unsigned long long)passed);
+}
+
 static void sweep(const char *io_backend, uint64_t stride) {
     for (unsigned process = 0; process < PROCESSES; process++) {
         for (unsigned moment = 0; moment < MOMENT_COUNT; moment++) {
-            uint64_t idx = (process * MOMENT_COUNT + moment) * stride / (PROCESSES * MOMENT_COUNT);
-            while (test_failure_count < 5 && kill_at(io_backend, process, (enum moment)moment, idx)) {
-                idx += stride;
-            }
-            const uint64_t passed = target->passed[process][moment];
-            CHECK(passed > 40 || test_failure_count > 0);
-            printf("%s, process %u, %s: %llu operations\n", io_backend, process, moment_names[moment],
-                   (unsigned long long)passed);
+            sweep_moment(io_backend, process, moment, stride,
+                         (process * MOMENT_COUNT + moment) * stride / (PROCESSES * MOMENT_COUNT));
         }
+    }
+}
+
+/* Six days take each process with each backend at each moment; the operations differ from one day to the next. */
+static void sweep_sample(unsigned seed, bool has_uring) {
+    for (unsigned process = 0; process < PROCESSES; process++) {
+        sweep_moment(has_uring && (seed + process) % 2 == 0 ? "uring" : "threads", process,
+                     (seed / 2 + process) % MOMENT_COUNT, STRIDE, seed * 7 % STRIDE);
+    }
+}
+
+static void sweep_all(uint64_t stride, const char *only, bool has_uring) {
+    if (strcmp(only, "uring") != 0) {
+        sweep("threads", stride);
+    }
+    if (strcmp(only, "threads") != 0 && has_uring) {
+        sweep("uring", stride);
     }
 }
 
@@ -66,14 +94,15 @@ int main(int argc, char **argv) {
     sys_mpi_require();
     setvbuf(stdout, NULL, _IOLBF, 0);
     tiny_begin(TINY_IN_MEMORY);
-    const uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : getenv("OX_TEST_ALL") != NULL ? 1 : STRIDE;
-    const char *const only = argc > 2 ? argv[2] : "";
-    if (strcmp(only, "uring") != 0) {
-        sweep("threads", stride);
-    }
-    if (strcmp(only, "threads") != 0 && ox_io_probe(why) == ox_io_uring()) {
-        sweep("uring", stride);
+    const bool seeded = argc == 3 && strcmp(argv[1], "--seed") == 0, has_uring = ox_io_probe(why) == ox_io_uring();
+    const bool all = getenv("OX_TEST_ALL") != NULL;
+    const uint64_t stride = argc > 1 && !seeded ? strtoull(argv[1], NULL, 10) : all ? 1 : STRIDE;
+    if (seeded || (IS_SAMPLED && argc == 1 && !all)) {
+        sweep_sample(test_seed(argc, argv), has_uring);
     } else {
+        sweep_all(stride, argc > 2 ? argv[2] : "", has_uring);
+    }
+    if (!has_uring) {
         printf("uring: skipped: %s\n", why);
     }
     printf("every %llu: %llu kills, %llu resumed, %llu started over; went on %llu times behind the last step told, "

@@ -1,9 +1,11 @@
 /* One training divided among processes, each with one or more ranks: losses, norms, rates and the final files are the
  * same bytes as those of one rank. Then a run that goes on with other numbers of processes from checkpoints, and one
  * that stops in every way and goes on from the stores of its processes, and one that cannot be saved. With OX_TEST_ALL
- * set it tries every combination, else every fifth.
+ * set it tries every combination, else every fifth. Sanitizers make each start take seconds, so a build with them draws
+ * one of four parts, and two of the ways to stop.
  *
- *     test_processes [--others]    without the first part */
+ *     test_processes [--others]    without the first part
+ *     test_processes --seed N      what is drawn */
 #include "base/clock.h"
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/run/ranks.inc"
@@ -14,7 +16,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { STRIDE = 5, HANG_SECONDS = 100 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SAMPLED = 1, HANG_SECONDS = 300 };
+#else
+enum { IS_SAMPLED = 0, HANG_SECONDS = 100 };
+#endif
+enum { STRIDE = 5 };
 
 /* no_shard keeps nothing on drives. */
 static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "no_shard"};
@@ -26,7 +33,12 @@ struct layout {
 static const struct layout layouts[] = {{2, 2}, {2, 4}, {3, 3}, {3, 6}, {4, 4}, {4, 8}};
 enum { LAYOUT_COUNT = sizeof layouts / sizeof *layouts };
 
+/* Runs that are compared with one rank; a change of the number of processes; and ways to stop. */
+enum part { COMPARED, CHANGED_IN_MEMORY, CHANGED_ON_DRIVES, STOPPED, PART_COUNT };
+
 static struct sys_args launched;
+static bool sampled; /* one part, and every third way to stop */
+static unsigned seed;
 
 static void launch(unsigned processes) {
     alarm(HANG_SECONDS); /* for this run */
@@ -265,8 +277,12 @@ static void go_on_with_others(const struct family *family, long saved) {
 
 static void go_on(const struct family *family, const struct result *expected) {
     long saved = -1;
+    int stop_count = 0;
     for (int i = 0; i < STOP_COUNT; i++) {
-        const long step = stop_run(family, &stops[i], i);
+        if (sampled && (unsigned)i % 3 != seed / PART_COUNT % 3) {
+            continue;
+        }
+        const long step = stop_run(family, &stops[i], stop_count++);
         saved = stops[i].exit_status != 0 ? step : saved; /* the others may come to the end before they are told */
     }
     refuse_others(family);
@@ -317,23 +333,39 @@ static void on_alarm(int signal_number) {
     _exit(write(STDOUT_FILENO, text, sizeof text - 1) > 0 ? 1 : 2);
 }
 
+static bool takes(enum part part) {
+    return !sampled || seed % PART_COUNT == part;
+}
+
+static void try_others(const struct family *family) {
+    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
+    if (takes(CHANGED_IN_MEMORY)) {
+        change_in_memory(family, &expected);
+        end_unsaved(family);
+    }
+    if (takes(CHANGED_ON_DRIVES)) {
+        change_on_drives(family, &expected);
+    }
+    if (takes(STOPPED)) {
+        go_on(family, &expected);
+    }
+    end_one(&expected);
+}
+
 int main(int argc, char **argv) {
     const bool others_alone = argc == 2 && strcmp(argv[1], "--others") == 0;
     sys_mpi_require();
     all = getenv("OX_TEST_ALL") != NULL;
+    sampled = argc == 3 || (IS_SAMPLED && argc == 1 && !all);
+    seed = sampled ? test_seed(argc, argv) : 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);
     text_path = sys_write_text(40000);
-    for (int i = 0; i < FAMILY_COUNT && !others_alone; i++) {
+    for (int i = 0; i < FAMILY_COUNT && !others_alone && takes(COMPARED); i++) {
         run_family(&families[i], i);
     }
-    for (int i = 0; i < (all ? FAMILY_COUNT : 1); i++) {
-        struct result expected = run_one(&families[i], plain_pathf("--max-steps 50 %s", constant_words));
-        change_in_memory(&families[i], &expected);
-        change_on_drives(&families[i], &expected);
-        go_on(&families[i], &expected);
-        end_unsaved(&families[i]);
-        end_one(&expected);
+    for (int i = 0; i < (all ? FAMILY_COUNT : 1) && !(sampled && takes(COMPARED)); i++) {
+        try_others(&families[i]);
     }
     printf("%d runs with the bits of one rank\n", run_count);
     return test_end();
