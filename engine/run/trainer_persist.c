@@ -19,6 +19,15 @@ static bool may_stay(const struct ox_trainer *trainer) {
     return ox_plan_stays(&ox_trainer_plan(trainer)->input, requested(trainer));
 }
 
+/* Why every step is committed although --persist-steps asks for less. */
+static const char *why_every_step(const struct ox_trainer *trainer) {
+    return trainer->config.nvme_count == 0 ? "there is no store without --nvme"
+           : ox_trainer_plan(trainer)->input.placement.speculative_units > 0
+               ? "only with updates in backward the plan fits, and these need a third slot on the drives in a step "
+                 "that is not committed; give more memory, or --store-generations 3"
+               : "part of the state lives on the drives, which have one slot for it (--store-generations 1)";
+}
+
 const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text) {
     const uint64_t request = requested(trainer), steps = trainer->prediction.persist_steps;
     const uint64_t beside_bytes = ox_trainer_kept_bytes(trainer);
@@ -36,9 +45,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
                  request > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time", beside);
     } else if (request > 1) {
         snprintf(text, OX_PERSIST_LINE_BYTES, "persist: --persist-steps %" PRIu64 " has no effect: %s\n", request,
-                 trainer->config.nvme_count == 0 ? "there is no store without --nvme"
-                                                 : "part of the state lives on the drives, which have one slot for it "
-                                                   "(--store-generations 1)");
+                 why_every_step(trainer));
     }
     return text;
 }
@@ -46,7 +53,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 static void tell(struct ox_trainer *trainer) {
     trainer->persist.logged_steps = trainer->persist.steps;
     ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s: a crash loses at most %" PRIu64,
-           trainer->persist.steps, trainer->persist.steps == 1 ? "" : "s", trainer->persist.steps);
+           trainer->persist.steps, ox_plural(trainer->persist.steps), trainer->persist.steps);
 }
 
 void ox_trainer_persist_start(struct ox_trainer *trainer) {
