@@ -50,9 +50,12 @@ const char *ox_size_text(uint64_t bytes, char *text);
  * (OX_SIZE_TEXT_BYTES) and returns text. */
 const char *ox_size_flag_text(uint64_t bytes, char *text);
 
-/* The ending of a plural: "" for one, else "s". */
+/* The ending of a plural: "" for one, else "s", or "es" as of a batch. */
 static inline const char *ox_plural(uint64_t count) {
     return count == 1 ? "" : "s";
+}
+static inline const char *ox_plural_es(uint64_t count) {
+    return count == 1 ? "" : "es";
 }
 
 /* Writes a readable number of things such as "10.08 M" or "6.738 B" (billions) into text (OX_SIZE_TEXT_BYTES) and

@@ -1,6 +1,8 @@
 /* Forecasts wear in doubles: they are precise enough, and nothing overflows. */
 #include "nvme/wear.h"
 
+#include "base/bytes.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -44,9 +46,10 @@ const char *ox_wear_text(const struct ox_wear *wear, char *text) {
     struct ox_wear_forecast forecast;
     char step[32], run[32], rated[32];
     ox_wear_forecast(wear, &forecast);
-    size_t len = (size_t)snprintf(text, OX_WEAR_TEXT_BYTES, "writes %s per step, %s in %llu steps",
+    size_t len = (size_t)snprintf(text, OX_WEAR_TEXT_BYTES, "writes %s per step, %s in %llu step%s",
                                   amount((double)wear->step_bytes, step, sizeof step),
-                                  amount(forecast.run_bytes, run, sizeof run), (unsigned long long)wear->step_count);
+                                  amount(forecast.run_bytes, run, sizeof run), (unsigned long long)wear->step_count,
+                                  ox_plural(wear->step_count));
     if (wear->rated_bytes > 0) {
         len += (size_t)snprintf(text + len, OX_WEAR_TEXT_BYTES - len, ": %.3g %% of its rated %s",
                                 100.0 * forecast.run_share, amount((double)wear->rated_bytes, rated, sizeof rated));

@@ -1,5 +1,6 @@
 /* Fills the engine's planes from a checkpoint, from a Hugging Face folder, or with fresh values. */
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/planes.h"
 #include "base/pool.h"
@@ -132,8 +133,9 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
         }
     }
     if (ox_st_count(optim) != model->tensor_count * planes->count) {
-        return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensors instead of %" PRIu32 "; use another checkpoint",
-                       ox_st_path(optim), ox_st_count(optim), model->tensor_count * planes->count);
+        return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensor%s instead of %" PRIu32 "; use another checkpoint",
+                       ox_st_path(optim), ox_st_count(optim), ox_plural(ox_st_count(optim)),
+                       model->tensor_count * planes->count);
     }
     return OX_OK;
 }

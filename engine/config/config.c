@@ -493,7 +493,7 @@ static enum ox_status set_micro_batches(struct ox_config *c) {
     if (c->gradient_accumulation_steps > 0 && c->gradient_accumulation_steps != count) {
         return ox_fail(OX_E_CONFIG, "--global-batch-size %" PRIu64 " is %" PRIu64 " micro-batch%s of "
                        "--per-device-train-batch-size %" PRIu64 ", but --gradient-accumulation-steps asks for %" PRIu64
-                       "; leave one of them out", global, count, count == 1 ? "" : "es", batch,
+                       "; leave one of them out", global, count, ox_plural_es(count), batch,
                        c->gradient_accumulation_steps);
     }
     c->gradient_accumulation_steps = count;

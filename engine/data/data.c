@@ -431,7 +431,7 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
     }
     if (data->listed.link_count > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic link%s in the folder %s left out", path, data->listed.link_count,
-               data->listed.link_count == 1 ? "" : "s", data->listed.link_count == 1 ? "is" : "are");
+               ox_plural(data->listed.link_count), data->listed.link_count == 1 ? "is" : "are");
     }
     *out = data;
     return OX_OK;

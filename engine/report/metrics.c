@@ -333,7 +333,7 @@ void ox_metrics_close(struct ox_metrics **metrics_ptr) {
     const uint64_t dropped = ox_metrics_dropped(metrics);
     if (dropped > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu64 " line%s could not be written", metrics->path, dropped,
-               dropped == 1 ? "" : "s");
+               ox_plural(dropped));
     }
     if (metrics->fd >= 0) {
         close(metrics->fd);

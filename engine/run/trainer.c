@@ -690,20 +690,21 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
-        snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
+        snprintf(steps, sizeof steps, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
     }
     const int length = asprintf(text,
-        "model: %s, %s parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
+        "model: %s, %s parameters, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
         "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
         model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
-        model->config.hidden, model->config.vocab, compute_text(engine, compute), device_text(trainer, device),
+        ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
+        device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
-        engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
+        engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
         all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), overhead, tables, prediction,
         ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
         ox_trainer_room_text(trainer, room));

@@ -3,6 +3,7 @@
  * The lock is on the folder itself, so it leaves nothing behind and ends with the process. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/hash/seal.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -449,7 +450,7 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     if (processes > 0) {
         return ox_fail(OX_E_CONFIG, "the run's last commit is in the stores of %u process%s, which only as many can "
                        "open; start %u, or name a checkpoint to go on from: --resume-from-checkpoint "
-                       "%.300s/checkpoint-N", processes, processes == 1 ? "" : "es", processes,
+                       "%.300s/checkpoint-N", processes, ox_plural_es(processes), processes,
                        trainer->config.output_dir);
     }
     char list[600] = "", recorded[OX_CONFIG_TEXT_BYTES];

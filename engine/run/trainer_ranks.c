@@ -64,7 +64,7 @@ static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t rank
     if (ranks > engine->micro_batches) {
         return ox_fail(OX_E_CONFIG, "%s: a step has %u micro-batch%s, which leaves ranks without work; %s, or "
                        "--global-batch-size %" PRIu64, who, engine->micro_batches,
-                       engine->micro_batches == 1 ? "" : "es", remedy, (uint64_t)ranks * engine->batch);
+                       ox_plural_es(engine->micro_batches), remedy, (uint64_t)ranks * engine->batch);
     }
     if (ranks > groups) {
         return ox_fail(OX_E_CONFIG, "%s: each rank sums at least one of the --sum-groups %" PRIu64 "; %s, or for a new "

@@ -48,7 +48,7 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     OX_TRY(status, predict_tasks(trainer, &sim));
     snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
              ox_count_text((double)model->param_count, params), engine->fp32 ? "fp32" : "bf16", engine->batch,
-             engine->seq, engine->micro_batches, engine->micro_batches == 1 ? "" : "es");
+             engine->seq, engine->micro_batches, ox_plural_es(engine->micro_batches));
     if (status == OX_OK) {
         status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
             .path = path, .title = title, .bytes_max = config->trace_bytes,

@@ -283,7 +283,7 @@ enum ox_status ox_run_remove_others(const struct ox_trainer *trainer) {
     const enum ox_status status = first ? look_for_others(trainer, true, &processes) : OX_OK;
     if (status == OX_OK && processes > 0) {
         ox_log(OX_LOG_INFO, "the stores of %u process%s are removed: the run goes on with %u", processes,
-               processes == 1 ? "" : "es", ox_team_count(trainer->team));
+               ox_plural_es(processes), ox_team_count(trainer->team));
     }
     return status;
 }

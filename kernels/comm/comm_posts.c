@@ -1,4 +1,5 @@
 /* Calls as data: what a rank states of its call, how ranks compare, and what is said of a call that waits. */
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
@@ -127,7 +128,7 @@ enum ox_status ox_comm_transfer_check(uint32_t send_rank, const struct ox_comm_p
 
 const char *ox_comm_ranks_text(uint64_t ranks, char *text) {
     const int count = __builtin_popcountll(ranks);
-    int used = snprintf(text, OX_COMM_RANKS_TEXT_BYTES, "rank%s", count == 1 ? "" : "s");
+    int used = snprintf(text, OX_COMM_RANKS_TEXT_BYTES, "rank%s", ox_plural(count));
     for (int i = 0; ranks != 0; i++, ranks &= ranks - 1) {
         used += snprintf(text + used, OX_COMM_RANKS_TEXT_BYTES - (size_t)used, "%s%d",
                          i == 0 ? " " : i + 1 == count ? " and " : ", ", __builtin_ctzll(ranks));

@@ -183,8 +183,9 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
 
 static void print_kept(FILE *out, const struct ox_plan_input *input) {
     if (input->placement.kept_units > 0) {
-        fprintf(out, "\nactivations kept: of the last %u of %u blocks, whose backward recomputes nothing",
-                input->placement.kept_units, ox_plan_block_count(&input->model));
+        fprintf(out, "\nactivations kept: of the last %u of %u block%s, whose backward recomputes nothing",
+                input->placement.kept_units, ox_plan_block_count(&input->model),
+                ox_plural(ox_plan_block_count(&input->model)));
     }
 }
 
@@ -197,10 +198,11 @@ static void print_rank(FILE *out, const struct ox_plan_input *input) {
     }
     if (ox_plan_rank_count(input) > 1) {
         char text[2][OX_SIZE_TEXT_BYTES];
-        fprintf(out, "\nrank %u of %u, %s: it has %s of %s parameters, and %u of %u micro-batches, which are summed in "
-                "%u groups%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding),
+        fprintf(out, "\nrank %u of %u, %s: it has %s of %s parameters, and %u of %u micro-batch%s, summed in %u "
+                "group%s%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding),
                 ox_count_text((double)own, text[0]), ox_count_text((double)whole, text[1]), input->model.micro_batches,
-                input->ranks.micro_batches, ox_plan_sum_groups(input),
+                input->ranks.micro_batches, ox_plural_es(input->ranks.micro_batches), ox_plan_sum_groups(input),
+                ox_plural(ox_plan_sum_groups(input)),
                 input->ranks.library_sums ? "; the library adds those of ranks: not reproducible" : "");
     }
 }
@@ -229,8 +231,8 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     const enum ox_tier act_tier = input->budget.unified && placement->act_tier == OX_TIER_DEVICE
                                       ? OX_TIER_HOST : placement->act_tier;
     fprintf(out, "step: %u micro-batch%s in %u tile%s, prefetch %u, activation checkpoints on %s\n",
-            plan->micro_batches, plan->micro_batches == 1 ? "" : "es", placement->tiles,
-            placement->tiles == 1 ? "" : "s", placement->prefetch_depth, ox_tier_name(act_tier));
+            plan->micro_batches, ox_plural_es(plan->micro_batches), placement->tiles,
+            ox_plural(placement->tiles), placement->prefetch_depth, ox_tier_name(act_tier));
     fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
     if (placement->speculative_units > 0) {
         fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",

@@ -352,8 +352,9 @@ enum ox_status ox_bench_adam(struct ox_bench *bench) {
     enum ox_status status = set_up(comparison);
     if (status == OX_OK) {
         struct ox_probe_load meter;
-        ox_bench_note(bench, "adam: %.1f million parameters, %" PRIu32 " threads, %s, median of %" PRIu32 " rounds",
-                      (double)comparison->params * 1e-6, ox_pool_size(comparison->pool), ox_isa_name(comparison->isa),
+        ox_bench_note(bench, "adam: %.1f million parameters, %" PRIu32 " thread%s, %s, median of %" PRIu32 " rounds",
+                      (double)comparison->params * 1e-6, ox_pool_size(comparison->pool),
+                      ox_plural(ox_pool_size(comparison->pool)), ox_isa_name(comparison->isa),
                       comparison->rounds);
         ox_probe_load_begin(&meter);
         status = measure_all(comparison);

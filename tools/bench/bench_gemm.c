@@ -135,7 +135,8 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
         if (openblas_get_num_threads() == (int)counts[i]) {
             measure(bench, &gemms, counts[i]);
         } else {
-            ox_bench_note(bench, "gemm: this OpenBLAS does not support %" PRIu32 " threads", counts[i]);
+            ox_bench_note(bench, "gemm: this OpenBLAS does not support %" PRIu32 " thread%s", counts[i],
+                          ox_plural(counts[i]));
         }
     }
     ox_bench_add_load(&meter, bench, "gemm");

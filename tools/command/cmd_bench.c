@@ -83,7 +83,8 @@ int ox_cmd_bench(const struct ox_config *config) {
         return ox_cmd_exit(status);
     }
     if (config->strict && bench.missed_count > 0) {
-        fprintf(stderr, "offload: %" PRIu32 " figures are below their limits\n", bench.missed_count);
+        fprintf(stderr, "offload: %" PRIu32 " figure%s below %s\n", bench.missed_count,
+                bench.missed_count == 1 ? " is" : "s are", bench.missed_count == 1 ? "its limit" : "their limits");
         return OX_EXIT_FAILED;
     }
     return OX_EXIT_OK;

@@ -242,7 +242,7 @@ static void put_steps(struct ox_page *p) {
     fprintf(p->out, "<section><h2>Steps</h2>\n<details%s><summary>%s%u step%s: time, busy share and longest wait of %s"
             "</summary>\n<div class=\"scroll\"><table><thead><tr><th>step</th><th>time</th>%s<th>%s busy</th>"
             "<th>longest wait for</th></tr></thead><tbody>\n", count <= 12 ? " open" : "",
-            first > 0 ? "the last " : "", count - first, count - first == 1 ? "" : "s",
+            first > 0 ? "the last " : "", count - first, ox_plural(count - first),
             p->head->names[OX_TRACE_LANES].text[0], ox_trace_is_predicted(p->head) ? "<th>predicted</th>" : "",
             p->head->names[OX_TRACE_LANES].text[0]);
     for (uint32_t i = first; i < count; i++) {

@@ -32,7 +32,7 @@ static void report_memory_use(struct ox_doctor *doctor, const struct ox_nvml_gpu
     if (known(gpu->process_count) && gpu->process_count > 0) {
         ox_doctor_warn(doctor, "end them (nvidia-smi lists them), or lower --device-mem",
                        "%u process%s already on this GPU, with %s of its memory", gpu->process_count,
-                       gpu->process_count == 1 ? "" : "es", held);
+                       ox_plural_es(gpu->process_count), held);
     } else if (gpu->memory_used_bytes > gpu->memory_bytes / 8) {
         ox_doctor_warn(doctor, "find the user with nvidia-smi on the host, or lower --device-mem",
                        "%s of its memory are in use by processes that are not visible from here", used);
@@ -141,7 +141,7 @@ static void report_health(struct ox_doctor *doctor, const struct ox_nvml_gpu *gp
     } else if (error_count > 0) {
         ox_doctor_warn(doctor, "look for Xid in the kernel log; have the card replaced if it happens again",
                        "%u uncorrected memory error%s: results computed since the driver started may be wrong",
-                       error_count, error_count == 1 ? "" : "s");
+                       error_count, ox_plural(error_count));
     } else if (gpu->ecc != 1) {
         snprintf(remedy, sizeof remedy, "nvidia-smi -i %s -e 1, as root, and reboot", gpu->pci);
         ox_doctor_warn(doctor, remedy, "ECC is off: bit flips in its memory go unnoticed");

@@ -53,7 +53,8 @@ static enum ox_isa core_isa(const char *core) {
 
 static void report_blas(struct ox_doctor *doctor) {
     const char *const core = openblas_get_corename();
-    ox_doctor_add(doctor, "OpenBLAS core", "%s, up to %d threads", core, openblas_get_num_threads());
+    const int threads = openblas_get_num_threads();
+    ox_doctor_add(doctor, "OpenBLAS core", "%s, up to %d thread%s", core, threads, ox_plural((uint64_t)threads));
     const char *const forced = getenv("OPENBLAS_CORETYPE"), *const cache = getenv("OPENBLAS_L2_SIZE");
     const enum ox_isa isa = ox_isa_best();
     if (forced != NULL) {
@@ -226,7 +227,7 @@ static void report_numa(struct ox_doctor *doctor) {
         }
     }
     ox_doctor_add(doctor, "NUMA", "%d node%s: %s", numa_num_configured_nodes(),
-                  numa_num_configured_nodes() == 1 ? "" : "s", sizes);
+                  ox_plural(numa_num_configured_nodes()), sizes);
 }
 
 static void report_kernel(struct ox_doctor *doctor) {
