@@ -254,7 +254,7 @@ peer() { # record, mode, model, batch, micro-batches, more words
     name=$1 mode=$2 device=cuda
     model "$3"
     [ "$emulated" -eq 0 ] || device=cpu
-    line=$(python3 tools/dev/bench_gpu_peers.py --config "$out/$3.json" --mode "$mode" --batch "$4" --micro "$5" \
+    line=$(python3 tools/dev/peers/bench_gpu_peers.py --config "$out/$3.json" --mode "$mode" --batch "$4" --micro "$5" \
         --seq "$seq" --steps "$steps" --device $device --limit "$limit" ${6:-} | tail -n 1)
     tokens=$(printf '%s' "$line" | sed -n 's/.*"value": \([^,]*\),.*/\1/p')
     [ -n "$tokens" ] && record "peer.$name" "$tokens" tokens/s

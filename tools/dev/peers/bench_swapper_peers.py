@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times the optimizer's phase with all state on a drive, beside DeepSpeed's NVMe swappers on the same drive.
 
-    python3 tools/dev/bench_swapper_peers.py [--folder PATH] [--rounds N] [--setting JSON]... [--format text|json]
+    python3 tools/dev/peers/bench_swapper_peers.py [--folder PATH] [--rounds N] [--setting JSON]... [--format text|json]
 
 DeepSpeed runs as a real engine: ZeRO-3 on its CPU accelerator, one process, 48 bf16 layers of 2048 x 2048 (201.3 M
 parameters), `offload_optimizer` to nvme, clipping at 1.0, AdamW by DeepSpeedCPUAdam. Only its optimizer's step is
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 OURS = os.path.join(ROOT, "build/tests/bench/bench_optim")
 LAYERS, WIDTH = 48, 2048
 MI = 1 << 20

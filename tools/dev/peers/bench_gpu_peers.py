@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times whole training steps of a Llama model in PyTorch, for comparison with `offload train` at the same shape.
 
-    python3 tools/dev/bench_gpu_peers.py --config config.json [--mode hbm|fsdp2|deepspeed|all] [--batch N] [--seq N]
+    python3 tools/dev/peers/bench_gpu_peers.py --config config.json [--mode hbm|fsdp2|deepspeed|all] [--batch N] [--seq N]
         [--micro N] [--steps N] [--recompute] [--compile] [--device cuda|cpu] [--limit SECONDS]
 
 The model is plain PyTorch in bfloat16 with scaled_dot_product_attention and random weights and data. The optimizer is

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times other CPU optimizers per parameter, for comparison with `offload bench adam`.
 
-    python3 tools/dev/bench_adam_peers.py [--params MILLIONS] [--threads N] [--rounds N] [--format text|json]
+    python3 tools/dev/peers/bench_adam_peers.py [--params MILLIONS] [--threads N] [--rounds N] [--format text|json]
 
 It measures torch.optim.AdamW(fused=True) over fp32 tensors, the same with the passes that bf16 weights and scaled
 gradients need (scale the gradient, step, copy to bf16), and DeepSpeedCPUAdam if it can be imported. Missing packages

@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""Times whole training steps of `offload train` on the CPU beside PyTorch and beside DeepSpeed on the same machine.
+
+    python3 tools/dev/peers/bench_step_peers.py [--only CASE]... [--rounds N] [--steps N] [--threads N] [--folder PATH]
+        [--results FILE] [--compile] [--aio JSON]
+
+The model is that of bench_step, a Llama of 97.5 M parameters with a tied head, from the same weights on both sides; a
+step has 2 micro-batches of 4 x 512 tokens, AdamW and clipping. Cases:
+
+    fp32, bf16                          PyTorch in float32, or under autocast to bfloat16; all in memory
+    fp32-checkpoint, bf16-checkpoint    the same; both sides recompute every block in backward
+    deepspeed-4096, deepspeed-64        bf16; DeepSpeed ZeRO-3 on its CPU accelerator with parameters and optimizer on
+                                        NVMe; ours with weights and state on the same drive, and at most HOST_MEM of
+                                        host memory. The second has steps of one sequence of 64 tokens
+
+In each round both sides run one after the other, each in its own process. A round's time of a step is the median of
+its steps after the first, with DeepSpeed after the first two. The losses of the first step must agree to 1e-3, as both
+sides then do the same work; otherwise the exit status is 1.
+
+Rounds are appended to --results (build/bench/steps.jsonl), and a table of all in that file is printed, so that cases
+can be measured apart; --rounds 0 prints it alone. A case without its peer is reported as skipped; without any peer the
+exit status is 77. It needs torch; for DeepSpeed also deepspeed, and what compiles its asynchronous I/O at first use
+(libaio-dev, ninja, a C++ compiler). For quiet machines.
+"""
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from bench_gpu_peers import build
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+OURS = os.path.join(ROOT, "build/offload")
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048,
+         "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 12, "vocab_size": 16384,
+         "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+         "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True, "initializer_range": 0.02,
+         "torch_dtype": "float32"}
+ADAM = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8}
+DECAY, TOLERANCE, HOST_MEM = 0.1, 1e-3, "1GiB"
+AIO = {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 2, "single_submit": False,
+       "overlap_events": True}
+WHOLE, SHORT = (4, 512, 2), (1, 64, 1)  # sequences, tokens of each, micro-batches
+IN_MEMORY = ["--kept-blocks", "auto"]
+RECOMPUTED = ["--kept-blocks", "0"]
+CASES = {
+    "fp32": (WHOLE, ["--dtype", "fp32", *IN_MEMORY]),
+    "fp32-checkpoint": (WHOLE, ["--dtype", "fp32", *RECOMPUTED]),
+    "bf16": (WHOLE, ["--dtype", "bf16", *IN_MEMORY]),
+    "bf16-checkpoint": (WHOLE, ["--dtype", "bf16", *RECOMPUTED]),
+    "deepspeed-4096": (WHOLE, ["--dtype", "bf16", "--host-mem", HOST_MEM]),
+    "deepspeed-64": (SHORT, ["--dtype", "bf16", "--host-mem", HOST_MEM]),
+}
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=list(CASES), help="measure this case; may be repeated")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5, help="of a run, with those that do not count")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--folder", default=os.path.join(ROOT, "build/bench"), help="on the drive, with 8 GB of free space")
+    parser.add_argument("--results", help="file of the rounds; default: steps.jsonl in the folder")
+    parser.add_argument("--compile", action="store_true", help="PyTorch's model through torch.compile")
+    parser.add_argument("--aio", type=json.loads, default={}, help=f"changes to DeepSpeed's {json.dumps(AIO)}")
+    parser.add_argument("--peer", choices=list(CASES), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# ---- what both sides read ------------------------------------------------------------------------------
+
+
+def hub_tensors(torch, model):
+    """Yields the parameters by the names that model folders use."""
+    heads = MODEL["num_attention_heads"] * (MODEL["hidden_size"] // MODEL["num_attention_heads"])
+    yield "model.embed_tokens.weight", model.embed.weight
+    yield "model.norm.weight", model.norm.weight
+    for idx, block in enumerate(model.blocks):
+        at = f"model.layers.{idx}."
+        for name, part in zip("qkv", block.qkv.weight.split(heads)):
+            yield at + f"self_attn.{name}_proj.weight", part
+        yield at + "self_attn.o_proj.weight", block.out.weight
+        for name, part in zip(("gate", "up"), block.gate_up.weight.chunk(2)):
+            yield at + f"mlp.{name}_proj.weight", part
+        yield at + "mlp.down_proj.weight", block.down.weight
+        yield at + "input_layernorm.weight", block.norm1.weight
+        yield at + "post_attention_layernorm.weight", block.norm2.weight
+
+
+def write_model(torch, folder):
+    os.makedirs(folder)
+    with open(folder + "/config.json", "w", encoding="utf-8") as file:
+        json.dump(MODEL, file)
+    tensors = [(name, tensor.detach().contiguous().numpy()) for name, tensor in hub_tensors(torch, build(torch, MODEL, False))]
+    header, offset = {}, 0
+    for name, values in tensors:
+        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [offset, offset + values.nbytes]}
+        offset += values.nbytes
+    text = json.dumps(header).encode()
+    with open(folder + "/model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, values in tensors:
+            file.write(values.tobytes())
+
+
+def tokens(torch, case, steps):
+    """Returns the tokens of a run in order, and one more, the last target."""
+    (batch, seq, micro), _ = CASES[case]
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(0, MODEL["vocab_size"], (steps * micro * batch * seq + 1,), generator=generator)
+
+
+def write_tokens(torch, path, ids):
+    """Writes a token file of llm.c."""
+    with open(path, "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253))
+        file.write(ids.to(torch.int16).numpy().tobytes())
+
+
+# ---- PyTorch and DeepSpeed, each in its own process -----------------------------------------------------
+
+
+def groups_of(model):
+    """Returns the groups of parameters, with weight decay of matrices alone as in ours."""
+    parameters = list(model.parameters())
+    return [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": DECAY},
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
+
+
+def torch_step(torch, options):
+    model = build(torch, MODEL, "checkpoint" in options.peer)
+    optimizer = torch.optim.AdamW(groups_of(model), fused=True, **ADAM)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=options.peer.startswith("bf16"))
+    run = torch.compile(model) if options.compile else model
+
+    def step(batches):
+        loss = 0.0
+        for ids, targets in batches:
+            with autocast:
+                part = run(ids, targets) / len(batches)
+            part.backward()
+            loss += part.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return step
+
+
+def deepspeed_step(torch, options):
+    os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(20000 + os.getpid() % 20000))
+    import deepspeed
+    deepspeed.init_distributed("gloo")
+    nvme = {"device": "nvme", "nvme_path": options.folder}
+    config = {
+        "train_micro_batch_size_per_gpu": CASES[options.peer][0][0],
+        "gradient_accumulation_steps": CASES[options.peer][0][2],
+        "gradient_clipping": 1.0, "bf16": {"enabled": True}, "zero_allow_untested_optimizer": True,
+        "optimizer": {"type": "AdamW", "params": {"weight_decay": DECAY, **ADAM}},
+        "zero_optimization": {
+            "stage": 3, "sub_group_size": 8 << 20, "reduce_bucket_size": 16 << 20,
+            "offload_param": {**nvme, "buffer_count": 8, "buffer_size": 16 << 20},
+            # Twelve buffers: four tensors read, four read ahead, three written behind, one spare.
+            "offload_optimizer": {**nvme, "buffer_count": 12, "pipeline_read": True, "pipeline_write": True}},
+        "aio": {**AIO, **options.aio}}
+    model = build(torch, MODEL, False)
+    engine = deepspeed.initialize(model=model, model_parameters=groups_of(model), config=config)[0]
+
+    def step(batches):
+        loss = 0.0
+        for ids, targets in batches:
+            part = engine(ids, targets)
+            engine.backward(part)
+            engine.step()
+            loss += part.item() / len(batches)
+        return loss
+
+    return step
+
+
+def run_peer(options):
+    """Prints one line of JSON: seconds and losses of the steps, and the largest resident size in bytes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import torch
+    import torch.utils.checkpoint
+    torch.set_num_threads(options.threads)
+    (batch, seq, micro), _ = CASES[options.peer]
+    step = (deepspeed_step if options.peer.startswith("deepspeed") else torch_step)(torch, options)
+    ids = tokens(torch, options.peer, options.steps)
+    inputs, targets = ids[:-1].view(-1, micro, batch, seq), ids[1:].view(-1, micro, batch, seq)
+    seconds, losses = [], []
+    for idx in range(options.steps):
+        begin = time.perf_counter()
+        losses.append(step(list(zip(inputs[idx], targets[idx]))))
+        seconds.append(time.perf_counter() - begin)
+    print(json.dumps({"seconds": seconds, "losses": losses,
+                      "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}), file=answers, flush=True)
+    os._exit(0)
+
+
+# ---- a round ---------------------------------------------------------------------------------------------
+
+
+def check(done, name):
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def run_theirs(options, case, folder):
+    environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
+    command = [sys.executable, os.path.abspath(__file__), "--peer", case, "--folder", folder, "--steps", str(options.steps),
+               "--threads", str(options.threads), "--aio", json.dumps(options.aio)] + ["--compile"] * options.compile
+    done = check(subprocess.run(command, capture_output=True, text=True, env=environment, check=False), "the peer")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_ours(options, case, folder):
+    (batch, seq, micro), words = CASES[case]
+    command = [OURS, "train", "--model", options.folder + "/model", "--data", f"{options.folder}/{case}.bin",
+               "--eval-data", f"{options.folder}/{case}.bin", "--output", folder + "/run", "--max-steps",
+               str(options.steps), "--max-seq-length", str(seq), "--per-device-train-batch-size", str(batch),
+               "--gradient-accumulation-steps", str(micro), "--data-order", "sequential", "--eval-steps", "0",
+               "--eval-windows", str(batch), "--save-steps", "0", "--learning-rate", str(ADAM["lr"]), "--warmup-steps", "0",
+               "--lr-scheduler-type", "constant", "--weight-decay", str(DECAY), "--compute-threads", str(options.threads),
+               "--optimizer-threads", str(options.threads), *words]
+    if case.startswith("deepspeed"):
+        command += ["--nvme", folder + ":6GiB", "--weights-tier", "nvme", "--state-tier", "nvme"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
+    with tempfile.TemporaryFile("w+") as log:
+        child = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        _, status, usage = os.wait4(child.pid, 0)
+        log.seek(0)
+        check(subprocess.CompletedProcess(command, status, stderr=log.read()), "offload train")
+    with open(folder + "/run/metrics.jsonl", encoding="utf-8") as file:
+        steps = [line for line in map(json.loads, file) if line["type"] == "step"]
+    return {"seconds": [step["seconds"] for step in steps], "losses": [step["loss"] for step in steps],
+            "resident": usage.ru_maxrss << 10}
+
+
+def run_round(options, case):
+    record = {"case": case + (", compiled" if options.compile else ""), "threads": options.threads}
+    for side, run in (("theirs", run_theirs), ("ours", run_ours)):
+        folder = tempfile.mkdtemp(prefix=side + "-", dir=options.folder)
+        try:
+            record[side] = run(options, case, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.sync()  # what one side leaves to be written must not slow the other
+        record[side]["step"] = statistics.median(record[side]["seconds"][2 if case.startswith("deepspeed") else 1:])
+    print(f"{record['case']}: a step takes {record['theirs']['step']:.3f} s there, {record['ours']['step']:.3f} s here",
+          file=sys.stderr, flush=True)
+    with open(options.results, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+# ---- the report ------------------------------------------------------------------------------------------
+
+
+def first_difference(record):
+    ours, theirs = record["ours"]["losses"][0], record["theirs"]["losses"][0]
+    return abs(ours - theirs) / theirs
+
+
+def print_row(name, records):
+    (batch, seq, micro), _ = CASES[name.split(",")[0]]
+    rate = {side: batch * seq * micro / statistics.median(r[side]["step"] for r in records) for side in ("theirs", "ours")}
+    resident = {side: max(r[side]["resident"] for r in records) / 2**30 for side in ("theirs", "ours")}
+    ratios = [r["theirs"]["step"] / r["ours"]["step"] for r in records]
+    print(f"| {name} | {len(records)} | {rate['theirs']:.1f} | {rate['ours']:.1f} | {statistics.median(ratios):.2f} "
+          f"({min(ratios):.2f} to {max(ratios):.2f}) | {records[0]['theirs']['losses'][0]:.5f}, "
+          f"{records[0]['ours']['losses'][0]:.5f} | {resident['theirs']:.2f}, {resident['ours']:.2f} |")
+
+
+def report(options, skipped):
+    """Returns whether both sides did the same work in all rounds of the file."""
+    records = []
+    if os.path.exists(options.results):
+        with open(options.results, encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+    print("| Case | Rounds | Theirs, tokens/s | Ours, tokens/s | Ours by theirs | First loss: theirs, ours | "
+          "Resident, GiB: theirs, ours |\n|---|---|---|---|---|---|---|")
+    for name in dict.fromkeys(record["case"] for record in records):
+        print_row(name, [record for record in records if record["case"] == name])
+    for name, why in skipped.items():
+        print(f"| {name} | skipped: {why} | | | | | |")
+    different = [record for record in records if not first_difference(record) <= TOLERANCE]
+    for record in different:
+        print(f"{record['case']}: the first losses differ by {first_difference(record):.1e}", file=sys.stderr)
+    return not different
+
+
+def missing(case):
+    needed = ["torch", "deepspeed"] if case.startswith("deepspeed") else ["torch"]
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
+    return " and ".join(absent) + (" are" if len(absent) > 1 else " is") + " not installed" if absent else None
+
+
+def main():
+    options = parse()
+    if options.peer:
+        return run_peer(options)
+    os.makedirs(options.folder, exist_ok=True)
+    options.results = options.results or os.path.join(options.folder, "steps.jsonl")
+    if not os.path.exists(OURS):
+        print(f"{OURS} is missing; run make", file=sys.stderr)
+        return 2
+    cases = (options.only or list(CASES)) if options.rounds > 0 else []
+    skipped = {case: missing(case) for case in cases if missing(case)}
+    cases = [case for case in cases if case not in skipped]
+    with tempfile.TemporaryDirectory(prefix="steps-", dir=options.folder) as options.folder:
+        if cases:
+            import torch
+            write_model(torch, options.folder + "/model")
+            for case in cases:
+                write_tokens(torch, f"{options.folder}/{case}.bin", tokens(torch, case, options.steps))
+        for _ in range(options.rounds):
+            for case in cases:
+                run_round(options, case)
+    same = report(options, skipped)
+    return 77 if skipped and not cases else 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
