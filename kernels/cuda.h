@@ -66,6 +66,17 @@ OX_MUST enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_
 OX_MUST enum ox_status ox_cuda_device_look(const struct ox_cuda_config *config, struct ox_cuda_device_info *out,
                                            uint64_t *process_bytes);
 
+/* The memory of a GPU that ox_cuda_device_look has found; one that is only planned for has no memory_bytes. */
+struct ox_cuda_memory {
+    const struct ox_cuda_device_info *gpu;
+    uint64_t process_bytes;
+};
+/* The default of --device-mem: what is free, less a little that others may still take. OX_E_DEVICE where that is too
+ * little for a process. The second refuses with OX_E_CONFIG what leaves nothing beside the process's own part, or is
+ * more than the GPU has. */
+OX_MUST enum ox_status ox_cuda_memory_free(const struct ox_cuda_memory *memory, uint64_t *device_mem_bytes);
+OX_MUST enum ox_status ox_cuda_memory_check(const struct ox_cuda_memory *memory, uint64_t device_mem_bytes);
+
 /* Compares the algorithms chosen for a linear layer's GEMMs with all that cuBLASLt offers for them, each timed alone on
  * the device; results are sums over the GEMMs. One of the two operations is NULL. Their tensors are overwritten. */
 struct ox_cuda_search {

@@ -152,10 +152,11 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "", .commands = TEXTS,
      .help = "folder for the tokens of texts, reused while nothing has changed; default for train: OUTPUT/cache"},
     {.name = "device", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, device), .choices = "auto|cpu|cuda",
-     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL | OX_CMD_BENCH,
+     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_BENCH,
      .help = "device that computes; auto: a GPU if there is one; for a plan with --profile, the GPU that it names"},
     {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
-     .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
      .help = "device memory to use, such as 20GiB; 0: what is free on the GPU; on the CPU, host memory is device "
              "memory"},
     {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,

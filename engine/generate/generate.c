@@ -33,6 +33,15 @@ struct memory {
     void *work;
 };
 
+/* Host memory for what comes from a GPU and goes there; the CPU works where it lies. */
+struct staging {
+    float *piece;       /* (PIECE) */
+    uint16_t *planes;   /* (PIECE) */
+    float *logits;      /* (vocab) */
+    float *tile;        /* (NLL_ROWS, TABLE_ROWS) */
+    int32_t *positions; /* (chunk) */
+};
+
 struct ox_generator {
     struct ox_generator_config config;
     const struct ox_model *model;
@@ -42,6 +51,9 @@ struct ox_generator {
     void *arena;
     uint64_t arena_bytes;
     struct memory memory;
+    struct ox_lane *copies; /* to the GPU and back; NULL: the CPU computes */
+    void *staging_base;     /* what `staging` lies in, with a GPU */
+    struct staging staging;
     enum ox_weights_home home;
     uint64_t need[OX_WEIGHTS_HOME_COUNT];
     uint64_t *unit_first;     /* first element of each unit in the weights */
@@ -62,7 +74,8 @@ static float *take_floats(struct ox_bump *carve, uint64_t count) {
 }
 
 static struct ox_compute compute_of(const struct ox_generator *generator) {
-    return (struct ox_compute){.threads = generator->config.threads};
+    return (struct ox_compute){.device = generator->config.cuda != NULL ? OX_DEVICE_CUDA : OX_DEVICE_CPU,
+                               .threads = generator->config.threads};
 }
 
 static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t rows) {
@@ -131,6 +144,17 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     return carve.bytes;
 }
 
+static uint64_t carve_staging(const struct ox_generator *generator, void *base, struct staging *out) {
+    const uint32_t vocab = generator->model->config.vocab, rows = generator->config.chunk_rows;
+    struct ox_bump carve = {.base = base};
+    out->piece = take_floats(&carve, PIECE);
+    out->planes = ox_bump_alloc(&carve, PIECE * sizeof *out->planes);
+    out->logits = take_floats(&carve, vocab);
+    out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, rows) * ox_min_u64(TABLE_ROWS, vocab));
+    out->positions = ox_bump_alloc(&carve, rows * sizeof *out->positions);
+    return carve.bytes;
+}
+
 /* Places the units one after the other and computes the memory that each home needs. */
 static enum ox_status measure(struct ox_generator *generator) {
     const struct ox_model *const model = generator->model;
@@ -156,18 +180,40 @@ static enum ox_status measure(struct ox_generator *generator) {
     return OX_OK;
 }
 
-static enum ox_status pick_home(struct ox_generator *generator) {
-    const uint64_t budget = generator->config.host_bytes;
+/* The memory that computes, and what users call it. */
+static uint64_t budget_of(const struct ox_generator *generator) {
+    return generator->config.cuda != NULL ? generator->config.device_bytes : generator->config.host_bytes;
+}
+
+static const char *option_of(const struct ox_generator *generator) {
+    return generator->config.cuda != NULL ? "--device-mem" : "--host-mem";
+}
+
+static enum ox_status refuse_budget(const struct ox_generator *generator, uint64_t least) {
     char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES], cache[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
+    return ox_fail(OX_E_CONFIG,
+                   "%s: generating needs %s (%s of it for the keys and values of %u tokens), but the %s memory to "
+                   "use is %s; give %s %s, or fewer tokens by --max-new-tokens or a shorter prompt",
+                   generator->config.where, ox_size_text(least, need), ox_size_text(cache_bytes(generator), cache),
+                   generator->config.contexts, generator->config.cuda != NULL ? "device" : "host",
+                   ox_size_text(budget_of(generator), have), option_of(generator),
+                   ox_size_flag_text(least + generator->config.device_beside_bytes, enough));
+}
+
+static enum ox_status pick_home(struct ox_generator *generator) {
+    const uint64_t beside = generator->config.device_beside_bytes;
+    const uint64_t budget = budget_of(generator);
+    char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
     for (int home = 0; home < OX_WEIGHTS_HOME_COUNT; home++) {
         if (generator->need[home] <= budget) {
             generator->home = (enum ox_weights_home)home;
             if (home == OX_WEIGHTS_FILES) {
                 const uint64_t resident = ox_min_u64(generator->need[0], generator->need[1]);
                 ox_log(OX_LOG_WARN,
-                       "the weights do not fit %s, so they are read from %s again for every token; --host-mem %s would "
+                       "the weights do not fit %s, so they are read from %s again for every token; %s %s would "
                        "hold them",
-                       ox_size_text(budget, have), generator->config.where, ox_size_flag_text(resident, need));
+                       ox_size_text(budget, have), generator->config.where, option_of(generator),
+                       ox_size_flag_text(resident + beside, need));
             }
             return OX_OK;
         }
@@ -176,11 +222,30 @@ static enum ox_status pick_home(struct ox_generator *generator) {
     for (int home = 0; home < OX_WEIGHTS_HOME_COUNT; home++) {
         least = ox_min_u64(least, generator->need[home]);
     }
-    return ox_fail(OX_E_CONFIG,
-                   "%s: generating needs %s (%s of it for the keys and values of %u tokens), but the host memory to "
-                   "use is %s; give --host-mem %s, or fewer tokens by --max-new-tokens or a shorter prompt",
-                   generator->config.where, ox_size_text(least, need), ox_size_text(cache_bytes(generator), cache),
-                   generator->config.contexts, ox_size_text(budget, have), ox_size_flag_text(least, enough));
+    return refuse_budget(generator, least);
+}
+
+/* Staging on the host for a GPU; without one, what the CPU has computed is read where it lies. */
+static enum ox_status reserve_staging(struct ox_generator *generator) {
+    const uint64_t bytes = carve_staging(generator, NULL, &generator->staging);
+    char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
+    if (generator->copies == NULL) {
+        generator->staging = (struct staging){.logits = generator->memory.logits, .tile = generator->memory.tile,
+                                              .positions = generator->memory.positions};
+        return OX_OK;
+    }
+    if (bytes > generator->config.host_bytes) {
+        return ox_fail(OX_E_CONFIG, "%s: generating on a GPU needs %s of host memory, but %s are to be used; give more "
+                       "by --host-mem", generator->config.where, ox_size_text(bytes, need),
+                       ox_size_text(generator->config.host_bytes, have));
+    }
+    generator->staging_base = malloc(bytes);
+    if (generator->staging_base == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for %s on their way to the GPU", generator->config.where,
+                       ox_size_text(bytes, need));
+    }
+    carve_staging(generator, generator->staging_base, &generator->staging);
+    return OX_OK;
 }
 
 static enum ox_status reserve(struct ox_generator *generator) {
@@ -205,7 +270,19 @@ static enum ox_status reserve(struct ox_generator *generator) {
         generator->slots[1] = generator->slots[0] + generator->slot_elems;
         break;
     }
-    return OX_OK;
+    return reserve_staging(generator);
+}
+
+/* Copies to the memory that computes, or from it, and waits. Nothing that is queued may use the target. */
+static enum ox_status copy(const struct ox_generator *generator, void *target, const void *source, uint64_t bytes) {
+    const struct ox_copy pair = {.target = target, .source = source, .bytes = bytes};
+    struct ox_mark done;
+    if (generator->copies == NULL) {
+        memcpy(target, source, bytes);
+        return OX_OK;
+    }
+    const enum ox_status status = ox_device_lane_copy(generator->device, generator->copies, &pair, &done);
+    return status == OX_OK ? ox_mark_join(done) : status;
 }
 
 /* ---- weights --------------------------------------------------------------------------------------- */
@@ -244,18 +321,35 @@ static enum ox_status read_range(const struct ox_generator *generator, struct ra
     return status;
 }
 
+/* Reads a range to the memory that computes. */
+static enum ox_status load_range(const struct ox_generator *generator, struct range range, float *out) {
+    float *const piece = generator->staging.piece;
+    enum ox_status status = generator->copies == NULL ? read_range(generator, range, out) : OX_OK;
+    for (uint64_t at = 0; generator->copies != NULL && status == OX_OK && at < range.count; at += PIECE) {
+        const struct range part = {range.unit_idx, range.first + at, ox_min_u64(range.count - at, PIECE)};
+        memset(piece, 0, part.count * sizeof *piece);
+        status = read_range(generator, part, piece);
+        OX_TRY(status, copy(generator, out + at, piece, part.count * sizeof *piece));
+    }
+    return status;
+}
+
 static enum ox_status load_planes(struct ox_generator *generator, uint32_t unit_idx) {
     const uint64_t elems = generator->model->units[unit_idx].elem_count;
     uint16_t *const planes = generator->planes + generator->unit_first[unit_idx];
-    float *const piece = generator->slots[0];
+    float *const piece = generator->copies != NULL ? generator->staging.piece : generator->slots[0];
     const uint64_t step = ox_min_u64(generator->slot_elems, PIECE);
     enum ox_status status = OX_OK;
     for (uint64_t at = 0; status == OX_OK && at < elems; at += step) {
         const struct range range = {unit_idx, at, ox_min_u64(elems - at, step)};
         memset(piece, 0, range.count * sizeof *piece);
         status = read_range(generator, range, piece);
+        uint16_t *const hi = generator->copies != NULL ? generator->staging.planes : planes + at;
         for (uint64_t i = 0; status == OX_OK && i < range.count; i++) {
-            planes[at + i] = ox_plane_hi(piece[i]);
+            hi[i] = ox_plane_hi(piece[i]);
+        }
+        if (generator->copies != NULL) {
+            OX_TRY(status, copy(generator, planes + at, hi, range.count * sizeof *hi));
         }
     }
     return status;
@@ -270,14 +364,14 @@ static enum ox_status load(struct ox_generator *generator) {
     for (uint32_t i = 0; status == OX_OK && i < model->unit_count; i++) {
         const struct range whole = {i, 0, model->units[i].elem_count};
         if (generator->joined != NULL) {
-            status = read_range(generator, whole, generator->joined + generator->unit_first[i]);
+            status = load_range(generator, whole, generator->joined + generator->unit_first[i]);
         } else if (generator->planes != NULL) {
             status = load_planes(generator, i);
         }
     }
-    OX_TRY(status, read_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain));
+    OX_TRY(status, load_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain));
     if (status == OX_OK && bias != UINT64_MAX) {
-        status = read_range(generator, (struct range){head, bias, model->config.hidden}, generator->memory.bias);
+        status = load_range(generator, (struct range){head, bias, model->config.hidden}, generator->memory.bias);
     }
     return status;
 }
@@ -295,7 +389,7 @@ static const float *weights_get(struct ox_generator *generator, struct range ran
         OX_RUN(&generator->run, planes_join, .out = slot, .hi = generator->planes + first, .count = range.count);
     } else {
         OX_TRY(generator->run.status, ox_mark_join(generator->marks[generator->slot_idx]));
-        OX_TRY(generator->run.status, read_range(generator, range, slot));
+        OX_TRY(generator->run.status, load_range(generator, range, slot));
     }
     return slot;
 }
@@ -308,26 +402,23 @@ static void weights_done(struct ox_generator *generator) {
     }
 }
 
-/* Copies one row of a table of the embedding's unit for the host. */
-static enum ox_status row_get(const struct ox_generator *generator, enum ox_role role, uint64_t idx, float *out) {
+/* Copies one row of a table of the embedding's unit to where blocks read it. */
+static void row_get(struct ox_generator *generator, enum ox_role role, uint64_t idx, float *out) {
     const uint32_t hidden = generator->model->config.hidden, embed_idx = generator->model->embed_idx;
     const uint64_t within = generator->model->units[embed_idx].role_offset[role] + idx * hidden;
     const uint64_t first = generator->unit_first[embed_idx] + within;
     if (generator->joined != NULL) {
-        memcpy(out, generator->joined + first, hidden * sizeof *out);
+        OX_TRY(generator->run.status, copy(generator, out, generator->joined + first, hidden * sizeof *out));
     } else if (generator->planes != NULL) {
-        for (uint32_t i = 0; i < hidden; i++) {
-            out[i] = ox_bf16_to_f32(generator->planes[first + i]);
-        }
+        OX_RUN(&generator->run, planes_join, .out = out, .hi = generator->planes + first, .count = hidden);
     } else {
-        return read_range(generator, (struct range){embed_idx, within, hidden}, out);
+        OX_TRY(generator->run.status, load_range(generator, (struct range){embed_idx, within, hidden}, out));
     }
-    return OX_OK;
 }
 
 /* ---- one pass --------------------------------------------------------------------------------------- */
 
-/* The embeddings and positions of a chunk's rows, written by the host before the lane uses them. */
+/* The embeddings and positions of a chunk's rows, written before the lane uses them. */
 static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
     struct ox_run *const run = &generator->run;
@@ -335,11 +426,15 @@ static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t r
     const bool learned = has_positions(generator->model);
     for (uint32_t i = 0; i < rows; i++) {
         const size_t at = (size_t)i * hidden;
-        memory->positions[i] = (int32_t)(generator->count + i);
-        OX_TRY(run->status, row_get(generator, OX_ROLE_EMBED, (uint64_t)ids[i], memory->x + at));
+        generator->staging.positions[i] = (int32_t)(generator->count + i);
+        row_get(generator, OX_ROLE_EMBED, (uint64_t)ids[i], memory->x + at);
         if (learned) {
-            OX_TRY(run->status, row_get(generator, OX_ROLE_POSITION, generator->count + i, memory->learned + at));
+            row_get(generator, OX_ROLE_POSITION, generator->count + i, memory->learned + at);
         }
+    }
+    if (generator->copies != NULL) {
+        OX_TRY(run->status, copy(generator, memory->positions, generator->staging.positions,
+                                 rows * sizeof *memory->positions));
     }
     if (learned) {
         OX_RUN(run, add, .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden);
@@ -403,7 +498,7 @@ struct judged {
 static void judge_rows(const struct ox_generator *generator, const struct tile *tile, struct judged *judged,
                        uint32_t first, uint32_t rows) {
     for (uint32_t i = 0; i < rows; i++) {
-        const float *const logits = generator->memory.tile + (size_t)i * tile->count;
+        const float *const logits = generator->staging.tile + (size_t)i * tile->count;
         const uint32_t row = first + i, target = (uint32_t)judged->targets[row];
         double top = tile->first == 0 ? -INFINITY : judged->max[row];
         const double before = top;
@@ -429,6 +524,10 @@ static void judge_tile(struct ox_generator *generator, const struct tile *tile, 
         const uint32_t rows = (uint32_t)ox_min_u64(NLL_ROWS, judged->rows - first);
         tile_logits(generator, tile, generator->memory.n + (size_t)first * hidden, rows, generator->memory.tile);
         OX_TRY(run->status, ox_lane_drain(run->lane));
+        if (generator->copies != NULL) {
+            OX_TRY(run->status, copy(generator, generator->staging.tile, generator->memory.tile,
+                                     (uint64_t)rows * tile->count * sizeof(float)));
+        }
         if (run->status == OX_OK) {
             judge_rows(generator, tile, judged, first, rows);
         }
@@ -487,6 +586,10 @@ static enum ox_status read_chunk(struct ox_generator *generator, const struct ch
     }
     ox_first_failure_note(&first, queue_chunk(generator, chunk, &judged));
     ox_first_failure_note(&first, ox_lane_drain(generator->run.lane));
+    if (chunk->last && generator->copies != NULL && first.status == OX_OK) {
+        const uint64_t bytes = generator->model->config.vocab * sizeof(float);
+        ox_first_failure_note(&first, copy(generator, generator->staging.logits, generator->memory.logits, bytes));
+    }
     for (uint32_t i = 0; first.status == OX_OK && i < judged.rows; i++) {
         *chunk->nll_sum += judged.max[i] + log(judged.sum[i]) - judged.target[i];
     }
@@ -526,14 +629,27 @@ enum ox_status ox_generator_read(struct ox_generator *generator, const int32_t *
         status = read_chunk(generator, &chunk);
     }
     free(state);
-    *logits = generator->memory.logits;
+    *logits = generator->staging.logits;
     return status;
+}
+
+static enum ox_status open_gpu(struct ox_generator *generator) {
+    enum ox_status status = ox_cuda_device_open(generator->config.cuda, &generator->device);
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_ops_init_cuda(generator->device, &generator->ops);
+    status = ox_device_lane_open(generator->device, "compute", &generator->run.lane);
+    return status == OX_OK ? ox_device_lane_open(generator->device, "copies", &generator->copies) : status;
 }
 
 static enum ox_status open_device(struct ox_generator *generator) {
     const struct ox_cpu_device_config config = {.thread_count = generator->config.threads};
-    ox_ops_init_cpu(&generator->ops);
     generator->run.ops = &generator->ops;
+    if (generator->config.cuda != NULL) {
+        return open_gpu(generator);
+    }
+    ox_ops_init_cpu(&generator->ops);
     const enum ox_status status = ox_cpu_device_open(&config, &generator->device);
     return status == OX_OK ? ox_device_lane_open(generator->device, "compute", &generator->run.lane) : status;
 }
@@ -587,11 +703,13 @@ void ox_generator_close(struct ox_generator **generator) {
     if (closing == NULL) {
         return;
     }
+    ox_lane_close(&closing->copies);
     ox_lane_close(&closing->run.lane);
     if (closing->arena != NULL) {
         ox_device_mem_close(closing->device, closing->arena, closing->arena_bytes);
     }
     ox_device_close(&closing->device);
+    free(closing->staging_base);
     free(closing->unit_first);
     free(closing);
     *generator = NULL;

@@ -6,6 +6,7 @@
 #define OX_ENGINE_GENERATE_H
 
 #include "engine/hf/hf.h"
+#include "kernels/cuda.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,19 +19,23 @@ struct ox_generator_config {
     const char *where;                 /* the folder's name in messages; outlives the generator */
     bool fp32;           /* compute with the exact weights; else with weights rounded to bfloat16, as training does */
     uint32_t threads;    /* at least 1; changes the last bits of results */
-    uint64_t host_bytes; /* limit for weights, cache and scratch */
+    uint64_t host_bytes; /* limit for weights, cache and scratch; with a GPU, for what is on its way */
+    const struct ox_cuda_config *cuda; /* the GPU that computes, also in float32; NULL: the CPU does */
+    uint64_t device_bytes;             /* limit for weights, cache and scratch on a GPU */
+    uint64_t device_beside_bytes;      /* what the GPU's process takes besides: part of the advised --device-mem */
     uint32_t contexts;   /* room for this many tokens; at most the model's */
     uint32_t chunk_rows; /* most tokens read at once; changes the last bits of results */
 };
 
 struct ox_generator;
 
-/* Reserves all memory and reads the weights. If the budget is too small, OX_E_CONFIG names one that suffices. */
+/* Reserves all memory and reads the weights. If the budget is too small, OX_E_CONFIG names one that suffices. Without
+ * a GPU where one is asked for: OX_E_DEVICE. */
 OX_MUST enum ox_status ox_generator_open(const struct ox_generator_config *config, struct ox_generator **out);
 void ox_generator_close(struct ox_generator **generator);
 
 enum ox_weights_home ox_generator_home(const struct ox_generator *generator);
-/* The smallest budget for which the weights live there. */
+/* The smallest budget for which the weights live there, of the memory that computes. */
 uint64_t ox_generator_need(const struct ox_generator *generator, enum ox_weights_home home);
 /* Tokens read so far, over all calls. */
 uint32_t ox_generator_count(const struct ox_generator *generator);

@@ -18,42 +18,16 @@ enum { LANE_CORES = 2 };
 
 /* ---- the device --------------------------------------------------------------------------------------- */
 
-/* Takes the free memory, less a little that others may still take. What opening the GPU took is no more free but still
- * this process's. */
-static enum ox_status take_free_memory(struct ox_trainer *trainer) {
-    const struct ox_cuda_device_info *const gpu = &trainer->gpu;
-    const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
-    const uint64_t opened = trainer->gpu_process_bytes - OX_CUDA_LATER_BYTES;
-    const uint64_t free_bytes = gpu->free_bytes + (trainer->gpu_process_bytes == OX_CUDA_PROCESS_BYTES
-                                                       ? OX_CUDA_WORKSPACE_BYTES : opened);
-    if (free_bytes <= spared + trainer->gpu_process_bytes) {
-        char have[OX_SIZE_TEXT_BYTES], all[OX_SIZE_TEXT_BYTES];
-        return ox_fail(OX_E_DEVICE, "GPU: %s has %s of %s free, which is too little for a run; end what else uses it "
-                       "(nvidia-smi shows it), or use --device cpu", gpu->name, ox_size_text(gpu->free_bytes, have),
-                       ox_size_text(gpu->memory_bytes, all));
-    }
-    trainer->config.device_mem_bytes = (free_bytes - spared) / OX_MIB * OX_MIB;
-    return OX_OK;
-}
-
 static enum ox_status set_memory(struct ox_trainer *trainer) {
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
-    char have[OX_SIZE_TEXT_BYTES], need[OX_SIZE_TEXT_BYTES];
-    const uint64_t bytes = trainer->config.device_mem_bytes, process_bytes = trainer->gpu_process_bytes;
-    if (bytes <= process_bytes) {
-        return ox_fail(OX_E_CONFIG, "--device-mem %s: %s of a GPU's memory go to the driver, to code and to libraries; "
-                       "give more, or --device cpu", ox_size_text(bytes, have),
-                       ox_size_text(process_bytes, need));
+    const struct ox_cuda_memory memory = {.gpu = &trainer->gpu, .process_bytes = trainer->gpu_process_bytes};
+    const enum ox_status status = ox_cuda_memory_check(&memory, trainer->config.device_mem_bytes);
+    if (status == OX_OK) {
+        budget->unified = false;
+        budget->device_bytes = trainer->config.device_mem_bytes - memory.process_bytes;
+        budget->device_beside_bytes = memory.process_bytes;
     }
-    if (trainer->gpu.memory_bytes > 0 && bytes > trainer->gpu.memory_bytes) {
-        return ox_fail(OX_E_CONFIG, "--device-mem %s: %s has %s; without the option a run takes what is free of it",
-                       ox_size_text(bytes, have), trainer->gpu.name,
-                       ox_size_text(trainer->gpu.memory_bytes, need));
-    }
-    budget->unified = false;
-    budget->device_bytes = bytes - process_bytes;
-    budget->device_beside_bytes = process_bytes;
-    return OX_OK;
+    return status;
 }
 
 /* Threads of the optimizer on so many cores if none are requested: where a GPU computes, two cores stay free for the
@@ -75,7 +49,10 @@ static enum ox_status pick_device(struct ox_trainer *trainer) {
     trainer->gpu_process_bytes = OX_CUDA_PROCESS_BYTES;
     if (config->device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
         status = ox_cuda_device_look(&engine->cuda, &trainer->gpu, &trainer->gpu_process_bytes);
-        status = status == OX_OK && config->device_mem_bytes == 0 ? take_free_memory(trainer) : status;
+        if (status == OX_OK && config->device_mem_bytes == 0) {
+            const struct ox_cuda_memory memory = {.gpu = &trainer->gpu, .process_bytes = trainer->gpu_process_bytes};
+            status = ox_cuda_memory_free(&memory, &config->device_mem_bytes);
+        }
     }
     if (config->device == OX_DEVICE_CHOICE_AUTO) {
         if (status != OX_OK) {

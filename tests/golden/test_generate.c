@@ -1,7 +1,9 @@
 /* Generation against PyTorch: the logits of tests/golden/ token by token through the cache of keys and values, in
- * chunks and at once, from weights in memory and from files; and the command with a real model, where there is one. */
+ * chunks and at once, from weights in memory and from files, on the CPU and on a GPU: the emulated one, and that of
+ * this machine if it has one. And the command with a real model, where there is one. */
 #include "base/file.h"
 #include "engine/generate/generate.h"
+#include "tests/kit/device/simt_kit.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -18,6 +20,8 @@ static const double logits_limit = 1e-5, nll_limit = 1e-6;
 static const struct {
     double logits, sum, nll;
 } real_limits = {2.5e-5, 2e-6, 5e-7};
+
+static const struct ox_cuda_config *gpu; /* NULL: the CPU computes */
 
 /* One sequence of a golden case. */
 struct sequence {
@@ -101,7 +105,7 @@ static void check_homes(const struct ox_hf_folder *folder, struct ox_generator_c
     CHECK(ox_generator_home(generator) == OX_WEIGHTS_JOINED);
     ox_generator_close(&generator);
     for (int i = 1; i < OX_WEIGHTS_HOME_COUNT; i++) {
-        config.host_bytes = need[i];
+        *(gpu != NULL ? &config.device_bytes : &config.host_bytes) = need[i];
         if (need[i] < need[0] && need[i] < need[i - 1]) {
             generator = open_generator(folder, config);
             CHECK(ox_generator_home(generator) == (enum ox_weights_home)i);
@@ -113,20 +117,30 @@ static void check_homes(const struct ox_hf_folder *folder, struct ox_generator_c
                    (unsigned long long)need[0]);
         }
     }
-    config.host_bytes = least - 1;
+    *(gpu != NULL ? &config.device_bytes : &config.host_bytes) = least - 1;
     config.folder = folder;
     config.where = "the golden model";
     config.threads = THREADS;
     CHECK(ox_generator_open(&config, &refused) == OX_E_CONFIG && refused == NULL);
-    CHECK(strstr(ox_error_text(), "--host-mem") != NULL);
+    CHECK(strstr(ox_error_text(), gpu != NULL ? "--device-mem" : "--host-mem") != NULL);
+    if (gpu != NULL) { /* what is on its way is in host memory */
+        config.device_bytes = need[0];
+        config.host_bytes = 4096;
+        CHECK(ox_generator_open(&config, &refused) == OX_E_CONFIG && refused == NULL);
+        CHECK(strstr(ox_error_text(), "--host-mem") != NULL);
+    }
     free(kept);
 }
+
+static const char *const cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
+                                    "llama_tied_gqa", "llama3_rope", "llama_bias", "qwen2"};
+enum { CASES = sizeof cases / sizeof *cases, CASES_EMULATED = 2 };
 
 static void check_case(const struct golden *golden, const struct ox_hf_folder *folder, bool fp32) {
     const json_t *const inputs = json_array_get(json_array_get(json_object_get(golden->json, "inputs"), 0), 0);
     const uint32_t vocab = ox_hf_model(folder)->config.vocab, seq = (uint32_t)golden->seq;
-    const struct ox_generator_config config = {.fp32 = fp32, .host_bytes = (uint64_t)1 << 30, .contexts = seq,
-                                               .chunk_rows = seq};
+    const struct ox_generator_config config = {.fp32 = fp32, .host_bytes = (uint64_t)1 << 30, .cuda = gpu,
+                                               .device_bytes = (uint64_t)1 << 30, .contexts = seq, .chunk_rows = seq};
     struct harness_error single = {0}, chunked = {0}, whole = {0};
     uint64_t count = 0;
     double nll = 0;
@@ -156,11 +170,8 @@ static void check_case(const struct golden *golden, const struct ox_hf_folder *f
     free(expected);
 }
 
-static void check_golden(void) {
-    static const char *const cases[] = {"gpt2_b1", "gpt2_small", "llama_bias", "llama_tied_gqa",
-                                        "llama_untied_odd", "llama3_rope", "mistral_window", "qwen2",
-                                        "qwen3"};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+static void check_golden(size_t first, size_t past) {
+    for (size_t i = first; i < past; i++) {
         struct golden golden;
         struct ox_hf_folder *folder = NULL;
         golden_open(cases[i], &golden);
@@ -277,8 +288,29 @@ static void check_real(void) {
     json_decref(reference);
 }
 
+/* The emulated GPU, whose memory the host cannot touch while it is guarded; and this machine's. */
+static void check_gpus(void) {
+    const struct simt *const simt = simt_open();
+    struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};
+    struct cuda_kit real;
+    gpu = &config;
+    printf("on the emulated GPU\n");
+    simt->guard(true);
+    check_golden(0, 1);
+    simt->guard(false);
+    check_golden(1, CASES_EMULATED);
+    CHECK(simt->device_bytes() == 0);
+    if (cuda_kit_real(&real)) {
+        printf("on this machine's GPU\n");
+        config.plugin_path = real.plugin;
+        check_golden(0, CASES);
+    }
+    gpu = NULL;
+}
+
 int main(void) {
-    check_golden();
+    check_golden(0, CASES);
+    check_gpus();
     check_real();
     return test_end();
 }

@@ -35,6 +35,10 @@ struct generating {
     struct ox_template *chat_template; /* this and the renderer: with --chat alone */
     struct ox_chat_renderer *renderer;
     struct ox_generator *generator;
+    struct ox_cuda_config cuda;
+    struct ox_cuda_device_info gpu;  /* where a GPU computes */
+    uint64_t gpu_bytes, process_bytes; /* its memory to use; what driver, code and libraries take of that */
+    bool on_gpu;
     struct ox_sampler *sampler;
     struct ox_ids ids, stops;
     size_t prompt_count, text_begin, text_end; /* indices into ids */
@@ -333,16 +337,46 @@ static uint32_t threads_of(const struct ox_config *config) {
     return config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
 }
 
-static struct ox_host_claim claim_of(const struct ox_config *config) {
-    const uint32_t threads = threads_of(config);
-    return (struct ox_host_claim){.host_bytes = config->host_mem_bytes,
-                                  .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
-                                  .beside_bytes = ox_fixed_overhead_bytes(threads, 0, 0)};
+static struct ox_host_claim claim_of(const struct generating *g) {
+    const uint32_t threads = threads_of(g->config);
+    return (struct ox_host_claim){
+        .host_bytes = g->config->host_mem_bytes,
+        .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
+        .beside_bytes = ox_fixed_overhead_bytes(threads, 0, 0) + (g->on_gpu ? (uint64_t)OX_CUDA_HOST_BYTES : 0)};
+}
+
+/* The CPU computes in host memory alone. */
+static enum ox_status pick_cpu(const struct ox_config *config) {
+    return config->device_mem_bytes == 0 ? OX_OK
+                                         : ox_fail(OX_E_CONFIG, "--device-mem: generating on the CPU takes host memory "
+                                                   "alone; give --host-mem, or --device cuda where there is a GPU");
+}
+
+/* Decides what computes and what of a GPU's memory may be used, as for a run. Without a GPU `auto` is the CPU. */
+static enum ox_status pick_device(struct generating *g) {
+    const struct ox_config *const config = g->config;
+    uint64_t process_bytes = OX_CUDA_PROCESS_BYTES, bytes = config->device_mem_bytes;
+    if (config->device == OX_DEVICE_CHOICE_CPU) {
+        return pick_cpu(config);
+    }
+    enum ox_status status = ox_cuda_device_look(&g->cuda, &g->gpu, &process_bytes);
+    const struct ox_cuda_memory memory = {.gpu = &g->gpu, .process_bytes = process_bytes};
+    if (status == OX_OK && bytes == 0) {
+        status = ox_cuda_memory_free(&memory, &bytes);
+    }
+    if (status != OX_OK && config->device == OX_DEVICE_CHOICE_AUTO) {
+        return pick_cpu(config);
+    }
+    OX_TRY(status, ox_cuda_memory_check(&memory, bytes));
+    g->on_gpu = status == OX_OK;
+    g->gpu_bytes = bytes;
+    g->process_bytes = process_bytes;
+    return status;
 }
 
 /* Opens the model's files and makes ids of the prompt, within the memory of the whole command. */
 static enum ox_status open_text(struct generating *g) {
-    const struct ox_host_claim claim = claim_of(g->config);
+    const struct ox_host_claim claim = claim_of(g);
     ox_host_text_begin(&claim, 0);
     enum ox_status status = open_model(g);
     OX_TRY(status, read_prompt(g));
@@ -359,7 +393,7 @@ static enum ox_status open_generator(struct generating *g) {
                        "including new ones; shorten the prompt", g->prompt_count, model->contexts);
     }
     const uint32_t threads = threads_of(config);
-    const struct ox_host_claim claim = claim_of(config);
+    const struct ox_host_claim claim = claim_of(g);
     enum ox_status status = ox_host_claim_check(&claim);
     const struct ox_generator_config generator = {
         .folder = g->folder,
@@ -367,6 +401,9 @@ static enum ox_status open_generator(struct generating *g) {
         .fp32 = config->dtype == OX_COMPUTE_FP32,
         .threads = threads,
         .host_bytes = claim.host_bytes > 0 ? claim.host_bytes : ox_default_host_bytes(&claim),
+        .cuda = g->on_gpu ? &g->cuda : NULL,
+        .device_bytes = g->gpu_bytes - g->process_bytes,
+        .device_beside_bytes = g->process_bytes,
         .contexts = (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
         .chunk_rows = g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
     const struct ox_sampling sampling = {.temperature = config->temperature, .top_k = config->top_k,
@@ -505,9 +542,10 @@ static void log_summary(const struct generating *g) {
     for (int i = 0; i < 3; i++) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
-    ox_log(OX_LOG_INFO, "model %s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
-           g->config->model, g->prompt_count, ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds,
-           steps_per_second(g), words);
+    ox_log(OX_LOG_INFO,
+           "model %s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
+           g->config->model, g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count,
+           ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words);
 }
 
 static enum ox_status report(struct generating *g) {
@@ -521,7 +559,7 @@ static enum ox_status report(struct generating *g) {
 int ox_cmd_generate(const struct ox_config *given) {
     static struct ox_config config; /* tens of kilobytes */
     static enum ox_status (*const phases[])(struct generating *) = {
-        check_options, open_text, open_generator, generate, report};
+        check_options, pick_device, open_text, open_generator, generate, report};
     struct generating g = {.config = &config};
     config = *given;
     enum ox_status status = ox_cmd_model(given->model, config.model);

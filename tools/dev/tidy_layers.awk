@@ -37,7 +37,7 @@ BEGIN {
         " engine/step/ops_optim.h")
     room("engine/report", "base engine/step")
     room("engine/checkpoint", "base base/hash engine/hf engine/step")
-    room("engine/generate", "base base/prng engine/model engine/hf")
+    room("engine/generate", "base base/prng kernels engine/model engine/hf")
     room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
         " engine/step engine/measure engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")

@@ -1,5 +1,6 @@
 /* The program on the CUDA device, here the emulated plugin beside a copy of the program: what `--device` takes and
- * records, the same bits for every budget and for a resumed run, and the messages where there is no device. */
+ * records, the same bits for every budget and for a resumed run, generated text, and the messages where there is no
+ * device. */
 #include "base/file.h"
 #include "tests/kit/device/cuda_kit.h"
 #include "tests/kit/files.h"
@@ -208,6 +209,51 @@ static void test_ranks(void) {
     unsetenv("OX_SIMT_DEVICES");
 }
 
+/* The ids that the checkpoint of a run continues a prompt with; json_decref() them. */
+static json_t *generated(const char *words) {
+    sys_args_begin(&args, "generate");
+    sys_args_word(&args, "--model=%s", test_path("auto"));
+    sys_args_add(&args, "--prompt abc --temperature 0 --max-new-tokens 9 --dtype fp32 --format json");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    json_t *const ids = json_incref(json_object_get(json, "ids"));
+    CHECK(json_array_size(ids) == 12);
+    json_decref(json);
+    return ids;
+}
+
+static void check_generate_refused(const char *words, int status, const char *said) {
+    sys_args_begin(&args, "generate");
+    sys_args_word(&args, "--model=%s", test_path("auto"));
+    sys_args_add(&args, "--prompt abc --max-new-tokens 2");
+    sys_args_add(&args, words);
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == status && process.outcome.out[0] == '\0');
+    CHECK(strstr(process.outcome.err, said) != NULL);
+}
+
+/* The most likely tokens are those of the CPU, wherever the weights live; without a device `auto` is the CPU. */
+static void test_generate(const char *lonely_program) {
+    json_t *const expected = generated("--device cpu");
+    static const char *const words[] = {"", "--device cuda --device-mem 769MiB"};
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+        json_t *const ids = generated(words[i]);
+        CHECK(json_equal(ids, expected));
+        json_decref(ids);
+    }
+    check_generate_refused("--device cuda --device-mem 512MiB", 2, "go to the driver");
+    check_generate_refused("--device cuda --device-mem 786440KiB", 2, "give --device-mem 7");
+    check_generate_refused("--device cpu --device-mem 1GiB", 2, "takes host memory alone");
+    check_generate_refused("--device cuda --host-mem 1MiB", 2, "--host-mem");
+    setenv("OX_BIN", lonely_program, 1);
+    json_t *const alone = generated("");
+    CHECK(json_equal(alone, expected));
+    check_generate_refused("--device cuda", 1, "GPU: ");
+    json_decref(alone);
+    json_decref(expected);
+}
+
 int main(void) {
     const char *const program = place_program("with", true), *const lonely_program = place_program("without", false);
     model_path = sys_write_model("llama");
@@ -222,7 +268,7 @@ int main(void) {
     check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
     check_refused("many", "--device cuda --ranks 2", 2, "--ranks 2: there is 1 GPU; give --ranks 1");
-    setenv("OX_BIN", lonely_program, 1);
+    test_generate(lonely_program);
     check_refused("lonely", "--device cuda", 1, "GPU: ");
     begin("alone", "--dtype fp32", false);
     sys_run_well(&args, &process);
