@@ -45,7 +45,7 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
          "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True, "initializer_range": 0.02,
          "torch_dtype": "float32"}
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8}
-DECAY, TOLERANCE, HOST_MEM = 0.1, 1e-3, "1GiB"
+DECAY, TOLERANCE, HOST_MEM = 0.1, 1e-3, "4GiB"
 AIO = {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 2, "single_submit": False,
        "overlap_events": True}
 WHOLE, SHORT = (4, 512, 2), (1, 64, 1)  # sequences, tokens of each, micro-batches
