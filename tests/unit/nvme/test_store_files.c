@@ -1,4 +1,5 @@
 /* The store on real files: extents of many requests, refusals that leave nothing, removal. */
+#include "nvme/store_impl.h"
 #include "tests/kit/files.h"
 #include "tests/kit/store_kit.h"
 
@@ -97,6 +98,29 @@ static void refusals(void) {
     unlink(path);
 }
 
+/* Opened as `inspect` does, which takes the list of extents from the first drive that has it. */
+static void lists(void) {
+    static const char zeros[4096];
+    struct kit kit;
+    struct ox_store *store = NULL;
+    kit_init(&kit, ox_io_threads(), test_folder(), 2);
+    REQUIRE_OK(ox_store_create(&kit.config, &store));
+    ox_store_close(&store);
+    kit.config.extents = NULL;
+    kit.config.bytes_max = NULL;
+    kit.config.spool_count = 0;
+    files_patch("offload-store-0.ox", OX_STORE_GEOMETRY_OFFSET, zeros, sizeof zeros);
+    REQUIRE_OK(ox_store_open(&kit.config, &store));
+    ox_store_close(&store);
+    files_patch("offload-store-1.ox", OX_STORE_GEOMETRY_OFFSET, zeros, sizeof zeros);
+    CHECK(ox_store_open(&kit.config, &store) == OX_E_CORRUPT && store == NULL);
+    CHECK(strstr(ox_error_text(), "the list of extents is damaged; resume from a checkpoint") != NULL);
+    CHECK(truncate(test_path("offload-store-1.ox"), OX_STORE_GEOMETRY_OFFSET) == 0);
+    CHECK(ox_store_open(&kit.config, &store) == OX_E_CORRUPT && store == NULL);
+    CHECK(strstr(ox_error_text(), "the list of extents is damaged; resume from a checkpoint") != NULL);
+    REQUIRE_OK(ox_store_remove(kit.folders, 2));
+}
+
 int main(void) {
     many_requests(ox_io_threads());
     char why[160];
@@ -106,5 +130,6 @@ int main(void) {
         printf("uring: skipped: %s\n", why);
     }
     refusals();
+    lists();
     return test_end();
 }

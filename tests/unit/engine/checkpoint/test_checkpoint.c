@@ -16,50 +16,18 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct ox_model_config llama = {
-    .family = "llama",
-    .vocab = 131,
-    .hidden = 24,
-    .layers = 2,
-    .heads = 4,
-    .kv_heads = 2,
-    .head_dim = 6,
-    .width = 40,
-    .contexts = 32,
-    .norm = OX_NORM_RMS,
-    .act = OX_ACTIVATION_SWIGLU,
-    .layout = OX_WEIGHT_OUT_IN,
-    .norm_eps = 1e-5f,
-    .rope = true,
-    .rope_theta = 10000.0,
-    .init_range = 0.02,
-    .bos_id = -1,
-    .eos_id = -1,
-};
+    .family = "llama", .vocab = 131, .hidden = 24, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 6, .width = 40,
+    .contexts = 32, .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f,
+    .rope = true, .rope_theta = 10000.0, .init_range = 0.02, .bos_id = -1, .eos_id = -1};
 static const struct ox_model_config gpt2 = {
-    .family = "gpt2",
-    .vocab = 131,
-    .hidden = 24,
-    .layers = 2,
-    .heads = 4,
-    .kv_heads = 4,
-    .head_dim = 6,
-    .width = 96,
-    .contexts = 32,
-    .norm = OX_NORM_LAYER,
-    .act = OX_ACTIVATION_GELU_TANH,
-    .layout = OX_WEIGHT_IN_OUT,
-    .norm_eps = 1e-5f,
-    .attention_bias = true,
-    .mlp_bias = true,
-    .norm_bias = true,
-    .out_bias = true,
-    .init_range = 0.02,
-    .bos_id = -1,
-    .eos_id = -1,
-};
+    .family = "gpt2", .vocab = 131, .hidden = 24, .layers = 2, .heads = 4, .kv_heads = 4, .head_dim = 6, .width = 96,
+    .contexts = 32, .norm = OX_NORM_LAYER, .act = OX_ACTIVATION_GELU_TANH, .layout = OX_WEIGHT_IN_OUT,
+    .norm_eps = 1e-5f, .attention_bias = true, .mlp_bias = true, .norm_bias = true, .out_bias = true,
+    .init_range = 0.02, .bos_id = -1, .eos_id = -1};
 
 static struct ox_engine *open_engine_as(const struct ox_model *model, struct ox_state_format state) {
     const struct ox_engine_config config = {
@@ -348,6 +316,11 @@ static void test_damage(struct ox_engine *engine) {
     REQUIRE_OK(ox_file_replace(manifest, text, bytes));
     free(text);
     CHECK(ox_checkpoint_verify(new) == OX_E_CORRUPT && ox_checkpoint_load(engine, new) == OX_E_CORRUPT);
+    /* A folder is none of its files. */
+    const char *const weights = test_pathf("%s/model.safetensors", old);
+    CHECK(unlink(weights) == 0 && mkdir(weights, 0755) == 0 && ox_checkpoint_verify(old) == OX_E_CORRUPT);
+    CHECK(strstr(ox_error_text(), "model.safetensors: is a folder") != NULL);
+    CHECK(ox_checkpoint_find_latest(output, path) == OX_E_CONFIG);
 }
 
 static void test_prune(struct ox_engine *engine) {
@@ -384,6 +357,12 @@ static void test_prune(struct ox_engine *engine) {
     char path[OX_PATH_BYTES];
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
     CHECK(strcmp(path, test_pathf("%s/checkpoint-5", output)) == 0);
+    /* Nor is a link, which leads to a checkpoint that somebody has moved. */
+    const char *const moved = test_path("moved"), *const link = test_pathf("%s/checkpoint-10", output);
+    CHECK(rename(link, moved) == 0 && symlink(moved, link) == 0);
+    state = make_state(12);
+    REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
+    CHECK(ox_path_is_folder(link) && !ox_path_is_folder(test_pathf("%s/checkpoint-11", output)));
 }
 
 /* A checkpoint of the same moment is left as it is. */
