@@ -132,6 +132,8 @@ static void options(void) {
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "give --store-generations 1");
     rig.kit.config.generations = 0;
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "give --store-generations 1");
+    rig.kit.config.generations = 3;
+    refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "three are requested; give --store-generations 1");
     rig.kit.config.generations = 4;
     refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CONFIG, "1 to 3 generations (--store-generations)");
     struct kit kit = rig.kit;
