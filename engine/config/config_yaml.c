@@ -254,6 +254,7 @@ static void write_weight(double value, char text[WEIGHT_BYTES]) {
     }
 }
 
+/* Writes a list as its option takes it. A path with a colon has its weight written, for its end may look like one. */
 static void write_list(FILE *file, const struct ox_config *config, const struct ox_option *option, const char *name) {
     const bool drives = option->type == OX_OPT_NVME;
     const uint32_t count = drives ? config->nvme_count : config->data_count;
@@ -262,7 +263,7 @@ static void write_list(FILE *file, const struct ox_config *config, const struct 
         char item[OX_CONFIG_TEXT_BYTES + 32], weight[WEIGHT_BYTES];
         if (drives && config->nvme[i].bytes > 0) {
             snprintf(item, sizeof item, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
-        } else if (!drives && config->data[i].weight != 1) {
+        } else if (!drives && (config->data[i].weight != 1 || strchr(config->data[i].path, ':') != NULL)) {
             write_weight(config->data[i].weight, weight);
             snprintf(item, sizeof item, "%s:%s", config->data[i].path, weight);
         } else {

@@ -756,6 +756,7 @@ def yaml():
     good("flow", "{model: m, nvme: [/a:1KiB, '/b:2'], seed: 7}\n")
     good("nvme", "nvme: /mnt/a:3TiB\n")
     good("nvme-none", "nvme: []\n")
+    good("data-colon", "data: ['/b:2:1', '/c:x']\n")
     good("folded", "model: >-\n  a\n  b\ndata: |-\n  x\n")
     good("lists", "data: [/a, '/b:2', /c:0.5]\nnvme: [/a:5GiB, /b]\ndocument_separator: '<|end|>'\nadd_bos: on\n"
          "packing: pad\nchat_template: qwen3\noverlong: truncate\ndata_format: jsonl\ndata_cache: /c\n")

@@ -349,12 +349,14 @@ static void test_odd_values(void) {
     REQUIRE_OK(set(&first, "data", "/a:0.00001"));
     REQUIRE_OK(set(&first, "data", "/b:0.1"));
     CHECK(set(&first, "data", "/c:0.0000001") == OX_E_CONFIG && first.data_count == 2);
+    REQUIRE_OK(set(&first, "data", "/c:3:1"));
     REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_TRAIN, &text));
     ox_config_init(&second);
     REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
     CHECK(strstr(text, "\"/a:0.00001\"\n") != NULL && strstr(text, "\"/b:0.1\"\n") != NULL);
-    CHECK(second.data_count == 2 && strcmp(second.data[0].path, "/a") == 0 && second.data[0].weight == 0.00001);
+    CHECK(second.data_count == 3 && strcmp(second.data[0].path, "/a") == 0 && second.data[0].weight == 0.00001);
     CHECK(strcmp(second.data[1].path, "/b") == 0 && second.data[1].weight == 0.1);
+    CHECK(strcmp(second.data[2].path, "/c:3") == 0 && second.data[2].weight == 1);
     free(text);
 }
 
