@@ -62,10 +62,9 @@ static void clear_padding(const struct ox_rank *rank, const struct ox_chunk *chu
     memset((unsigned char *)chunk_state + layout.end, 0, layout.bytes - layout.end);
 }
 
-void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
-                   enum ox_state_direction way) {
+static void copy_state(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk,
+                       void *const states[2], enum ox_state_direction way) {
     struct state_piece pieces[STATE_PIECES];
-    void *const states[2] = {ox_rank_resident(rank, unit_idx).state, chunk_state};
     state_pieces(rank, unit_idx, chunk, states, pieces);
     for (int i = 0; i < STATE_PIECES; i++) {
         if (pieces[i].alone != NULL) {
@@ -75,8 +74,14 @@ void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct o
         }
     }
     if (way == OX_STATE_TO_CHUNK) {
-        clear_padding(rank, chunk, chunk_state);
+        clear_padding(rank, chunk, states[1]);
     }
+}
+
+void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_direction way) {
+    void *const states[2] = {ox_rank_resident(rank, unit_idx).state, chunk_state};
+    copy_state(rank, unit_idx, chunk, states, way);
 }
 
 /* ---- slots: chunks on their way to and from the drives ------------------------------------------- */
@@ -226,6 +231,15 @@ enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32
         ox_state_copy(rank, unit_idx, &chunk, out->state.lo, OX_STATE_TO_CHUNK);
     }
     return status == OX_OK ? ox_guard_get(rank, unit_idx, chunk_idx, out) : status;
+}
+
+void ox_rank_chunk_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, struct ox_chunk_view *out) {
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
+    unsigned char *const saved = resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
+    ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
+    void *const states[2] = {saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx), out->state.lo};
+    memcpy(out->hi, (const uint16_t *)saved + out->first, out->count * OX_HI_BYTES);
+    copy_state(rank, unit_idx, &chunk, states, OX_STATE_TO_CHUNK);
 }
 
 /* Starts to write these planes of a chunk. */

@@ -35,22 +35,29 @@ static struct ox_chunk_sums *sums_of(struct ox_rank *rank, uint32_t unit_idx, ui
     return &rank->sums[shard->chunk_first + chunk_idx];
 }
 
-/* Compares with what is known of the chunk, which `step` has left in memory. */
-static enum ox_status compare(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, uint64_t step,
-                              const struct ox_plane_sums *found) {
-    const struct ox_chunk_sums *const kept = sums_of(rank, unit_idx, chunk_idx);
-    const struct ox_plane_sums *const planes = &kept->planes;
+/* Compares with the sums of a chunk that `step` has left in memory; NULL: they are not known. */
+static enum ox_status compare_with(const struct ox_plane_sums *planes, struct ox_rank *rank, uint32_t unit_idx,
+                                   uint32_t chunk_idx, uint64_t step, const struct ox_plane_sums *found) {
+    if (planes == NULL) {
+        return OX_OK;
+    }
     const char *const changed = found->hi != planes->hi   ? "upper halves of the weights"
                                 : found->lo != planes->lo ? "lower halves of the weights"
                                 : found->m != planes->m   ? "first moments"
                                 : found->v != planes->v   ? "second moments"
                                                           : NULL;
-    if (!kept->known || changed == NULL) {
+    if (changed == NULL) {
         return OX_OK;
     }
     return ox_fail(OX_E_MEMORY, "memory has changed by itself: rank %u, unit %u, chunk %u: the %s are no longer those "
                    "that step %" PRIu64 " left; they are not used or saved; check this machine's memory (its ECC "
                    "counters, memtest86+)", rank->idx, unit_idx, chunk_idx, changed, step);
+}
+
+static enum ox_status compare(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, uint64_t step,
+                              const struct ox_plane_sums *found) {
+    const struct ox_chunk_sums *const kept = sums_of(rank, unit_idx, chunk_idx);
+    return compare_with(kept->known ? &kept->planes : NULL, rank, unit_idx, chunk_idx, step, found);
 }
 
 /* Sums a chunk by the spans in which it is updated. */
@@ -76,6 +83,24 @@ void ox_guard_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, c
     }
 }
 
+void ox_guard_save(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx) {
+    if (ox_guard_covers(rank, unit_idx)) {
+        struct ox_chunk_sums *const sums = sums_of(rank, unit_idx, chunk_idx);
+        sums->saved = sums->planes;
+        sums->saved_known = sums->known;
+    }
+}
+
+enum ox_status ox_guard_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                              const struct ox_chunk_view *view) {
+    if (!ox_guard_covers(rank, unit_idx)) {
+        return OX_OK;
+    }
+    const struct ox_chunk_sums *const kept = sums_of(rank, unit_idx, chunk_idx);
+    const struct ox_plane_sums found = sums_of_view(rank, unit_idx, view);
+    return compare_with(kept->saved_known ? &kept->saved : NULL, rank, unit_idx, chunk_idx, rank->planes.step, &found);
+}
+
 void ox_guard_forget(struct ox_rank *rank, uint32_t unit_idx) {
     for (uint32_t i = 0; rank->sums != NULL && i < rank->plan->table.shards[unit_idx].chunk_count; i++) {
         sums_of(rank, unit_idx, i)->known = false;
@@ -96,6 +121,8 @@ enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *
     const enum ox_status status = ox_unit_from_store(run) ? OX_OK
                                                           : compare(rank, run->unit_idx, chunk_idx, run->base_step,
                                                                     &sums->read);
-    *sums_of(rank, run->unit_idx, chunk_idx) = (struct ox_chunk_sums){.planes = sums->written, .known = true};
+    struct ox_chunk_sums *const kept = sums_of(rank, run->unit_idx, chunk_idx);
+    kept->planes = sums->written;
+    kept->known = true;
     return status;
 }

@@ -206,7 +206,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
     const uint64_t begin = range.begin - ox_slice_first(rank, unit->unit_idx); /* in the slice */
     const uint64_t in_slot = begin - run->chunk.first, width = grad_width(rank);
     uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + begin : run->hi + in_slot;
-    const struct ox_update_span span = {
+    struct ox_update_span span = {
         .hi = hi,
         .hi_out = hi,
         .state = state_at(run, begin),
@@ -218,6 +218,11 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
         .count = range.end - range.begin,
         .sums = sums,
     };
+    if (unit->replaced.hi != NULL) {
+        span.replaced_hi = unit->replaced.hi + begin;
+        span.replaced_state =
+            ox_state_planes_at(rank->config.state, unit->replaced.state, ox_slice_elems(rank, unit->unit_idx), begin);
+    }
     return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, unit->hyper);
 }
 
@@ -251,6 +256,9 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
     struct ox_role_walk walk = {.next = NULL};
     const bool sums_up = ox_guard_covers(run->rank, run->unit->unit_idx);
     struct ox_update_sums sums = {0};
+    if (run->unit->replaced.hi != NULL) {
+        ox_overlap_saves(run->rank, run->unit->unit_idx, chunk_idx);
+    }
     while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
         *nonfinite_count += update_span(run, walk.range, walk.decay, sums_up ? &sums : NULL);
     }
@@ -258,6 +266,17 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
 }
 
 /* ---- units ------------------------------------------------------------------------------------------------ */
+
+/* Lets the update save what it replaces, if the plan says so. */
+static void save_replaced(const struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                          struct ox_unit_run *run) {
+    unsigned char *const replaced = ox_tiers_view_if(&rank->tiers, plan, task, OX_USE_REPLACED).ptr;
+    if (replaced != NULL) {
+        OX_ASSERT(run->source.hi != NULL && run->source.state != NULL);
+        run->replaced.hi = (uint16_t *)replaced;
+        run->replaced.state = replaced + ox_plan_replaced_state_offset(&rank->plan->input, run->unit_idx);
+    }
+}
 
 /* Lets the update work on the downloaded copy, [hi | lo], of a unit that lives on the device; it is uploaded later. */
 static void update_downloaded(const struct ox_rank *rank, unsigned char *downloaded, struct ox_unit_run *run) {
@@ -294,6 +313,7 @@ static struct ox_unit_run unit_run(const struct ox_rank *rank, const struct ox_p
         run.source.hi = NULL;
         run.source.state = NULL;
     }
+    save_replaced(rank, plan, task, &run);
     return run;
 }
 

@@ -35,6 +35,11 @@ struct ox_unit_run {
         void *state;
         const unsigned char *grad; /* read only */
     } source;
+    /* Take what the update replaces, of a unit whose planes all live in memory; NULL: it is not saved. */
+    struct {
+        uint16_t *hi;
+        void *state;
+    } replaced;
     /* Further copies of the new planes; NULL: none. */
     struct {
         uint16_t *hi, *lo; /* lo: the copy behind hi that compute reads */

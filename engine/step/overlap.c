@@ -2,9 +2,12 @@
  *
  * With overlap a step ends when its norm is known. Its update is then pending: the next step, or an evaluation before
  * it, carries the update within its forward, unit by unit, and commits it. The update of the last units may have run in
- * backward already, without clipping. When the norm asks for clipping after all, all units are updated again from the
- * last commit and from the gradients, which stay until then. A step that is not finite leaves nothing pending, and the
- * planes that it changed in backward are read back from the last commit. */
+ * backward already, without clipping. When the norm asks for clipping after all, all units are updated again, from what
+ * was replaced and from the gradients, which stay until then. A step that is not finite leaves nothing pending, and
+ * what it changed in backward is taken back.
+ *
+ * What a speculative update has replaced is on the drives or saved in memory, as the plan says. From the drives the
+ * repeated update reads it itself; what is saved returns to where it lives when the step ends. */
 #include "engine/step/rank_internal.h"
 
 #include "base/assert.h"
@@ -29,7 +32,7 @@ static uint32_t facts_of_pending(const struct ox_rank *rank) {
     const bool written =
         pending->exists && rank->store != NULL && ox_plan_transacts(&rank->plan->input, pending->stays);
     return (written ? OX_FACT_COMMIT_DUE : 0u) | (written && !pending->begun ? OX_FACT_BEGIN_DUE : 0u) |
-           (pending->exists && pending->from_store ? 0u : OX_FACT_FROM_MEMORY) |
+           (pending->exists && pending->again ? 0u : OX_FACT_FROM_MEMORY) |
            (pending->exists ? OX_FACT_COUNTS_DUE : 0u);
 }
 
@@ -53,13 +56,31 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
 }
 
+/* Whether what a speculative update of the unit replaces is on the drives. */
+static bool returns_to_drives(const struct ox_rank *rank, uint32_t unit_idx) {
+    return ox_plan_is_speculative(&rank->plan->input, unit_idx) &&
+           !ox_plan_saves_replaced(&rank->plan->input, unit_idx);
+}
+
 /* Whether the carried update of a unit takes all planes from the drives. */
 static bool is_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t unit_idx) {
-    return (facts & OX_FACT_FROM_MEMORY) == 0 && ox_plan_is_speculative(&rank->plan->input, unit_idx);
+    return (facts & OX_FACT_FROM_MEMORY) == 0 && returns_to_drives(rank, unit_idx);
 }
 
 static bool speculates(const struct ox_rank *rank) {
     return (rank->step.facts & OX_FACT_SPECULATES) != 0;
+}
+
+/* Whether the step's own updates have a transaction of the store while it runs. */
+static bool has_transaction(const struct ox_rank *rank) {
+    return speculates(rank) && rank->store != NULL &&
+           ox_plan_transacts(&rank->plan->input, rank->step.input->stays);
+}
+
+void ox_overlap_saves(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx) {
+    OX_ASSERT(rank->due.saved_chunks[unit_idx] == chunk_idx);
+    ox_guard_save(rank, unit_idx, chunk_idx);
+    rank->due.saved_chunks[unit_idx]++;
 }
 
 struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const struct ox_task *task) {
@@ -230,6 +251,28 @@ static bool has_planes_in_memory(const struct ox_rank *rank, uint32_t unit_idx) 
     return homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME;
 }
 
+/* Makes what the step has saved obsolete: its updates hold, or what it replaced is in memory again. */
+static void forget_saved(struct ox_rank *rank) {
+    memset(rank->due.saved_chunks, 0, unit_count(rank) * sizeof *rank->due.saved_chunks);
+}
+
+/* Puts what the step has saved back to where it lives. */
+static enum ox_status return_saved(struct ox_rank *rank) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < unit_count(rank); i++) {
+        for (uint32_t at = 0; at < rank->due.saved_chunks[i] && status == OX_OK; at++) {
+            struct ox_chunk_view view;
+            ox_rank_chunk_saved(rank, i, at, &view);
+            status = ox_guard_saved(rank, i, at, &view);
+            OX_TRY(status, ox_rank_chunk_put(rank, i, at, &view));
+        }
+    }
+    if (status == OX_OK) {
+        forget_saved(rank);
+    }
+    return status;
+}
+
 /* Reads the planes in memory back from the last commit. `stop` does not abort this: a stopped run is saved
  * from them. */
 static enum ox_status restore(struct ox_rank *rank) {
@@ -264,16 +307,25 @@ static void fall_back(struct ox_rank *rank) {
     }
     ox_store_info(rank->store, &info);
     forget_pending(rank);
+    forget_saved(rank);
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
     rank->planes.step = info.step;
     rank->planes.must_restore |= info.committed;
 }
 
-/* Takes the speculative updates of a step back: reads the planes of the step before, which need not be committed. */
+/* Leaves a step that failed; returns the failure with its text. */
+static enum ox_status leave(struct ox_rank *rank, enum ox_status status, void (*way)(struct ox_rank *)) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    way(rank);
+    return ox_fail(status, "%s", text);
+}
+
+/* Takes the speculative updates of a step back to the planes of the step before, which need not be committed. */
 static enum ox_status take_back(struct ox_rank *rank) {
-    enum ox_status status = OX_OK;
+    enum ox_status status = return_saved(rank);
     for (uint32_t i = 0; i < unit_count(rank) && status == OX_OK; i++) {
-        const bool changed = ox_plan_is_speculative(&rank->plan->input, i) && has_planes_in_memory(rank, i);
+        const bool changed = rank->store != NULL && returns_to_drives(rank, i) && has_planes_in_memory(rank, i);
         status = changed ? ox_rank_load_unit(rank, i, rank->planes.step, NULL) : OX_OK;
     }
     rank->planes.must_take_back = status != OX_OK;
@@ -285,7 +337,7 @@ static void leave_pending(struct ox_rank *rank) {
     const struct ox_step_state *const step = &rank->step;
     struct ox_pending *const pending = &rank->pending;
     const bool again = speculates(rank) && step->grad_scale < 1.0;
-    *pending = (struct ox_pending){.exists = true, .begun = speculates(rank), .from_store = again,
+    *pending = (struct ox_pending){.exists = true, .begun = has_transaction(rank), .again = again,
                                    .stays = step->input->stays,
                                    .step = step->input->step, .base_step = rank->planes.step,
                                    .hyper = step->hyper, .meta_bytes = step->input->meta_bytes};
@@ -296,6 +348,15 @@ static void leave_pending(struct ox_rank *rank) {
         rank->due.pending[i] = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
     }
     rank->planes.step = pending->step;
+    forget_saved(rank);
+}
+
+/* Ends a step without an update: nothing of it stays. */
+static enum ox_status undo_own(struct ox_rank *rank) {
+    if (has_transaction(rank)) {
+        abort_transaction(rank);
+    }
+    return speculates(rank) ? take_back(rank) : OX_OK;
 }
 
 static enum ox_status end_decided(struct ox_rank *rank) {
@@ -304,20 +365,34 @@ static enum ox_status end_decided(struct ox_rank *rank) {
     forget_pending(rank); /* a commit has done it; an update that is not committed is forgotten here */
     rank->unclipped_steps = step->finite && step->grad_scale == 1.0 ? rank->unclipped_steps + 1 : 0;
     if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
-        fall_back(rank);
-        return ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient "
-                       "was finite; the step is not committed; lower the learning rate or resume earlier",
-                       (unsigned long long)step->speculative_nonfinite_count);
+        const enum ox_status failed =
+            ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient was "
+                    "finite; the step is not committed; lower the learning rate or resume earlier",
+                    (unsigned long long)step->speculative_nonfinite_count);
+        rank->planes.must_take_back = rank->store == NULL;
+        return rank->store == NULL ? failed : leave(rank, failed, fall_back);
     }
-    if (step->finite) {
-        leave_pending(rank);
-        return OX_OK;
+    if (!step->finite) {
+        return undo_own(rank);
     }
-    if (speculates(rank)) {
-        abort_transaction(rank);
-        return take_back(rank);
+    const enum ox_status status = step->grad_scale < 1.0 ? return_saved(rank) : OX_OK;
+    if (status != OX_OK) {
+        return rank->store == NULL ? status : leave(rank, status, fall_back);
     }
+    leave_pending(rank);
     return OX_OK;
+}
+
+/* Stops a step. Where it was stopped before its own updates, an update that is pending stays so, as far as it has come;
+ * else its own updates are taken back before planes are used again. */
+static void stop_own(struct ox_rank *rank) {
+    if (has_transaction(rank) && !rank->pending.exists) {
+        abort_transaction(rank);
+        rank->planes.must_take_back = true;
+    }
+    for (uint32_t i = 0; i < unit_count(rank); i++) {
+        rank->planes.must_take_back |= rank->due.saved_chunks[i] > 0;
+    }
 }
 
 enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
@@ -332,15 +407,7 @@ enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) 
     if (status == OX_OK) {
         return end_decided(rank);
     }
-    char text[OX_ERROR_TEXT_BYTES];
-    memcpy(text, ox_error_text(), sizeof text);
-    if (rank->store != NULL && status != OX_E_ABORTED) {
-        fall_back(rank);
-    } else if (rank->store != NULL && speculates(rank) && !rank->pending.exists) {
-        abort_transaction(rank); /* the step was stopped in its own updates */
-        rank->planes.must_take_back = true;
-    } /* else it was stopped before: an update that is pending stays so, as far as it has come */
-    return ox_fail(status, "%s", text);
+    return leave(rank, status, rank->store != NULL && status != OX_E_ABORTED ? fall_back : stop_own);
 }
 
 enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status) {
@@ -348,12 +415,8 @@ enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status
         forget_pending(rank);
         return OX_OK;
     }
-    char text[OX_ERROR_TEXT_BYTES];
-    memcpy(text, ox_error_text(), sizeof text);
-    if (rank->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the update will go on from here */
-        fall_back(rank);
-    }
-    return ox_fail(status, "%s", text);
+    return rank->store != NULL && status != OX_E_ABORTED ? leave(rank, status, fall_back)
+                                                         : status; /* ABORTED: the update will go on from here */
 }
 
 enum ox_status ox_overlap_make_ready(struct ox_rank *rank) {

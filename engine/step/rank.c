@@ -64,9 +64,10 @@ static enum ox_status open_memory(struct ox_rank *rank) {
     rank->marks = calloc(task_max + 1u, sizeof *rank->marks);
     rank->due.pending = calloc(2 * (size_t)train->unit_count, 1);
     rank->due.now = rank->due.pending == NULL ? NULL : rank->due.pending + train->unit_count;
+    rank->due.saved_chunks = calloc(train->unit_count, sizeof *rank->due.saved_chunks);
     rank->packed = calloc(rank->config.micro_batches, sizeof *rank->packed);
     rank->unclipped_steps = UINT32_MAX / 2; /* so the first step speculates */
-    if (rank->marks == NULL || rank->due.pending == NULL || rank->packed == NULL) {
+    if (rank->marks == NULL || rank->due.pending == NULL || rank->due.saved_chunks == NULL || rank->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
     return ox_tiers_open(rank->device, rank->optim_pool, bytes, &rank->tiers);
@@ -152,6 +153,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     free(rank->sums);
     free(rank->packed);
     free(rank->due.pending);
+    free(rank->due.saved_chunks);
     free(rank->marks);
     free(rank);
     *rank_ptr = NULL;

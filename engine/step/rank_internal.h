@@ -48,7 +48,7 @@ struct ox_step_state {
 struct ox_pending {
     bool exists;
     bool begun;      /* its transaction is open */
-    bool from_store; /* speculative updates are repeated, from the drives: memory holds what they have changed */
+    bool again;      /* speculative updates are repeated */
     bool stays;      /* it is not committed */
     uint64_t step, base_step; /* the step that it leads to, and the one that it begins with */
     struct ox_optim_hyper hyper;
@@ -71,9 +71,11 @@ struct ox_chunk_slots {
     uint32_t at; /* slot of the last view */
 };
 
-/* Per unit: whether its update is still pending, and whether it was when the step began. */
+/* Per unit: whether its update is still pending, and whether it was when the step began; and how many of its chunks the
+ * step has updated speculatively, after it saved what it replaces in memory. */
 struct ox_due_units {
     uint8_t *pending, *now;
+    uint32_t *saved_chunks;
 };
 
 /* Which update the planes in memory have come to, and what has to be done before they are used. */
@@ -92,8 +94,8 @@ struct ox_tee_state {
 
 /* What a chunk's planes in memory have to be. */
 struct ox_chunk_sums {
-    struct ox_plane_sums planes;
-    bool known;
+    struct ox_plane_sums planes, saved; /* saved: those of what a speculative update has replaced */
+    bool known, saved_known;
 };
 
 struct ox_rank_traffic {
@@ -216,6 +218,8 @@ OX_MUST enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx
                                          struct ox_chunk_view *out);
 OX_MUST enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                          const struct ox_chunk_view *view);
+/* Copies a chunk's planes as a speculative update has saved them to a view. */
+void ox_rank_chunk_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, struct ox_chunk_view *out);
 /* Between load_begin and load_end chunks that are put go to the store too. load_end waits for what is in flight. */
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step);
 OX_MUST enum ox_status ox_rank_load_end(struct ox_rank *rank);
@@ -266,6 +270,8 @@ struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const s
 /* Called after an UPDATE task has updated its unit; `nonfinite_count` of its parameters are not finite. */
 OX_MUST enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *task,
                                           uint64_t nonfinite_count);
+/* Called before a speculative update replaces the planes of a chunk, which it saves. */
+void ox_overlap_saves(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx);
 OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task);
 OX_MUST enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *task);
 /* Bytes that should cross each link in this step or evaluation. */
@@ -327,6 +333,11 @@ OX_MUST enum ox_status ox_guard_open(struct ox_rank *rank);
 bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx);
 /* Keeps the sums of a chunk that was put into memory. */
 void ox_guard_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view);
+/* Keeps what is known of a chunk whose planes are about to be replaced and saved. */
+void ox_guard_save(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx);
+/* Compares a chunk that was saved, before it is put into memory again; OX_E_MEMORY if it has changed. */
+OX_MUST enum ox_status ox_guard_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                      const struct ox_chunk_view *view);
 /* Keeps no sums of a unit whose update failed half-way: its planes are no state any more. */
 void ox_guard_forget(struct ox_rank *rank, uint32_t unit_idx);
 /* Compares a chunk that was copied from memory; OX_E_MEMORY if it has changed. */

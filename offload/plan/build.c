@@ -23,7 +23,7 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_homes *const homes = ox_build_homes(b, unit_idx);
     const uint64_t elems = b->in->table->shards[unit_idx].elem_count;
-    s->weights_home[unit_idx] = s->state_home[unit_idx] = s->gathered[unit_idx] = OX_NONE;
+    s->weights_home[unit_idx] = s->state_home[unit_idx] = s->replaced[unit_idx] = s->gathered[unit_idx] = OX_NONE;
     if (homes->weights != OX_TIER_NVME) {
         const uint64_t bytes = ox_plan_lo_in_state(b->in, unit_idx) ? elems * OX_HI_BYTES
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
@@ -32,6 +32,10 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only) {
         s->state_home[unit_idx] = ox_build_resident(b, OX_BUF_STATE, homes->state,
                                                     ox_shard_state_bytes(b->in->table, elems), unit_idx);
+    }
+    if (b->in->placement.overlap && !b->in->model.eval_only && ox_plan_saves_replaced(b->in, unit_idx)) {
+        s->replaced[unit_idx] = ox_build_resident(b, OX_BUF_REPLACED, OX_TIER_HOST,
+                                                  ox_plan_replaced_bytes(b->in, unit_idx), unit_idx);
     }
     if (ox_plan_has_resident_gathered(b->in)) {
         s->gathered[unit_idx] = ox_build_resident(b, OX_BUF_GATHERED, b->compute,

@@ -31,7 +31,7 @@ struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
-    uint32_t *weights_home, *state_home; /* per unit: resident buffers, or OX_NONE */
+    uint32_t *weights_home, *state_home, *replaced; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
     uint32_t *grad_live;  /* per gradient: its accumulator              */
     uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */

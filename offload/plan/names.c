@@ -91,7 +91,7 @@ const char *ox_buf_name(enum ox_buf_kind kind) {
     static const char *const names[OX_BUF_KIND_COUNT] = {"weights",     "optimizer state",  "gradients",
                                                          "activations", "kept activations", "fp32 weights",
                                                          "workspace",   "tokens",           "optimizer stream",
-                                                         "small",           "gathered weights"};
+                                                         "small",           "gathered weights", "replaced state"};
     OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);
     return names[kind];
 }

@@ -2,7 +2,8 @@
  * within the forward, each unit right before forward needs it, and passes new planes on without a detour over the
  * drive. The last `speculative_units` are updated in the backward of their own step instead, on the assumption that the
  * norm will not require clipping. Their carried tasks then only fetch planes, or repeat the whole update if the
- * assumption was wrong. Which case holds is known when a step begins; one plan serves all of them.
+ * assumption was wrong: from the drives, which have what it replaced, or from memory, to which the engine has returned
+ * what was saved there. Which case holds is known when a step begins; one plan serves all of them.
  *
  * A unit whose state lives on the device is updated there, by an operation of the compute lane at the same point. */
 #include "offload/plan/builder.h"
@@ -64,9 +65,15 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
     writes[OX_TRAFFIC_WEIGHTS] += must.hi || !work.stays ? hi : 0;
 }
 
+/* Whether a speculative update of the unit may have to be taken back to the planes on the drives. */
+static bool returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->placement.overlap && ox_plan_is_speculative(input, unit_idx) &&
+           !ox_plan_saves_replaced(input, unit_idx);
+}
+
 struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    const bool undone = input->placement.overlap && ox_plan_is_speculative(input, unit_idx);
+    const bool undone = returns_to_drives(input, unit_idx);
     const bool hi = homes->weights == OX_TIER_NVME || undone;
     const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.fp32;
     return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || undone || reads_lo};
@@ -87,7 +94,10 @@ bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
 }
 
 bool ox_plan_may_stay(const struct ox_plan_input *input) {
-    const uint32_t slots = input->placement.speculative_units > 0 ? 3 : any_plane(input, true) ? 2 : 1;
+    uint32_t slots = any_plane(input, true) ? 2 : 1;
+    for (uint32_t i = 0; i < input->table->unit_count; i++) {
+        slots = returns_to_drives(input, i) ? 3 : slots;
+    }
     return input->budget.nvme_bytes > 0 && !input->model.eval_only && ox_plan_generations(&input->budget) >= slots;
 }
 
@@ -112,9 +122,9 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
                         uint32_t target) {
     struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
     task->unit_idx = adam->unit_idx;
-    /* A speculative update that is repeated reads its planes from the drives instead. */
-    const bool replaced = ox_plan_is_speculative(b->in, adam->unit_idx);
-    set_when(task, adam->when, route == OX_LANE_D2H && replaced ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
+    /* A speculative update that is repeated may read its planes from the drives instead. */
+    const bool from_drives = returns_to_drives(b->in, adam->unit_idx);
+    set_when(task, adam->when, route == OX_LANE_D2H && from_drives ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
     if (works(b, task)) {
         ox_build_count_move(b, task);
     }
@@ -214,6 +224,9 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     if (adam->target != OX_NONE) {
         ox_build_writes(task, adam->target, OX_USE_TARGET);
     }
+    if (adam->when == WHEN_SPECULATIVE && s->replaced[unit_idx] != OX_NONE) {
+        ox_build_writes(task, s->replaced[unit_idx], OX_USE_REPLACED);
+    }
     if (has_store(b)) {
         ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
     }
@@ -238,7 +251,7 @@ static void begin_transaction(struct ox_builder *b, bool carried) {
     if (carried) {
         ox_build_carry(begin, OX_FACT_BEGIN_DUE);
     } else {
-        begin->when |= b->in->placement.overlap ? OX_FACT_SPECULATES : OX_FACT_COMMITS;
+        begin->when |= (b->in->placement.overlap ? OX_FACT_SPECULATES : 0u) | OX_FACT_COMMITS;
     }
     ox_build_writes(begin, plan->stream_buf, OX_USE_STREAM);
     if (!b->in->placement.overlap) {

@@ -96,6 +96,28 @@ bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_id
     return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
 }
 
+bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
+    return input->placement.saves_replaced && homes->weights != OX_TIER_NVME && homes->state == OX_TIER_HOST &&
+           ox_plan_is_speculative(input, unit_idx);
+}
+
+bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t stage_idx = input->model.units[unit_idx].stage_idx;
+    const bool replaced_stays = input->budget.nvme_bytes > 0 ||
+                                (input->placement.saves_replaced && !ox_plan_state_on_device(input, unit_idx));
+    return stage_idx + input->placement.speculative_units >= input->model.stage_count && replaced_stays;
+}
+
+uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_align_up(input->table->shards[unit_idx].elem_count * OX_HI_BYTES, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_plan_replaced_state_offset(input, unit_idx) +
+           ox_shard_state_bytes(input->table, input->table->shards[unit_idx].elem_count);
+}
+
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
     const uint32_t micro_batches = input->ranks.micro_batches;
     return (struct ox_sums){.micro_batches = micro_batches > 0 ? micro_batches : input->model.micro_batches,
@@ -244,6 +266,11 @@ uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx) {
     return ((const struct ox_plan_full *)plan)->scratch.state_home[unit_idx];
 }
 
+uint32_t ox_plan_replaced(const struct ox_plan *plan, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx < plan->unit_count);
+    return ((const struct ox_plan_full *)plan)->scratch.replaced[unit_idx];
+}
+
 uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx) {
     OX_ASSERT(grad_idx < plan->grad_count);
     return ((const struct ox_plan_full *)plan)->scratch.grad_home[grad_idx];
@@ -292,6 +319,7 @@ static void place_kept(struct tables *memory, struct ox_plan_full *full) {
     plan->spool_bytes = place(memory, plan->spool_count, sizeof *plan->spool_bytes);
     scratch->weights_home = place(memory, plan->unit_count, sizeof(uint32_t));
     scratch->state_home = place(memory, plan->unit_count, sizeof(uint32_t));
+    scratch->replaced = place(memory, plan->unit_count, sizeof(uint32_t));
     scratch->grad_home = place(memory, plan->grad_count, sizeof(uint32_t));
 }
 
@@ -372,7 +400,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     shape.plan.grad_count = (uint32_t)grads;
     shape.plan.micro_batches = (uint32_t)micro_batches;
     shape.plan.task_cap = (uint32_t)tasks;
-    shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_has_resident_gathered(input) ? 6 : 5) * units + 16);
+    shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_has_resident_gathered(input) ? 7 : 6) * units + 16);
     shape.plan.spool_count = (uint32_t)(grads + units * micro_batches);
     shape.scratch.visit_cap = (uint32_t)visits;
     struct tables memory = {.base = NULL, .used = sizeof shape};
@@ -413,6 +441,7 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     memcpy(full->plan.spool_bytes, plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes);
     memcpy(full->scratch.weights_home, old->scratch.weights_home, plan->unit_count * sizeof(uint32_t));
     memcpy(full->scratch.state_home, old->scratch.state_home, plan->unit_count * sizeof(uint32_t));
+    memcpy(full->scratch.replaced, old->scratch.replaced, plan->unit_count * sizeof(uint32_t));
     memcpy(full->scratch.grad_home, old->scratch.grad_home, plan->grad_count * sizeof(uint32_t));
     ox_plan_close(plan_ptr);
     *plan_ptr = &full->plan;

@@ -88,7 +88,8 @@ enum ox_use_role {
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is for the head's use of tied weights */
     OX_USE_SCRATCH, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
     OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
-    OX_USE_WRITTEN                /* the drives hold all planes that the step computes with */
+    OX_USE_WRITTEN,               /* the drives hold all planes that the step computes with */
+    OX_USE_REPLACED               /* takes the planes of the task's unit as they were before a speculative update */
 };
 
 enum ox_buf_kind {
@@ -96,6 +97,7 @@ enum ox_buf_kind {
     OX_BUF_STREAM, /* slots of the optimizer's stream */
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
     OX_BUF_GATHERED, /* planes of a whole unit, of which each rank has a slice */
+    OX_BUF_REPLACED, /* planes of a unit, hi and then state, as they were before its speculative update */
     OX_BUF_KIND_COUNT
 };
 const char *ox_buf_name(enum ox_buf_kind kind);
@@ -134,7 +136,7 @@ enum ox_fact {
     OX_FACT_BEGIN_DUE = 1 << 3,   /* the pending update's transaction has still to begin */
     OX_FACT_COMMIT_DUE = 1 << 4,  /* that transaction has still to be committed */
     OX_FACT_COUNTS_DUE = 1 << 5,  /* an update is pending: the counts of its units on the device have to be copied */
-    OX_FACT_FROM_MEMORY = 1 << 6, /* a pending update takes planes from where they live, not from the last commit */
+    OX_FACT_FROM_MEMORY = 1 << 6, /* no pending update has to take planes from the drives that live in memory */
     OX_FACT_DUE = 1 << 7,         /* the unit's carried update has still to run */
     OX_FACT_WANTED = 1 << 8,      /* the unit's update is due, or a forward needs its planes */
     OX_FACTS_OF_UNIT = OX_FACT_DUE | OX_FACT_WANTED,
@@ -318,10 +320,12 @@ struct ox_placement {
     enum ox_tier act_tier;   /* home of activation checkpoints */
     uint32_t stream_slots;    /* chunks in flight in the optimizer's stream */
     /* With `overlap` the update of a step runs within the forward that follows, of the next step or of an evaluation:
-     * the forward of a unit waits for the update of that unit alone. The last `speculative_units` are updated in the
-     * step's own backward, before the norm is known. What they replace must stay on the drives until then, so a store
-     * needs two generations. */
+     * the forward of a unit waits for the update of that unit alone. Of the last `speculative_units` those that
+     * ox_plan_is_speculative() names are updated in the step's own backward, before the norm is known. What they
+     * replace must stay until then: on the drives, for which a store needs two generations, or in memory. */
     bool overlap;
+    bool saves_replaced; /* units whose planes all live in memory, state on the host, save what a speculative update
+                            replaces in host memory, and need no drive for it */
     uint32_t speculative_units;
     /* The last `kept_units` blocks, whose backward comes first, do not recompute: for every micro-batch their input and
      * what backward needs from their forward stays in compute memory until backward has used it. A block that can keep
@@ -396,9 +400,12 @@ uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx
 uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx);
 
 /* Whether the unit is updated in the backward of its own step, if steps overlap. */
-static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.units[unit_idx].stage_idx + input->placement.speculative_units >= input->model.stage_count;
-}
+bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether what its update replaces then is saved in host memory; else it is on the drives. And its bytes: those of hi,
+ * rounded up to OX_IO_ALIGN_BYTES, and behind them those of the state. */
+bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx);
+uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx);
 
 struct ox_plan {
     enum ox_plan_kind kind;
@@ -457,10 +464,10 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
 /* Whether a step may stay uncommitted though there is a store: planes that live on drives have a second slot for it,
- * beside that of the last commit, and those that a speculative update replaces a third. */
+ * beside that of the last commit, and those that a speculative update replaces on the drives a third. */
 bool ox_plan_may_stay(const struct ox_plan_input *input);
 /* Whether the drives must have the unit's hi, or its state, after every step, committed or not: it lives there, forward
- * reads lo from there, or a speculative update may have to be taken back. */
+ * reads lo from there, or a speculative update may have to be taken back to them. */
 struct ox_on_drives {
     bool hi, state;
 };
@@ -514,6 +521,8 @@ bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx);
+/* The resident buffer that has what the unit's speculative update replaced, or OX_NONE. */
+uint32_t ox_plan_replaced(const struct ox_plan *plan, uint32_t unit_idx);
 
 /* Bytes of host memory behind the resident part that loading and saving need: one chunk (struct ox_chunk_layout, with
  * fp32 values). They are part of peak_bytes. */

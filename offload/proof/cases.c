@@ -37,17 +37,26 @@ static bool all_in_memory(const struct ox_plan_input *input) {
     return all;
 }
 
+/* Whether a speculative update may have to be taken back to what the drives have. */
+static bool may_return(const struct ox_plan_input *input) {
+    bool any = false;
+    for (uint32_t i = 0; i < input->model.unit_count && may_speculate(input) && !any; i++) {
+        any = ox_proof_is_speculative(input, i) && !ox_proof_saves(input, i);
+    }
+    return any;
+}
+
 /* Whether an update that stays uncommitted is written, as far as the drives must have what it makes: planes live there,
  * or a speculative update of the next step may have to be taken back to them. */
 static bool writes_anyway(const struct ox_plan_input *input) {
-    return !all_in_memory(input) || may_speculate(input);
+    return !all_in_memory(input) || may_return(input);
 }
 
 /* Whether an update may stay uncommitted though there is a store. What it writes goes to slots that are not those of
  * the last commit; and where the update after it is speculative, that one goes to a third, because it may be taken
  * back to planes that are not in the last commit. */
 static bool may_stay(const struct ox_plan_input *input) {
-    const uint32_t slots = 1u + writes_anyway(input) + may_speculate(input);
+    const uint32_t slots = 1u + writes_anyway(input) + may_return(input);
     return has_store(input) && !input->model.eval_only && ox_proof_generations(input) >= slots;
 }
 

@@ -190,7 +190,8 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
         return ox_content(REDUCED, buf->unit_idx, CURRENT);
     }
     if ((buf->kind != OX_BUF_WEIGHTS && buf->kind != OX_BUF_STATE) ||
-        (due && e->at.clipped && ox_proof_is_speculative(e->in, buf->unit_idx))) {
+        (due && e->at.clipped && ox_proof_is_speculative(e->in, buf->unit_idx) &&
+         !ox_proof_saves(e->in, buf->unit_idx))) {
         return ox_content(NOTHING, 0, 0);
     }
     return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, due ? OLD : CURRENT);
@@ -262,6 +263,20 @@ static bool homes_are_current(const struct effects *e) {
     return true;
 }
 
+/* Whether what speculative updates replaced is saved wherever it is not on the drives. */
+static bool replaced_stay(const struct effects *e) {
+    uint32_t expected = 0, found = 0;
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        expected += e->at.speculates && ox_proof_saves(e->in, i);
+    }
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &e->plan->bufs[i];
+        found += buf->resident && buf->kind == OX_BUF_REPLACED &&
+                 ox_content_same(e->held[i], ox_content(REPLACED, buf->unit_idx, CURRENT));
+    }
+    return found == expected;
+}
+
 /* Whether the counts of updates on the device reach the host in the step that finishes these updates. */
 static bool counts_arrive(const struct effects *e) {
     const bool due = e->overlap ? e->at.pending : e->train;
@@ -275,7 +290,7 @@ static bool counts_arrive(const struct effects *e) {
 static bool is_committed_once(const struct effects *e) {
     const bool own = e->writes_own && !e->overlap; /* else the next step commits it */
     return e->commit_count == (uint32_t)(e->writes_pending || own) && e->written_count == e->writes_pending &&
-           e->begun == (e->store && e->at.speculates);
+           e->begun == (e->writes_own && e->at.speculates);
 }
 
 bool ox_effects_exchanged(const struct effects *e) {
@@ -303,6 +318,9 @@ static const char *end(const struct effects *e) {
     if (e->overlap && !gradients_stay(e)) {
         return "a gradient does not stay in its home for the update";
     }
+    if (!replaced_stay(e)) {
+        return "what a speculative update replaces is not saved";
+    }
     if (!homes_are_current(e)) {
         return "the home of a unit does not hold what the optimizer made";
     }
@@ -328,12 +346,12 @@ static const char *end(const struct effects *e) {
 const char *ox_effects_unfinite(const struct effects *e) {
     const char *wrong = NULL;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        const bool is_taken_back = e->store && e->at.speculates && ox_proof_is_speculative(e->in, i);
+        const bool is_taken_back = e->at.speculates && ox_proof_is_speculative(e->in, i);
         if (e->updated[i] != CURRENT && !(is_taken_back && e->updated[i] == NEW)) {
             wrong = "leaves a unit half-updated where the step is not finite";
         }
     }
-    if (e->commit_count != e->writes_pending || e->begun != (e->store && e->at.speculates) ||
+    if (e->commit_count != e->writes_pending || e->begun != (e->writes_own && e->at.speculates) ||
         (e->overlap && !counts_arrive(e))) {
         wrong = "leaves the update of the step before open where the step is not finite";
     }

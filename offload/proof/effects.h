@@ -36,6 +36,7 @@ enum ox_holding {
     FACTOR,   /* the clip factor: the global norm is known */
     COUNTS,   /* how many parameters are not finite in `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
+    REPLACED, /* planes of unit `idx` and its state in version `count`, saved */
     CONSTANT, WORK, SLOTS,
 };
 

@@ -86,10 +86,15 @@ static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
     }
 }
 
-/* Whether the update of a unit repeats a speculative one: it takes all planes from the drives, which have them as they
+/* Whether what a speculative update of the unit replaces is on the drives. */
+static bool may_return(const struct effects *e, uint32_t unit_idx) {
+    return ox_proof_is_speculative(e->in, unit_idx) && !ox_proof_saves(e->in, unit_idx);
+}
+
+/* Whether the update of a unit repeats a speculative one and takes all planes from the drives, which have them as they
  * were before, whatever memory holds. */
 static bool is_from_store(const struct effects *e) {
-    return e->task->carried && e->at.clipped && ox_proof_is_speculative(e->in, e->task->unit_idx);
+    return e->task->carried && e->at.clipped && may_return(e, e->task->unit_idx);
 }
 
 static void change_version(struct effects *e, enum ox_use_role role, enum ox_tier tier, enum ox_holding what) {
@@ -119,16 +124,16 @@ static void count_adam(struct effects *e, uint32_t unit_idx) {
     const uint64_t hi = ox_proof_own_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
     const bool lo_is_read = e->in->model.fp32 && homes->weights == OX_TIER_NVME;
-    const bool may_return = e->overlap && ox_proof_is_speculative(e->in, unit_idx);
+    const bool returns = e->overlap && may_return(e, unit_idx);
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                 homes->grad == OX_TIER_NVME && !speculative ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
     if (is_written(e)) {
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME || all ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME || all ? state : 0);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS,
-                         homes->weights == OX_TIER_NVME || may_return || is_committed(e) ? hi : 0);
+                         homes->weights == OX_TIER_NVME || returns || is_committed(e) ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
-                         homes->state == OX_TIER_NVME || lo_is_read || may_return || is_committed(e) ? state : 0);
+                         homes->state == OX_TIER_NVME || lo_is_read || returns || is_committed(e) ? state : 0);
     }
 }
 
@@ -150,11 +155,15 @@ static void check_speculative(struct effects *e, uint32_t unit_idx) {
     if (!ox_proof_is_speculative(e->in, unit_idx)) {
         ox_effects_reject(e, "updates a unit before the norm is known that should wait for it");
     }
+    if (ox_proof_saves(e->in, unit_idx)) {
+        ox_effects_fill(e, OX_USE_REPLACED, OX_TIER_HOST, ox_content(REPLACED, unit_idx, CURRENT));
+    }
     const uint32_t kept = e->at.stayed || e->at.stays; /* slots of a step that is not the last commit */
-    if (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2 + kept) {
+    if (may_return(e, unit_idx) && (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2 + kept)) {
         ox_effects_reject(e, "replaces before the norm is known what a repeated update would have to read");
     }
-    if (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident) {
+    if (e->in->budget.nvme_bytes > 0 &&
+        (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident)) {
         ox_effects_reject(e, "leaves writes in flight from memory that is reused before the commit");
     }
 }

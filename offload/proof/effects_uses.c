@@ -14,7 +14,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
         [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
         [PARTS] = OX_BUF_GRAD,    [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
-        [COMPLETE] = OX_BUF_GRAD,
+        [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -42,6 +42,8 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_whole_bytes(e->in, content.idx);
     case STATE:
         return ox_proof_state_bytes(e->in, content.idx);
+    case REPLACED:
+        return ox_proof_saved_bytes(e->in, content.idx);
     case JOINED:
         return ox_proof_elems(e->in, content.idx) * sizeof(float);
     case SUM:

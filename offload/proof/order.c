@@ -305,6 +305,7 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
  * updates, which come after the norm; if steps overlap, they come before it, in the order of backward. */
 struct update_order {
     uint32_t carried_count, own_count, norm_count;
+    uint32_t own_stage; /* of the last own update */
 };
 
 static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
@@ -319,8 +320,9 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
     if (task->carried) {
         return stage_idx == order->carried_count++ && order->norm_count == 0;
     }
-    const uint32_t nth = order->own_count++;
-    return c->in->placement.overlap ? stage_idx + nth + 1 == c->in->model.stage_count && order->norm_count == 0
+    const uint32_t nth = order->own_count++, before = order->own_stage;
+    order->own_stage = stage_idx;
+    return c->in->placement.overlap ? (nth == 0 || stage_idx < before) && order->norm_count == 0
                                     : stage_idx == nth && order->norm_count == 1;
 }
 
@@ -328,7 +330,10 @@ static enum ox_status check_update_counts(const struct checker *c, const struct 
     const struct ox_plan *const plan = c->plan;
     const bool train = plan->kind == OX_PLAN_TRAIN, overlap = c->in->placement.overlap;
     const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
-    const uint32_t own = !train ? 0 : overlap ? c->in->placement.speculative_units : plan->unit_count;
+    uint32_t own = train && !overlap ? plan->unit_count : 0;
+    for (uint32_t i = 0; i < plan->unit_count && train && overlap; i++) {
+        own += ox_proof_is_speculative(c->in, i);
+    }
     if (order->carried_count != carried || order->own_count != own || order->norm_count != train) {
         return ox_fail(OX_E_CONFIG, "plan is wrong: of %u units it updates %u for the step before and %u for this one; "
                        "please report this", plan->unit_count, order->carried_count, order->own_count);

@@ -150,9 +150,25 @@ uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx
     return next < input->model.stage_count ? input->model.stages[next] : OX_NONE;
 }
 
+/* Whether the unit is among the last, and its planes are in memory, where they can be saved. */
+static bool can_save(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_homes *const homes = ox_proof_homes(input, unit_idx);
+    return input->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
+}
+
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t not_before = input->model.stage_count - input->model.units[unit_idx].stage_idx;
-    return not_before <= input->placement.speculative_units;
+    return not_before <= input->placement.speculative_units &&
+           (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
+}
+
+bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_is_speculative(input, unit_idx) && can_save(input, unit_idx);
+}
+
+uint64_t ox_proof_saved_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint64_t hi = ox_proof_own_elems(input, unit_idx) * HALF_BYTES;
+    return ox_align_up(hi, OX_IO_ALIGN_BYTES) + ox_proof_state_bytes(input, unit_idx);
 }
 
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx) {

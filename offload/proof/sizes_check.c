@@ -50,6 +50,9 @@ static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_
         return of_unit ? ox_max_u64(ox_proof_weights_home_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_STATE:
         return of_unit && !input->model.eval_only ? ox_max_u64(ox_proof_state_bytes(input, buf->unit_idx), 1) : 0;
+    case OX_BUF_REPLACED:
+        return of_unit && input->placement.overlap && !input->model.eval_only && ox_proof_saves(input, buf->unit_idx)
+                   ? ox_max_u64(ox_proof_saved_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_GATHERED:
         return of_unit && stays_gathered(input) ? ox_proof_whole_bytes(input, buf->unit_idx) : 0;
     case OX_BUF_GRAD:
@@ -78,6 +81,25 @@ static enum ox_status check_residents(const struct ox_plan *plan, const struct o
         }
     }
     return OX_OK;
+}
+
+/* Checks that every unit whose updates save what they replace has one buffer for it, in the order of units. */
+static enum ox_status check_replaced(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    const bool may = input->placement.overlap && !input->model.eval_only;
+    uint32_t unit_idx = 0;
+    bool right = true;
+    for (uint32_t i = 0; i < plan->buf_count && right; i++) {
+        if (plan->bufs[i].kind == OX_BUF_REPLACED) {
+            for (; unit_idx < plan->unit_count && !ox_proof_saves(input, unit_idx); unit_idx++) {
+            }
+            right = plan->bufs[i].unit_idx == unit_idx++;
+        }
+    }
+    for (; unit_idx < plan->unit_count && may && right; unit_idx++) {
+        right = !ox_proof_saves(input, unit_idx);
+    }
+    return right ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: memory for what updates replace is missing or of other "
+                                   "units; please report this");
 }
 
 /* ---- drives ---------------------------------------------------------------------------------------- */
@@ -163,6 +185,7 @@ enum ox_status ox_proof_check_sizes(const struct ox_plan *plan, const struct ox_
     uint64_t spool = 0;
     enum ox_status status = check_table(plan, input);
     OX_TRY(status, check_residents(plan, input));
+    OX_TRY(status, check_replaced(plan, input));
     OX_TRY(status, check_spool(plan, input, &spool));
     return status == OX_OK ? check_store(plan, input, spool) : status;
 }

@@ -24,6 +24,8 @@ struct ox_placement_request {
     uint32_t device_units; /* how many of the last units live and are updated on the device, while the tiers above are
                               for the others; 0 = automatic. A state tier of DEVICE means all units */
     bool device_first;     /* these are the first units instead */
+    int32_t saves_replaced; /* 0 or 1; -1 = automatic. Without a store what a speculative update replaces can only be
+                               saved in memory, so 0 means no such updates then */
     bool quick;         /* half the effort: for a preview, not for a plan that is run */
 };
 

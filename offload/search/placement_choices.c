@@ -13,7 +13,8 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     const struct ox_placement *const x = &a->placement, *const y = &b->placement;
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
-           x->speculative_units == y->speculative_units && x->kept_units == y->kept_units && a->order == b->order &&
+           x->speculative_units == y->speculative_units && x->saves_replaced == y->saves_replaced &&
+           x->kept_units == y->kept_units && a->order == b->order &&
            a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
            a->device_units == b->device_units && a->device_first == b->device_first &&
            memcmp(a->away, b->away, sizeof a->away) == 0;
@@ -27,6 +28,7 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             p->stream_slots,
                             p->overlap,
                             p->speculative_units,
+                            p->saves_replaced,
                             p->kept_units,
                             candidate->order,
                             candidate->ranking,
@@ -47,6 +49,11 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
         candidate.device_weights = true;
         candidate.credit = false;
         memset(candidate.away, 0, sizeof candidate.away);
+    }
+    if (candidate.placement.speculative_units == 0 || s->request->saves_replaced == 0) {
+        candidate.placement.saves_replaced = false;
+    } else if (s->in->budget.nvme_bytes == 0 || s->request->saves_replaced == 1) {
+        candidate.placement.saves_replaced = true;
     }
     if (candidate.device_units == 0 || candidate.device_units >= s->table->unit_count) {
         candidate.device_first = false;
@@ -79,7 +86,8 @@ bool ox_choice_overlap(const struct ox_search *s, bool overlap) {
 
 uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarters) {
     const uint32_t unit_count = s->table->unit_count;
-    if (s->in->budget.nvme_bytes == 0 || ox_plan_generations(&s->in->budget) < 2) {
+    const bool store = s->in->budget.nvme_bytes > 0;
+    if (store ? ox_plan_generations(&s->in->budget) < 2 : s->request->saves_replaced == 0) {
         return 0;
     }
     if (s->request->speculative_units >= 0) {
@@ -169,15 +177,18 @@ static void choose_slots_fine(const struct ox_search *s, struct ox_candidate fro
     }
 }
 
-/* Without overlap, or with each quarter of the units updated speculatively. */
+/* Without overlap, or with each quarter of the units updated speculatively, which save what they replace or not. */
 static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
         from.placement.overlap = true;
         from.placement.speculative_units = ox_choice_speculative_units(s, quarters);
-        add(out, &from);
+        for (int saves = 0; saves < 2; saves++) {
+            from.placement.saves_replaced = saves == 1;
+            add(out, &from);
+        }
     }
     if (ox_choice_overlap(s, false)) {
-        from.placement.overlap = false;
+        from.placement.overlap = from.placement.saves_replaced = false;
         from.placement.speculative_units = 0;
         add(out, &from);
     }

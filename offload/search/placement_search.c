@@ -205,17 +205,18 @@ static bool rung_allowed(const struct ox_search *s, const struct rung *rung) {
 }
 
 /* The start for a rung. Backward is about three quarters of a step's compute, so three quarters of the units are
- * updated in it. */
+ * updated in it, where that takes no memory. */
 static struct ox_candidate candidate_on(const struct ox_search *s, const struct rung *rung, uint32_t tiles,
                                         enum ox_tier act_tier) {
     const int32_t request = s->request->prefetch_depth;
+    const uint32_t quarters = s->in->budget.nvme_bytes > 0 ? 3 : 0;
     return (struct ox_candidate){
         .device_weights = true,
         .device_units = ox_search_requested_device_units(s),
         .device_first = s->request->device_first,
         .placement = {.tiles = tiles, .prefetch_depth = request >= 0 ? (uint32_t)request : rung->depth,
                       .act_tier = act_tier, .stream_slots = rung->slots, .overlap = rung->overlap,
-                      .speculative_units = rung->overlap ? ox_choice_speculative_units(s, 3) : 0,
+                      .speculative_units = rung->overlap ? ox_choice_speculative_units(s, quarters) : 0,
                       .kept_units = s->request->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
 }
 

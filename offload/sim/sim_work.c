@@ -416,6 +416,10 @@ static double held_seconds(const struct pricing *p, const struct stream *stream,
     return slots <= 0 ? 0 : (working + moving * min(slots, BESIDE_OTHERS)) / slots;
 }
 
+/* How much longer an update takes that saves what it replaces, by `offload bench adam` (with_saved) on two cores. It
+ * reads the lines that it writes the copy to. */
+static const double SAVING = 2.5;
+
 /* The update of a unit from and to drives, as a pipeline over chunks: reads and writes are in flight while one thread
  * verifies, the lane (with others) updates, and a third thread gathers and hashes. Nothing overlaps the update of the
  * last chunk; the reads of the next unit follow without a gap. */
@@ -425,17 +429,19 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const double elems = (double)in->table->shards[p->task->unit_idx].elem_count;
     const double threads = threads_of(p, p->setup->optimizer_threads);
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    const bool saves = ox_task_find_use(p->task, OX_USE_REPLACED) >= 0;
+    const double moved = planes + (saves ? 2 * ox_shard_bytes_per_elem(in->table) : 0);
     const double lo_copy = in->model.fp32 && in->table->shards[p->task->unit_idx].homes.state == OX_TIER_NVME &&
                            in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
                                ? elems * OX_LO_BYTES : 0;
-    const double updating = elems * update_seconds(p, planes, threads);
+    const double updating = elems * update_seconds(p, planes, threads) * (saves ? SAVING : 1);
     const double verifying = stream.read / p->core_rate;
     const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
     struct ox_sim_work work = new_work(p);
     use_cores(p, &work, updating, threads);
     use_cores(p, &work, verifying + hashing, 1);
     use_cores_to_move(p, &work, stream.read, stream.written);
-    use_memory(p, &work, elems * planes + 2 * (stream.read + stream.written + stream.copied + lo_copy));
+    use_memory(p, &work, elems * moved + 2 * (stream.read + stream.written + stream.copied + lo_copy));
     if (stream.read > 0) {
         work.use[OX_SIM_NVME_READ] = stream.read / p->drive->read_rate;
         work.latency += p->drive->latency_seconds;

@@ -1,6 +1,6 @@
 /* Sums over the bits of planes that updates take on their way: the same on every instruction set and number of threads,
  * those of what is read are those of what was written before, and every flipped bit shows in the sum of its plane. The
- * updates themselves have the bits that they have without sums. */
+ * updates themselves have the bits that they have without sums, and while they save what they replace. */
 #include "base/planes.h"
 #include "cpu_optim/optim.h"
 #include "tests/kit/draw.h"
@@ -23,7 +23,7 @@ struct planes {
     _Alignas(64) unsigned char of[PLANE_COUNT][ROOM * 4];
 };
 
-static struct planes start, now, other;
+static struct planes start, now, other, saved;
 
 static uint64_t plane_bytes(struct ox_state_format format, unsigned plane, uint64_t count) {
     const uint32_t block = ox_scale_block_elems(format.moments);
@@ -156,6 +156,30 @@ static void check_threads(struct ox_state_format format, enum ox_isa isa, uint64
     }
 }
 
+/* An update that saves what it replaces leaves the planes as they were in the other place, and has the same bits. */
+static void check_saved(struct ox_state_format format, enum ox_isa isa, uint64_t count) {
+    struct ox_update_sums expected = {0}, sums = {0};
+    const struct ox_optim_hyper hyper = hyper_of(1);
+    struct ox_pool *pool = NULL;
+    REQUIRE_OK(ox_pool_open(3, &pool));
+    now = other = start;
+    memset(&saved, 0xa5, sizeof saved);
+    const struct ox_update_span plain = span_of(format, &other, count, &expected);
+    struct ox_update_span span = span_of(format, &now, count, &sums);
+    span.replaced_hi = (uint16_t *)saved.of[HI];
+    span.replaced_state = span_of(format, &saved, count, NULL).state;
+    CHECK(ox_update_run(isa, format, &plain, &hyper) == 0);
+    CHECK(ox_update_run_pool(pool, isa, format, &span, &hyper) == 0);
+    ox_pool_close(&pool);
+    CHECK(memcmp(&now, &other, sizeof now) == 0);
+    CHECK(same_sums(&sums.read, &expected.read) && same_sums(&sums.written, &expected.written));
+    for (unsigned plane = 0; plane < GRAD; plane++) {
+        const uint64_t bytes = plane_bytes(format, plane, count);
+        CHECK(memcmp(saved.of[plane], start.of[plane], bytes) == 0);
+        CHECK(bytes == sizeof saved.of[plane] || saved.of[plane][bytes] == 0xa5);
+    }
+}
+
 /* Spans that begin at blocks add up to the whole, with zeros between them or not. */
 static void check_parts(struct ox_state_format format, enum ox_isa isa) {
     struct ox_update_sums whole = {0}, parts = {0};
@@ -252,7 +276,10 @@ int main(void) {
                     check_nonfinite(format, isa, counts[i]);
                 }
                 check_parts(format, isa);
+                fill(format, ROOM);
+                check_saved(format, isa, ROOM);
                 fill(format, SMALL);
+                check_saved(format, isa, SMALL);
                 flips += check_flips(format, isa, SMALL, BIT_STRIDE);
                 fill(format, 5000);
                 flips += check_flips(format, isa, 5000, 4001);

@@ -54,6 +54,7 @@ struct comparison {
     _Atomic uint64_t work;      /* processor time of the threads, in nanoseconds */
     _Atomic uint64_t nonfinite; /* counted by the optimizer */
     bool sums_up;               /* the optimizer sums the bits of what it reads and writes */
+    bool saves;                 /* it saves what it replaces, where the three passes have their planes */
     uint64_t sums[SUMS];        /* sums of what was read, so that no read is dropped */
 };
 
@@ -144,7 +145,7 @@ static void fused_share(void *context, uint32_t idx, uint32_t count) {
     const struct planes *const planes = &comparison->planes;
     const struct ox_range range = ox_pool_range(comparison->params, GRAIN, idx, count);
     struct ox_update_sums sums = {0};
-    const struct ox_update_span span = {
+    struct ox_update_span span = {
         .hi = planes->hi + range.begin,
         .hi_out = planes->hi + range.begin,
         .state = ox_state_planes_skip(comparison->format.moments, planes->state, range.begin),
@@ -155,6 +156,14 @@ static void fused_share(void *context, uint32_t idx, uint32_t count) {
         .count = range.end - range.begin,
         .sums = comparison->sums_up ? &sums : NULL,
     };
+    if (comparison->saves) {
+        const struct ox_state_planes room = {
+            .lo = planes->p, .m = planes->m, .v = planes->state.v == NULL ? NULL : planes->v,
+            .m_scale = planes->state.m_scale == NULL ? NULL : (uint8_t *)planes->wide_grad,
+            .v_scale = planes->state.v_scale == NULL ? NULL : (uint8_t *)planes->wide_grad + comparison->params};
+        span.replaced_hi = planes->weights + range.begin;
+        span.replaced_state = ox_state_planes_skip(comparison->format.moments, room, range.begin);
+    }
     const uint64_t begin_ns = thread_ns();
     comparison->nonfinite += ox_update_run(comparison->isa, comparison->format, &span, &comparison->hyper);
     comparison->work += thread_ns() - begin_ns;
@@ -176,11 +185,11 @@ struct duration {
     double wall, work; /* seconds by the clock, and of processor time */
 };
 
-/* Loops run one after another; count 0 runs the optimizer, with sums or without. */
+/* Loops run one after another; count 0 runs the optimizer, which sums up or saves, or does neither. */
 struct runner {
     enum ox_bench_loop_kind kinds[3];
     unsigned count;
-    bool sums_up;
+    bool sums_up, saves;
 };
 
 /* Times one side once. */
@@ -193,6 +202,7 @@ static struct duration timed(struct comparison *comparison, const struct runner 
     }
     if (runner->count == 0) {
         comparison->sums_up = runner->sums_up;
+        comparison->saves = runner->saves;
         ox_pool_run(comparison->pool, fused_share, comparison);
     }
     return (struct duration){.wall = (double)(ox_clock_ns() - begin_ns) * 1e-9,
@@ -237,16 +247,26 @@ static void add_share(struct ox_bench *bench, const char *base, const char *what
                  base, what);
 }
 
-/* Compares with the same update that sums the bits of its planes (--verify-memory): the ratios of time and of processor
- * time. */
-static enum ox_status measure_sums(struct comparison *comparison, const char *base) {
-    static const struct runner summed = {.count = 0, .sums_up = true};
+/* Compares with the same update that does more: the ratios of time and of processor time. */
+static enum ox_status measure_more(struct comparison *comparison, const char *base, const char *what,
+                                   const struct runner *more) {
     struct pair pair;
-    const enum ox_status status = compare(comparison, &summed, &pair);
+    const enum ox_status status = compare(comparison, more, &pair);
     if (status == OX_OK) {
-        add_share(comparison->bench, base, "with_sums", pair.ratio, 0.0);
-        add_share(comparison->bench, base, "with_sums.work", pair.ratio_of_work, 0.0);
+        char work[32];
+        snprintf(work, sizeof work, "%s.work", what);
+        add_share(comparison->bench, base, what, pair.ratio, 0.0);
+        add_share(comparison->bench, base, work, pair.ratio_of_work, 0.0);
     }
+    return status;
+}
+
+/* With sums of the bits of its planes (--verify-memory), and with a copy of what it replaces, as an update in backward
+ * may make. */
+static enum ox_status measure_extras(struct comparison *comparison, const char *base) {
+    static const struct runner summed = {.count = 0, .sums_up = true}, saved = {.count = 0, .saves = true};
+    enum ox_status status = measure_more(comparison, base, "with_sums", &summed);
+    OX_TRY(status, measure_more(comparison, base, "with_saved", &saved));
     return status;
 }
 
@@ -276,7 +296,7 @@ static enum ox_status measure_stream(struct comparison *comparison, struct ox_st
     if (format.kind == OX_OPTIM_ADAMW && format.moments == OX_MOMENTS_F32) {
         add_share(bench, base, "of_plain_loop", pair.ratio, STREAM_LIMIT);
     }
-    return measure_sums(comparison, base);
+    return measure_extras(comparison, base);
 }
 
 /* Compares with three passes. Only fp32 gradients have a limit. */

@@ -4,7 +4,8 @@
 
 const struct ox_placement_request plan_choice_automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .saves_replaced = -1,
+    .kept_units = -1};
 
 double plan_choice_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
     struct ox_sim *sim = NULL;
@@ -23,8 +24,9 @@ void plan_choice_print(const struct ox_plan_input *in) {
         homes[1][in->table->shards[i].homes.state]++;
         homes[2][in->table->shards[i].homes.grad]++;
     }
-    printf("%u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u, kept %u; on device/host/nvme "
+    printf("%u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u%s, kept %u; on device/host/nvme "
            "weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n", p->tiles, p->prefetch_depth, p->stream_slots,
-           ox_tier_name(p->act_tier), p->overlap, p->speculative_units, p->kept_units, homes[0][0], homes[0][1],
-           homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0], homes[2][1], homes[2][2]);
+           ox_tier_name(p->act_tier), p->overlap, p->speculative_units, p->saves_replaced ? " (saved)" : "",
+           p->kept_units, homes[0][0], homes[0][1], homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0],
+           homes[2][1], homes[2][2]);
 }

@@ -51,10 +51,14 @@ static enum ox_tier draw_act_tier(struct random_plan *r) {
     return (enum ox_tier)(unified + below(r, 2 - unified + store)); /* near to far */
 }
 
-/* A unit that is updated in backward replaces what the drives must still hold: they need two generations. */
-static uint32_t draw_speculative_units(struct random_plan *r) {
-    const bool may = r->in->budget.nvme_bytes > 0 && ox_plan_generations(&r->in->budget) == 2;
-    return may && r->in->placement.overlap ? below(r, r->in->model.unit_count + 1) : 0;
+/* A unit that is updated in backward replaces what must still be held: by drives of two generations, or by memory. */
+static void draw_speculative_units(struct random_plan *r) {
+    struct ox_placement *const placement = &r->in->placement;
+    const bool store = r->in->budget.nvme_bytes > 0;
+    const bool may = !store || ox_plan_generations(&r->in->budget) == 2;
+    placement->speculative_units =
+        may && placement->overlap && below(r, 3) > 0 ? below(r, r->in->model.unit_count + 1) : 0;
+    placement->saves_replaced = placement->speculative_units > 0 && (!store || below(r, 2) == 0);
 }
 
 /* Draws one field of the placement anew. */
@@ -77,9 +81,10 @@ static void draw_field(struct random_plan *r, uint32_t field) {
     case 4:
         placement->overlap = below(r, 4) > 0;
         placement->speculative_units = placement->overlap ? placement->speculative_units : 0;
+        placement->saves_replaced = placement->saves_replaced && placement->overlap;
         break;
     default:
-        placement->speculative_units = below(r, 3) > 0 ? draw_speculative_units(r) : 0;
+        draw_speculative_units(r);
     }
 }
 

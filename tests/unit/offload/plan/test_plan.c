@@ -287,9 +287,13 @@ static void check_state_bytes(const struct plan_sample *s, const struct ox_plan 
     CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] == generations * hi);
 }
 
-/* What is updated before the norm is known can be taken back only where the drives keep what it replaces. */
+/* What is updated before the norm is known can be taken back only where the drives keep what it replaces, or memory. */
 static uint64_t refuse_one_generation(struct plan_sample *s, const struct ox_plan *plan) {
-    if (s->in.placement.speculative_units == 0) {
+    bool on_drives = false;
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        on_drives = on_drives || (ox_plan_is_speculative(&s->in, i) && !ox_plan_saves_replaced(&s->in, i));
+    }
+    if (!on_drives) {
         return 0;
     }
     s->in.budget.generations = 1;

@@ -15,14 +15,17 @@ struct tally {
     uint64_t plans, overlapped, made, found, harmless;
     uint64_t speculative, in_memory, beside, device, one_generation; /* of the plans, those with such updates or
                                                                         stores */
-    uint64_t ranks; /* and those for one of several ranks */
+    uint64_t saved, ranks; /* and those that save what is replaced, or are for one of several ranks */
 };
 
 /* ---- the cases ------------------------------------------------------------------------------------- */
 
 enum due { DUE_NONE, DUE_NOT_SPECULATIVE, DUE_ALL, DUE_ANY };
 
-enum pending { NOTHING, REST, ALL, AGAIN, IN_MEMORY, PART, PART_AGAIN, PART_IN_MEMORY, PENDING_COUNT };
+enum pending {
+    NOTHING, REST, ALL, AGAIN, IN_MEMORY, PART, PART_AGAIN, PART_IN_MEMORY, REST_IN_MEMORY, AGAIN_IN_MEMORY,
+    PART_AGAIN_IN_MEMORY, PENDING_COUNT
+};
 static const struct {
     uint32_t facts;
     enum due due;
@@ -35,11 +38,15 @@ static const struct {
     [PART] = {OX_FACT_FROM_MEMORY | OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, DUE_ANY},
     [PART_AGAIN] = {OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, DUE_ANY},
     [PART_IN_MEMORY] = {OX_FACT_FROM_MEMORY | OX_FACT_COUNTS_DUE, DUE_ANY},
+    [REST_IN_MEMORY] = {OX_FACT_FROM_MEMORY | OX_FACT_COUNTS_DUE, DUE_NOT_SPECULATIVE},
+    [AGAIN_IN_MEMORY] = {OX_FACT_COUNTS_DUE, DUE_ALL},
+    [PART_AGAIN_IN_MEMORY] = {OX_FACT_COUNTS_DUE, DUE_ANY},
 };
 
-enum own { SPECULATES, WAITS, STAYS, EVALUATES, FINISHES, OWN_COUNT };
+enum own { SPECULATES, SPECULATES_IN_MEMORY, WAITS, STAYS, EVALUATES, FINISHES, OWN_COUNT };
 static const uint32_t own_facts[OWN_COUNT] = {
     [SPECULATES] = OX_FACT_OWN_WORK | OX_FACT_COMMITS | OX_FACT_SPECULATES,
+    [SPECULATES_IN_MEMORY] = OX_FACT_OWN_WORK | OX_FACT_SPECULATES,
     [WAITS] = OX_FACT_OWN_WORK | OX_FACT_COMMITS,
     [STAYS] = OX_FACT_OWN_WORK,
     [EVALUATES] = OX_FACT_OWN_WORK,
@@ -52,12 +59,26 @@ struct meets {
     enum own own;
 };
 
-/* Whether planes live on drives, so that an update which stays uncommitted is written like any other. */
+/* Whether memory keeps what a speculative update of the unit replaces; and whether the unit has such updates: drives or
+ * memory keep it. */
+static bool is_saved(const struct ox_plan_input *in, uint32_t unit_idx) {
+    const struct ox_homes *const homes = &in->table->shards[unit_idx].homes;
+    return in->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
+}
+static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
+    const bool last =
+        in->model.units[unit_idx].stage_idx + in->placement.speculative_units >= in->model.stage_count;
+    return last && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
+}
+
+/* Whether planes live on drives, or a speculative update may have to be taken back to them, so that an update which
+ * stays uncommitted is written like any other. */
 static bool writes_when_it_stays(const struct ox_plan_input *in) {
     bool any = false;
     for (uint32_t i = 0; i < in->model.unit_count; i++) {
         const struct ox_homes *const homes = &in->table->shards[i].homes;
-        any = any || homes->weights == OX_TIER_NVME || homes->state == OX_TIER_NVME;
+        any = any || homes->weights == OX_TIER_NVME || homes->state == OX_TIER_NVME ||
+              (in->placement.overlap && is_speculative(in, i) && !is_saved(in, i));
     }
     return any;
 }
@@ -69,12 +90,18 @@ static bool occurs(const struct ox_plan *plan, const struct ox_plan_input *in, s
     const bool stays = !store || (ox_plan_may_stay(in) && !writes_when_it_stays(in));
     const bool nothing = at.pending == NOTHING;
     const bool again = at.pending == AGAIN || at.pending == PART_AGAIN;
+    const bool early_in_memory =
+        at.pending == REST_IN_MEMORY || at.pending == AGAIN_IN_MEMORY || at.pending == PART_AGAIN_IN_MEMORY;
     const bool in_memory = at.pending == IN_MEMORY || at.pending == PART_IN_MEMORY;
     const bool pending = nothing ? plan->kind != OX_PLAN_EVAL_AFTER_STEP
-                                 : carries && (again || at.pending == REST ? early : in_memory ? stays : store);
+                                 : carries && (again || at.pending == REST ? early && store
+                                               : early_in_memory           ? early && stays
+                                               : in_memory                 ? stays : store);
     switch (at.own) {
     case SPECULATES:
         return pending && train && carries && early;
+    case SPECULATES_IN_MEMORY:
+        return pending && train && carries && early && store && stays;
     case WAITS:
         return pending && train;
     case STAYS:
@@ -92,8 +119,7 @@ static uint32_t facts_of(const struct ox_plan_input *in, struct meets at) {
 }
 
 static bool is_due(const struct ox_plan_input *in, enum due due, uint32_t unit_idx) {
-    const bool last = in->model.units[unit_idx].stage_idx + in->placement.speculative_units >= in->model.stage_count;
-    return due == DUE_ALL || (due == DUE_NOT_SPECULATIVE && !last);
+    return due == DUE_ALL || (due == DUE_NOT_SPECULATIVE && !is_speculative(in, unit_idx));
 }
 
 /* ---- the cases of the proof ------------------------------------------------------------------------ */
@@ -215,6 +241,7 @@ static void count_plan(const struct plan_sample *s, const struct ox_plan *plan, 
     tally->plans++;
     tally->overlapped += s->in.placement.overlap;
     tally->speculative += s->in.placement.speculative_units > 0;
+    tally->saved += s->in.placement.saves_replaced;
     tally->in_memory += ox_plan_may_stay(&s->in) && !writes_when_it_stays(&s->in);
     tally->beside += ox_plan_may_stay(&s->in) && writes_when_it_stays(&s->in);
     tally->device += plan->counts_buf != OX_NONE;
@@ -251,16 +278,16 @@ int main(void) {
         ox_shard_table_close(&s.table);
     }
     printf("%llu of %llu wrong conditions found in %llu plans (%llu overlap, %llu update in backward, %llu may stay in "
-           "memory, %llu beside the last commit, %llu update on the device, %llu have one generation, %llu are of "
-           "ranks); %llu change no case\n",
+           "memory, %llu beside the last commit, %llu update on the device, %llu have one generation, %llu save "
+           "what is replaced, %llu are of ranks); %llu change no case\n",
            (unsigned long long)tally.found, (unsigned long long)tally.made, (unsigned long long)tally.plans,
            (unsigned long long)tally.overlapped, (unsigned long long)tally.speculative,
            (unsigned long long)tally.in_memory, (unsigned long long)tally.beside, (unsigned long long)tally.device,
-           (unsigned long long)tally.one_generation, (unsigned long long)tally.ranks,
+           (unsigned long long)tally.one_generation, (unsigned long long)tally.saved, (unsigned long long)tally.ranks,
            (unsigned long long)tally.harmless);
     CHECK(tally.found == tally.made && tally.made > 10000);
     CHECK(tally.overlapped > 10 && tally.speculative > 5 && tally.in_memory > 2 && tally.beside > 2 &&
           tally.device > 1);
-    CHECK(tally.one_generation > 5 && tally.ranks > 10);
+    CHECK(tally.one_generation > 5 && tally.saved > 2 && tally.ranks > 10);
     return test_end();
 }
