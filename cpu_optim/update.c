@@ -2,7 +2,6 @@
 #include "cpu_optim/variants.h"
 
 #include "base/assert.h"
-#include "base/bytes.h"
 #include "base/isa.h"
 
 #include <pthread.h>
@@ -119,23 +118,22 @@ static void save_plane(void *to, const void *from, uint64_t bytes) {
     }
 }
 
-/* Saves the planes of a span before they are updated. */
-static void save(enum ox_moments moments, const struct ox_update_span *span) {
+void ox_update_save(enum ox_moments moments, const struct ox_update_span *span) {
     const struct ox_state_planes *const from = &span->state, *const to = &span->replaced_state;
     const uint64_t moment = span->count * ox_moment_bytes(moments);
     const uint32_t block = ox_scale_block_elems(moments);
     const uint64_t scales = block == 0 ? 0 : (span->count + block - 1) / block;
-    OX_ASSERT(span->hi == span->hi_out);
-    save_plane(span->replaced_hi, span->hi, span->count * OX_HI_BYTES);
-    save_plane(to->lo, from->lo, span->count * ox_lo_bytes(moments));
+    memcpy(span->replaced_hi, span->hi, span->count * OX_HI_BYTES);
+    memcpy(to->lo, from->lo, span->count * ox_lo_bytes(moments));
     save_plane(to->m, from->m, moment);
     save_plane(to->v, from->v, moment);
     save_plane(to->m_scale, from->m_scale, scales);
     save_plane(to->v_scale, from->v_scale, scales);
 }
 
-static uint64_t run_variant(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
-                            const struct ox_optim_hyper *hyper) {
+uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
+                       const struct ox_optim_hyper *hyper) {
+    OX_ASSERT(span->replaced_hi == NULL || span->hi == span->hi_out);
     OX_ASSERT(ox_isa_available(isa) && (span->sums == NULL || span->count == 0 || span->first % OX_Q8_BLOCK == 0));
     struct ox_update_job job = {.format = format, .span = *span, .hyper = hyper};
     if (format.moments != OX_MOMENTS_F32) {
@@ -154,21 +152,6 @@ static uint64_t run_variant(enum ox_isa isa, struct ox_state_format format, cons
     default:
         return ox_update_scalar(&job);
     }
-}
-
-/* A span whose planes are saved is updated in parts that stay in the cache after they were copied. */
-uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
-                       const struct ox_optim_hyper *hyper) {
-    if (span->replaced_hi == NULL) {
-        return run_variant(isa, format, span, hyper);
-    }
-    uint64_t bad_count = 0;
-    for (uint64_t begin = 0; begin < span->count; begin += GRAIN) {
-        const struct ox_update_span part = ox_update_part(format, span, begin, ox_min_u64(begin + GRAIN, span->count));
-        save(format.moments, &part);
-        bad_count += run_variant(isa, format, &part, hyper);
-    }
-    return bad_count;
 }
 
 uint64_t ox_update_run_pool(struct ox_pool *pool, enum ox_isa isa, struct ox_state_format format,

@@ -113,6 +113,9 @@ static uint64_t run_all(const struct ox_update_job *job) {
 
 uint64_t ox_update_scalar(const struct ox_update_job *job) {
     const struct ox_update_span *const span = &job->span;
+    if (span->replaced_hi != NULL) {
+        ox_update_save(job->format.moments, span);
+    }
     if (span->sums == NULL) {
         return run_all(job);
     }

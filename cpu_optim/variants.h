@@ -19,6 +19,9 @@ uint64_t ox_update_avx2(const struct ox_update_job *job);
 uint64_t ox_update_avx512(const struct ox_update_job *job);
 uint64_t ox_update_neon(const struct ox_update_job *job);
 
+/* Copies the planes of a span to where it says that they are saved. */
+void ox_update_save(enum ox_moments moments, const struct ox_update_span *span);
+
 /* Elements [begin, end) of a span; for Q8 begin is a multiple of OX_Q8_BLOCK. */
 struct ox_update_span ox_update_part(struct ox_state_format format, const struct ox_update_span *span,
                                      uint64_t begin, uint64_t end);
