@@ -55,7 +55,7 @@ struct ox_update_span {
     uint64_t first;
     uint64_t count;
     struct ox_update_sums *sums; /* the update adds to them, and `first` is a multiple of OX_Q8_BLOCK; NULL: none */
-    /* Take what the update replaces in hi and state, for which it must be in place; NULL: it is not saved. */
+    /* Take what the update replaces in hi and state, for which hi_out must be hi; NULL: it is not saved. */
     uint16_t *replaced_hi;
     struct ox_state_planes replaced_state;
 };

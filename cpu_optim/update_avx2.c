@@ -43,6 +43,14 @@ static inline void lanes_store32(float *target, vf value) {
     _mm256_storeu_ps(target, value);
 }
 
+static inline void lanes_stream(void *target, vu value) {
+    _mm256_stream_si256(target, (__m256i)value);
+}
+
+static inline void lanes_stream_end(void) {
+    _mm_sfence();
+}
+
 /* Lanes below 65536 of both. The pack works within 128-bit halves; the permutation brings its results together. */
 static inline void lanes_pack(uint16_t *target, vu a, vu b) {
     const __m256i packed = _mm256_packus_epi32((__m256i)a, (__m256i)b);

@@ -48,6 +48,15 @@ static inline void lanes_store32(float *target, vf value) {
     _mm512_storeu_ps(target, value);
 }
 
+/* Stores to an aligned target past the cache. */
+static inline void lanes_stream(void *target, vu value) {
+    _mm512_stream_si512(target, (__m512i)value);
+}
+
+static inline void lanes_stream_end(void) {
+    _mm_sfence();
+}
+
 /* The low halves of the lanes of both, and the high halves. */
 static inline void lanes_store_low(uint16_t *target, vu a, vu b) {
     const __m512i pick = (__m512i)(lanes_even_halves());

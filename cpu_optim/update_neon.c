@@ -48,6 +48,13 @@ static inline void lanes_store32(float *target, vf value) {
     vst1q_f32(target, value);
 }
 
+static inline void lanes_stream(void *target, vu value) {
+    memcpy(target, &value, sizeof value);
+}
+
+static inline void lanes_stream_end(void) {
+}
+
 /* The low halves of the lanes of both, and the high halves. */
 static inline void lanes_store_low(uint16_t *target, vu a, vu b) {
     vst1q_u16(target, vuzp1q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));

@@ -416,9 +416,8 @@ static double held_seconds(const struct pricing *p, const struct stream *stream,
     return slots <= 0 ? 0 : (working + moving * min(slots, BESIDE_OTHERS)) / slots;
 }
 
-/* How much longer an update takes that saves what it replaces, by `offload bench adam` (with_saved) on two cores. It
- * reads the lines that it writes the copy to. */
-static const double SAVING = 2.5;
+/* How much longer an update takes that saves what it replaces, by `offload bench adam` (with_saved) on two cores. */
+static const double SAVING = 1.75;
 
 /* The update of a unit from and to drives, as a pipeline over chunks: reads and writes are in flight while one thread
  * verifies, the lane (with others) updates, and a third thread gathers and hashes. Nothing overlaps the update of the
@@ -430,7 +429,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const double threads = threads_of(p, p->setup->optimizer_threads);
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
     const bool saves = ox_task_find_use(p->task, OX_USE_REPLACED) >= 0;
-    const double moved = planes + (saves ? 2 * ox_shard_bytes_per_elem(in->table) : 0);
+    const double moved = planes + (saves ? ox_shard_bytes_per_elem(in->table) : 0);
     const double lo_copy = in->model.fp32 && in->table->shards[p->task->unit_idx].homes.state == OX_TIER_NVME &&
                            in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
                                ? elems * OX_LO_BYTES : 0;
