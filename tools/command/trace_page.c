@@ -63,7 +63,7 @@ const char *ox_page_buf_color(const char *kind) {
         {"weights", "weights"},         {"optimizer state", "state"},   {"gradients", "gradients"},
         {"activations", "activations"}, {"kept", "kept"},               {"fp32 weights", "joined"},
         {"workspace", "work"},          {"tokens", "tokens"},           {"optimizer stream", "stage"},
-        {"gathered", "gathered"},       {NULL, NULL}};
+        {"gathered", "gathered"},       {"replaced", "replaced"},       {NULL, NULL}};
     return color_of(pairs, kind);
 }
 
