@@ -102,6 +102,14 @@ bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx
            ox_plan_is_speculative(input, unit_idx);
 }
 
+uint32_t ox_plan_saved_units(const struct ox_plan_input *input) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->table->unit_count; i++) {
+        count += ox_plan_saves_replaced(input, i);
+    }
+    return count;
+}
+
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t stage_idx = input->model.units[unit_idx].stage_idx;
     const bool replaced_stays = input->budget.nvme_bytes > 0 ||

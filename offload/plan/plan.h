@@ -404,6 +404,7 @@ bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx
 /* Whether what its update replaces then is saved in host memory; else it is on the drives. And its bytes: those of hi,
  * rounded up to OX_IO_ALIGN_BYTES, and behind them those of the state. */
 bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx);
+uint32_t ox_plan_saved_units(const struct ox_plan_input *input); /* how many units save it */
 uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx);
 

@@ -235,9 +235,12 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
             ox_plural(placement->tiles), placement->prefetch_depth, ox_tier_name(act_tier));
     fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
     if (placement->speculative_units > 0) {
-        fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped%s",
-                placement->speculative_units, plan->unit_count,
-                placement->saves_replaced ? ", for which memory keeps what it replaces" : "");
+        const uint32_t saved_units = ox_plan_saved_units(input);
+        fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
+                placement->speculative_units, plan->unit_count);
+        if (saved_units > 0) {
+            fprintf(out, ", for which memory keeps what that replaces in %u of them", saved_units);
+        }
     }
     uint32_t device_units = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
