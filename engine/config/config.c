@@ -559,7 +559,7 @@ static enum ox_status check_persist(const struct ox_config *c) {
     }
     if (speculative && c->store_generations < 3 && strcmp(c->persist_steps, "auto") != 0 &&
         strcmp(c->persist_steps, "1") != 0) {
-        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates need every step on the drives; use "
+        return ox_fail(OX_E_CONFIG, "--persist-steps %s: requested speculative updates commit every step; use "
                        "--store-generations 3, --optimizer-overlap held without --speculative-units, or "
                        "--persist-steps 1", c->persist_steps);
     }

@@ -237,6 +237,7 @@ void ox_rank_chunk_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
     unsigned char *const saved = resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
     ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
+    /* The gaps between roles are zeros there too: nobody writes them, and an arena begins with zeros. */
     void *const states[2] = {saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx), out->state.lo};
     memcpy(out->hi, (const uint16_t *)saved + out->first, out->count * OX_HI_BYTES);
     copy_state(rank, unit_idx, &chunk, states, OX_STATE_TO_CHUNK);
@@ -285,6 +286,7 @@ void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
     OX_ASSERT(!rank->loading && !rank->pending.exists);
     rank->loading = true;
     rank->planes.must_restore = rank->planes.must_take_back = false;
+    memset(rank->due.saved_chunks, 0, rank->plan->table.unit_count * sizeof *rank->due.saved_chunks);
     rank->planes.lost_step = 0;
     rank->planes.step = step;
 }

@@ -377,6 +377,7 @@ static enum ox_status end_decided(struct ox_rank *rank) {
     }
     const enum ox_status status = step->grad_scale < 1.0 ? return_saved(rank) : OX_OK;
     if (status != OX_OK) {
+        rank->planes.must_take_back = rank->store == NULL;
         return rank->store == NULL ? status : leave(rank, status, fall_back);
     }
     leave_pending(rank);
@@ -386,7 +387,8 @@ static enum ox_status end_decided(struct ox_rank *rank) {
 /* Stops a step. Where it was stopped before its own updates, an update that is pending stays so, as far as it has come;
  * else its own updates are taken back before planes are used again. */
 static void stop_own(struct ox_rank *rank) {
-    if (has_transaction(rank) && !rank->pending.exists) {
+    const bool may_have_begun = (facts_of_pending(rank) & OX_FACT_COMMIT_DUE) == 0; /* after the pending commit */
+    if (has_transaction(rank) && may_have_begun) {
         abort_transaction(rank);
         rank->planes.must_take_back = true;
     }

@@ -95,11 +95,12 @@ static inline bool ox_proof_output_leaves(const struct ox_plan_input *input) {
 }
 /* The unit whose input is this one's output; OX_NONE where the list ends. */
 uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether the unit is one of the last, which are updated in the backward of their own step if steps overlap. */
-/* Whether what the unit's speculative update replaces is saved in host memory; and its bytes there. */
+/* Whether the unit is one of the last, which are updated in the backward of their own step if steps overlap, and drives
+ * or memory keep what that replaces. */
+bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether host memory keeps it; and its bytes there. */
 bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_saved_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit is a block that keeps what its backward needs: one of the last blocks, and able to. */
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
 

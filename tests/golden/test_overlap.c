@@ -1,9 +1,12 @@
 /* Overlapping steps give the bits of steps that wait for each other, whatever the norms are and wherever the run is
  * interrupted. Clipping repeats speculative updates, and a step that is not finite undoes them; stops, evaluations
  * and a new engine on the same store come between. */
+#include "engine/step/engine_internal.h"
+#include "engine/step/rank_internal.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -200,6 +203,92 @@ static void check_nonfinite(const struct golden *golden, uint32_t generations) {
     outcome_close(&expected);
 }
 
+#if !defined(__SANITIZE_THREAD__) /* which rejects a look at what a lane writes */
+/* ---- a stop within a step's own updates ----------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop_now;
+static _Atomic bool watches;
+
+/* Asks for a stop as soon as a speculative update has saved what it replaces. */
+static void *watch(void *engine) {
+    const struct ox_rank *const rank = ox_engine_rank(engine, 0);
+    const volatile uint32_t *const saved = rank->due.saved_chunks;
+    while (watches && stop_now == 0) {
+        for (uint32_t i = 0; i < rank->plan->table.unit_count; i++) {
+            stop_now = stop_now != 0 || saved[i] > 0;
+        }
+    }
+    return NULL;
+}
+
+/* Takes a step that is asked to stop within its own updates; returns whether it did. */
+static bool stop_within(struct harness *harness, struct ox_step_input input, struct ox_step_result *result) {
+    pthread_t thread;
+    stop_now = 0;
+    watches = true;
+    input.stop = &stop_now;
+    CHECK(pthread_create(&thread, NULL, watch, harness->engine) == 0);
+    const enum ox_status status = ox_engine_step(harness->engine, &input, result);
+    watches = false;
+    pthread_join(thread, NULL);
+    CHECK(status == OX_E_ABORTED || status == OX_OK);
+    return status == OX_E_ABORTED;
+}
+
+/* A run at this place whose step after `before` others is stopped so, left whole, and taken again. Where it `stays`,
+ * every second step is committed. Returns whether the step was stopped. */
+static bool run_stopped(const struct golden *golden, const struct harness_run *run, const struct harness_place *place,
+                        size_t before, bool stays, const struct outcome *expected) {
+    struct harness harness;
+    struct outcome outcome, *const out = &outcome;
+    bool stopped = false;
+    harness_open(run, place, &harness);
+    golden_steps(&harness, golden, 0, 0, out);
+    for (size_t i = 0; i < STEPS; i++) {
+        struct ox_step_input input = golden_input(golden, i, golden_fill(harness.engine, golden, i));
+        struct ox_step_result result;
+        input.max_grad_norm = 0;
+        input.stays = stays && input.step % 2 != 0;
+        input.logits = i == 0 ? out->logits : NULL;
+        const bool again = i == before && stop_within(&harness, input, &result);
+        if (again) {
+            stopped = true;
+            REQUIRE_OK(i % 2 == 0 ? ox_engine_persist(harness.engine, NULL, 0)
+                                  : ox_engine_finish_update(harness.engine));
+            (void)golden_fill(harness.engine, golden, i);
+        }
+        if (again || i != before) {
+            REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
+        }
+        out->losses[i] = result.loss;
+        out->norms[i] = result.grad_norm;
+    }
+    golden_end(&harness, place->name, expected, out);
+    return stopped;
+}
+
+/* Steps that are stopped within their own updates leave no trace, where memory saves what these replace: without a
+ * store, with one, and beside steps that stay uncommitted. When the stop comes too late, the step ends. */
+static void check_stopped_within(const struct golden *golden) {
+    const struct harness_run run = golden_run(golden);
+    const struct story plain = {.name = ""};
+    struct outcome expected;
+    struct tally ignored = {0};
+    uint32_t stopped = 0;
+    tell(&plain, &run, golden, &harness_in_memory, &expected, &ignored);
+    for (const struct harness_place *of = harness_places; of->name != NULL; of++) {
+        for (size_t i = 0; i < (of->store ? 4 : 2) && of->request.saves_replaced == 1; i++) {
+            struct harness_place place = *of;
+            place.chaos_seed = 3; /* which slows the lanes down */
+            stopped += run_stopped(golden, &run, &place, 2 + i % 2, i >= 2, &expected);
+        }
+    }
+    printf("%u steps stopped within their own updates\n", stopped);
+    CHECK(stopped > 0);
+    outcome_close(&expected);
+}
+#endif
+
 int main(void) {
     struct golden tied, untied;
     golden_open("llama_tied_gqa", &tied);
@@ -209,6 +298,9 @@ int main(void) {
     }
     check_story(&tied, &stories[3], true, 3);
     check_story(&untied, &stories[5], true, 4);
+#if !defined(__SANITIZE_THREAD__)
+    check_stopped_within(&tied);
+#endif
     check_nonfinite(&tied, 0);
     check_nonfinite(&tied, 3);
     golden_close(&untied);

@@ -299,8 +299,8 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
         }
         if (units > 0 && all->speculated < all->steps) {
             printf("%" PRIu64 " of %" PRIu64 " steps updated the last %" PRIu32 " units in backward, as planned; the "
-                   "norm of the others was clipped, so these units were updated in the next forward, from gradients "
-                   "read again\n", all->speculated, all->steps, units);
+                   "norm of the others was clipped, so these units were updated again in the next forward\n",
+                   all->speculated, all->steps, units);
         }
         print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
     }
