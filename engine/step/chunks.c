@@ -286,7 +286,7 @@ void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
     OX_ASSERT(!rank->loading && !rank->pending.exists);
     rank->loading = true;
     rank->planes.must_restore = rank->planes.must_take_back = false;
-    memset(rank->due.saved_chunks, 0, rank->plan->table.unit_count * sizeof *rank->due.saved_chunks);
+    ox_overlap_forget_saved(rank);
     rank->planes.lost_step = 0;
     rank->planes.step = step;
 }

@@ -56,15 +56,9 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
 }
 
-/* Whether what a speculative update of the unit replaces is on the drives. */
-static bool returns_to_drives(const struct ox_rank *rank, uint32_t unit_idx) {
-    return ox_plan_is_speculative(&rank->plan->input, unit_idx) &&
-           !ox_plan_saves_replaced(&rank->plan->input, unit_idx);
-}
-
 /* Whether the carried update of a unit takes all planes from the drives. */
 static bool is_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t unit_idx) {
-    return (facts & OX_FACT_FROM_MEMORY) == 0 && returns_to_drives(rank, unit_idx);
+    return (facts & OX_FACT_FROM_MEMORY) == 0 && ox_plan_returns_to_drives(&rank->plan->input, unit_idx);
 }
 
 static bool speculates(const struct ox_rank *rank) {
@@ -251,8 +245,7 @@ static bool has_planes_in_memory(const struct ox_rank *rank, uint32_t unit_idx) 
     return homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME;
 }
 
-/* Makes what the step has saved obsolete: its updates hold, or what it replaced is in memory again. */
-static void forget_saved(struct ox_rank *rank) {
+void ox_overlap_forget_saved(struct ox_rank *rank) {
     memset(rank->due.saved_chunks, 0, unit_count(rank) * sizeof *rank->due.saved_chunks);
 }
 
@@ -268,7 +261,7 @@ static enum ox_status return_saved(struct ox_rank *rank) {
         }
     }
     if (status == OX_OK) {
-        forget_saved(rank);
+        ox_overlap_forget_saved(rank);
     }
     return status;
 }
@@ -307,7 +300,7 @@ static void fall_back(struct ox_rank *rank) {
     }
     ox_store_info(rank->store, &info);
     forget_pending(rank);
-    forget_saved(rank);
+    ox_overlap_forget_saved(rank);
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
     rank->planes.step = info.step;
     rank->planes.must_restore |= info.committed;
@@ -325,7 +318,7 @@ static enum ox_status leave(struct ox_rank *rank, enum ox_status status, void (*
 static enum ox_status take_back(struct ox_rank *rank) {
     enum ox_status status = return_saved(rank);
     for (uint32_t i = 0; i < unit_count(rank) && status == OX_OK; i++) {
-        const bool changed = rank->store != NULL && returns_to_drives(rank, i) && has_planes_in_memory(rank, i);
+        const bool changed = ox_plan_returns_to_drives(&rank->plan->input, i) && has_planes_in_memory(rank, i);
         status = changed ? ox_rank_load_unit(rank, i, rank->planes.step, NULL) : OX_OK;
     }
     rank->planes.must_take_back = status != OX_OK;
@@ -348,7 +341,7 @@ static void leave_pending(struct ox_rank *rank) {
         rank->due.pending[i] = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
     }
     rank->planes.step = pending->step;
-    forget_saved(rank);
+    ox_overlap_forget_saved(rank);
 }
 
 /* Ends a step without an update: nothing of it stays. */

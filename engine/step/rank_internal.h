@@ -272,6 +272,8 @@ OX_MUST enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_
                                           uint64_t nonfinite_count);
 /* Called before a speculative update replaces the planes of a chunk, which it saves. */
 void ox_overlap_saves(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx);
+/* Makes what the step has saved obsolete: its updates hold, or memory has other planes by now. */
+void ox_overlap_forget_saved(struct ox_rank *rank);
 OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task);
 OX_MUST enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *task);
 /* Bytes that should cross each link in this step or evaluation. */

@@ -65,15 +65,14 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
     writes[OX_TRAFFIC_WEIGHTS] += must.hi || !work.stays ? hi : 0;
 }
 
-/* Whether a speculative update of the unit may have to be taken back to the planes on the drives. */
-static bool returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
+bool ox_plan_returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->placement.overlap && ox_plan_is_speculative(input, unit_idx) &&
            !ox_plan_saves_replaced(input, unit_idx);
 }
 
 struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    const bool undone = returns_to_drives(input, unit_idx);
+    const bool undone = ox_plan_returns_to_drives(input, unit_idx);
     const bool hi = homes->weights == OX_TIER_NVME || undone;
     const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.fp32;
     return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || undone || reads_lo};
@@ -96,7 +95,7 @@ bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
 bool ox_plan_may_stay(const struct ox_plan_input *input) {
     uint32_t slots = any_plane(input, true) ? 2 : 1;
     for (uint32_t i = 0; i < input->table->unit_count; i++) {
-        slots = returns_to_drives(input, i) ? 3 : slots;
+        slots = ox_plan_returns_to_drives(input, i) ? 3 : slots;
     }
     return input->budget.nvme_bytes > 0 && !input->model.eval_only && ox_plan_generations(&input->budget) >= slots;
 }
@@ -123,7 +122,7 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
     struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
     task->unit_idx = adam->unit_idx;
     /* A speculative update that is repeated may read its planes from the drives instead. */
-    const bool from_drives = returns_to_drives(b->in, adam->unit_idx);
+    const bool from_drives = ox_plan_returns_to_drives(b->in, adam->unit_idx);
     set_when(task, adam->when, route == OX_LANE_D2H && from_drives ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
     if (works(b, task)) {
         ox_build_count_move(b, task);

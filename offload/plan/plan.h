@@ -405,6 +405,8 @@ bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx
  * rounded up to OX_IO_ALIGN_BYTES, and behind them those of the state. */
 bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx);
 uint32_t ox_plan_saved_units(const struct ox_plan_input *input); /* how many units save it */
+/* Whether a speculative update of the unit, if steps overlap, may have to be taken back to the planes on the drives. */
+bool ox_plan_returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx);
 
