@@ -297,13 +297,19 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
         pack(b, grad_idx, at, packed);
         at = packed;
     }
+    const uint32_t unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    const bool counts = last && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
+    const bool counts_here = counts && ox_plan_sums_on_device(b->in, unit_idx);
+    if (counts_here) {
+        ox_build_device_reduce(b, unit_idx, at);
+    }
     if (!ox_build_unified(b) || (to_host && at != s->grad_home[grad_idx])) {
         const uint32_t target = to_host ? s->grad_home[grad_idx]
                                         : ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
         move_grad(b, OX_LANE_D2H, grad_idx, at, target, partial);
         at = target;
     }
-    if (last && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
+    if (counts && !counts_here) {
         reduce_grad(b, grad_idx, at);
     }
     if (!to_host) {

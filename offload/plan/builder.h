@@ -107,7 +107,7 @@ void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t tar
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
 /* Adds buffers for the counts of updates on the device, if any unit's state lives there. */
 void ox_build_device_counts(struct ox_builder *b);
-/* Adds the square sums of a finished gradient that stays on the device. */
+/* Adds the square sums of a finished gradient that is on the device. */
 void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
 /* Adds the end of a training step: the norm, and without overlap the update of all units and the commit. */
 void ox_build_optimizer(struct ox_builder *b);

@@ -162,7 +162,7 @@ void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t gr
 /* Copies the partial sums to the host. It does so after the last of them, so that no copy of a gradient waits. */
 static void save_partials(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->plan->unit_count; i++) {
-        if (ox_build_on_device(b, i)) {
+        if (ox_plan_sums_on_device(b->in, i)) {
             struct ox_task *const task =
                 ox_build_move(b, OX_MOVE_PARTIALS, OX_LANE_D2H, b->scratch->partials[i], b->plan->norm_buf);
             task->unit_idx = i;

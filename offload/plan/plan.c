@@ -96,6 +96,13 @@ bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_id
     return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
 }
 
+bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t grad_idx = input->model.units[unit_idx].grad_idx;
+    const bool leaves = input->placement.device_sums && !input->budget.unified && !input->model.eval_only;
+    return ox_plan_state_on_device(input, unit_idx) ||
+           (leaves && input->model.grads[grad_idx].addend == OX_NONE);
+}
+
 bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
     return input->placement.saves_replaced && homes->weights != OX_TIER_NVME && homes->state == OX_TIER_HOST &&

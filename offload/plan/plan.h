@@ -47,7 +47,7 @@ enum ox_task_kind {
                           sum stays on the device                                          */
     OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
     OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, to which that of a second use is added first;
-                          compute: square sums of a gradient that stays on the device      */
+                          compute: square sums of a gradient on the device                 */
     OX_TASK_NORM,      /* reduce: global norm, clip factor, and whether the step is finite */
     OX_TASK_BEGIN,     /* adam: the store's transaction begins                             */
     OX_TASK_UPDATE,    /* adam: updates a unit chunk by chunk, from its homes to its homes; compute: updates a unit
@@ -68,7 +68,7 @@ enum ox_move {
                           ranks whose slices they are, or the finished sum of all slices             */
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
     OX_MOVE_LOSSES,    /* losses of the rank's micro-batches; link: those of all ranks               */
-    OX_MOVE_PARTIALS,  /* square sums of a gradient that stays on the device; link: those of a unit, from all ranks */
+    OX_MOVE_PARTIALS,  /* square sums of a gradient that the device made; link: those of a unit, from all ranks */
     OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
     OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h)  */
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
@@ -327,6 +327,8 @@ struct ox_placement {
     bool saves_replaced; /* units whose planes all live in memory, state on the host, save what a speculative update
                             replaces in host memory, and need no drive for it */
     uint32_t speculative_units;
+    /* The device makes the square sums of finished gradients that leave it, before they leave. */
+    bool device_sums;
     /* The last `kept_units` blocks, whose backward comes first, do not recompute: for every micro-batch their input and
      * what backward needs from their forward stays in compute memory until backward has used it. A block that can keep
      * nothing recomputes in any case. */
@@ -399,6 +401,9 @@ static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx);
 
+/* Whether the device makes the square sums of the unit's gradient. It does where the unit is updated there, and never
+ * of tied weights that the host updates, because both uses are added on the host. */
+bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit is updated in the backward of its own step, if steps overlap. */
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether what its update replaces then is saved in host memory; else it is on the drives. And its bytes: those of hi,

@@ -251,6 +251,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
                 ox_plan_state_on_device(input, 0) && device_units < plan->unit_count ? "first" : "last", device_units,
                 plan->unit_count);
     }
+    fprintf(out, "%s", placement->device_sums ? "; square sums made on the device" : "");
     print_kept(out, input);
     print_part(out, &input->model);
     print_rank(out, input);

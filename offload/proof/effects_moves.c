@@ -197,8 +197,10 @@ static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) 
     const struct ox_content source = use == NULL ? ox_content(NOTHING, OX_NONE, 0) : e->held[use->buf_idx];
     const bool is_second_use = ox_effects_grad(e, grad_idx)->added_to != OX_NONE;
     const bool leaves = route.link == OX_LINK_D2H || route.link == OX_LINK_NVME_WRITE;
-    const bool at_rest = route.link == OX_LINK_NVME_WRITE && !is_second_use;
-    const struct ox_content whole = at_rest ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
+    const bool is_counted =
+        !is_second_use && (route.link == OX_LINK_NVME_WRITE || ox_proof_counts_on_device(e->in, unit_idx));
+    const struct ox_content whole =
+        is_counted ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
     const bool partial = source.what == SUM && source.idx == grad_idx && source.count < e->sum_step_count;
     const uint32_t slot = partial ? ox_effects_last_slot(e, source.count) : 0;
     const bool may_be_last = leaves || is_second_use; /* the first use is read at rest by the optimizer */

@@ -20,6 +20,9 @@ static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_use_role role
 }
 
 void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
+    if (ox_proof_counts_on_device(e->in, unit_idx)) {
+        ox_effects_reject(e, "makes square sums on the host that the device is to make");
+    }
     const uint32_t grad_idx = ox_effects_unit(e, unit_idx)->grad_idx, addend = ox_effects_grad(e, grad_idx)->addend;
     const struct ox_content from_to[2] = {ox_effects_finished_sum(e, grad_idx), ox_content(REDUCED, unit_idx, NEW)};
     ox_effects_change(e, OX_USE_GRAD, OX_TIER_HOST, from_to);
@@ -31,8 +34,8 @@ void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
 
 /* The task only reads the gradient, which from then on counts as reduced. */
 void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx) {
-    if (!ox_proof_on_device(e->in, unit_idx)) {
-        ox_effects_reject(e, "leaves a gradient on the device whose optimizer is elsewhere");
+    if (!ox_proof_counts_on_device(e->in, unit_idx)) {
+        ox_effects_reject(e, "makes square sums on the device that the host is to make");
     }
     const uint32_t grad_idx = ox_effects_unit(e, unit_idx)->grad_idx;
     ox_effects_need(e, OX_USE_GRAD, OX_TIER_DEVICE, ox_effects_finished_sum(e, grad_idx));

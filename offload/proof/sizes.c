@@ -122,6 +122,18 @@ uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t gr
     return bytes;
 }
 
+bool ox_proof_counts_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
+    if (ox_proof_on_device(input, unit_idx)) {
+        return true;
+    }
+    for (uint32_t i = 0; i < input->model.grad_count; i++) {
+        if (input->model.grads[i].unit_idx == unit_idx && input->model.grads[i].addend != OX_NONE) {
+            return false; /* the host adds the second use first */
+        }
+    }
+    return input->placement.device_sums && !input->budget.unified;
+}
+
 static uint64_t square_sums_bytes(uint64_t elems) {
     const uint64_t groups = elems / OX_GROUP_ELEMS + (elems % OX_GROUP_ELEMS != 0);
     return groups * SUM_OF_SQUARES_BYTES;

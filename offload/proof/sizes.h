@@ -37,6 +37,8 @@ static inline uint32_t ox_proof_micro_batches(const struct ox_plan_input *input)
 static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return &input->table->shards[unit_idx].homes;
 }
+/* Whether the device makes the square sums of the unit's gradient; else the host does. */
+bool ox_proof_counts_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit's state lives on the device, where its optimizer then runs. */
 static inline bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
     return !input->model.eval_only && ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;

@@ -14,7 +14,7 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
            x->speculative_units == y->speculative_units && x->saves_replaced == y->saves_replaced &&
-           x->kept_units == y->kept_units && a->order == b->order &&
+           x->device_sums == y->device_sums && x->kept_units == y->kept_units && a->order == b->order &&
            a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
            a->device_units == b->device_units && a->device_first == b->device_first &&
            memcmp(a->away, b->away, sizeof a->away) == 0;
@@ -29,6 +29,7 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             p->overlap,
                             p->speculative_units,
                             p->saves_replaced,
+                            p->device_sums,
                             p->kept_units,
                             candidate->order,
                             candidate->ranking,
@@ -40,6 +41,11 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             candidate->away[OX_HOME_GRAD],
                             candidate->away[OX_HOME_STATE]};
     return ox_hash64(all, sizeof all, 0);
+}
+
+/* Whether a gradient leaves a device that has a memory of its own. */
+static bool some_gradient_leaves(const struct ox_search *s, const struct ox_candidate *candidate) {
+    return !s->in->budget.unified && !s->in->model.eval_only && candidate->device_units < s->table->unit_count;
 }
 
 struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate) {
@@ -54,6 +60,11 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
         candidate.placement.saves_replaced = false;
     } else if (s->in->budget.nvme_bytes == 0 || s->request->saves_replaced == 1) {
         candidate.placement.saves_replaced = true;
+    }
+    if (!some_gradient_leaves(s, &candidate)) {
+        candidate.placement.device_sums = false;
+    } else if (s->request->device_sums >= 0) {
+        candidate.placement.device_sums = s->request->device_sums == 1;
     }
     if (candidate.device_units == 0 || candidate.device_units >= s->table->unit_count) {
         candidate.device_first = false;
@@ -294,6 +305,13 @@ static void choose_away(const struct ox_search *s, struct ox_candidate from, str
     }
 }
 
+static void choose_device_sums(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.placement.device_sums = !from.placement.device_sums;
+    if (some_gradient_leaves(s, &from) && s->request->device_sums < 0) {
+        add(out, &from);
+    }
+}
+
 static void choose_credit(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     (void)s;
     from.credit = !from.credit;
@@ -314,6 +332,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_TILES] = choose_tiles,
     [OX_CHOICE_ACT_TIER] = choose_act_tier,
     [OX_CHOICE_AWAY] = choose_away,
+    [OX_CHOICE_DEVICE_SUMS] = choose_device_sums,
     [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
     [OX_CHOICE_DEVICE_FIRST] = choose_device_first,
 };

@@ -4,7 +4,7 @@
 
 const struct ox_placement_request plan_choice_automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .saves_replaced = -1,
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .saves_replaced = -1, .device_sums = -1,
     .kept_units = -1};
 
 double plan_choice_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {

@@ -149,9 +149,10 @@ static void draw_sum_groups(struct plan_sample *s, uint64_t seed) {
     }
 }
 
-static void draw_saves(struct plan_sample *s, uint64_t seed) {
+static void draw_updates(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 97000;
     s->request.saves_replaced = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
+    s->request.device_sums = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
 }
 
 void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
@@ -179,7 +180,7 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     s->request.overlap = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
     s->request.speculative_units = (int32_t)plan_sample_number(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
-    draw_saves(s, seed);
+    draw_updates(s, seed);
     draw_generations(s, seed);
     draw_sum_groups(s, seed);
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));

@@ -62,7 +62,7 @@ static void draw_speculative_units(struct random_plan *r) {
 }
 
 /* Draws one field of the placement anew. */
-enum { FIELD_COUNT = 6 };
+enum { FIELD_COUNT = 7 };
 static void draw_field(struct random_plan *r, uint32_t field) {
     struct ox_placement *const placement = &r->in->placement;
     switch (field) {
@@ -82,6 +82,9 @@ static void draw_field(struct random_plan *r, uint32_t field) {
         placement->overlap = below(r, 4) > 0;
         placement->speculative_units = placement->overlap ? placement->speculative_units : 0;
         placement->saves_replaced = placement->saves_replaced && placement->overlap;
+        break;
+    case 5:
+        placement->device_sums = below(r, 2);
         break;
     default:
         draw_speculative_units(r);
