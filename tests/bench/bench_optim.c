@@ -3,8 +3,9 @@
  * optimizer alone updates as many parameters in memory; `ratio` is the phase's time divided by the longer of the two.
  * It also prints the bytes that the kernel counted for the drive (/proc/diskstats) in the same steps.
  *
- *     bench_optim [--folder PATH] [--layers N] [--rounds N|stdin] [--backend uring|threads] [--depth N]
+ *     bench_optim [--folder PATH] [--layers N] [--rounds N|stdin] [--backend uring|threads] [--depth N] [--threads N]
  *
+ * --threads: those of the update; all processors without it.
  * With `--rounds stdin` the phase alone runs, once for each line that comes, so that other programs can take turns
  * with it: it prints `ready PARAMETERS` first, then `round SECONDS` each time.
  *
@@ -267,11 +268,13 @@ static struct options parse(int argc, char **argv) {
             options.rounds = (uint32_t)number;
         } else if (strcmp(argv[i], "--depth") == 0 && number > 0 && number <= 64) {
             options.depth = (uint32_t)number;
+        } else if (strcmp(argv[i], "--threads") == 0 && number > 0 && number <= 256) {
+            options.threads = (uint32_t)number;
         } else if (strcmp(argv[i], "--backend") == 0) {
             options.io = ox_io_by_name(argv[i + 1]);
         } else {
             printf("bench_optim [--folder PATH] [--layers N] [--rounds N|stdin] [--backend uring|threads] "
-                   "[--depth N]\n");
+                   "[--depth N] [--threads N]\n");
             exit(2);
         }
     }
