@@ -203,6 +203,47 @@ static void check_nonfinite(const struct golden *golden, uint32_t generations) {
     outcome_close(&expected);
 }
 
+/* A step fails whose update in backward makes parameters infinite although its gradient is finite. It leaves no trace:
+ * with a lower learning rate it is taken again. */
+static void check_overflow(const struct golden *golden) {
+    struct harness_run run = golden_run(golden);
+    const struct story plain = {.name = "", .max_grad_norms = {0, 0, 0}};
+    struct outcome expected, outcome;
+    struct tally ignored = {0};
+    uint32_t failed = 0;
+    run.state.moments = OX_MOMENTS_BF16; /* they hold values up to 2^127 */
+    printf("%s, with an update that overflows\n", golden->folder);
+    tell(&plain, &run, golden, &harness_in_memory, &expected, &ignored);
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        if (place->request.overlap != 1 || place->request.speculative_units == 0) {
+            continue;
+        }
+        struct harness harness;
+        harness_open(&run, place, &harness);
+        golden_steps(&harness, golden, 0, 0, &outcome);
+        for (size_t i = 0; i < STEPS; i++) {
+            struct ox_step_input input = golden_input(golden, i, golden_fill(harness.engine, golden, i));
+            struct ox_step_result result;
+            input.max_grad_norm = 0;
+            input.logits = i == 0 ? outcome.logits : NULL;
+            if (i == 2) {
+                struct ox_step_input bad = input;
+                bad.adam.learning_rate = 3e38;
+                CHECK(ox_engine_step(harness.engine, &bad, &result) == OX_E_CORRUPT &&
+                      strstr(ox_error_text(), "parameters became infinite") != NULL);
+                (void)golden_fill(harness.engine, golden, i);
+                failed++;
+            }
+            REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
+            outcome.losses[i] = result.loss;
+            outcome.norms[i] = result.grad_norm;
+        }
+        golden_end(&harness, place->name, &expected, &outcome);
+    }
+    CHECK(failed > 0);
+    outcome_close(&expected);
+}
+
 #if !defined(__SANITIZE_THREAD__) /* which rejects a look at what a lane writes */
 /* ---- a stop within a step's own updates ----------------------------------------------------------------- */
 
@@ -303,6 +344,7 @@ int main(void) {
 #endif
     check_nonfinite(&tied, 0);
     check_nonfinite(&tied, 3);
+    check_overflow(&tied);
     golden_close(&untied);
     golden_close(&tied);
     return test_end();
