@@ -1,6 +1,7 @@
 /* NCCL, emulated: ranks are threads of one process. Work of a rank is a list of sends, receives and sums, which runs on
- * its stream; it waits there for its peers, as kernels of the library do, until one aborts. Calls answer that they are
- * in progress, and later that they have succeeded, as communicators that do not block. */
+ * its stream. It waits there for its peers, as kernels of the library do, until the rank itself aborts; after a peer
+ * has aborted it does not succeed. Calls answer that they are in progress, and later that they have succeeded, as
+ * communicators that do not block. */
 #include "kernels/comm/nccl/library.h"
 
 #include "base/assert.h"
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,7 +29,7 @@ struct clique {
     std::mutex lock;
     std::condition_variable moved;
     int count = 0, joined = 0;
-    bool aborted = false;
+    std::set<int> gone; /* ranks that have aborted, whose memory nobody reads any more */
     int readers = 0; /* of memory of other ranks */
     std::map<std::pair<int, int>, std::deque<std::shared_ptr<piece>>> under_way; /* from, to */
 };
@@ -81,8 +83,8 @@ static void run(const std::shared_ptr<clique> &all, int rank, const std::vector<
             continue;
         }
         auto &queue = all->under_way[{one.peer, rank}];
-        all->moved.wait(guard, [&] { return all->aborted || !queue.empty(); });
-        if (all->aborted) {
+        all->moved.wait(guard, [&] { return all->gone.count(rank) || (!queue.empty() && !all->gone.count(one.peer)); });
+        if (all->gone.count(rank)) {
             return;
         }
         const std::shared_ptr<piece> got = queue.front();
@@ -103,7 +105,7 @@ static void run(const std::shared_ptr<clique> &all, int rank, const std::vector<
         all->moved.notify_all();
     }
     for (const auto &one : given) {
-        all->moved.wait(guard, [&] { return all->aborted || one->taken; });
+        all->moved.wait(guard, [&] { return all->gone.count(rank) || one->taken; });
     }
 }
 
@@ -160,7 +162,7 @@ static ncclResult_t init(ncclComm_t *out, int count, ncclUniqueId id, int rank, 
 static ncclResult_t abort_comm(ncclComm_t comm) {
     {
         std::unique_lock<std::mutex> guard(comm->all->lock);
-        comm->all->aborted = true;
+        comm->all->gone.insert(comm->rank);
         comm->all->moved.notify_all();
         comm->all->moved.wait(guard, [&] { return comm->all->readers == 0; });
     }
