@@ -553,15 +553,8 @@ static enum ox_status check_ranks(const struct ox_config *c) {
 }
 
 static enum ox_status check_persist(const struct ox_config *c) {
-    const bool speculative = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
     if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
         return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is neither auto nor a number of steps", c->persist_steps);
-    }
-    if (speculative && c->store_generations < 3 && strcmp(c->persist_steps, "auto") != 0 &&
-        strcmp(c->persist_steps, "1") != 0) {
-        return ox_fail(OX_E_CONFIG, "--persist-steps %s: requested speculative updates commit every step; use "
-                       "--store-generations 3, --optimizer-overlap held without --speculative-units, or "
-                       "--persist-steps 1", c->persist_steps);
     }
     return OX_OK;
 }

@@ -169,8 +169,8 @@ static const struct ox_option options[] = {
     {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 1,
      .max = 3, .group = group_memory, .default_text = "2", .commands = RUN,
      .help = "copies of the state on drives; 2: a crash goes back to the last commit; 1: half the space, but a crash "
-             "goes back to the last checkpoint; 3: updates in backward also in steps that --persist-steps leaves "
-             "uncommitted"},
+             "goes back to the last checkpoint; 3: updates in backward of state on drives also in steps that "
+             "--persist-steps leaves uncommitted"},
     {.name = "persist-steps", .placeholder = "auto|N", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, persist_steps), .text_bytes = sizeof none->persist_steps,
      .group = group_memory, .default_text = "auto", .commands = RUN,

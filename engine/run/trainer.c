@@ -171,13 +171,6 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
     return OX_OK;
 }
 
-/* Whether steps may stay uncommitted; not if the user requests speculative updates, which need every step on the
- * drives, unless these have a third slot. */
-static bool may_stay(const struct ox_config *config) {
-    const bool speculative = strcmp(config->optimizer_overlap, "speculative") == 0 || config->speculative_units > 0;
-    return strcmp(config->persist_steps, "1") != 0 && (!speculative || config->store_generations == 3);
-}
-
 /* What so many ranks take beside the budgets. */
 static uint64_t beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
     const char *library;
@@ -247,7 +240,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                  .saves_replaced = -1,
                  .device_sums = -1,
                  .kept_units = kept_units(config),
-                 .may_stay = may_stay(config),
+                 .may_stay = strcmp(config->persist_steps, "1") != 0,
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),
                  .device_units = (uint32_t)config->device_state_units,
                  .device_first = config->device_state_first},

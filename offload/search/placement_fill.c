@@ -263,9 +263,9 @@ static bool drives_hold(struct ox_search *s) {
 }
 
 /* Decides whether steps stay uncommitted. Where every plane is in memory, such steps write nothing and save more than
- * speculative updates do that are taken back to the drives, so these are dropped if the carried update fits. Where
- * planes live on drives, the simulation judges: with two generations a candidate with such updates commits every
- * step. */
+ * speculative updates do that are taken back to the drives, so these are dropped if the carried update fits, unless
+ * they are requested. Where planes live on drives, the simulation judges: with two generations a candidate with such
+ * updates commits every step. */
 static void let_stay(struct ox_search *s) {
     const uint32_t speculative_units = s->in->placement.speculative_units;
     const bool fits = ox_search_over_all(s) == 0;
@@ -275,7 +275,8 @@ static void let_stay(struct ox_search *s) {
         return;
     }
     s->in->placement.speculative_units = 0;
-    const bool in_memory = !s->in->placement.saves_replaced && !ox_plan_transacts(s->in, true);
+    const bool may_drop = s->request->speculative_units <= 0 && s->request->overlap != 1;
+    const bool in_memory = may_drop && !s->in->placement.saves_replaced && !ox_plan_transacts(s->in, true);
     const bool stays = ox_plan_stays(s->in, s->request->persist_steps);
     if (in_memory && stays && speculative_units > 0) {
         ox_search_build(s);

@@ -501,8 +501,6 @@ static void test_persist(const char *drive) {
     files_remove_folder("output");
     begin_on(drive, "--device-mem 64MiB --device-state-units 1");
     refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
-    begin_on(drive, "--persist-steps 7 --optimizer-overlap speculative");
-    refused(2, "--persist-steps 7: requested speculative updates commit every step");
     begin_on(drive, "--persist-steps sometimes");
     refused(2, "--persist-steps: 'sometimes' is neither auto nor a number of steps");
 }
