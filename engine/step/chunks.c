@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/planes.h"
+#include "base/pool.h"
 
 #include <string.h>
 
@@ -38,13 +39,19 @@ struct state_piece {
     uint64_t bytes;
 };
 
-static void state_pieces(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk,
-                         void *const states[2], struct state_piece out[STATE_PIECES]) {
+static struct ox_state_planes planes_in_unit(const struct ox_rank *rank, uint32_t unit_idx,
+                                             const struct ox_chunk *chunk, void *state) {
+    return ox_state_planes_at(rank->config.state, state, rank->plan->table.shards[unit_idx].elem_count, chunk->first);
+}
+
+static struct ox_state_planes planes_alone(const struct ox_rank *rank, const struct ox_chunk *chunk, void *state) {
+    return ox_state_planes_at(rank->config.state, state, chunk->count, 0);
+}
+
+static void state_pieces(const struct ox_rank *rank, const struct ox_chunk *chunk, struct ox_state_planes unit,
+                         struct ox_state_planes alone, struct state_piece out[STATE_PIECES]) {
     const struct ox_state_format format = rank->config.state;
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
-    const uint64_t elems = rank->plan->table.shards[unit_idx].elem_count;
-    const struct ox_state_planes unit = ox_state_planes_at(format, states[0], elems, chunk->first);
-    const struct ox_state_planes alone = ox_state_planes_at(format, states[1], chunk->count, 0);
     const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
     out[0] = (struct state_piece){unit.lo, alone.lo, chunk->count * ox_lo_bytes(format.moments)};
     out[1] = (struct state_piece){unit.m, alone.m, moment};
@@ -62,10 +69,11 @@ static void clear_padding(const struct ox_rank *rank, const struct ox_chunk *chu
     memset((unsigned char *)chunk_state + layout.end, 0, layout.bytes - layout.end);
 }
 
-static void copy_state(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk,
-                       void *const states[2], enum ox_state_direction way) {
+void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_direction way) {
     struct state_piece pieces[STATE_PIECES];
-    state_pieces(rank, unit_idx, chunk, states, pieces);
+    state_pieces(rank, chunk, planes_in_unit(rank, unit_idx, chunk, ox_rank_resident(rank, unit_idx).state),
+                 planes_alone(rank, chunk, chunk_state), pieces);
     for (int i = 0; i < STATE_PIECES; i++) {
         if (pieces[i].alone != NULL) {
             const bool to_unit = way == OX_STATE_TO_UNIT;
@@ -74,14 +82,8 @@ static void copy_state(const struct ox_rank *rank, uint32_t unit_idx, const stru
         }
     }
     if (way == OX_STATE_TO_CHUNK) {
-        clear_padding(rank, chunk, states[1]);
+        clear_padding(rank, chunk, chunk_state);
     }
-}
-
-void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
-                   enum ox_state_direction way) {
-    void *const states[2] = {ox_rank_resident(rank, unit_idx).state, chunk_state};
-    copy_state(rank, unit_idx, chunk, states, way);
 }
 
 /* ---- slots: chunks on their way to and from the drives ------------------------------------------- */
@@ -179,8 +181,8 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
     }
     if (ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
         const struct ox_chunk chunk = {.first = view->first, .count = view->count};
-        void *const states[2] = {resident_ptr(rank, ox_plan_home_state(plan, unit_idx)), view->state.lo};
-        state_pieces(rank, unit_idx, &chunk, states, pieces + 1);
+        void *const state = resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
+        state_pieces(rank, &chunk, planes_in_unit(rank, unit_idx, &chunk, state), view->state, pieces + 1);
         if (!to_device) {
             clear_padding(rank, &chunk, view->state.lo);
         }
@@ -233,16 +235,6 @@ enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32
     return status == OX_OK ? ox_guard_get(rank, unit_idx, chunk_idx, out) : status;
 }
 
-void ox_rank_chunk_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, struct ox_chunk_view *out) {
-    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
-    unsigned char *const saved = resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
-    ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
-    /* The gaps between roles are zeros there too: nobody writes them, and an arena begins with zeros. */
-    void *const states[2] = {saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx), out->state.lo};
-    memcpy(out->hi, (const uint16_t *)saved + out->first, out->count * OX_HI_BYTES);
-    copy_state(rank, unit_idx, &chunk, states, OX_STATE_TO_CHUNK);
-}
-
 /* Starts to write these planes of a chunk. */
 static enum ox_status write_chunk(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                   const struct ox_chunk_view *view, struct ox_on_drives written) {
@@ -281,6 +273,73 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
                ? write_chunk(rank, unit_idx, chunk_idx, view, (struct ox_on_drives){.hi = true, .state = true})
                : status;
 }
+
+/* ---- what updates have saved ------------------------------------------------------------------------ */
+
+/* A chunk as it lies in what its unit has saved. The gaps between roles are zeros there too: nobody writes them, and an
+ * arena begins with zeros. */
+static struct ox_chunk_view saved_chunk(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk) {
+    unsigned char *const saved = resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
+    void *const state = saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx);
+    return (struct ox_chunk_view){.first = chunk->first, .count = chunk->count, .format = rank->config.state,
+                                  .hi = (uint16_t *)saved + chunk->first,
+                                  .state = planes_in_unit(rank, unit_idx, chunk, state)};
+}
+
+/* Puts a saved chunk back to where host memory has its planes. */
+static void return_chunk(struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk) {
+    const struct ox_chunk_view saved = saved_chunk(rank, unit_idx, chunk);
+    const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
+    struct state_piece pieces[STATE_PIECES];
+    state_pieces(rank, chunk, planes_in_unit(rank, unit_idx, chunk, resident.state), saved.state, pieces);
+    for (int i = 0; i < STATE_PIECES; i++) {
+        if (pieces[i].alone != NULL) {
+            memcpy(pieces[i].unit, pieces[i].alone, pieces[i].bytes);
+        }
+    }
+    if (resident.hi != NULL) {
+        memcpy(resident.hi + saved.first, saved.hi, saved.count * OX_HI_BYTES);
+    }
+    if (resident.weights_lo != NULL) {
+        memcpy(resident.weights_lo + saved.first, saved.state.lo, saved.count * OX_LO_BYTES);
+    }
+}
+
+struct returning {
+    struct ox_rank *rank;
+    uint32_t unit_idx, chunk_count;
+    _Atomic uint32_t changed; /* 1 + a chunk that is not what was saved; 0: none */
+};
+
+static void return_share(void *context, uint32_t idx, uint32_t count) {
+    struct returning *const all = context;
+    const struct ox_range share = ox_pool_range(all->chunk_count, 1, idx, count);
+    for (uint64_t at = share.begin; at < share.end; at++) {
+        const struct ox_chunk chunk = ox_shard_chunk(&all->rank->plan->table, all->unit_idx, (uint32_t)at);
+        const struct ox_chunk_view saved = saved_chunk(all->rank, all->unit_idx, &chunk);
+        if (ox_guard_saved(all->rank, all->unit_idx, (uint32_t)at, &saved) == OX_OK) {
+            return_chunk(all->rank, all->unit_idx, &chunk);
+        } else {
+            all->changed = 1 + (uint32_t)at;
+        }
+    }
+}
+
+enum ox_status ox_rank_return_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_count) {
+    struct returning all = {.rank = rank, .unit_idx = unit_idx, .chunk_count = chunk_count};
+    ox_pool_run(rank->optim_pool, return_share, &all);
+    if (all.changed > 0) {
+        const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, all.changed - 1);
+        const struct ox_chunk_view saved = saved_chunk(rank, unit_idx, &chunk);
+        return ox_guard_saved(rank, unit_idx, all.changed - 1, &saved); /* again, for the text */
+    }
+    const struct ox_chunk last = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_count - 1);
+    const struct ox_chunk whole = {.first = 0, .count = last.first + last.count};
+    const struct ox_chunk_view saved = saved_chunk(rank, unit_idx, &whole);
+    return copy_device(rank, unit_idx, &saved, true);
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------- */
 
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
     OX_ASSERT(!rank->loading && !rank->pending.exists);

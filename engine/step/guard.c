@@ -96,9 +96,15 @@ enum ox_status ox_guard_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t 
     if (!ox_guard_covers(rank, unit_idx)) {
         return OX_OK;
     }
-    const struct ox_chunk_sums *const kept = sums_of(rank, unit_idx, chunk_idx);
+    struct ox_chunk_sums *const kept = sums_of(rank, unit_idx, chunk_idx);
     const struct ox_plane_sums found = sums_of_view(rank, unit_idx, view);
-    return compare_with(kept->saved_known ? &kept->saved : NULL, rank, unit_idx, chunk_idx, rank->planes.step, &found);
+    const enum ox_status status =
+        compare_with(kept->saved_known ? &kept->saved : NULL, rank, unit_idx, chunk_idx, rank->planes.step, &found);
+    if (status == OX_OK) {
+        kept->planes = found;
+        kept->known = true;
+    }
+    return status;
 }
 
 void ox_guard_forget(struct ox_rank *rank, uint32_t unit_idx) {

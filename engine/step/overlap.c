@@ -253,12 +253,8 @@ void ox_overlap_forget_saved(struct ox_rank *rank) {
 static enum ox_status return_saved(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < unit_count(rank); i++) {
-        for (uint32_t at = 0; at < rank->due.saved_chunks[i] && status == OX_OK; at++) {
-            struct ox_chunk_view view;
-            ox_rank_chunk_saved(rank, i, at, &view);
-            status = ox_guard_saved(rank, i, at, &view);
-            OX_TRY(status, ox_rank_chunk_put(rank, i, at, &view));
-        }
+        const uint32_t count = rank->due.saved_chunks[i];
+        OX_TRY(status, count > 0 ? ox_rank_return_saved(rank, i, count) : OX_OK);
     }
     if (status == OX_OK) {
         ox_overlap_forget_saved(rank);

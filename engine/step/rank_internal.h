@@ -218,8 +218,9 @@ OX_MUST enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx
                                          struct ox_chunk_view *out);
 OX_MUST enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                          const struct ox_chunk_view *view);
-/* Copies a chunk's planes as a speculative update has saved them to a view. */
-void ox_rank_chunk_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, struct ox_chunk_view *out);
+/* Puts the planes of a unit's first chunks, as a speculative update has saved them, back to where they live, on all
+ * threads of the optimizer. */
+OX_MUST enum ox_status ox_rank_return_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_count);
 /* Between load_begin and load_end chunks that are put go to the store too. load_end waits for what is in flight. */
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step);
 OX_MUST enum ox_status ox_rank_load_end(struct ox_rank *rank);
@@ -337,7 +338,8 @@ bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx);
 void ox_guard_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view);
 /* Keeps what is known of a chunk whose planes are about to be replaced and saved. */
 void ox_guard_save(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx);
-/* Compares a chunk that was saved, before it is put into memory again; OX_E_MEMORY if it has changed. */
+/* Compares a chunk that was saved, before it is put into memory again; OX_E_MEMORY if it has changed. Its sums are
+ * those of memory from then on. Several threads may do so, each with other chunks. */
 OX_MUST enum ox_status ox_guard_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                       const struct ox_chunk_view *view);
 /* Keeps no sums of a unit whose update failed half-way: its planes are no state any more. */
