@@ -308,7 +308,7 @@ static void return_chunk(struct ox_rank *rank, uint32_t unit_idx, const struct o
 struct returning {
     struct ox_rank *rank;
     uint32_t unit_idx, chunk_count;
-    _Atomic uint32_t changed; /* 1 + a chunk that is not what was saved; 0: none */
+    _Atomic uint32_t changed; /* 1 + one chunk that is not what was saved; 0: none */
 };
 
 static void return_share(void *context, uint32_t idx, uint32_t count) {
@@ -331,7 +331,12 @@ enum ox_status ox_rank_return_saved(struct ox_rank *rank, uint32_t unit_idx, uin
     if (all.changed > 0) {
         const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, all.changed - 1);
         const struct ox_chunk_view saved = saved_chunk(rank, unit_idx, &chunk);
-        return ox_guard_saved(rank, unit_idx, all.changed - 1, &saved); /* again, for the text */
+        /* Again, for the text. A second look that finds nothing makes the memory no better. */
+        const enum ox_status status = ox_guard_saved(rank, unit_idx, all.changed - 1, &saved);
+        return status != OX_OK ? status
+                               : ox_fail(OX_E_MEMORY, "memory of rank %u, unit %u, chunk %u holds other bits each time "
+                                         "it is read; check this machine's memory", rank->idx, unit_idx,
+                                         all.changed - 1);
     }
     const struct ox_chunk last = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_count - 1);
     const struct ox_chunk whole = {.first = 0, .count = last.first + last.count};
