@@ -553,8 +553,13 @@ static enum ox_status check_ranks(const struct ox_config *c) {
 }
 
 static enum ox_status check_persist(const struct ox_config *c) {
+    const bool speculative = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
     if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
         return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is neither auto nor a number of steps", c->persist_steps);
+    }
+    if (speculative && c->nvme_count > 0 && c->store_generations == 1) {
+        return ox_fail(OX_E_CONFIG, "--store-generations 1: requested updates in backward need a second slot on the "
+                       "drives; use --store-generations 2, or --optimizer-overlap held without --speculative-units");
     }
     return OX_OK;
 }

@@ -24,8 +24,8 @@ static const char *why_every_step(const struct ox_trainer *trainer) {
     return trainer->config.nvme_count == 0 ? "there is no store without --nvme"
            : ox_trainer_plan(trainer)->input.placement.speculative_units > 0
                ? "updates in backward, without which no plan fits or for which an option asks, need a third slot on "
-                 "the drives in a step that is not committed, or memory that keeps what they replace; give more "
-                 "memory, or --store-generations 3"
+                 "the drives in a step that is not committed, unless memory keeps what they replace; give "
+                 "--store-generations 3"
                : "part of the state lives on the drives, which have one slot for it (--store-generations 1)";
 }
 

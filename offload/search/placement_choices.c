@@ -92,7 +92,8 @@ bool ox_choice_overlap(const struct ox_search *s, bool overlap) {
     if (s->in->model.eval_only) { /* there is no optimizer, whatever the request */
         return !overlap;
     }
-    return s->request->overlap < 0 || overlap == (s->request->overlap == 1);
+    return s->request->overlap < 0 ? overlap || s->request->speculative_units <= 0 /* which need overlap */
+                                   : overlap == (s->request->overlap == 1);
 }
 
 uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarters) {

@@ -501,6 +501,13 @@ static void test_persist(const char *drive) {
     files_remove_folder("output");
     begin_on(drive, "--device-mem 64MiB --device-state-units 1");
     refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
+    begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run --speculative-units 2");
+    sys_run_well(&args, &process);
+    CHECK(strstr(out, "; of the last 2 of ") != NULL);
+    CHECK(strstr(out, "--persist-steps 7 has no effect: updates in backward, without which no plan fits or for which "
+                      "an option asks, need a third slot on the drives") != NULL);
+    begin_on(drive, "--store-generations 1 --speculative-units 2");
+    refused(2, "--store-generations 1: requested updates in backward need a second slot on the drives");
     begin_on(drive, "--persist-steps sometimes");
     refused(2, "--persist-steps: 'sometimes' is neither auto nor a number of steps");
 }

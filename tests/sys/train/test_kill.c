@@ -106,6 +106,7 @@ static const struct {
     {" --persist-steps 3 --device-mem 4MiB --tiles 2 --activation-tier nvme", 3},
     {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2},
     {" --persist-steps 3 --device-mem 4MiB --host-mem 4MiB --state-tier nvme --grads-tier nvme", 3},
+    {" --persist-steps 3 --optimizer-overlap speculative --device-mem 4MiB --host-mem 16MiB", 3},
     {" --persist-steps 2 --optimizer-overlap held --weights-tier nvme", 2}};
 enum { PLACES = sizeof places / sizeof *places };
 

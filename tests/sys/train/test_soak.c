@@ -150,8 +150,8 @@ static void begin(const struct run *run, const char *name) {
     sys_args_word(&args, "--sum-groups=%u", run->sum_groups);
 }
 
-/* Adds where planes live and when they are updated; updates in backward need every step on the drives. */
-static void draw_places(const struct run *run, struct part *part) {
+/* Adds where planes live and when they are updated; updates in backward need two slots on the drives. */
+static void draw_places(const struct run *run) {
     static const char *const stored[] = {
         "", "--state-tier nvme", "--device-mem 8MiB --host-mem 64MiB",
         "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme",
@@ -162,8 +162,8 @@ static void draw_places(const struct run *run, struct part *part) {
     static const char *const overlaps[] = {"auto", "auto", "off", "held", "speculative"};
     sys_args_add(&args, run->drives > 0 ? DRAW_FROM(stored) : DRAW_FROM(in_memory));
     const char *const overlap = run->drives > 0 ? DRAW_FROM(overlaps) : "auto";
-    sys_args_word(&args, "--optimizer-overlap=%s", overlap);
-    part->persist_steps = strcmp(overlap, "speculative") == 0 ? 1 : part->persist_steps;
+    sys_args_word(&args, "--optimizer-overlap=%s",
+                  run->single && strcmp(overlap, "speculative") == 0 ? "held" : overlap);
 }
 
 static void draw_sharding(const struct run *run, const struct layout *layout) {
@@ -182,7 +182,7 @@ static void begin_part(const struct run *run, const char *origin, struct part *p
     part->persist_steps = DRAW_FROM(persists);
     begin(run, "soaked");
     sys_args_add(&args, origin);
-    draw_places(run, part);
+    draw_places(run);
     draw_sharding(run, &part->layout);
     sys_args_word(&args, "--save-steps=%u", part->save_steps);
     sys_args_word(&args, "--save-total-limit=%u", draw(4));
@@ -348,6 +348,7 @@ static bool is_expected_warning(const struct run *run, const struct part *part, 
            strstr(line, "is withdrawn, because another process has not committed it") != NULL ||
            strstr(line, ": is of another branch of this run; it was renamed to ") != NULL ||
            strstr(line, "has no effect: part of the state lives on the drives") != NULL ||
+           strstr(line, "has no effect: updates in backward") != NULL ||
            strstr(line, "offload.stop: existed before the run began") != NULL ||
            strstr(line, "the store belongs to a branch that the run has left") != NULL ||
            (run->single && (strstr(line, "--store-generations 1") != NULL ||
