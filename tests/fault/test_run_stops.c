@@ -25,10 +25,11 @@ static const char *const waiting[][2] = {COMMON, IN_MEMORY, {"optimizer-overlap"
 static const char *const held[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "held"}, {"report-to", "all"},
                                       {NULL, NULL}};
 static const char *const speculative[][2] = {COMMON, IN_MEMORY, {"optimizer-overlap", "speculative"},
-                                             {"speculative-units", "3"}, {"max-grad-norm", "0"}, {NULL, NULL}};
+                                             {"speculative-units", "3"}, {"max-grad-norm", "0"},
+                                             {"persist-steps", "1"}, {NULL, NULL}};
 static const char *const clipped[][2] = {COMMON, IN_MEMORY, {"weights-tier", "device"},
                                          {"optimizer-overlap", "speculative"}, {"speculative-units", "2"},
-                                         {"max-grad-norm", "1e-3"}, {NULL, NULL}};
+                                         {"max-grad-norm", "1e-3"}, {"persist-steps", "1"}, {NULL, NULL}};
 static const char *const narrow[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "speculative"},
                                         {"speculative-units", "2"}, {"max-grad-norm", "0"}, {"dtype", "bf16"},
                                         {"grad-dtype", "bf16"}, {"moments", "q8"}, {"tiles", "2"},
