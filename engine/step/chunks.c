@@ -254,10 +254,11 @@ static enum ox_status write_chunk(struct ox_rank *rank, uint32_t unit_idx, uint3
                ? OX_OK : ox_transfers_drain(&slots->transfers);
 }
 
-enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
-                                 const struct ox_chunk_view *view) {
+/* Puts a chunk's planes to where host memory has them. */
+static void put_in_memory(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk_view *view) {
     const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
-    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
+    const struct ox_chunk chunk = {.first = view->first, .count = view->count};
+    struct state_piece pieces[STATE_PIECES] = {{0}};
     if (resident.hi != NULL) {
         memcpy(resident.hi + view->first, view->hi, view->count * OX_HI_BYTES);
     }
@@ -265,8 +266,18 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
         memcpy(resident.weights_lo + view->first, view->state.lo, view->count * OX_LO_BYTES);
     }
     if (resident.state != NULL) {
-        ox_state_copy(rank, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
+        state_pieces(rank, &chunk, planes_in_unit(rank, unit_idx, &chunk, resident.state), view->state, pieces);
     }
+    for (int i = 0; i < STATE_PIECES; i++) {
+        if (pieces[i].alone != NULL) {
+            memcpy(pieces[i].unit, pieces[i].alone, pieces[i].bytes);
+        }
+    }
+}
+
+enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
+                                 const struct ox_chunk_view *view) {
+    put_in_memory(rank, unit_idx, view);
     ox_guard_put(rank, unit_idx, chunk_idx, view);
     const enum ox_status status = copy_device(rank, unit_idx, view, true);
     return status == OX_OK && is_written(rank)
@@ -286,25 +297,6 @@ static struct ox_chunk_view saved_chunk(const struct ox_rank *rank, uint32_t uni
                                   .state = planes_in_unit(rank, unit_idx, chunk, state)};
 }
 
-/* Puts a saved chunk back to where host memory has its planes. */
-static void return_chunk(struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk) {
-    const struct ox_chunk_view saved = saved_chunk(rank, unit_idx, chunk);
-    const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
-    struct state_piece pieces[STATE_PIECES];
-    state_pieces(rank, chunk, planes_in_unit(rank, unit_idx, chunk, resident.state), saved.state, pieces);
-    for (int i = 0; i < STATE_PIECES; i++) {
-        if (pieces[i].alone != NULL) {
-            memcpy(pieces[i].unit, pieces[i].alone, pieces[i].bytes);
-        }
-    }
-    if (resident.hi != NULL) {
-        memcpy(resident.hi + saved.first, saved.hi, saved.count * OX_HI_BYTES);
-    }
-    if (resident.weights_lo != NULL) {
-        memcpy(resident.weights_lo + saved.first, saved.state.lo, saved.count * OX_LO_BYTES);
-    }
-}
-
 struct returning {
     struct ox_rank *rank;
     uint32_t unit_idx, chunk_count;
@@ -318,7 +310,7 @@ static void return_share(void *context, uint32_t idx, uint32_t count) {
         const struct ox_chunk chunk = ox_shard_chunk(&all->rank->plan->table, all->unit_idx, (uint32_t)at);
         const struct ox_chunk_view saved = saved_chunk(all->rank, all->unit_idx, &chunk);
         if (ox_guard_saved(all->rank, all->unit_idx, (uint32_t)at, &saved) == OX_OK) {
-            return_chunk(all->rank, all->unit_idx, &chunk);
+            put_in_memory(all->rank, all->unit_idx, &saved);
         } else {
             all->changed = 1 + (uint32_t)at;
         }
