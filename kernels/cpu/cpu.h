@@ -57,9 +57,9 @@ typedef void ox_cpu_piece_fn(const struct ox_vector *vector, const void *args, s
 void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args);
 
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
- * c is first set to residual (rows as far apart as those of c, may be c itself) plus bias (n), and beta is ignored. The
- * division into tiles depends on the shape alone and never gives parts of a sum to several threads. A device with
- * `bf16` rounds a and b to it, unless there is one row. */
+ * c is first set to residual (rows as far apart as those of c, may be c itself) plus bias (n), and beta is ignored. No
+ * parts of a sum go to several threads, and no bit depends on how many there are. A device with `bf16` rounds a and b
+ * to it, unless there is one row. */
 struct ox_gemm {
     float *c;
     const float *a, *b;
@@ -74,6 +74,17 @@ struct ox_gemm {
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
+
+/* The grid of tiles in which `threads` threads compute a GEMM; no part of it is empty. Where the library's kernels give
+ * every element the same bits wherever a tile of 64 by 64 or more begins and ends (ox_cpu_gemm_cuts_freely), a large
+ * GEMM in fp32 has a grid for that many threads; any other has one by its shape alone. */
+struct ox_gemm_grid {
+    uint32_t rows, cols; /* parts of m and of n */
+};
+struct ox_gemm_grid ox_cpu_gemm_grid(const struct ox_gemm *gemm, uint32_t threads);
+struct ox_range ox_cpu_gemm_part(uint32_t total, uint32_t idx, uint32_t count);
+/* Tries it, once in a process, with some cut GEMMs of all forms. The library is to have one thread. */
+bool ox_cpu_gemm_cuts_freely(void);
 
 /* Opens NULL where there is no library for this processor. The room is OX_CPU_BF16_ROOM_BYTES, most of which a small
  * model never touches. */

@@ -154,6 +154,8 @@ static const struct ox_device_ops cpu_device_ops = {
     .close = cpu_close,
 };
 
+static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
+
 /* The pool divides each GEMM itself; the library's own threads would spin beside it. */
 static void blas_single_thread(void) {
     openblas_set_num_threads(1);
@@ -166,13 +168,14 @@ bool ox_cpu_bf16_is_there(const char **text) {
 void ox_cpu_gemms_text(bool bf16, char text[OX_CPU_GEMMS_BYTES]) {
     const char *library = NULL;
     const bool in_bf16 = bf16 && ox_cpu_bf16_is_there(&library);
-    snprintf(text, OX_CPU_GEMMS_BYTES, "%s%s%s, kernels %s, 1 thread", in_bf16 ? library : "", in_bf16 ? "; " : "",
-             openblas_get_config(), openblas_get_corename());
+    pthread_once(&blas_once, blas_single_thread);
+    snprintf(text, OX_CPU_GEMMS_BYTES, "%s%s%s, kernels %s, 1 thread, tiles %s", in_bf16 ? library : "",
+             in_bf16 ? "; " : "", openblas_get_config(), openblas_get_corename(),
+             ox_cpu_gemm_cuts_freely() ? "of any grid" : "by shape");
 }
 
 enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, struct ox_device **out) {
     OX_ASSERT(config->thread_count > 0);
-    static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
     *out = NULL;
     struct ox_cpu_device *const cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL) {
@@ -192,6 +195,7 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
         free(cpu);
         return status;
     }
+    ox_cpu_gemm_cuts_freely(); /* now, not within the first GEMM */
     cpu->base.ops = &cpu_device_ops;
     cpu->config = *config;
     cpu->cpu.vector = ox_vector_pick();

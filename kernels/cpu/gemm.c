@@ -1,33 +1,20 @@
-/* GEMMs: a grid of output tiles, each by OpenBLAS on one thread. The library's own threads would spin beside the
- * pool's, and its own division of a GEMM could not be fixed. The library's last bits depend on where a tile begins and
- * ends: so the shape alone decides the grid, and threads take the tiles as they come free. */
+/* GEMMs: a grid of output tiles (gemm_grid.c), each by OpenBLAS on one thread. The library's own threads would spin
+ * beside the pool's, and its own division of a GEMM could not be fixed. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
 #include <cblas.h>
 #include <string.h>
 
-/* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. The library packs a strip of all rows of a call
- * into memory that no budget counts, so a tile of more than SLAB_ROWS rows is computed in slabs. */
-enum { TILE_GRAIN = 32, SLAB_ROWS = 4096 };
-
-/* Tiles of a GEMM with at least so many outputs. More tiles keep more threads busy; fewer, larger ones pack less, to
- * which a tile of 512 by 512 adds about 2 percent. Most numbers of threads divide 12, 24, ... or nearly so. */
-static const struct {
-    uint64_t outputs_least;
-    uint32_t tiles;
-} tile_steps[] = {{4096, 2}, {65536, 4}, {700000, 8}, {1500000, 12}, {6000000, 24}, {16000000, 48}, {64000000, 96}};
-enum {
-    TILE_STEPS = sizeof tile_steps / sizeof *tile_steps,
-    TILE_WORK_LEAST = 1 << 17, /* multiply-adds; with less, one thread is faster than waking the others */
-    PACK_ROWS = 64,            /* to read and pack an element of b takes as long as computing with so many rows of a */
-};
+/* The library packs a strip of all rows of a call into memory that no budget counts, so a tile of more rows than this
+ * is computed in slabs. */
+enum { SLAB_ROWS = 4096, SLAB_GRAIN = 32 };
 
 struct grid {
     const struct ox_gemm *gemm;
     const struct ox_vector *vector;
     struct ox_cpu_bf16 *bf16;
-    uint32_t row_parts, col_parts;
+    struct ox_gemm_grid parts;
 };
 
 static void prefill(const struct grid *grid, struct ox_range rows, struct ox_range cols) {
@@ -78,54 +65,19 @@ static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
     (void)thread;
     const struct grid *const grid = context;
     const struct ox_gemm *const gemm = grid->gemm;
-    const struct ox_range rows =
-        ox_pool_range(gemm->m, TILE_GRAIN, item / grid->col_parts, grid->row_parts);
-    const struct ox_range cols =
-        ox_pool_range(gemm->n, TILE_GRAIN, item % grid->col_parts, grid->col_parts);
-    if (cols.begin == cols.end) {
-        return;
-    }
+    const struct ox_range rows = ox_cpu_gemm_part(gemm->m, item / grid->parts.cols, grid->parts.rows);
+    const struct ox_range cols = ox_cpu_gemm_part(gemm->n, item % grid->parts.cols, grid->parts.cols);
     const uint32_t slab_count = (uint32_t)ox_div_up(rows.end - rows.begin, SLAB_ROWS);
     for (uint32_t i = 0; i < slab_count; i++) {
-        const struct ox_range slab = ox_pool_range(rows.end - rows.begin, TILE_GRAIN, i, slab_count);
+        const struct ox_range slab = ox_pool_range(rows.end - rows.begin, SLAB_GRAIN, i, slab_count);
         multiply(grid, (struct ox_range){.begin = rows.begin + slab.begin, .end = rows.begin + slab.end}, cols);
     }
 }
 
-static uint32_t tiles_of(const struct ox_gemm *gemm) {
-    const uint64_t work = (uint64_t)gemm->m * gemm->n * gemm->k;
-    /* One row takes as long as reading b, of which a tile needs not be large because nothing is packed. */
-    const uint64_t outputs = gemm->m == 1 ? work : ((uint64_t)gemm->m + PACK_ROWS) * gemm->n;
-    uint32_t tiles = 1;
-    for (int i = 0; i < TILE_STEPS && outputs >= tile_steps[i].outputs_least; i++) {
-        if (work / TILE_WORK_LEAST >= tile_steps[i].tiles) {
-            tiles = tile_steps[i].tiles;
-        }
-    }
-    return tiles;
-}
-
-/* Finds the grid of tiles that packs the least: each tile packs its rows of a and its columns of b. */
-static void divide(struct grid *grid) {
-    const uint32_t parts = tiles_of(grid->gemm);
-    uint64_t least = UINT64_MAX;
-    for (uint32_t rows = 1; rows <= parts; rows++) {
-        if (parts % rows != 0) {
-            continue;
-        }
-        const uint64_t packed = grid->gemm->m / rows + grid->gemm->n / (parts / rows);
-        if (packed < least) {
-            least = packed;
-            grid->row_parts = rows;
-            grid->col_parts = parts / rows;
-        }
-    }
-}
-
 void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
-    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .bf16 = cpu->bf16, .row_parts = 1, .col_parts = 1};
-    divide(&grid);
-    ox_cpu_items(cpu->pool, grid.row_parts * grid.col_parts, gemm_tile, &grid);
+    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .bf16 = cpu->bf16,
+                        .parts = ox_cpu_gemm_grid(gemm, ox_pool_size(cpu->pool))};
+    ox_cpu_items(cpu->pool, grid.parts.rows * grid.parts.cols, gemm_tile, &grid);
 }
 
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
