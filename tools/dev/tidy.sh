@@ -212,8 +212,17 @@ check_names() {
             -f "$tools/tidy_names.awk" "$scratch/present" "$scratch/code_names" "$scratch/text_names"
 }
 
+# Bugs that are planted by hand alone: `make negative`, `make bench-safety`.
+check_patches() {
+    command -v patch >/dev/null || { echo "tidy: no patch program: planted bugs are not checked" >&2 && return 0; }
+    grep -E '^tests/.*\.patch$' "$scratch/present" | while read -r file; do
+        patch --dry-run -p1 -s -N <"$file" >"$scratch/patched" 2>&1 ||
+            echo "$file:1: no longer applies: $(tail -n 1 "$scratch/patched")"
+    done
+}
+
 checks="layers edges readmes users headers functions files columns params symbols calls environment printing allocation statuses macros \
-mathflags marks words names"
+mathflags marks words names patches"
 sum=0
 for check in ${only:-$checks}; do
     "check_$check" >"$scratch/found"

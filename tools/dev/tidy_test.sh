@@ -225,6 +225,7 @@ plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-mat
 plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
 plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfinished'
 
+plant patches tests/negative/bad.patch 'A bug.\n--- a/base/gone.c\n+++ b/base/gone.c\n@@ -1,1 +1,1 @@\n-int a;\n+int b;\n' 'tests/negative/bad.patch:1: no longer applies'
 plant names engine/step/bad.h '/* Shared by good.c\n * and gone.c. */\n' 'engine/step/bad.h:2: names gone.c'
 plant names engine/step/bad.h '/* Shared by step.c and adam.cu. */\n' 'engine/step/bad.h:1: names adam.cu'
 plant names engine/README.md 'see `run/gone.c`\n' 'engine/README.md:1: names run/gone.c'
