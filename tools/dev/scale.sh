@@ -5,14 +5,15 @@
 #
 #     tools/dev/scale.sh [-f FOLDER] [-n STEPS] [-t TOKENS] [-p PROFILE] [-m MODE] [-c NORM] CASE
 #
-#     3b-bf16   3.43 billion parameters, moments in bf16, two generations, in 4 GiB: 55 GB on the drive
+#     2b-f32    1.69 billion parameters, moments in fp32, one generation, in 3 GiB: 24 GB on the drive
+#     3b-bf16   3.43 billion parameters, moments in bf16, two generations, in 4 GiB: 55 GB
 #     3b-f32    3.43 billion parameters, moments in fp32, one generation, in 4 GiB: 48 GB
 #     7b-q8     6.74 billion parameters, eight-bit moments, one generation, in 6 GiB: 48 GB
 #
 # PROFILE comes from `offload bench all --output PROFILE`; without it predictions use nominal rates. MODE is a value of
 # --optimizer-overlap. NORM is --max-grad-norm, 0 (no clipping) by default: fresh weights start with norms near 100, so
-# every step would be clipped, unlike most steps of a long run. The run is killed after its last step, because its
-# checkpoint would not fit beside the store; the store holds its last commit.
+# every step would be clipped, unlike most steps of a long run. The run is killed after its last step and writes no
+# checkpoint; but it wants room for one, 12 bytes a parameter, before it begins.
 set -eu
 folder=build/scale steps=4 tokens=256 profile= mode=auto clip=0 offload=${OX_BIN:-build/offload}
 while getopts f:n:t:p:m:c: option; do
@@ -29,6 +30,7 @@ done
 shift $((OPTIND - 1))
 here=$(dirname "$0")
 case ${1:-} in
+2b-f32) model=2b moments=f32 generations=1 limit=3072 host=2880 drive=30 ;;
 3b-bf16) model=3b moments=bf16 generations=2 limit=4096 host=3840 drive=60 ;;
 3b-f32) model=3b moments=f32 generations=1 limit=4096 host=3840 drive=60 ;;
 7b-q8) model=7b moments=q8 generations=1 limit=6144 host=5888 drive=60 ;;
