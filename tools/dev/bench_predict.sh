@@ -8,8 +8,9 @@
 # FOLDER (build/predict) holds the runs; its drive is the one that is measured. Results of one run per configuration are
 # added to FOLDER/results.txt, and all in that file count; FIRST and LAST pick configurations by number, so that short
 # quiet windows suffice. The first STEPS_OUT (3) steps of a run do not count, because they meet memory and blocks that were
-# never written. `STRICT=1`: exit status 1 when the median is above 3 % or the worst above 10 %. Quiet machines only;
-# OPENBLAS_* variables are removed.
+# never written. No step is clipped: the norms of fresh weights would clip all, and a step whose updates in backward are
+# taken back is longer than predicted, which the run says. `STRICT=1`: exit status 1 when the median is above 3 % or the
+# worst above 10 %. Quiet machines only; OPENBLAS_* variables are removed.
 set -eu
 cd "$(dirname "$0")/../.."
 folder=${1:-build/predict} first=${2:-1} last=${3:-32} out=${STEPS_OUT:-3}
@@ -83,7 +84,7 @@ run() {
     rm -rf "$folder/cache" "$folder/run" "$folder"/nvme/*
     # shellcheck disable=SC2086
     build/offload train --model "$folder/$model.json" --data "$folder/text.txt" --output "$folder/run" --from-scratch \
-        --eval-steps 0 --eval-windows 1 --save-steps 0 --max-steps $((steps + out)) --host-mem "$memory" \
+        --max-grad-norm 1e9 --eval-steps 0 --eval-windows 1 --save-steps 0 --max-steps $((steps + out)) --host-mem "$memory" \
         --max-seq-length "$seq" --per-device-train-batch-size "$batch" --gradient-accumulation-steps "$micro" $words \
         > "$folder/out.txt" 2> "$folder/err.txt" || { cat "$folder/err.txt" >&2; exit 1; }
     took=$(sed -n 's/.*measured this machine for \([^(]*\) (\(kept\|not kept\).*/\1, \2/p' "$folder/err.txt")
