@@ -204,8 +204,8 @@ static void backward(const struct ox_half_call *call, const void *x, void *dx) {
 
 /* ---- cost ---- */
 
-/* For each row of a head the CPU gathers and packs values for short GEMMs; that takes as long as this many pairs. */
-static const double PAIRS_OF_A_ROW = 48;
+/* For each row of a head the CPU copies and turns values for its products; that takes as long as this many pairs. */
+static const double PAIRS_OF_A_ROW = 32;
 
 /* Multiprocessors of the GPU that predictions assume: those of an H100 or H200. */
 enum { PROCESSORS = 132 };

@@ -1,20 +1,27 @@
-/* Causal attention in blocks of QUERIES x KEYS scores. Blocks above the diagonal, and blocks that the window hides from
- * all their queries, are skipped. The GEMMs of a block run on the calling thread. */
+/* Causal attention in blocks of QUERIES x KEYS scores. Blocks whose keys come after all their queries, or before the
+ * window or document of the first, are skipped. Scores lie as (keys, queries), one query a lane, so that a softmax
+ * never adds up the lanes of a vector. */
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
-/* A block of scores and one of their gradients fit in the second-level cache. A query row that sees no key of a block,
- * because the keys come after it or before its window or document, adds zero. */
-enum { QUERIES = 128, KEYS = 512 };
+/* What a thread holds of a block stays in the second-level cache. */
+enum { QUERIES = 128, KEYS = 128 };
 
-/* Scratch of one thread, in floats: scores, their gradients, then one value per query each. */
+/* Scratch of one thread. `dim` is head_dim up to whole vectors, beyond which rows may have any values. */
 struct work {
-    float *score, *dscore;
-    float *row_max, *row_sum;
+    float *query, *query_t; /* (queries, dim), scaled; (head_dim, queries) */
+    float *kv;              /* (keys, dim): keys or values, side by side */
+    float *sum;             /* (queries, dim): of out or of dq */
+    float *score;           /* (keys, queries) */
+    float *row_max, *row_sum, *shrink;
+    int32_t *begin, *end; /* of each query */
+    /* of backward alone */
+    float *dout, *dout_t, *dscore, *lse, *delta;
+    size_t dim;
 };
 
 struct attention {
@@ -41,33 +48,80 @@ static uint32_t max_u32(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
-static size_t work_len(uint32_t key_count) {
-    const uint64_t keys = ox_align_up(min_u32(key_count, KEYS), OX_CPU_GRAIN);
-    return 2 * QUERIES * keys + 2 * QUERIES;
+static size_t dim_of(const struct ox_attention_shape *shape) {
+    return ox_align_up(shape->head_dim, OX_VECTOR_STEP);
+}
+
+/* The largest block that a sequence needs, and the scratch for it. */
+struct block_size {
+    size_t queries, keys;
+};
+
+static struct block_size largest_block(const struct ox_attention_shape *shape, uint32_t cached) {
+    return (struct block_size){ox_align_up(min_u32(shape->seq, QUERIES), OX_VECTOR_STEP),
+                               ox_align_up(min_u32(cached + shape->seq, KEYS), OX_VECTOR_STEP)};
+}
+
+/* In floats, of one thread. */
+static size_t work_len(struct block_size block, size_t dim, bool backward) {
+    const size_t per_query = backward ? 5 * dim + 7 : 3 * dim + 5;
+    return block.queries * per_query + block.keys * dim + (backward ? 2 : 1) * block.keys * block.queries;
+}
+
+static uint64_t scratch_bytes(const struct ox_attention_shape *shape, uint32_t cached, bool backward,
+                              uint32_t threads) {
+    return threads * work_len(largest_block(shape, cached), dim_of(shape), backward) * sizeof(float);
 }
 
 uint64_t ox_cpu_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads) {
-    return (uint64_t)threads * work_len(shape->seq) * sizeof(float);
+    return scratch_bytes(shape, 0, true, threads);
 }
 
 uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape) {
     uint64_t pairs = 0;
-    for (uint32_t query = 0; query < shape->seq; query += QUERIES) {
-        const uint32_t count = min_u32(QUERIES, shape->seq - query);
-        const uint32_t hidden = shape->window == 0 || query < shape->window ? 0 : query - shape->window + 1;
-        pairs += (uint64_t)count * (query + count - hidden / QUERIES * QUERIES);
+    for (uint32_t query = 0; query < shape->seq; query += OX_VECTOR_STEP) {
+        const uint32_t end = min_u32(query + OX_VECTOR_STEP, shape->seq), first = query / QUERIES * QUERIES;
+        const uint32_t hidden = shape->window == 0 || first < shape->window ? 0 : first - shape->window + 1;
+        pairs += (uint64_t)(end - query) * (end - hidden);
     }
     return pairs * shape->batch * shape->heads;
 }
 
+static float *take(float **next, size_t len) {
+    float *const at = *next;
+    *next += len;
+    return at;
+}
+
 static struct work work_of(const struct attention *job, uint32_t thread) {
-    const size_t len = work_len(job->cached + job->shape->seq);
-    float *const begin = job->scratch + thread * len;
-    const size_t block = (len - 2 * QUERIES) / 2;
-    return (struct work){.score = begin,
-                         .dscore = begin + block,
-                         .row_max = begin + 2 * block,
-                         .row_sum = begin + 2 * block + QUERIES};
+    const struct block_size block = largest_block(job->shape, job->cached);
+    const size_t dim = dim_of(job->shape), len = work_len(block, dim, job->dqkv != NULL);
+    float *const begin = job->scratch + thread * len, *next = begin;
+    struct work work = {.dim = dim};
+    work.query = take(&next, block.queries * dim);
+    work.query_t = take(&next, block.queries * dim);
+    work.sum = take(&next, block.queries * dim);
+    work.kv = take(&next, block.keys * dim);
+    work.score = take(&next, block.keys * block.queries);
+    work.row_max = take(&next, block.queries);
+    work.row_sum = take(&next, block.queries);
+    work.shrink = take(&next, block.queries);
+    work.begin = (int32_t *)take(&next, block.queries);
+    work.end = (int32_t *)take(&next, block.queries);
+    if (job->dqkv != NULL) {
+        work.dout = take(&next, block.queries * dim);
+        work.dout_t = take(&next, block.queries * dim);
+        work.dscore = take(&next, block.keys * block.queries);
+        work.lse = take(&next, block.queries);
+        work.delta = take(&next, block.queries);
+    }
+    OX_ASSERT((size_t)(next - begin) == len);
+    return work;
+}
+
+/* Where q, k or v of one head of one sequence begins; `slot` counts the heads within a row. */
+static size_t slot_offset(const struct attention *job, uint32_t batch, uint32_t slot) {
+    return (size_t)batch * job->shape->seq * job->row_stride + (size_t)slot * job->shape->head_dim;
 }
 
 /* A matrix within a larger one. */
@@ -76,31 +130,14 @@ struct view {
     size_t stride;
 };
 
-/* c (m, n) = alpha * op(a) * op(b) + beta * c on this thread. */
-struct gemm {
-    CBLAS_TRANSPOSE a_form, b_form;
-    uint32_t m, n, k;
-    float alpha, beta;
-};
-
-static void multiply(const struct gemm *shape, struct view a, struct view b, float *c,
-                     size_t c_stride) {
-    cblas_sgemm(CblasRowMajor, shape->a_form, shape->b_form, (blasint)shape->m, (blasint)shape->n,
-                (blasint)shape->k, shape->alpha, a.at, (blasint)a.stride, b.at, (blasint)b.stride,
-                shape->beta, c, (blasint)c_stride);
-}
-
-/* Where q, k or v of one head of one sequence begins; `slot` counts the heads within a row. */
-static size_t slot_offset(const struct attention *job, uint32_t batch, uint32_t slot) {
-    return (size_t)batch * job->shape->seq * job->row_stride + (size_t)slot * job->shape->head_dim;
-}
-
 /* One block of queries of one head against a range of keys. */
 struct block {
     uint32_t batch, head, kv_head;
     uint32_t query, query_count;
+    uint32_t width; /* lanes of a row of scores: query_count up to whole vectors */
     uint32_t key, key_count;
-    uint32_t key_begin; /* where the first block of keys for these queries begins */
+    uint32_t key_begin; /* the first key that a query of the block sees */
+    uint32_t key_end;   /* behind the last one */
 };
 
 /* The first key that query row `row` of the block sees: that of its window or of its document, whichever is later. It
@@ -114,26 +151,40 @@ static uint32_t first_seen(const struct attention *job, const struct block *at, 
     return begin;
 }
 
-/* The keys of the block that query row `row` sees, counted from the block's first key; may be empty. */
-struct seen {
-    uint32_t begin, end;
-};
-
-static struct seen seen_of(const struct attention *job, const struct block *at, uint32_t row) {
-    const uint32_t begin = first_seen(job, at, row), past = job->cached + at->query + row + 1;
-    const uint32_t end = past > at->key ? min_u32(at->key_count, past - at->key) : 0;
-    return (struct seen){.begin = min_u32(begin > at->key ? begin - at->key : 0, end), .end = end};
+static struct block block_of(const struct attention *job, uint32_t batch, uint32_t head, uint32_t query) {
+    struct block at = {.batch = batch, .head = head, .query = query};
+    at.kv_head = head / (job->shape->heads / job->shape->kv_heads);
+    at.query_count = min_u32(QUERIES, job->shape->seq - query);
+    at.width = (uint32_t)ox_align_up(at.query_count, OX_VECTOR_STEP);
+    at.key_begin = first_seen(job, &at, 0);
+    at.key_end = job->cached + query + at.query_count;
+    return at;
 }
 
-/* Sets to zero what belongs to keys that a row does not see. */
-static void clear_unseen(float *score, struct seen seen, uint32_t key_count) {
-    memset(score, 0, seen.begin * sizeof(float));
-    memset(score + seen.end, 0, (key_count - seen.end) * sizeof(float));
+/* Goes to the next keys of the block; returns false behind the last. Begins with key_count 0. */
+static bool next_keys(struct block *at) {
+    at->key = at->key_count == 0 ? at->key_begin : at->key + at->key_count;
+    at->key_count = min_u32(KEYS, at->key_end - at->key);
+    return at->key_count > 0;
 }
 
-/* The key at which the blocks of keys begin for a block of queries. */
-static uint32_t first_key(const struct attention *job, const struct block *at) {
-    return first_seen(job, at, 0) / QUERIES * QUERIES;
+/* The block's scores, and which of them count. */
+static struct ox_vector_scores scores_of(const struct attention *job, const struct block *at, const struct work *work) {
+    const struct ox_vector_scores all = {.score = work->score, .keys = at->key_count, .queries = at->width};
+    const uint32_t last = at->query_count - 1;
+    if (first_seen(job, at, last) <= at->key && at->key + at->key_count <= job->cached + at->query + 1) {
+        return all;
+    }
+    for (uint32_t row = 0; row < at->width; row++) {
+        const uint32_t query = min_u32(row, last); /* lanes without a query do as the last one */
+        const uint32_t begin = first_seen(job, at, query), end = job->cached + at->query + query + 1;
+        work->begin[row] = (int32_t)(max_u32(begin, at->key) - at->key);
+        work->end[row] = (int32_t)(max_u32(end, at->key) - at->key);
+    }
+    struct ox_vector_scores some = all;
+    some.begin = work->begin;
+    some.end = work->end;
+    return some;
 }
 
 static struct view q_view(const struct attention *job, const struct block *at) {
@@ -165,14 +216,111 @@ static size_t lse_offset(const struct attention *job, const struct block *at) {
     return ((size_t)at->batch * job->shape->heads + at->head) * job->shape->seq + at->query;
 }
 
-static void scores(const struct attention *job, const struct block *at, float *score) {
-    const struct gemm shape = {.a_form = CblasNoTrans,
-                                  .b_form = CblasTrans,
-                                  .m = at->query_count,
-                                  .n = at->key_count,
-                                  .k = job->shape->head_dim,
-                                  .alpha = job->shape->scale};
-    multiply(&shape, q_view(job, at), k_view(job, at), score, at->key_count);
+/* Copies `rows` rows of a head, times `factor`. */
+static void copy_rows(const struct attention *job, struct view from, uint32_t rows, float factor, float *out,
+                      size_t dim) {
+    for (uint32_t row = 0; row < rows; row++) {
+        memcpy(out + row * dim, from.at + row * from.stride, job->shape->head_dim * sizeof *out);
+        if (factor != 1.0f) {
+            job->vector->scale(out + row * dim, factor, job->shape->head_dim);
+        }
+    }
+}
+
+/* Makes (head_dim, width) of the block's (queries, dim); lanes without a query become 0. */
+static void turn(const struct attention *job, const struct block *at, const float *from, size_t dim, float *out) {
+    for (uint32_t begin = 0; begin < at->width; begin += OX_VECTOR_STEP) {
+        const uint32_t count = min_u32(OX_VECTOR_STEP, at->query_count - begin);
+        for (uint32_t i = 0; i < job->shape->head_dim; i++) {
+            float *const row = out + (size_t)i * at->width + begin;
+            for (uint32_t lane = 0; lane < OX_VECTOR_STEP; lane++) {
+                row[lane] = lane < count ? from[(begin + lane) * dim + i] : 0.0f;
+            }
+        }
+    }
+}
+
+/* Blocks on the diagonal are computed in steps of OX_VECTOR_STEP queries by as many keys; steps whose keys all come
+ * after their queries are left out. Says how many keys of the block are computed for the step of queries that begins
+ * at row `query`. */
+static uint32_t keys_for(const struct attention *job, const struct block *at, uint32_t query) {
+    const uint32_t past = job->cached + at->query + query + OX_VECTOR_STEP;
+    return past > at->key ? min_u32(at->key_count, (uint32_t)ox_align_up(past - at->key, OX_VECTOR_STEP)) : 0;
+}
+
+/* Keys of a block that are computed for the same queries: those from row `query` on. */
+struct step {
+    uint32_t key, keys, query;
+    uint32_t next_query;
+};
+
+/* Goes to the next step of the block, from zeros to the first; returns false behind the last. */
+static bool next_step(const struct attention *job, const struct block *at, struct step *step) {
+    step->key += step->keys;
+    step->keys = 0;
+    for (; step->next_query < at->width && step->keys == 0; step->next_query += OX_VECTOR_STEP) {
+        step->query = step->next_query;
+        step->keys = max_u32(keys_for(job, at, step->query), step->key) - step->key;
+    }
+    return step->keys > 0;
+}
+
+/* (keys, width) = keys or values times turned queries or gradients. */
+static void by_queries(const struct attention *job, const struct block *at, struct view rows, const float *turned,
+                       float *out) {
+    for (struct step step = {0}; next_step(job, at, &step);) {
+        job->vector->product(&(struct ox_vector_product){.c = out + (size_t)step.key * at->width + step.query,
+                                                         .c_row = at->width,
+                                                         .a = rows.at + step.key * rows.stride,
+                                                         .a_row = rows.stride,
+                                                         .a_step = 1,
+                                                         .b = turned + step.query,
+                                                         .b_row = at->width,
+                                                         .rows = step.keys,
+                                                         .cols = at->width - step.query,
+                                                         .depth = job->shape->head_dim});
+    }
+}
+
+/* A gradient of keys or values += scores times queries or gradients of their outputs. */
+static void add_gradient(const struct attention *job, const struct block *at, const float *score, const float *rows,
+                         size_t dim, float *out) {
+    for (struct step step = {0}; next_step(job, at, &step);) {
+        job->vector->product(&(struct ox_vector_product){.c = out + step.key * job->row_stride,
+                                                         .c_row = job->row_stride,
+                                                         .a = score + (size_t)step.key * at->width + step.query,
+                                                         .a_row = at->width,
+                                                         .a_step = 1,
+                                                         .b = rows + step.query * dim,
+                                                         .b_row = dim,
+                                                         .rows = step.keys,
+                                                         .cols = job->shape->head_dim,
+                                                         .depth = at->query_count - step.query,
+                                                         .add = true});
+    }
+}
+
+/* work->sum (queries, dim) += scores, turned, times keys or values. */
+static void by_keys(const struct attention *job, const struct block *at, const float *score, struct view rows,
+                    const struct work *work) {
+    copy_rows(job, rows, at->key_count, 1.0f, work->kv, work->dim);
+    for (uint32_t query = 0, end; query < at->query_count; query = end) {
+        const uint32_t depth = keys_for(job, at, query);
+        for (end = query; end < at->query_count && keys_for(job, at, end) == depth; end += OX_VECTOR_STEP) {
+        }
+        end = min_u32(end, at->query_count);
+        job->vector->product(&(struct ox_vector_product){.c = work->sum + query * work->dim,
+                                                         .c_row = work->dim,
+                                                         .a = score + query,
+                                                         .a_row = 1,
+                                                         .a_step = at->width,
+                                                         .b = work->kv,
+                                                         .b_row = work->dim,
+                                                         .rows = end - query,
+                                                         .cols = job->shape->head_dim,
+                                                         .depth = depth,
+                                                         .add = at->key != at->key_begin});
+    }
 }
 
 void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row) {
@@ -188,25 +336,11 @@ void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_soft
     *row->sum += vector->exp_row(row->score, *row->max, row->count);
 }
 
-/* Turns the block's scores into exponentials against the running maximum, and rescales the earlier sums to the new
- * maximum. */
-static void forward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
-    const struct ox_vector *const vector = job->vector;
-    float *const out = job->out + out_offset(job, at);
+static void rescale(const struct attention *job, const struct block *at, const struct work *work) {
     for (uint32_t row = 0; row < at->query_count; row++) {
-        float *const score = work->score + (size_t)row * at->key_count;
-        const struct seen seen = seen_of(job, at, row);
-        if (at->key == at->key_begin) {
-            work->row_max[row] = -INFINITY;
-            work->row_sum[row] = 0.0f;
+        if (work->shrink[row] != 1.0f) {
+            job->vector->scale(work->sum + row * work->dim, work->shrink[row], job->shape->head_dim);
         }
-        ox_cpu_softmax_add(vector, &(struct ox_cpu_softmax){.score = score + seen.begin,
-                                                            .count = seen.end - seen.begin,
-                                                            .max = &work->row_max[row],
-                                                            .sum = &work->row_sum[row],
-                                                            .out = out + row * job->out_stride,
-                                                            .out_len = job->shape->head_dim});
-        clear_unseen(score, seen, at->key_count);
     }
 }
 
@@ -217,30 +351,29 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     const uint32_t head_idx = item % (shape->batch * shape->heads);
     /* The last queries of a sequence see most keys: these long items come first. */
     const uint32_t query_block = job->query_blocks - 1 - item / (shape->batch * shape->heads);
-    struct block at = {.batch = head_idx / shape->heads,
-                       .head = head_idx % shape->heads,
-                       .query = query_block * QUERIES};
-    at.kv_head = at.head / (shape->heads / shape->kv_heads);
-    at.query_count = min_u32(QUERIES, shape->seq - at.query);
-    float *const out = job->out + out_offset(job, &at);
-    const uint32_t key_end = job->cached + at.query + at.query_count;
-    at.key_begin = first_key(job, &at);
-    for (at.key = at.key_begin; at.key < key_end; at.key += KEYS) {
-        at.key_count = min_u32(KEYS, key_end - at.key);
-        scores(job, &at, work.score);
-        forward_softmax(job, &at, &work);
-        const struct gemm by_values = {.a_form = CblasNoTrans,
-                                          .b_form = CblasNoTrans,
-                                          .m = at.query_count,
-                                          .n = shape->head_dim,
-                                          .k = at.key_count,
-                                          .alpha = 1.0f,
-                                          .beta = at.key == at.key_begin ? 0.0f : 1.0f};
-        multiply(&by_values, (struct view){work.score, at.key_count}, v_view(job, &at), out,
-                 job->out_stride);
+    struct block at = block_of(job, head_idx / shape->heads, head_idx % shape->heads, query_block * QUERIES);
+    copy_rows(job, q_view(job, &at), at.query_count, shape->scale, work.query, work.dim);
+    turn(job, &at, work.query, work.dim, work.query_t);
+    for (uint32_t row = 0; row < at.width; row++) {
+        work.row_max[row] = -INFINITY;
+        work.row_sum[row] = 0.0f;
     }
+    while (next_keys(&at)) {
+        by_queries(job, &at, k_view(job, &at), work.query_t, work.score);
+        job->vector->softmax(&(struct ox_vector_softmax){.block = scores_of(job, &at, &work),
+                                                         .max = work.row_max,
+                                                         .sum = work.row_sum,
+                                                         .shrink = work.shrink});
+        if (at.key != at.key_begin) {
+            rescale(job, &at, &work);
+        }
+        by_keys(job, &at, work.score, v_view(job, &at), &work);
+    }
+    float *const out = job->out + out_offset(job, &at);
     for (uint32_t row = 0; row < at.query_count; row++) {
-        job->vector->scale(out + row * job->out_stride, 1.0f / work.row_sum[row], shape->head_dim);
+        float *const sum = work.sum + row * work.dim;
+        job->vector->scale(sum, 1.0f / work.row_sum[row], shape->head_dim);
+        memcpy(out + row * job->out_stride, sum, shape->head_dim * sizeof *out);
         if (job->lse != NULL) {
             job->lse[lse_offset(job, &at) + row] = work.row_max[row] + logf(work.row_sum[row]);
         }
@@ -278,14 +411,23 @@ void ox_cpu_attention_forward(const struct ox_cpu *cpu, const void *args) {
     forward(cpu, &job);
 }
 
+static struct ox_attention_shape rows_of(const struct ox_op_attention_cached *op) {
+    return (struct ox_attention_shape){.batch = 1,
+                                       .seq = op->rows,
+                                       .heads = op->heads,
+                                       .kv_heads = op->kv_heads,
+                                       .head_dim = op->head_dim,
+                                       .window = op->window,
+                                       .scale = op->scale};
+}
+
+uint64_t ox_cpu_attention_blocks_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
+    const struct ox_attention_shape shape = rows_of(op);
+    return scratch_bytes(&shape, op->cached, false, threads);
+}
+
 void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attention_cached *op) {
-    const struct ox_attention_shape shape = {.batch = 1,
-                                             .seq = op->rows,
-                                             .heads = op->heads,
-                                             .kv_heads = op->kv_heads,
-                                             .head_dim = op->head_dim,
-                                             .window = op->window,
-                                             .scale = op->scale};
+    const struct ox_attention_shape shape = rows_of(op);
     struct attention job = attention_of(cpu, &shape, op->qkv);
     job.keys = op->keys;
     job.values = op->values;
@@ -296,58 +438,34 @@ void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attent
     forward(cpu, &job);
 }
 
-/* Turns scores into probabilities, and their gradients after the softmax into those before it. */
-static void backward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
-    const struct ox_vector *const vector = job->vector;
-    const float *const lse = job->lse_in + lse_offset(job, at);
-    for (uint32_t row = 0; row < at->query_count; row++) {
-        float *const score = work->score + (size_t)row * at->key_count;
-        float *const dscore = work->dscore + (size_t)row * at->key_count;
-        const struct seen seen = seen_of(job, at, row);
-        const uint32_t from = seen.begin, count = seen.end - seen.begin;
-        vector->exp_scaled(score + from, lse[row], 1.0f, count);
-        clear_unseen(score, seen, at->key_count);
-        vector->score_gradient(dscore + from, score + from, work->row_sum[row], count);
-        clear_unseen(dscore, seen, at->key_count);
+/* Prepares a block of queries for backward. */
+static void begin_queries(const struct attention *job, const struct block *at, const struct work *work) {
+    const struct ox_attention_shape *const shape = job->shape;
+    const size_t out = out_offset(job, at);
+    copy_rows(job, q_view(job, at), at->query_count, shape->scale, work->query, work->dim);
+    copy_rows(job, (struct view){job->dout + out, job->out_stride}, at->query_count, 1.0f, work->dout, work->dim);
+    turn(job, at, work->query, work->dim, work->query_t);
+    turn(job, at, work->dout, work->dim, work->dout_t);
+    for (uint32_t row = 0; row < at->width; row++) {
+        const bool is_query = row < at->query_count;
+        const size_t begin = out + row * job->out_stride;
+        work->lse[row] = is_query ? job->lse_in[lse_offset(job, at) + row] : 0.0f;
+        work->delta[row] = is_query ? job->vector->dot(job->dout + begin, job->out_in + begin, shape->head_dim) : 0.0f;
     }
 }
 
 static void backward_block(const struct attention *job, const struct block *at, const struct work *work) {
-    const struct ox_attention_shape *const shape = job->shape;
-    const struct view dout = {job->dout + out_offset(job, at), job->out_stride};
-    const struct view score = {work->score, at->key_count}, dscore = {work->dscore, at->key_count};
-    float *const dq = job->dqkv + (q_view(job, at).at - job->qkv);
     float *const dk = job->dqkv + (k_view(job, at).at - job->qkv);
     float *const dv = job->dqkv + (v_view(job, at).at - job->qkv);
-
-    scores(job, at, work->score);
-    struct gemm gemm = {.a_form = CblasNoTrans,
-                              .b_form = CblasTrans,
-                              .m = at->query_count,
-                              .n = at->key_count,
-                              .k = shape->head_dim,
-                              .alpha = 1.0f};
-    multiply(&gemm, dout, v_view(job, at), work->dscore, at->key_count);
-    backward_softmax(job, at, work);
-
-    gemm = (struct gemm){.a_form = CblasTrans,
-                               .b_form = CblasNoTrans,
-                               .m = at->key_count,
-                               .n = shape->head_dim,
-                               .k = at->query_count,
-                               .alpha = 1.0f,
-                               .beta = 1.0f};
-    multiply(&gemm, score, dout, dv, job->row_stride);
-    gemm.alpha = shape->scale;
-    multiply(&gemm, dscore, q_view(job, at), dk, job->row_stride);
-    gemm = (struct gemm){.a_form = CblasNoTrans,
-                               .b_form = CblasNoTrans,
-                               .m = at->query_count,
-                               .n = shape->head_dim,
-                               .k = at->key_count,
-                               .alpha = shape->scale,
-                               .beta = at->key == at->key_begin ? 0.0f : 1.0f};
-    multiply(&gemm, dscore, k_view(job, at), dq, job->row_stride);
+    by_queries(job, at, k_view(job, at), work->query_t, work->score);
+    by_queries(job, at, v_view(job, at), work->dout_t, work->dscore);
+    job->vector->softmax_back(&(struct ox_vector_softmax_back){.block = scores_of(job, at, work),
+                                                               .dscore = work->dscore,
+                                                               .lse = work->lse,
+                                                               .delta = work->delta});
+    add_gradient(job, at, work->score, work->dout, work->dim, dv);
+    add_gradient(job, at, work->dscore, work->query, work->dim, dk);
+    by_keys(job, at, work->dscore, k_view(job, at), work);
 }
 
 /* One key/value head of one sequence with all query heads that read it, in order, so that one thread makes the sums of
@@ -357,31 +475,23 @@ static void backward_item(void *context, uint32_t item, uint32_t thread) {
     const struct ox_attention_shape *const shape = job->shape;
     const struct work work = work_of(job, thread);
     const uint32_t group = shape->heads / shape->kv_heads;
-    struct block at = {.batch = item / shape->kv_heads, .kv_head = item % shape->kv_heads};
+    const uint32_t batch = item / shape->kv_heads, kv_head = item % shape->kv_heads;
     for (uint32_t kind = 0; kind < 2; kind++) {
-        const uint32_t slot = shape->heads + kind * shape->kv_heads + at.kv_head;
-        float *const gradient = job->dqkv + slot_offset(job, at.batch, slot);
+        const uint32_t slot = shape->heads + kind * shape->kv_heads + kv_head;
+        float *const gradient = job->dqkv + slot_offset(job, batch, slot);
         for (uint32_t row = 0; row < shape->seq; row++) {
             memset(gradient + row * job->row_stride, 0, shape->head_dim * sizeof(float));
         }
     }
-    for (uint32_t member = 0; member < group; member++) {
-        at.head = at.kv_head * group + member;
-        for (at.query = 0; at.query < shape->seq; at.query += QUERIES) {
-            at.query_count = min_u32(QUERIES, shape->seq - at.query);
-            const size_t out = out_offset(job, &at);
-            for (uint32_t row = 0; row < at.query_count; row++) {
-                const size_t begin = out + row * job->out_stride;
-                work.row_sum[row] =
-                    job->vector->dot(job->dout + begin, job->out_in + begin, shape->head_dim);
-            }
-            const uint32_t key_end = at.query + at.query_count;
-            at.key_begin = first_key(job, &at);
-            for (at.key = at.key_begin; at.key < key_end; at.key += KEYS) {
-                at.key_count = min_u32(KEYS, key_end - at.key);
-                backward_block(job, &at, &work);
-            }
+    for (uint32_t idx = 0; idx < group * job->query_blocks; idx++) {
+        struct block at = block_of(job, batch, kv_head * group + idx / job->query_blocks,
+                                   idx % job->query_blocks * QUERIES);
+        begin_queries(job, &at, &work);
+        while (next_keys(&at)) {
+            backward_block(job, &at, &work);
         }
+        float *const dq = job->dqkv + (q_view(job, &at).at - job->qkv);
+        copy_rows(job, (struct view){work.sum, work.dim}, at.query_count, shape->scale, dq, job->row_stride);
     }
 }
 

@@ -63,10 +63,9 @@ static uint32_t span_count(uint32_t keys) {
 
 uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
     const uint32_t keys = op->cached + op->rows;
-    const struct ox_attention_shape whole = {.seq = keys};
     const uint64_t one =
         ((uint64_t)threads * scores_len(op) + span_count(keys) * partial_len(op)) * sizeof(float);
-    return ox_max_u64(one, ox_cpu_attention_scratch_bytes(&whole, threads));
+    return ox_max_u64(one, ox_cpu_attention_blocks_scratch_bytes(op, threads));
 }
 
 static struct partial partial_of(const struct row *job, uint32_t span) {

@@ -112,7 +112,8 @@ struct ox_cpu_softmax {
 void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row);
 
 /* The part of attention_cached after the rows' keys and values are in the cache: computes in blocks of rows, as
- * attention_forward does, with the scratch of a sequence of cached + rows. */
+ * attention_forward does. */
+uint64_t ox_cpu_attention_blocks_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
 void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attention_cached *op);
 
 /* The fewest elements worth waking a thread for, and the border between threads: a cache line. */

@@ -4,6 +4,7 @@
 #ifndef OX_KERNELS_CPU_VECTOR_H
 #define OX_KERNELS_CPU_VECTOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,41 @@ struct ox_vector_rope {
     float sign; /* -1 rotates back */
 };
 
+/* The longest vector of any table, in floats. */
+enum { OX_VECTOR_STEP = 16 };
+
+/* A small GEMM: c (rows, cols) = a (rows, depth) * b (depth, cols), or c plus that. Each sum is taken over depth in
+ * order, before it is added to c. */
+struct ox_vector_product {
+    float *c;
+    const float *a; /* element (row, k) is a[row * a_row + k * a_step] */
+    const float *b; /* rows may be read up to whole vectors */
+    size_t a_row, a_step, b_row, c_row;
+    uint32_t rows, cols, depth;
+    bool add;
+};
+
+/* The scores of a block of queries, as (keys, queries): one query a lane. */
+struct ox_vector_scores {
+    float *score;
+    uint32_t keys, queries; /* queries: in whole steps */
+    /* The keys that each query sees, counted within the block, or NULL: all see all. `end` never falls, and scores of
+     * whole steps of keys behind the end of all queries of a step are not touched. */
+    const int32_t *begin, *end;
+};
+
+struct ox_vector_softmax {
+    struct ox_vector_scores block;
+    float *max, *sum; /* (queries); before the first block -inf and 0 */
+    float *shrink;    /* (queries): set to what earlier results are to be multiplied by */
+};
+
+struct ox_vector_softmax_back {
+    struct ox_vector_scores block;
+    float *dscore;           /* (keys, queries) */
+    const float *lse, *delta; /* (queries) */
+};
+
 struct ox_vector {
     const char *name;
     /* lo may be NULL (base/planes.h). */
@@ -54,8 +90,12 @@ struct ox_vector {
     float (*exp_row)(float *inout, float shift, size_t count);
     /* inout = exp(inout - shift) * factor */
     void (*exp_scaled)(float *inout, float shift, float factor, size_t count);
-    /* dscore = prob * (dscore - delta) */
-    void (*score_gradient)(float *dscore, const float *prob, float delta, size_t count);
+    void (*product)(const struct ox_vector_product *product);
+    /* Turns scores into exponentials against the running maximum; those of keys that a query does not see into 0. */
+    void (*softmax)(const struct ox_vector_softmax *part);
+    /* Turns scores into probabilities: prob = exp(score - lse), dscore = prob * (dscore - delta); both 0 for keys that
+     * a query does not see. */
+    void (*softmax_back)(const struct ox_vector_softmax_back *part);
     void (*norm)(const struct ox_vector_norm *row, size_t count);
     void (*norm_back_sums)(struct ox_vector_norm_back *row, size_t count);
     void (*norm_back)(const struct ox_vector_norm_back *row, int centred, size_t count);

@@ -31,7 +31,8 @@ enum {
     ROUNDS_MAX = 64,
     /* Rows and words that the head takes at a time at this shape (kernels/cpu/head.c). */
     HEAD_ROWS = 1024, HEAD_WORDS = 4096,
-    /* Queries that attention takes at a time (kernels/cpu/attention.c): their keys are one GEMM at this length. */
+    /* Queries that attention by this library takes at a time: with their keys they are one GEMM at this length. The
+     * engine's own attention has smaller products, and leaves out more of the diagonal. */
     QUERIES = 128,
 };
 
@@ -273,7 +274,7 @@ static void head_gemms(const struct operands *at, struct gemms_time *out) {
 }
 
 /* GEMMs of one block of queries with its keys; the scores of queries with later keys than their own are computed and
- * thrown away in the block on the diagonal, here as there. */
+ * thrown away in the block on the diagonal. */
 static void attention_block(const struct operands *at, int keys, bool backward) {
     const int stride = 3 * HIDDEN;
     float *const scores = at->c;

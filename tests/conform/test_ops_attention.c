@@ -23,8 +23,8 @@ static const struct ox_attention_shape whole[] = {
 enum { WHOLE_COUNT = sizeof whole / sizeof whole[0], WHOLE_LARGE = 5 };
 
 /* Sequences of several documents: their lengths in turn, over all sequences, where a sequence's end cuts the last.
- * Queries are walked by 128 and keys by 512: documents begin and end at, before and behind these borders, so that rows
- * see no key of the first block that their neighbours need, or of several. */
+ * Queries and keys are walked by 128, the diagonal by 16: documents begin and end at, before and behind these borders,
+ * so that rows see no key of the first block that their neighbours need, or of several. */
 struct packed {
     struct ox_attention_shape shape;
     uint32_t lengths[6]; /* ends with 0, then from the first again */

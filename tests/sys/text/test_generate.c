@@ -316,7 +316,7 @@ static void test_budgets(void) {
         snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s", dtypes[i]);
         json_t *const wide = report_of("The drive", more);
         CHECK(process.outcome.err[0] == '\0');
-        snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s --host-mem 200KiB", dtypes[i]);
+        snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s --host-mem 164KiB", dtypes[i]);
         json_t *const tight = report_of("The drive", more);
         CHECK(strstr(process.outcome.err, "again for every token") != NULL);
         CHECK(strstr(process.outcome.err, "--host-mem 1MiB") != NULL);

@@ -89,6 +89,150 @@ static void test_long_sum(const struct ox_vector *vector) {
     CHECK(isnan(vector->exp_sum(x, 0.0f, LEN)));
 }
 
+/* ---- attention ----------------------------------------------------------------------------------------- */
+
+enum { SIDE = 70, STRIDE = 83 }; /* more rows and columns than any tile has, and none that divide */
+
+struct matrices {
+    float a[SIDE * STRIDE], b[SIDE * STRIDE], c[SIDE * STRIDE];
+};
+
+static void fill(struct matrices *all) {
+    for (size_t i = 0; i < SIDE * STRIDE; i++) {
+        all->a[i] = 0.25f * (float)(i * 7 % 13) - 1.0f;
+        all->b[i] = 1.0f - 0.125f * (float)(i * 5 % 17);
+        all->c[i] = (float)(i % 97);
+    }
+}
+
+/* All values are small multiples of 1/32, so sums are exact in any order; c keeps what lies beside it. */
+static size_t wrong_products(const struct ox_vector *vector, struct matrices *all, struct ox_vector_product job) {
+    fill(all);
+    vector->product(&job);
+    size_t wrong = 0;
+    for (size_t row = 0; row < SIDE; row++) {
+        for (size_t col = 0; col < STRIDE; col++) {
+            const float before = (float)((row * STRIDE + col) % 97);
+            const bool inside = row < job.rows && col < job.cols;
+            float want = inside && !job.add ? 0.0f : before;
+            for (size_t k = 0; inside && k < job.depth; k++) {
+                want += all->a[row * job.a_row + k * job.a_step] * all->b[k * STRIDE + col];
+            }
+            wrong += all->c[row * STRIDE + col] != want;
+        }
+    }
+    return wrong;
+}
+
+static void test_product(const struct ox_vector *vector) {
+    static const uint32_t sizes[] = {1, 3, 4, 15, 16, 17, 33, 64, 67};
+    enum { SIZES = sizeof sizes / sizeof sizes[0] };
+    static struct matrices all;
+    for (uint32_t i = 0; i < SIZES * SIZES * SIZES * 4; i++) {
+        struct ox_vector_product job = {.c = all.c, .a = all.a, .b = all.b, .b_row = STRIDE, .c_row = STRIDE};
+        job.rows = sizes[i / 4 % SIZES];
+        job.cols = sizes[i / 4 / SIZES % SIZES];
+        job.depth = sizes[i / 4 / SIZES / SIZES];
+        job.a_row = i % 2 == 0 ? STRIDE : 1;
+        job.a_step = i % 2 == 0 ? 1 : STRIDE;
+        job.add = i / 2 % 2 != 0;
+        const size_t wrong = wrong_products(vector, &all, job);
+        if (wrong != 0) {
+            printf("%s: %u x %u x %u: %zu wrong\n", vector->name, job.rows, job.cols, job.depth, wrong);
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+/* A block of scores in which each query sees a range of keys, some see none, and keys that none of a step sees hold
+ * NaNs that must stay. */
+enum { KEYS = 40, QUERIES = 32 };
+
+struct scores {
+    float score[KEYS * QUERIES], dscore[KEYS * QUERIES];
+    int32_t begin[QUERIES], end[QUERIES];
+    uint32_t computed[QUERIES]; /* keys that have scores */
+};
+
+static void fill_scores(struct scores *all, bool whole) {
+    for (uint32_t query = 0; query < QUERIES; query++) {
+        const uint32_t step = query / OX_VECTOR_STEP;
+        all->begin[query] = whole ? 0 : (int32_t)(query / 3);
+        all->end[query] = whole ? KEYS : (int32_t)(step == 0 ? query : query + 9); /* query 0 sees none */
+        all->computed[query] = whole || step > 0 ? KEYS : OX_VECTOR_STEP;
+    }
+    for (uint32_t i = 0; i < KEYS * QUERIES; i++) {
+        const bool computed = i / QUERIES < all->computed[i % QUERIES];
+        all->score[i] = computed ? 0.5f * (float)(i * 11 % 23) - 3.0f : NAN;
+        all->dscore[i] = computed ? 0.25f * (float)(i * 3 % 19) - 2.0f : NAN;
+    }
+}
+
+static bool sees(const struct scores *all, uint32_t query, uint32_t key) {
+    return (int32_t)key >= all->begin[query] && (int32_t)key < all->end[query];
+}
+
+static struct ox_vector_scores block_of(struct scores *all, bool whole) {
+    return (struct ox_vector_scores){.score = all->score, .keys = KEYS, .queries = QUERIES,
+                                     .begin = whole ? NULL : all->begin, .end = whole ? NULL : all->end};
+}
+
+/* The exponential's error, and that of a sum. */
+static bool near(float got, double want) {
+    return fabs((double)got - want) <= 4e-7 * fabs(want);
+}
+
+static void test_softmax(const struct ox_vector *vector, bool whole) {
+    static struct scores all, given;
+    float max[QUERIES], sum[QUERIES], shrink[QUERIES];
+    fill_scores(&all, whole);
+    given = all;
+    for (uint32_t query = 0; query < QUERIES; query++) { /* some have seen keys before */
+        max[query] = query % 2 == 0 ? -INFINITY : 1.0f;
+        sum[query] = query % 2 == 0 ? 0.0f : 2.5f;
+    }
+    vector->softmax(&(struct ox_vector_softmax){
+        .block = block_of(&all, whole), .max = max, .sum = sum, .shrink = shrink});
+    for (uint32_t query = 0; query < QUERIES; query++) {
+        const double before = query % 2 == 0 ? (double)-INFINITY : 1.0;
+        double top = before, total = 0.0;
+        for (uint32_t key = 0; key < KEYS; key++) {
+            top = sees(&given, query, key) ? fmax(top, (double)given.score[key * QUERIES + query]) : top;
+        }
+        for (uint32_t key = 0; key < KEYS; key++) {
+            const double want =
+                sees(&given, query, key) ? exp((double)given.score[key * QUERIES + query] - top) : 0.0;
+            const float got = all.score[key * QUERIES + query];
+            total += want;
+            CHECK(key < given.computed[query] ? near(got, want) : isnan(got));
+        }
+        const double factor = top > -INFINITY ? exp(before - top) : 0.0;
+        CHECK((double)max[query] == top && near(shrink[query], factor));
+        CHECK(near(sum[query], total + factor * (query % 2 == 0 ? 0.0 : 2.5)));
+    }
+}
+
+static void test_softmax_back(const struct ox_vector *vector, bool whole) {
+    static struct scores all, given;
+    float lse[QUERIES], delta[QUERIES];
+    fill_scores(&all, whole);
+    given = all;
+    for (uint32_t query = 0; query < QUERIES; query++) {
+        lse[query] = 5.0f + 0.125f * (float)query;
+        delta[query] = 0.25f * (float)(query % 5) - 0.4f;
+    }
+    vector->softmax_back(&(struct ox_vector_softmax_back){
+        .block = block_of(&all, whole), .dscore = all.dscore, .lse = lse, .delta = delta});
+    for (uint32_t i = 0; i < KEYS * QUERIES; i++) {
+        const uint32_t key = i / QUERIES, query = i % QUERIES;
+        const double prob = sees(&given, query, key) ? exp((double)given.score[i] - (double)lse[query]) : 0.0;
+        const double change = (double)(given.dscore[i] - delta[query]);
+        const bool computed = key < given.computed[query];
+        CHECK(computed ? near(all.score[i], prob) : isnan(all.score[i]));
+        CHECK(computed ? near(all.dscore[i], prob == 0.0 ? 0.0 : prob * change) : isnan(all.dscore[i]));
+    }
+}
+
 int main(void) {
     const struct ox_vector *list[OX_VECTOR_MAX];
     const uint32_t count = ox_vector_list(list);
@@ -97,6 +241,11 @@ int main(void) {
         test_exp(list[i]);
         test_tails(list[i]);
         test_long_sum(list[i]);
+        test_product(list[i]);
+        for (int whole = 0; whole < 2; whole++) {
+            test_softmax(list[i], whole != 0);
+            test_softmax_back(list[i], whole != 0);
+        }
     }
     return test_end();
 }
