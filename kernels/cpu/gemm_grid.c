@@ -1,7 +1,8 @@
 /* Into which tiles a GEMM is cut. Each tile packs its rows of a and its columns of b for itself, so large tiles are
  * faster; but each thread needs one. OpenBLAS's kernels for AVX2 give other last bits for other borders of a tile, so
- * there the shape alone decides the grid. Its kernels for AVX-512 do not, once a tile is past the size of their paths
- * for small matrices; there the number of threads decides too. Which kind the library has is tried, not looked up. */
+ * there the shape alone decides the grid. Most others, among them those for AVX-512, do not, once a tile is past the
+ * size of their paths for small matrices; there the number of threads decides too. Which kind the library has is tried,
+ * not looked up. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
@@ -120,30 +121,35 @@ struct ox_gemm_grid ox_cpu_gemm_grid(const struct ox_gemm *gemm, uint32_t thread
 /* ---- what the library's kernels do ---------------------------------------------------------------------- */
 
 /* A GEMM of this size, once whole and once in tiles; odd, so that every kind of edge is met, and deeper than what the
- * library packs at a time. */
-enum { TRY_DIM = 4 * GRAIN + 29, TRY_DEPTH = 515, TRY_PARTS = 2 };
+ * library packs at a time. Its tiles are hardly larger than FREE_TILE_LEAST, and it is larger than the 7.3 * 10^6
+ * multiply-adds up to which some builds of the library do not pack where nothing is added to c. */
+enum { TRY_DIM = 4 * GRAIN + 29, TRY_DEPTH = 515, TRY_PARTS = 4 };
 
 static bool cuts_freely;
 static pthread_once_t cuts_once = PTHREAD_ONCE_INIT;
 
-static void try_tile(enum CBLAS_TRANSPOSE a_form, enum CBLAS_TRANSPOSE b_form, const float *a, const float *b, float *c,
-                     struct ox_range rows, struct ox_range cols) {
-    const blasint a_stride = a_form == CblasTrans ? TRY_DIM : TRY_DEPTH;
-    const blasint b_stride = b_form == CblasTrans ? TRY_DEPTH : TRY_DIM;
-    cblas_sgemm(CblasRowMajor, a_form, b_form, (blasint)(rows.end - rows.begin), (blasint)(cols.end - cols.begin),
-                TRY_DEPTH, 1.0f, a + rows.begin * (a_form == CblasTrans ? 1 : TRY_DEPTH), a_stride,
-                b + cols.begin * (b_form == CblasTrans ? TRY_DEPTH : 1), b_stride, 1.0f,
+struct form {
+    enum CBLAS_TRANSPOSE a, b;
+    float beta;
+};
+
+static void try_tile(struct form form, const float *a, const float *b, float *c, struct ox_range rows,
+                     struct ox_range cols) {
+    const blasint a_stride = form.a == CblasTrans ? TRY_DIM : TRY_DEPTH;
+    const blasint b_stride = form.b == CblasTrans ? TRY_DEPTH : TRY_DIM;
+    cblas_sgemm(CblasRowMajor, form.a, form.b, (blasint)(rows.end - rows.begin), (blasint)(cols.end - cols.begin),
+                TRY_DEPTH, 1.0f, a + rows.begin * (form.a == CblasTrans ? 1 : TRY_DEPTH), a_stride,
+                b + cols.begin * (form.b == CblasTrans ? TRY_DEPTH : 1), b_stride, form.beta,
                 c + rows.begin * TRY_DIM + cols.begin, TRY_DIM);
 }
 
-static bool try_form(enum CBLAS_TRANSPOSE a_form, enum CBLAS_TRANSPOSE b_form, const float *a, const float *b,
-                     float *c) {
+static bool try_form(struct form form, const float *a, const float *b, float *c) {
     enum { ELEMS = TRY_DIM * TRY_DIM };
     const struct ox_range all = {.begin = 0, .end = TRY_DIM};
     memset(c, 0, 2 * ELEMS * sizeof *c);
-    try_tile(a_form, b_form, a, b, c, all, all);
+    try_tile(form, a, b, c, all, all);
     for (uint32_t i = 0; i < TRY_PARTS * TRY_PARTS; i++) {
-        try_tile(a_form, b_form, a, b, c + ELEMS, ox_cpu_gemm_part(TRY_DIM, i / TRY_PARTS, TRY_PARTS),
+        try_tile(form, a, b, c + ELEMS, ox_cpu_gemm_part(TRY_DIM, i / TRY_PARTS, TRY_PARTS),
                  ox_cpu_gemm_part(TRY_DIM, i % TRY_PARTS, TRY_PARTS));
     }
     return memcmp(c, c + ELEMS, ELEMS * sizeof *c) == 0;
@@ -160,8 +166,9 @@ static void try_cuts(void) {
         a[i] = (float)(i * 2654435761u) * 0x1p-32f - 0.5f;
     }
     cuts_freely = true;
-    for (uint32_t i = 0; i < 4; i++) {
-        cuts_freely = try_form(forms[i / 2], forms[i % 2], a, b, a + 2 * INPUTS) && cuts_freely;
+    for (uint32_t i = 0; i < 8; i++) {
+        const struct form form = {.a = forms[i / 4], .b = forms[i / 2 % 2], .beta = (float)(i % 2)};
+        cuts_freely = try_form(form, a, b, a + 2 * INPUTS) && cuts_freely;
     }
     free(a);
 }
