@@ -79,7 +79,7 @@ OX_MUST enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *con
 /* Whether a device with `bf16` computes so on this machine. `text` becomes the library's name, or why it does not. */
 bool ox_cpu_bf16_is_there(const char **text);
 
-/* Names what computes GEMMs and attention on such a device, with all that their last bits depend on. */
+/* Names what computes GEMMs, and the other loops, on such a device, with all that their last bits depend on. */
 enum { OX_CPU_GEMMS_BYTES = 256 };
 void ox_cpu_gemms_text(bool bf16, char text[OX_CPU_GEMMS_BYTES]);
 

@@ -38,7 +38,7 @@ struct ox_run_identity {
     bool starting;    /* what it begins with is not committed yet: its stores may be half made, and hold nothing */
     bool clearing;    /* what the run has left is being removed, for a new run in its place; `starting` is set too */
     bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
-    char arithmetic[OX_CPU_GEMMS_BYTES]; /* what computes GEMMs (ox_cpu_gemms_text); "": not known */
+    char arithmetic[OX_CPU_GEMMS_BYTES]; /* what computes on the CPU (ox_cpu_gemms_text); "": not known */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 

@@ -314,7 +314,7 @@ static void take_identity(struct ox_trainer *trainer) {
     trainer->state.branch = trainer->identity.branch;
 }
 
-/* Records what computes GEMMs on the CPU, where each core's kernels round in their own way, and tells of a change.
+/* Records what computes on the CPU, where each core's kernels round in their own way, and tells of a change.
  * Returns whether it differs. Its threads are always 1 (kernels/cpu), so they change nothing. */
 static bool record_arithmetic(struct ox_trainer *trainer) {
     char *const before = trainer->identity.arithmetic;

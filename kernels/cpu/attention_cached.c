@@ -75,6 +75,30 @@ static struct partial partial_of(const struct row *job, uint32_t span) {
                             .sum = out + heads * (job->op->head_dim + 1)};
 }
 
+/* A softmax whose scores come in parts. Turns `count` more scores into exponentials against the running maximum, and
+ * rescales the earlier `sum` and the weighted `out` to the new one. Before the first part max is -inf and sum is 0;
+ * `out` is not touched before a part has had a score. */
+struct softmax {
+    float *score;
+    uint32_t count; /* may be 0 */
+    float *max, *sum;
+    float *out;
+    uint32_t out_len;
+};
+
+static void softmax_add(const struct ox_vector *vector, const struct softmax *row) {
+    const float top = vector->max(row->score, row->count);
+    if (top > *row->max) {
+        if (*row->sum > 0.0f) {
+            const float shrink = expf(*row->max - top);
+            *row->sum *= shrink;
+            vector->scale(row->out, shrink, row->out_len);
+        }
+        *row->max = top;
+    }
+    *row->sum += vector->exp_row(row->score, *row->max, row->count);
+}
+
 /* Adds `count` keys, at most BLOCK, from key `first` on to a span. */
 static void add_block(const struct row *job, const struct partial *to, float *scores, uint32_t first,
                       uint32_t count) {
@@ -89,12 +113,12 @@ static void add_block(const struct row *job, const struct partial *to, float *sc
         }
     }
     for (uint32_t head = 0; head < op->heads; head++) {
-        ox_cpu_softmax_add(job->vector, &(struct ox_cpu_softmax){.score = scores + head * SCORE_STRIDE,
-                                                                 .count = count,
-                                                                 .max = &to->max[head],
-                                                                 .sum = &to->sum[head],
-                                                                 .out = to->out + head * dim,
-                                                                 .out_len = op->head_dim});
+        softmax_add(job->vector, &(struct softmax){.score = scores + head * SCORE_STRIDE,
+                                                   .count = count,
+                                                   .max = &to->max[head],
+                                                   .sum = &to->sum[head],
+                                                   .out = to->out + head * dim,
+                                                   .out_len = op->head_dim});
     }
     for (uint32_t i = 0; i < count; i++) {
         const float *const value = ox_cpu_from(op->values, ((size_t)first + i) * len);

@@ -99,18 +99,6 @@ void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, 
 /* The gradient of the bias: column sums of dout, rows in a fixed order. */
 void ox_cpu_column_sums(const struct ox_cpu *cpu, const struct ox_op_linear_backward *op);
 
-/* A softmax whose scores come in parts. Turns `count` more scores into exponentials against the running maximum, and
- * rescales the earlier `sum` and the weighted `out` to the new one. Before the first part max is -inf and sum is 0;
- * `out` is not touched before a part has had a score. */
-struct ox_cpu_softmax {
-    float *score;
-    uint32_t count; /* may be 0 */
-    float *max, *sum;
-    float *out;
-    uint32_t out_len;
-};
-void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row);
-
 /* The part of attention_cached after the rows' keys and values are in the cache: computes in blocks of rows, as
  * attention_forward does. */
 uint64_t ox_cpu_attention_blocks_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);

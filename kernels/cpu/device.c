@@ -169,7 +169,7 @@ void ox_cpu_gemms_text(bool bf16, char text[OX_CPU_GEMMS_BYTES]) {
     const char *library = NULL;
     const bool in_bf16 = bf16 && ox_cpu_bf16_is_there(&library);
     pthread_once(&blas_once, blas_single_thread);
-    snprintf(text, OX_CPU_GEMMS_BYTES, "%s%s%s, kernels %s, 1 thread, tiles %s, attention by %s",
+    snprintf(text, OX_CPU_GEMMS_BYTES, "%s%s%s, kernels %s, 1 thread, tiles %s; other loops in %s",
              in_bf16 ? library : "", in_bf16 ? "; " : "", openblas_get_config(), openblas_get_corename(),
              ox_cpu_gemm_cuts_freely() ? "of any grid" : "by shape", ox_vector_pick()->name);
 }

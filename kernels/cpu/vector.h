@@ -44,7 +44,7 @@ enum { OX_VECTOR_STEP = 16 };
 struct ox_vector_product {
     float *c;
     const float *a; /* element (row, k) is a[row * a_row + k * a_step] */
-    const float *b; /* rows may be read up to whole vectors */
+    const float *b; /* rows are read in whole steps; values beyond cols may be any */
     size_t a_row, a_step, b_row, c_row;
     uint32_t rows, cols, depth;
     bool add;
@@ -54,8 +54,8 @@ struct ox_vector_product {
 struct ox_vector_scores {
     float *score;
     uint32_t keys, queries; /* queries: in whole steps */
-    /* The keys that each query sees, counted within the block, or NULL: all see all. `end` never falls, and scores of
-     * whole steps of keys behind the end of all queries of a step are not touched. */
+    /* The keys that each query sees, counted within the block, or NULL: all see all. `end` never falls and is not below
+     * 0. Scores of whole steps of keys behind the end of all queries of a step are not touched. */
     const int32_t *begin, *end;
 };
 
