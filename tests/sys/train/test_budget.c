@@ -27,7 +27,8 @@ enum {
  * differs: file headers, the plan's tasks, the drive's queues. */
 static const uint64_t DRIFT_BYTES = 8 * OX_MIB;
 
-static const char common[] = "--max-seq-length 16 --chunk-elems 32768 --compute-threads 1 --optimizer-threads 1";
+static const char common[] = "--max-seq-length 16 --chunk-elems 32768 --compute-threads 1";
+static const char training[] = "--optimizer-threads 1"; /* of a plan and of the run it is for */
 static const char *text_path;
 static struct sys_process process;
 
@@ -68,6 +69,7 @@ static uint64_t planned_bytes(const struct budget_case *c) {
     sys_args_begin(&args, "plan");
     sys_args_add(&args, "--format json");
     add_words(&args, c);
+    sys_args_add(&args, training);
     sys_run_well(&args, &process);
     json_error_t error;
     json_t *const plan = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, &error);
@@ -105,6 +107,7 @@ static uint64_t measure_train(const struct budget_case *c) {
     struct sys_args args;
     sys_args_begin(&args, "train");
     add_words(&args, c);
+    sys_args_add(&args, training);
     sys_args_add(&args, "--eval-windows 2");
     sys_args_add(&args, c->more);
     sys_args_word(&args, "--output=%s", test_pathf("run-%s", c->name));
