@@ -2,17 +2,56 @@
  * ranks, and runs the cases of every backend there; then a process is killed. */
 #include "base/clock.h"
 #include "tests/kit/comm/comm_cases.h"
+#include "tests/kit/files.h"
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { HANG_SECONDS = 100 };
 
 static char plugin[PATH_MAX];
 static struct sys_process mpirun;
+
+/* ---- where the processes of a launch meet: a barrier in a file, whose path they inherit -------------- */
+
+static const char *const barrier_variable = "OX_TEST_BARRIER";
+
+static pthread_barrier_t *barrier_map(const char *path) {
+    const int fd = open(path, O_RDWR);
+    CHECK(fd >= 0);
+    void *const at = mmap(NULL, sizeof(pthread_barrier_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED);
+    close(fd);
+    return at;
+}
+
+static void barrier_create(unsigned processes) {
+    static const char zeros[sizeof(pthread_barrier_t)];
+    const char *const path = files_write("barrier", zeros, sizeof zeros);
+    pthread_barrier_t *const barrier = barrier_map(path);
+    pthread_barrierattr_t attr;
+    pthread_barrierattr_init(&attr);
+    pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    CHECK(pthread_barrier_init(barrier, &attr, processes) == 0);
+    pthread_barrierattr_destroy(&attr);
+    munmap(barrier, sizeof *barrier);
+    CHECK(setenv(barrier_variable, path, 1) == 0);
+}
+
+static void together(void) {
+    static pthread_barrier_t *barrier;
+    if (barrier == NULL) {
+        barrier = barrier_map(getenv(barrier_variable));
+    }
+    pthread_barrier_wait(barrier);
+}
+
+/* ---- the processes of a launch ----------------------------------------------------------------------- */
 
 static void open_mpi(struct comm_world *world, const struct ox_comm_limits *limits) {
     const struct ox_comm_local_config config = {.count = world->local, .limits = *limits};
@@ -40,6 +79,7 @@ static int run_cases(uint32_t local) {
         launched = launched || getenv(ox_comm_mpi_variables[i]) != NULL;
     }
     CHECK(launched);
+    world.together = together;
     comm_cases_calls(&world);
     comm_cases_random(&world, 200, world.count);
     comm_cases_failures(&world);
@@ -83,6 +123,7 @@ static int run_unequal(void) {
 /* Runs this program under mpirun; returns its exit status. */
 static int launch(unsigned processes, const char *mode) {
     static struct sys_args each, all;
+    barrier_create(processes);
     sys_args_begin(&each, mode);
     each.program = "/proc/self/exe";
     sys_mpi_begin(&all, processes, &each, SYS_MPI_END_OTHERS);

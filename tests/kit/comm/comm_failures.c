@@ -201,14 +201,6 @@ static void revive_in_vain(struct comm_rank *rank) {
     CHECK(rank->status == OX_E_DEVICE);
 }
 
-/* The rank may still abort when its peers in other processes come to the next revival. */
-static void revive_at_last(struct comm_rank *rank) {
-    while (ox_comm_revive(rank->comm) == OX_E_DEVICE) {
-        wait_ms(1);
-    }
-    revive(rank);
-}
-
 /* ---- late, missing and closed ranks ----------------------------------------------------------------- */
 
 static void come_late(struct comm_rank *rank) {
@@ -302,7 +294,7 @@ void comm_cases_failures(struct comm_world *world) {
         struct comm_rank ranks[OX_COMM_RANKS_MAX];
         comm_each(world, revive_in_vain, &(struct abortion){.rank = 1, .after_ms = 25}, ranks);
         check_cause(world, ranks, OX_E_DEVICE, "rank 1: cannot", "repaired");
-        comm_each(world, revive_at_last, NULL, NULL);
+        comm_each(world, revive, NULL, NULL);
     }
     comm_world_close(world);
     case_late(world);

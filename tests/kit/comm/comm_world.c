@@ -45,6 +45,9 @@ static void *rank_main(void *context) {
 void comm_each(struct comm_world *world, comm_fn *fn, const void *arg, struct comm_rank *out) {
     pthread_t threads[OX_COMM_RANKS_MAX];
     struct main_args *const args = calloc(world->local, sizeof *args);
+    if (world->together != NULL) {
+        world->together();
+    }
     for (uint32_t i = 0; i < world->local; i++) {
         args[i].fn = fn;
         args[i].rank = (struct comm_rank){.world = world, .comm = world->comms[i], .rank = world->first + i,

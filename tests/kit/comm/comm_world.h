@@ -16,6 +16,8 @@ struct comm_world {
     /* Opens comms[]; the other processes do the same. */
     void (*open)(struct comm_world *world, const struct ox_comm_limits *limits);
     const void *context; /* for `open` */
+    /* Waits until all processes of the world have come, not by what is tested; NULL: this process has all ranks. */
+    void (*together)(void);
 };
 
 /* A rank's thread. */
@@ -32,8 +34,8 @@ typedef void comm_fn(struct comm_rank *rank);
 /* Opens the endpoints of this process. Limits of 0 are the defaults. */
 void comm_world_open(struct comm_world *world, uint32_t warn_ms, uint32_t fail_ms);
 void comm_world_close(struct comm_world *world);
-/* Runs the function in a thread for each rank of this process and joins them; `out`, an entry per rank of this process,
- * may be NULL. */
+/* Waits for the other processes, so that none begins a revival, say, while a rank still aborts. Runs the function in a
+ * thread for each rank of this process and joins them; `out`, an entry per rank of this process, may be NULL. */
 void comm_each(struct comm_world *world, comm_fn *fn, const void *arg, struct comm_rank *out);
 
 /* Memory of a rank between guards. */
