@@ -8,7 +8,6 @@
 
 #include <cblas.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Borders of tiles are multiples of GRAIN, and the last part takes the rest, so that no tile is a thin strip. */
@@ -156,21 +155,18 @@ static bool try_form(struct form form, const float *a, const float *b, float *c)
 }
 
 static void try_cuts(void) {
-    enum { INPUTS = TRY_DIM * TRY_DEPTH, OUTPUTS = 2 * TRY_DIM * TRY_DIM };
+    enum { INPUTS = TRY_DIM * TRY_DEPTH };
+    /* Static, because what can be had of memory must not decide which bits a run makes. */
+    static float inputs[2 * INPUTS], outputs[2 * TRY_DIM * TRY_DIM];
     static const enum CBLAS_TRANSPOSE forms[] = {CblasNoTrans, CblasTrans};
-    float *const a = malloc((2 * INPUTS + OUTPUTS) * sizeof *a), *const b = a + INPUTS;
-    if (a == NULL) {
-        return;
-    }
     for (uint32_t i = 0; i < 2 * INPUTS; i++) {
-        a[i] = (float)(i * 2654435761u) * 0x1p-32f - 0.5f;
+        inputs[i] = (float)(i * 2654435761u) * 0x1p-32f - 0.5f;
     }
     cuts_freely = true;
     for (uint32_t i = 0; i < 8; i++) {
         const struct form form = {.a = forms[i / 4], .b = forms[i / 2 % 2], .beta = (float)(i % 2)};
-        cuts_freely = try_form(form, a, b, a + 2 * INPUTS) && cuts_freely;
+        cuts_freely = try_form(form, inputs, inputs + INPUTS, outputs) && cuts_freely;
     }
-    free(a);
 }
 
 bool ox_cpu_gemm_cuts_freely(void) {
