@@ -3,13 +3,13 @@
 #
 #   tests/run.sh [-b BUILD_FOLDER] PROGRAM...
 #
-# A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time; TIMEOUT (120)
-# is in seconds. Exit status 1 when one failed or none ran.
+# A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time; TIMEOUT (240), at
+# which a program counts as hung, is in seconds. Exit status 1 when one failed or none ran.
 set -u
 
 run_one() { # results folder, index, program
     start=$(date +%s%N)
-    timeout -k 5 "${TIMEOUT:-120}" "$3" >"$1/$2.out" 2>&1 </dev/null
+    timeout -k 5 "${TIMEOUT:-240}" "$3" >"$1/$2.out" 2>&1 </dev/null
     status=$?
     end=$(date +%s%N)
     echo $(((end - start) / 10000000)) >"$1/$2.time"
@@ -72,7 +72,7 @@ for program in "$@"; do
     FAIL)
         sed 's/^/      /' "$results/$index.out"
         case $status in
-        124 | 137) echo "      ended by the time limit of ${TIMEOUT:-120} s" ;;
+        124 | 137) echo "      ended by the time limit of ${TIMEOUT:-240} s" ;;
         *) echo "      exit status $status" ;;
         esac
         ;;
