@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { ROUNDS_MAX = 3, DEPTH_MAX = 16 };
+enum { ROUNDS_MAX = 9, DEPTH_MAX = 16 };
 static const uint64_t BYTES_MOST = UINT64_C(128) << 20;
 /* A drive on which one block takes longer than this is known well enough by that block. */
 static const double SLOW_SECONDS = 0.05;
