@@ -24,11 +24,17 @@ static const double ATTENTION_SHARE = 0.82;
 static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
 /* Seconds of a core per byte of drive I/O. First the kernel's share, where the profile has none: between values
  * measured for io_uring on a virtual NVMe drive. Then the share of the engine's own threads apart from hashing, which
- * wake each other and poll for completions: from steps on that drive compared with the same steps in memory. */
-static const double KERNEL_SECONDS_PER_BYTE = 1e-11, ENGINE_SECONDS_PER_BYTE = 1.6e-10;
-/* A drive sometimes waits for a thread that has no core yet: this share of the core time of its transfers is not hidden
- * behind them. */
-static const double UNHIDDEN_SHARE = 0.5;
+ * wake each other and poll for completions: by the processor time of steps on that drive. Beside compute that uses all
+ * cores it is more, because compute waits for its thread on that core. */
+static const double KERNEL_SECONDS_PER_BYTE = 1e-11, ENGINE_SECONDS_PER_BYTE = 4e-11,
+                    ENGINE_SECONDS_PER_BYTE_BESIDE_COMPUTE = 1.6e-10;
+/* A drive sometimes waits for a thread that has no core yet. Beside compute that uses all cores this share of the core
+ * time of its transfers is not hidden behind them. While an update holds all cores, a thread waits so many times as
+ * long as it then works: from the optimizer's phase on a virtual drive and on the same drive held to 0.5, 1 and 1.5
+ * GB/s (docs/measurements/2026-11-27-unhidden.md). */
+static const double UNHIDDEN_BESIDE_COMPUTE = 0.5, WAITS_BESIDE_UPDATE = 4;
+/* Threads that serve the drives at a time: one reads, one writes. With a core for each, they wait for none. */
+static const double DRIVE_THREADS = 2;
 /* If compute leaves no core free, a thread that wakes up waits for the time slice of another one: the lane of reads
  * once per task, the lane of writes, which hashes first, twice. */
 static const double SLICE_SECONDS = 0.75e-3;
@@ -313,16 +319,33 @@ static struct ox_sim_work exchange(const struct pricing *p) {
 
 /* ---- drives --------------------------------------------------------------------------------------- */
 
+/* Whether compute may use all cores while the task runs. */
+static bool is_crowded(const struct pricing *p) {
+    const bool beside_compute = p->task->lane != OX_LANE_ADAM || p->setup->input->placement.overlap;
+    return beside_compute && !p->on_gpu && threads_of(p, p->setup->compute_threads) >= p->cores;
+}
+
 /* Adds the core time of moving bytes to and from drives, apart from hashing. */
 static void use_cores_to_move(const struct pricing *p, struct ox_sim_work *work, double read, double written) {
     const double reading = p->drive->read_core_seconds, writing = p->drive->write_core_seconds;
-    use_cores(p, work, (read + written) * ENGINE_SECONDS_PER_BYTE, 1);
+    use_cores(p, work,
+              (read + written) *
+                  (is_crowded(p) ? ENGINE_SECONDS_PER_BYTE_BESIDE_COMPUTE : ENGINE_SECONDS_PER_BYTE), 1);
     use_cores(p, work, read * (reading > 0 ? reading : KERNEL_SECONDS_PER_BYTE), 1);
     use_cores(p, work, written * (writing > 0 ? writing : KERNEL_SECONDS_PER_BYTE), 1);
 }
 
-static struct ox_sim_work add_unhidden(struct ox_sim_work work) {
-    work.unhidden = UNHIDDEN_SHARE * work.use[OX_SIM_CORES];
+/* Adds the time for which drives wait because threads that serve them find no core. The optimizer's threads hold theirs
+ * for `updating` of the task's seconds. */
+static struct ox_sim_work add_unhidden(const struct pricing *p, struct ox_sim_work work, double updating) {
+    if (is_crowded(p)) {
+        work.unhidden = UNHIDDEN_BESIDE_COMPUTE * work.use[OX_SIM_CORES];
+    } else if (updating > 0) {
+        const double threads = threads_of(p, p->setup->optimizer_threads);
+        const double serving = work.use[OX_SIM_CORES] * p->cores - updating * threads;
+        const double without_core = 1 - min(p->cores - threads, DRIVE_THREADS) / DRIVE_THREADS;
+        work.unhidden = WAITS_BESIDE_UPDATE * serving * without_core * min(updating / work.seconds, 1);
+    }
     work.seconds += work.unhidden;
     return work;
 }
@@ -331,15 +354,14 @@ static struct ox_sim_work add_unhidden(struct ox_sim_work work) {
 static struct ox_sim_work transfer(const struct pricing *p, bool write) {
     struct ox_sim_work work = new_work(p);
     const double bytes = (double)p->task->bytes;
-    const bool crowded = !p->on_gpu && threads_of(p, p->setup->compute_threads) >= p->cores;
-    work.latency += p->drive->latency_seconds + (crowded ? (write ? 2 : 1) * SLICE_SECONDS : 0);
+    work.latency += p->drive->latency_seconds + (is_crowded(p) ? (write ? 2 : 1) * SLICE_SECONDS : 0);
     work.seconds = bytes / p->core_rate;
     work.use[write ? OX_SIM_NVME_WRITE : OX_SIM_NVME_READ] =
         bytes / (write ? p->drive->write_rate : p->drive->read_rate);
     use_cores(p, &work, work.seconds, 1);
     use_cores_to_move(p, &work, write ? 0 : bytes, write ? bytes : 0);
     use_memory(p, &work, 2 * bytes);
-    return add_unhidden(finish(p, work));
+    return add_unhidden(p, finish(p, work), 0);
 }
 
 /* ---- the optimizer -------------------------------------------------------------------------------- */
@@ -456,7 +478,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
     }
     work = finish(p, work);
     work.seconds += stream.read > 0 ? updating / stream.chunks : 0;
-    return stream.read + stream.written > 0 ? add_unhidden(work) : work;
+    return stream.read + stream.written > 0 ? add_unhidden(p, work, updating) : work;
 }
 
 /* An update of a unit that lives on the device. For the CPU device the host's optimizer rates hold. */

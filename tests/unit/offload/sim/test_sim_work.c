@@ -231,6 +231,43 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
     ox_shard_table_close(&s.table);
 }
 
+/* Where a GPU computes, an update keeps drives waiting only while it leaves less than two cores to their threads, and
+ * longer with none than with one. Other tasks keep none waiting. */
+static uint32_t check_unhidden(uint64_t seed) {
+    struct plan_sample s;
+    draw_sample(&s, seed);
+    s.machine.has_gpu = true;
+    s.machine.host.cores = 16;
+    s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32,
+                                          .nvme_bytes = UINT64_C(1) << 36};
+    struct ox_placement_request request = plan_choice_automatic;
+    request.state_tier = OX_TIER_NVME;
+    struct ox_plans plans = {0};
+    struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
+    uint32_t compared = 0;
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &request, &setup, &plans));
+    for (uint32_t i = 0; i < plans.train->task_count; i++) {
+        const struct ox_task *const task = &plans.train->tasks[i];
+        double unhidden[3], seconds = 0;
+        for (uint32_t left = 0; left < 3; left++) {
+            setup.optimizer_threads = 16 - left;
+            const struct ox_sim_work work = ox_sim_task_work(&setup, plans.train, i);
+            unhidden[left] = work.unhidden;
+            seconds = work.seconds;
+        }
+        CHECK(unhidden[2] == 0);
+        if (ox_task_updates_on_host(task) && seconds > 0) { /* an update that is not due takes none */
+            CHECK(unhidden[0] > unhidden[1] && unhidden[1] > 0);
+            compared++;
+        } else {
+            CHECK(unhidden[0] == 0 && unhidden[1] == 0);
+        }
+    }
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+    return compared;
+}
+
 /* On a GPU attention has its own rates, forward and backward; one alone is that of both. */
 static void check_attention(uint64_t seed) {
     struct plan_sample s;
@@ -382,7 +419,7 @@ static uint32_t check_measured_comm(uint64_t seed) {
 }
 
 int main(void) {
-    uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0;
+    uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0, kept_waiting = 0;
     for (uint64_t seed = 0; seed < 30; seed++) {
         of_ranks += check_ranks(seed);
         compared += check_measured_comm(seed);
@@ -391,12 +428,13 @@ int main(void) {
         check_device_updates(seed, seed % 3 != 0);
         check_attention(seed);
         check_sums(seed);
+        kept_waiting += check_unhidden(seed);
     }
     for (uint64_t seed = 0; seed < SAMPLES; seed++) {
         run_sample(seed, &fit, &after_steps);
     }
     printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
-    CHECK(compared > 100);
+    CHECK(compared > 100 && kept_waiting > 10);
     CHECK(of_ranks > 15 && fit > SAMPLES / 2 && after_steps > 0);
     return test_end();
 }
