@@ -224,7 +224,7 @@ struct ox_floor_box ox_floor_box_of(const struct ox_machine *machine) {
     const struct ox_machine_drive drives = ox_machine_drives(machine);
     const bool gpu = machine->has_gpu;
     return (struct ox_floor_box){
-        .flops = gpu ? machine->gpu.bf16_flops : machine->host.flops,
+        .flops = gpu ? machine->gpu.bf16_flops : fmax(machine->host.flops, machine->host.bf16_flops),
         .h2d_rate = gpu ? machine->gpu.h2d_rate : INFINITY,
         .d2h_rate = gpu ? machine->gpu.d2h_rate : INFINITY,
         .dram_rate = machine->host.dram_rate,

@@ -62,6 +62,7 @@ static const struct field host_fields[] = {
     {"dram_bytes_per_second", offsetof(struct ox_machine_host, dram_rate), RATE, false, 0},
     {"core_flops_per_second", offsetof(struct ox_machine_host, core_flops), FLOPS, false, 0},
     {"flops_per_second", offsetof(struct ox_machine_host, flops), FLOPS, false, 0},
+    {"bf16_flops_per_second", offsetof(struct ox_machine_host, bf16_flops), FLOPS, true, 0},
     {"packed_bytes_per_flop", offsetof(struct ox_machine_host, packed_bytes_per_flop), BYTES_PER_FLOP, true, 0},
     {"attention_flops_per_second", offsetof(struct ox_machine_host, attention_flops), FLOPS, true, 0},
     {0},
@@ -543,6 +544,7 @@ void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, s
     host->memory_bytes /= (uint64_t)ranks;
     host->dram_rate /= ranks;
     host->flops /= ranks;
+    host->bf16_flops /= ranks;
     host->attention_flops /= ranks;
     for (uint32_t i = 0; i < out->drive_count; i++) {
         struct ox_machine_drive *const drive = &out->drives[i];

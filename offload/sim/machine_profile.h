@@ -52,6 +52,7 @@ struct ox_machine_host {
     uint32_t cores;           /* compute and the optimizer share them */
     double dram_rate;         /* reads and writes added; copies, optimizer and compute share it */
     double core_flops, flops; /* fp32 GEMMs of the CPU device: one core, all cores */
+    double bf16_flops; /* GEMMs of the CPU device with --dtype bf16, all cores; 0: as in fp32 */
     double packed_bytes_per_flop; /* what these GEMMs packed; 0: those of `offload bench gemm` */
     double attention_flops; /* the CPU device with all cores; 0: not known */
     struct ox_machine_adam adam;

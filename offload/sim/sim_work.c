@@ -85,24 +85,28 @@ static double compute_copy_rate(const struct pricing *p) {
     return COPY_SHARE * min(p->machine->host.dram_rate, threads_of(p, p->setup->compute_threads) * p->core_rate);
 }
 
-/* GEMM operations per second of the device; for the CPU without packing. */
-static double flops_of(const struct pricing *p) {
-    if (p->on_gpu) {
-        return p->setup->input->model.fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
-    }
+/* GEMM operations per second of the CPU device, of which a measured rate includes packing. */
+static double cpu_flops(const struct pricing *p, bool bf16) {
     const struct ox_machine_host *const host = &p->machine->host;
     const double threads = threads_of(p, p->setup->compute_threads);
-    const double flops =
-        GEMM_SHARE * (threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops));
+    const double fp32 = threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops);
+    const double flops = GEMM_SHARE * (bf16 && host->bf16_flops > 0 ? host->bf16_flops * threads / p->cores : fp32);
     const double packed = host->packed_bytes_per_flop > 0 ? host->packed_bytes_per_flop : PACKED_BYTES_PER_FLOP;
     const double packing = packed / compute_copy_rate(p);
     return 1 / max(1 / flops - packing, 0.5 / flops);
 }
 
-/* Attention's operations per second on the CPU. */
-static double attention_rate(const struct pricing *p, double flops) {
+/* GEMM operations per second of the device; for the CPU without packing. */
+static double flops_of(const struct pricing *p) {
+    const bool fp32 = p->setup->input->model.fp32;
+    return !p->on_gpu ? cpu_flops(p, !fp32) : fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
+}
+
+/* Attention's operations per second on the CPU, which computes it in fp32. */
+static double attention_rate(const struct pricing *p) {
     const double known = p->machine->host.attention_flops;
-    return known > 0 ? known * threads_of(p, p->setup->compute_threads) / p->cores : flops * ATTENTION_SHARE;
+    return known > 0 ? known * threads_of(p, p->setup->compute_threads) / p->cores
+                     : cpu_flops(p, false) * ATTENTION_SHARE;
 }
 
 static double gpu_memory_rate(const struct pricing *p) {
@@ -166,10 +170,10 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
         return compute_on_gpu(p, given);
     }
     struct ox_sim_work work = new_work(p);
-    const double flops = flops_of(p), threads = threads_of(p, p->setup->compute_threads);
+    const double threads = threads_of(p, p->setup->compute_threads);
     work.latency += given->ops * OPERATION_SECONDS;
     const double attention = given->attention_flops + given->attention_backward_flops;
-    work.seconds = given->gemm_flops / flops + attention / attention_rate(p, flops);
+    work.seconds = given->gemm_flops / flops_of(p) + attention / attention_rate(p);
     work.seconds += given->bytes / compute_copy_rate(p);
     use_cores(p, &work, work.seconds, threads);
     use_memory(p, &work, given->bytes);

@@ -1,5 +1,7 @@
 /* `offload bench gemm`: measures OpenBLAS with its own threads on the GEMMs of a transformer block: 512 rows, hidden
- * 2048, width 5632, head dimension 64. */
+ * 2048, width 5632, head dimension 64. Where the CPU device computes in bf16, measures its linear layers at the same
+ * shapes too. */
+#include "engine/measure/rig.h"
 #include "tools/bench/bench_device.h"
 
 #include "base/bytes.h"
@@ -8,7 +10,8 @@
 #include <cblas.h>
 #include <inttypes.h>
 
-enum { SHAPE_COUNT = 6, DIM_MIN = 16 };
+/* The first shapes are forward passes of linear layers. */
+enum { SHAPE_COUNT = 6, LAYER_COUNT = 3, DIM_MIN = 16 };
 
 /* c (m, n) = a (m, k) b (k, n). A transposed a is stored as (k, m), a transposed b as (n, k). */
 struct shape {
@@ -109,6 +112,71 @@ static void measure(struct ox_bench *bench, const struct gemms *gemms, uint32_t 
                  "gemm.all.threads_%" PRIu32, threads);
 }
 
+/* ---- in bf16, as --dtype bf16 computes ------------------------------------------------------------------ */
+
+/* Adds the seconds of both passes of a linear layer from k to n values on m rows: three GEMMs. */
+static enum ox_status run_layer(struct ox_measure_rig *rig, const struct shape *shape, double *seconds) {
+    struct ox_bump room = {.base = rig->arena.base};
+    const uint64_t m = shape->m, n = shape->n, k = shape->k;
+    const uint64_t in = m * k * sizeof(float), out = m * n * sizeof(float), weight = k * n * sizeof(float);
+    float *const w = ox_bump_alloc(&room, weight), *const dw = ox_bump_alloc(&room, weight);
+    float *const x = ox_bump_alloc(&room, in), *const dx = ox_bump_alloc(&room, in);
+    float *const y = ox_bump_alloc(&room, out);
+    const struct ox_op_linear_forward forward = {
+        .out = y, .in = x, .weight = w, .rows = shape->m, .in_count = shape->k, .out_count = shape->n,
+        .layout = OX_WEIGHT_OUT_IN, .real = OX_REAL_F32};
+    const struct ox_op_linear_backward backward = {
+        .din = dx, .dweight = dw, .dout = y, .in = x, .weight = w, .rows = shape->m, .in_count = shape->k,
+        .out_count = shape->n, .layout = OX_WEIGHT_OUT_IN, .real = OX_REAL_F32};
+    const enum ox_status status = ox_measure_rig_time(rig, OX_OP_linear_forward, &forward, seconds);
+    return status == OX_OK ? ox_measure_rig_time(rig, OX_OP_linear_backward, &backward, seconds) : status;
+}
+
+/* Adds the rate of all layers. The first round touches the memory and does not count. */
+static enum ox_status time_layers(struct ox_bench *bench, const struct gemms *gemms, struct ox_measure_rig *rig) {
+    double seconds[OX_BENCH_ROUNDS_MAX] = {0}, flops = 0;
+    enum ox_status status = OX_OK;
+    for (unsigned i = 0; i < LAYER_COUNT; i++) {
+        flops += 3 * flops_of(&gemms->shapes[i]);
+    }
+    for (uint32_t round = 0; round <= gemms->rounds; round++) {
+        double *const at = &seconds[round == 0 ? 0 : round - 1];
+        *at = 0;
+        for (unsigned i = 0; i < LAYER_COUNT && status == OX_OK; i++) {
+            status = run_layer(rig, &gemms->shapes[i], at);
+        }
+    }
+    if (status == OX_OK) {
+        const double median = ox_probe_median(seconds, gemms->rounds);
+        ox_bench_add(bench, &(struct ox_bench_figure){.value = flops / median, .unit = "FLOP/s"},
+                     "gemm.bf16.threads_%" PRIu32, rig->compute.threads);
+    }
+    return status;
+}
+
+static enum ox_status measure_bf16(struct ox_bench *bench, const struct gemms *gemms) {
+    const char *library = NULL;
+    if (!ox_cpu_bf16_is_there(&library)) {
+        ox_bench_note(bench, "gemm: not in bf16: %s", library);
+        return OX_OK;
+    }
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < LAYER_COUNT; i++) {
+        const uint64_t m = gemms->shapes[i].m, n = gemms->shapes[i].n, k = gemms->shapes[i].k;
+        bytes = ox_max_u64(bytes, (2 * n * k + 2 * m * k + m * n) * sizeof(float) + 4096);
+    }
+    struct ox_measure_rig rig;
+    const struct ox_probe_room room = {.bytes = bytes, .least = bytes};
+    enum ox_status status =
+        ox_measure_rig_open(ox_bench_threads(bench->config->compute_threads), true, &room, &rig);
+    if (status == OX_OK) {
+        ox_bench_note(bench, "gemm: linear layers in bf16, forward and backward, by %s", library);
+        status = time_layers(bench, gemms, &rig);
+        ox_measure_rig_close(&rig);
+    }
+    return status;
+}
+
 enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     struct gemms gemms = {.rounds = ox_bench_rounds(bench, 5, 3)};
     if (!choose_shapes(&gemms, bench->config->size_bytes)) {
@@ -139,12 +207,13 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
                           ox_plural(counts[i]));
         }
     }
-    ox_bench_add_load(&meter, bench, "gemm");
     openblas_set_num_threads(threads_before);
     ox_arena_close(&gemms.arena);
-    if (bench->gpu == NULL) {
-        return OX_OK;
+    enum ox_status measured = measure_bf16(bench, &gemms);
+    ox_bench_add_load(&meter, bench, "gemm");
+    if (bench->gpu != NULL) {
+        OX_TRY(measured, ox_bench_gpu_gemm(bench));
+        OX_TRY(measured, ox_bench_gpu_attention(bench));
     }
-    const enum ox_status measured = ox_bench_gpu_gemm(bench);
-    return measured == OX_OK ? ox_bench_gpu_attention(bench) : measured;
+    return measured;
 }

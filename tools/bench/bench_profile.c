@@ -129,6 +129,7 @@ static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out)
     out->dram_rate = dram_rate(bench);
     out->core_flops = ox_bench_value(bench, "gemm.all.threads_1");
     out->flops = of_most_threads(bench, "gemm.all");
+    out->bf16_flops = of_most_threads(bench, "gemm.bf16");
     fill_adam(bench, &out->adam);
 }
 

@@ -4,6 +4,7 @@
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
+#include "kernels/device.h"
 #include "offload/sim/machine_profile.h"
 
 #include <fcntl.h>
@@ -112,7 +113,10 @@ static void test_threads(void) {
     sys_run_well(&args, &process);
     records = parse(process.outcome.out);
     CHECK(check_records(records) == 0);
-    CHECK(json_array_size(records) == 6 + 1 + 1);
+    const char *library = NULL;
+    const bool bf16 = ox_cpu_bf16_is_there(&library);
+    CHECK(json_array_size(records) == (bf16 ? 6 + 1 + 1 + 1 : 6 + 1 + 1));
+    CHECK(!bf16 || value_of(records, "gemm.bf16.threads_1") > 0.0);
     CHECK(value_of(records, "gemm.up.threads_1") > 0.0 && value_of(records, "gemm.all.threads_1") > 0.0);
     json_decref(records);
 }
@@ -233,6 +237,9 @@ static void test_profile(void) {
     CHECK(machine.drives[0].read_rate > 0.0 && machine.drives[0].latency_seconds > 0.0 && machine.task_seconds > 0.0);
     CHECK(near(machine.host.flops, value_of(records, "gemm.all.threads_2")));
     CHECK(near(machine.host.core_flops, value_of(records, "gemm.all.threads_1")));
+    const char *library = NULL;
+    CHECK(ox_cpu_bf16_is_there(&library) ? near(machine.host.bf16_flops, value_of(records, "gemm.bf16.threads_2"))
+                                         : machine.host.bf16_flops == 0);
     CHECK(near(machine.host.adam.seconds[OX_MOMENTS_F32], 1e-9 * value_of(records, "adam.adamw.f32.grad_f32.time")));
     CHECK(machine.host.adam.seconds[OX_MOMENTS_Q8] > 0.0);
     CHECK(machine.comm_count == 1 && machine.comm[0].ranks == 2);

@@ -20,7 +20,7 @@ static const struct ox_machine full = {
             .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11, .attention_flops = 90e12,
             .attention_backward_flops = 60.5e12},
     .host = {.memory_bytes = 137438953472, .cores = 16, .dram_rate = 67e9, .core_flops = 0.1e12, .flops = 1.1e12,
-             .adam = {.threads = 8, .seconds = {0.39e-9, 0.26e-9, 0.17e-9}}},
+             .bf16_flops = 2.3e12, .adam = {.threads = 8, .seconds = {0.39e-9, 0.26e-9, 0.17e-9}}},
     .drives = {{.name = "one", .read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 1e10 / 3, .latency_seconds = 80e-6,
                 .flush_seconds = 2e-3, .read_core_seconds = 2e-11, .write_core_seconds = 1e-11,
                 .capacity_bytes = 4000000000000, .endurance_bytes = 2400000000000000},
@@ -58,7 +58,8 @@ static bool same_drive(const struct ox_machine_drive *a, const struct ox_machine
 
 static bool same_host(const struct ox_machine_host *a, const struct ox_machine_host *b) {
     return a->memory_bytes == b->memory_bytes && a->cores == b->cores && a->dram_rate == b->dram_rate &&
-           a->core_flops == b->core_flops && a->flops == b->flops && a->adam.threads == b->adam.threads &&
+           a->core_flops == b->core_flops && a->flops == b->flops && a->bf16_flops == b->bf16_flops &&
+           a->adam.threads == b->adam.threads &&
            memcmp(a->adam.seconds, b->adam.seconds, sizeof a->adam.seconds) == 0;
 }
 
@@ -303,7 +304,7 @@ static void test_of_rank(void) {
     CHECK(same(&full, &part));
     ox_machine_of_rank(&full, 4, &part);
     CHECK(part.host.cores == 4 && part.host.memory_bytes == 34359738368 && part.host.dram_rate == 16.75e9);
-    CHECK(part.host.flops == 0.275e12 && part.host.core_flops == 0.1e12);
+    CHECK(part.host.flops == 0.275e12 && part.host.core_flops == 0.1e12 && part.host.bf16_flops == 0.575e12);
     CHECK(part.drives[0].read_rate == 1.625e9 && part.drives[1].write_rate == 1.25e9 && part.drive_count == 2);
     CHECK(part.drives[0].latency_seconds == 80e-6 && part.drives[0].capacity_bytes == 1000000000000);
     CHECK(part.gpu.bf16_flops == 140.1e12 && part.gpu.memory_bytes == full.gpu.memory_bytes);

@@ -305,6 +305,37 @@ static void check_attention(uint64_t seed) {
     ox_shard_table_close(&s.table);
 }
 
+/* On the CPU, GEMMs of a model in bf16 run at their own rate where it is known, those in fp32 and attention do not. */
+static void check_bf16(uint64_t seed) {
+    struct plan_sample s;
+    draw_sample(&s, seed);
+    s.machine.has_gpu = false;
+    s.machine.host.packed_bytes_per_flop = 1e-12;
+    s.machine.host.core_flops = s.machine.host.flops / s.machine.host.cores;
+    s.in.model.fp32 = seed % 2 == 0;
+    s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = UINT64_C(1) << 32};
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &plan_choice_automatic, &setup, &plans));
+    const double rate = 0.98 * s.machine.host.flops;
+    uint32_t compared = 0;
+    for (uint32_t i = 0; i < plans.train->task_count; i++) {
+        if (plans.train->tasks[i].kind != OX_TASK_FORWARD) {
+            continue;
+        }
+        const struct ox_plan_work *const given = &s.model.units[plans.train->tasks[i].unit_idx].forward.work;
+        s.machine.host.bf16_flops = 0;
+        const double before = ox_sim_task_work(&setup, plans.train, i).seconds;
+        s.machine.host.bf16_flops = 2 * s.machine.host.flops;
+        const double after = ox_sim_task_work(&setup, plans.train, i).seconds;
+        CHECK(fabs(before - after - (s.in.model.fp32 ? 0 : given->gemm_flops / rate / 2)) <= 1e-6 * before);
+        compared++;
+    }
+    CHECK(compared > 0);
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
 /* The GPU reads the sums that a micro-batch adds to, but not those that it begins; an embedding clears its own. */
 static void check_sums(uint64_t seed) {
     struct plan_sample s;
@@ -428,6 +459,7 @@ int main(void) {
         check_device_updates(seed, seed % 3 != 0);
         check_attention(seed);
         check_sums(seed);
+        check_bf16(seed);
         kept_waiting += check_unhidden(seed);
     }
     for (uint64_t seed = 0; seed < SAMPLES; seed++) {
