@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -123,9 +124,11 @@ size_t simt_device_bytes(void) {
     return device_bytes;
 }
 
+/* OX_SIMT_USED: bytes of the emulated GPU that other programs are said to use. */
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    const char *const used = getenv("OX_SIMT_USED");
     *total_bytes = SIMT_MEMORY_BYTES;
-    *free_bytes = SIMT_MEMORY_BYTES - simt_device_bytes();
+    *free_bytes = SIMT_MEMORY_BYTES - simt_device_bytes() - (used == nullptr ? 0 : strtoull(used, nullptr, 10));
     return simt_note(simt_health());
 }
 

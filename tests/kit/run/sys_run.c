@@ -187,6 +187,21 @@ const char *sys_program(void) {
     return getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
 }
 
+char *sys_use_emulated(void) {
+    char program[SYS_PATH_BYTES];
+    char *const before = strdup(sys_program());
+    const char *const slash = strrchr(before, '/');
+    snprintf(program, sizeof program, "%.*s/emulated/offload", slash == NULL ? 1 : (int)(slash - before),
+             slash == NULL ? "." : before);
+    setenv("OX_BIN", program, 1);
+    return before;
+}
+
+void sys_use(char *program) {
+    setenv("OX_BIN", program, 1);
+    free(program);
+}
+
 /* The words lie in a struct that must not move: the pointers go into it. */
 static void become(const struct sys_args *args, const char *out_path, int err) {
     setenv("OFFLOAD_PROFILE", "builtin", 0); /* measuring takes seconds, and predictions would depend on it */

@@ -43,6 +43,10 @@ struct sys_args {
 
 /* The path of `offload`. */
 const char *sys_program(void);
+/* Makes the program one that runs beside the emulated CUDA plugin, which takes the place of a GPU's. Returns the
+ * program used before, which sys_use() restores and frees. */
+char *sys_use_emulated(void);
+void sys_use(char *program);
 
 /* `offload <command>`; `offload` alone where the command is "". */
 void sys_args_begin(struct sys_args *args, const char *command);

@@ -123,18 +123,6 @@ static void test_threads(void) {
 
 /* ---- a GPU --------------------------------------------------------------------------------------------- */
 
-/* Makes the program run beside the emulated CUDA plugin, which takes the place of a GPU's; returns the program used
- * before. */
-static char *use_emulated(void) {
-    char program[SYS_PATH_BYTES];
-    char *const before = strdup(getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload");
-    const char *const slash = strrchr(before, '/');
-    snprintf(program, sizeof program, "%.*s/emulated/offload", slash == NULL ? 1 : (int)(slash - before),
-             slash == NULL ? "." : before);
-    setenv("OX_BIN", program, 1);
-    return before;
-}
-
 /* The values from the emulation mean nothing, but that each exists, and which the profile takes, can be checked. */
 static void test_gpu(void) {
     static const char *const expected[] = {
@@ -143,7 +131,7 @@ static void test_gpu(void) {
         "ops.copy", "ops.linear_backward.f32", "ops.rms_backward.f32.of_copy",
         "ops.attention_backward.dim_64.f32", "ops.head.f32", "ops.adam.q8", "adam.gpu.bf16.times_cpu"};
     static const char *const parts[] = {"copy --size 1MiB", "gemm --size 2MiB", "ops --size 2MiB", "adam --size 2MiB"};
-    char *const before = use_emulated();
+    char *const before = sys_use_emulated();
     bool found[sizeof expected / sizeof *expected] = {false};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
         begin(parts[i]);
@@ -165,8 +153,7 @@ static void test_gpu(void) {
             test_failure_count++;
         }
     }
-    setenv("OX_BIN", before, 1);
-    free(before);
+    sys_use(before);
 }
 
 /* ---- drives -------------------------------------------------------------------------------------------- */

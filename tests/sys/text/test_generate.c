@@ -326,6 +326,25 @@ static void test_budgets(void) {
     }
 }
 
+/* A GPU that other programs have filled is named when the CPU computes instead, and refused where it was requested. */
+static void test_full_gpu(void) {
+    char *const before = sys_use_emulated();
+    begin(model, "The drive");
+    sys_args_add(&args, "--max-new-tokens 2 --device auto --quiet");
+    sys_run_well(&args, &process);
+    CHECK(process.outcome.err[0] == '\0');
+    setenv("OX_SIMT_USED", "1000000000", 1);
+    sys_run_well(&args, &process);
+    CHECK(strncmp(process.outcome.err, "warning: GPU: emulated has ", 27) == 0);
+    CHECK(strstr(process.outcome.err, "; the CPU computes\n") != NULL);
+    begin(model, "The drive");
+    sys_args_add(&args, "--max-new-tokens 2 --device cuda");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 1 && strstr(process.outcome.err, "too little for a run") != NULL);
+    unsetenv("OX_SIMT_USED");
+    sys_use(before);
+}
+
 /* ---- what is wrong ------------------------------------------------------------------------------------------- */
 
 /* Expects one line on stderr with all these words (separated by '|'), nothing on stdout, and this exit status. */
@@ -447,6 +466,7 @@ int main(void) {
     test_chat();
     test_prompt_file();
     test_budgets();
+    test_full_gpu();
     test_bytes();
     test_bad_models();
     test_bad_requests();
