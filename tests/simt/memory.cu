@@ -127,8 +127,10 @@ size_t simt_device_bytes(void) {
 /* OX_SIMT_USED: bytes of the emulated GPU that other programs are said to use. */
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     const char *const used = getenv("OX_SIMT_USED");
+    const size_t others = used == nullptr ? 0 : strtoull(used, nullptr, 10);
     *total_bytes = SIMT_MEMORY_BYTES;
-    *free_bytes = SIMT_MEMORY_BYTES - simt_device_bytes() - (used == nullptr ? 0 : strtoull(used, nullptr, 10));
+    *free_bytes = SIMT_MEMORY_BYTES - simt_device_bytes();
+    *free_bytes -= others < *free_bytes ? others : *free_bytes;
     return simt_note(simt_health());
 }
 

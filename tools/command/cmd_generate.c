@@ -352,8 +352,18 @@ static enum ox_status pick_cpu(const struct ox_config *config) {
                                                    "alone; give --host-mem, or --device cuda where there is a GPU");
 }
 
-/* Decides what computes and what of a GPU's memory may be used, as for a run. Without a GPU `auto` is the CPU, and with
- * one that cannot be used too, which is a warning. */
+/* Says that the CPU computes although the driver shows a GPU. */
+static void warn_of_gpu(void) {
+    char why[OX_ERROR_TEXT_BYTES];
+    struct ox_cuda_plugin_info plugin;
+    snprintf(why, sizeof why, "%s", ox_error_text());
+    if (ox_cuda_plugin_query(NULL, &plugin) == OX_OK && plugin.device_count > 0) {
+        ox_log(OX_LOG_WARN, "the CPU computes, because the GPU cannot be used: %s", why);
+    }
+}
+
+/* Decides what computes and what of a GPU's memory may be used, as for a run. Where no GPU can be used, `auto` is the
+ * CPU. */
 static enum ox_status pick_device(struct generating *g) {
     const struct ox_config *const config = g->config;
     uint64_t process_bytes = OX_CUDA_PROCESS_BYTES, bytes = config->device_mem_bytes;
@@ -366,9 +376,7 @@ static enum ox_status pick_device(struct generating *g) {
         status = ox_cuda_memory_free(&memory, &bytes);
     }
     if (status != OX_OK && config->device == OX_DEVICE_CHOICE_AUTO) {
-        if (g->gpu.memory_bytes > 0) {
-            ox_log(OX_LOG_WARN, "%s; the CPU computes", ox_error_text());
-        }
+        warn_of_gpu();
         return pick_cpu(config);
     }
     OX_TRY(status, ox_cuda_memory_check(&memory, bytes));
