@@ -265,7 +265,7 @@ $(EMULATED): $(B)/offload $(B)/liboffload_simt.so
 # trace_page.c includes the style sheet and the script of the page.
 $(OBJ)/tools/command/trace_page.o: tools/command/trace_page.css tools/command/trace_page.js
 
-tests: $(TEST_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
+tests: $(TEST_P) $(BENCH_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
 
 # Fuzz targets run over their seeds in one test, and each with clang's libFuzzer by tests/fuzz/fuzz.sh.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
@@ -277,7 +277,7 @@ $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/kit/test.o $(B)/liboffloa
 # ---- checks ----------------------------------------------------------------------------------------
 
 # Tests run even when tidy finds violations; either failure fails the check.
-check: all $(RUN_P) $(EMULATED) $(FAKE_NVML)
+check: all $(RUN_P) $(BENCH_P) $(EMULATED) $(FAKE_NVML)
 	$(Q)status=0; \
 	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
 	$(if $(CUDA_SO),$(MAKE) --no-print-directory check-cuda-build spills_flags=-q || status=1;) \
