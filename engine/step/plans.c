@@ -186,11 +186,17 @@ static enum ox_status check_shape(const struct ox_engine_config *config) {
     return OX_OK;
 }
 
+/* What a rank has of the machine's threads; 0 stays: one per core. */
+static uint32_t threads_of_rank(uint32_t threads, uint32_t ranks) {
+    return threads == 0 ? 0 : (uint32_t)ox_max_u64(1, threads / ranks);
+}
+
 void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
                          struct ox_sim_setup *out) {
+    const uint32_t ranks = ox_plan_rank_count(input);
     *out = (struct ox_sim_setup){.machine = config->machine, .input = input,
-                                 .compute_threads = config->machine_compute_threads,
-                                 .optimizer_threads = config->machine_optimizer_threads,
+                                 .compute_threads = threads_of_rank(config->machine_compute_threads, ranks),
+                                 .optimizer_threads = threads_of_rank(config->machine_optimizer_threads, ranks),
                                  .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
 }
 

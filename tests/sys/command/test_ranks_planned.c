@@ -103,6 +103,20 @@ static void test_choice(void) {
     }
 }
 
+/* Each rank has its part of the optimizer's threads, whole ones, as in a run. */
+static void test_threads(void) {
+    double seconds[3];
+    for (int i = 0; i < 3; i++) {
+        char words[80];
+        snprintf(words, sizeof words, "--format json --ranks 4 --sharding full_shard --optimizer-threads %d", 6 + i);
+        json_t *const json = plan(in_memory, words);
+        seconds[i] = number(json, "predicted_mean_seconds");
+        json_decref(json);
+    }
+    printf("4 ranks with 6, 7 and 8 threads: %.2f, %.2f, %.2f s\n", seconds[0], seconds[1], seconds[2]);
+    CHECK(seconds[0] == seconds[1] && seconds[2] < 0.9 * seconds[1]);
+}
+
 /* Where drives are the bound more GPUs gain nothing, which the plan says. */
 static void test_no_gain(void) {
     char words[SYS_PATH_BYTES + 128];
@@ -187,6 +201,7 @@ int main(void) {
     test_auto();
     test_library();
     test_choice();
+    test_threads();
     test_no_gain();
     test_refusal();
     return test_end();
