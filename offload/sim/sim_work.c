@@ -28,13 +28,10 @@ static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
  * cores it is more, because compute waits for its thread on that core. */
 static const double KERNEL_SECONDS_PER_BYTE = 1e-11, ENGINE_SECONDS_PER_BYTE = 4e-11,
                     ENGINE_SECONDS_PER_BYTE_BESIDE_COMPUTE = 1.6e-10;
-/* A drive sometimes waits for a thread that has no core yet. Beside compute that uses all cores this share of the core
- * time of its transfers is not hidden behind them. While an update holds all cores, a thread waits so many times as
- * long as it then works: from the optimizer's phase on a virtual drive and on the same drive held to 0.5, 1 and 1.5
+/* A drive sometimes waits for a thread that has no core yet: this share of the time for which its threads need all
+ * cores is not hidden behind it. Fitted with two cores, to a virtual drive and to the same drive held to 0.5, 1 and 1.5
  * GB/s (docs/measurements/2026-11-27-unhidden.md). */
-static const double UNHIDDEN_BESIDE_COMPUTE = 0.5, WAITS_BESIDE_UPDATE = 4;
-/* Threads that serve the drives at a time: one reads, one writes. With a core for each, they wait for none. */
-static const double DRIVE_THREADS = 2;
+static const double UNHIDDEN_SHARE = 0.5;
 /* If compute leaves no core free, a thread that wakes up waits for the time slice of another one: the lane of reads
  * once per task, the lane of writes, which hashes first, twice. */
 static const double SLICE_SECONDS = 0.75e-3;
@@ -85,7 +82,8 @@ static double compute_copy_rate(const struct pricing *p) {
     return COPY_SHARE * min(p->machine->host.dram_rate, threads_of(p, p->setup->compute_threads) * p->core_rate);
 }
 
-/* GEMM operations per second of the CPU device, of which a measured rate includes packing. */
+/* GEMM operations per second of the CPU device without packing, which a measured rate includes and a plan counts
+ * separately. A part of the time is left in any case; less in bf16, whose packing takes less than is counted. */
 static double cpu_flops(const struct pricing *p, bool bf16) {
     const struct ox_machine_host *const host = &p->machine->host;
     const double threads = threads_of(p, p->setup->compute_threads);
@@ -93,7 +91,7 @@ static double cpu_flops(const struct pricing *p, bool bf16) {
     const double flops = GEMM_SHARE * (bf16 && host->bf16_flops > 0 ? host->bf16_flops * threads / p->cores : fp32);
     const double packed = host->packed_bytes_per_flop > 0 ? host->packed_bytes_per_flop : PACKED_BYTES_PER_FLOP;
     const double packing = packed / compute_copy_rate(p);
-    return 1 / max(1 / flops - packing, 0.5 / flops);
+    return 1 / max(1 / flops - packing, (bf16 ? 0.1 : 0.5) / flops);
 }
 
 /* GEMM operations per second of the device; for the CPU without packing. */
@@ -323,33 +321,26 @@ static struct ox_sim_work exchange(const struct pricing *p) {
 
 /* ---- drives --------------------------------------------------------------------------------------- */
 
-/* Whether compute may use all cores while the task runs. */
-static bool is_crowded(const struct pricing *p) {
+/* The share of the cores that compute may hold while the task runs. */
+static double crowding(const struct pricing *p) {
     const bool beside_compute = p->task->lane != OX_LANE_ADAM || p->setup->input->placement.overlap;
-    return beside_compute && !p->on_gpu && threads_of(p, p->setup->compute_threads) >= p->cores;
+    return beside_compute && !p->on_gpu ? threads_of(p, p->setup->compute_threads) / p->cores : 0;
 }
 
 /* Adds the core time of moving bytes to and from drives, apart from hashing. */
 static void use_cores_to_move(const struct pricing *p, struct ox_sim_work *work, double read, double written) {
     const double reading = p->drive->read_core_seconds, writing = p->drive->write_core_seconds;
-    use_cores(p, work,
-              (read + written) *
-                  (is_crowded(p) ? ENGINE_SECONDS_PER_BYTE_BESIDE_COMPUTE : ENGINE_SECONDS_PER_BYTE), 1);
+    const double engine = ENGINE_SECONDS_PER_BYTE +
+                          crowding(p) * (ENGINE_SECONDS_PER_BYTE_BESIDE_COMPUTE - ENGINE_SECONDS_PER_BYTE);
+    use_cores(p, work, (read + written) * engine, 1);
     use_cores(p, work, read * (reading > 0 ? reading : KERNEL_SECONDS_PER_BYTE), 1);
     use_cores(p, work, written * (writing > 0 ? writing : KERNEL_SECONDS_PER_BYTE), 1);
 }
 
-/* Adds the time for which drives wait because threads that serve them find no core. The optimizer's threads hold theirs
- * for `updating` of the task's seconds. */
+/* Adds the time for which drives wait for a core. The cores' time for an update, `updating`, counts only beside
+ * compute, with which it then takes turns. */
 static struct ox_sim_work add_unhidden(const struct pricing *p, struct ox_sim_work work, double updating) {
-    if (is_crowded(p)) {
-        work.unhidden = UNHIDDEN_BESIDE_COMPUTE * work.use[OX_SIM_CORES];
-    } else if (updating > 0) {
-        const double threads = threads_of(p, p->setup->optimizer_threads);
-        const double serving = work.use[OX_SIM_CORES] * p->cores - updating * threads;
-        const double without_core = 1 - min(p->cores - threads, DRIVE_THREADS) / DRIVE_THREADS;
-        work.unhidden = WAITS_BESIDE_UPDATE * serving * without_core * min(updating / work.seconds, 1);
-    }
+    work.unhidden = UNHIDDEN_SHARE * max(work.use[OX_SIM_CORES] - (1 - crowding(p)) * updating, 0);
     work.seconds += work.unhidden;
     return work;
 }
@@ -358,7 +349,7 @@ static struct ox_sim_work add_unhidden(const struct pricing *p, struct ox_sim_wo
 static struct ox_sim_work transfer(const struct pricing *p, bool write) {
     struct ox_sim_work work = new_work(p);
     const double bytes = (double)p->task->bytes;
-    work.latency += p->drive->latency_seconds + (is_crowded(p) ? (write ? 2 : 1) * SLICE_SECONDS : 0);
+    work.latency += p->drive->latency_seconds + (crowding(p) >= 1 ? (write ? 2 : 1) * SLICE_SECONDS : 0);
     work.seconds = bytes / p->core_rate;
     work.use[write ? OX_SIM_NVME_WRITE : OX_SIM_NVME_READ] =
         bytes / (write ? p->drive->write_rate : p->drive->read_rate);
@@ -482,7 +473,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
     }
     work = finish(p, work);
     work.seconds += stream.read > 0 ? updating / stream.chunks : 0;
-    return stream.read + stream.written > 0 ? add_unhidden(p, work, updating) : work;
+    return stream.read + stream.written > 0 ? add_unhidden(p, work, updating * threads / p->cores) : work;
 }
 
 /* An update of a unit that lives on the device. For the CPU device the host's optimizer rates hold. */

@@ -228,6 +228,7 @@ static void draw_machine(struct fuzz_case *c) {
     machine->host.dram_rate = draw_wide(c, 1e10, 5e11);
     machine->host.core_flops = draw_wide(c, 1e10, 2e11);
     machine->host.flops = machine->host.core_flops * machine->host.cores * draw_wide(c, 0.3, 1);
+    machine->host.bf16_flops = once_in(c, 2) ? machine->host.flops * draw_wide(c, 0.5, 10) : 0;
     machine->drives[0].read_rate = draw_wide(c, 2e8, 1.4e10);
     machine->drives[0].write_rate = draw_wide(c, 2e8, 1e10);
     machine->drives[0].mix_rate = draw_wide(c, 2e8, 1.6e10);

@@ -197,6 +197,8 @@ static void test_refusals(void) {
     refused("gpu", "cores", "4", "gpu: the key \"cores\" is not known");
     refused("host", "cores", "0", "host: \"cores\" must be positive");
     refused("host", "cores", "1.5", "host: \"cores\" must be a whole number");
+    refused("host", "bf16_flops_per_second", "340", "give it in operations per second");
+    refused("host", "bf16_flops_per_second", "0", "host: \"bf16_flops_per_second\" must be positive");
     refused("host", "adam", NULL, "host.adam: the key is missing");
     refused("host.adam", "threads", "true", "host.adam: \"threads\" must be a number");
     refused("host.adam", "f32_seconds_per_param", "0.39", "host.adam: \"f32_seconds_per_param\" is 0.39");
