@@ -16,9 +16,8 @@ static const double ROUND_SHARE = 0.25;
 static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, APART_BYTES = UINT64_C(96) << 20, BYTES_MOST = UINT64_C(1) << 30;
 
 struct layer {
-    double params;          /* in all layers of the kind in the model */
-    uint32_t rows, in, out; /* as measured: the model's, or smaller */
-    enum ox_weight_layout layout;
+    double params;                 /* in all layers of the kind in the model */
+    struct ox_measure_layer shape; /* as measured: the model's, or smaller */
 };
 
 struct work {
@@ -30,26 +29,22 @@ struct work {
 };
 
 static double elems_of(const struct layer *layer) {
-    return (double)layer->in * layer->out;
+    return (double)layer->shape.in * layer->shape.out;
 }
 
 static double flops_of(const struct layer *layer) {
-    return PASS_GEMMS * 2.0 * layer->rows * elems_of(layer);
+    return PASS_GEMMS * 2.0 * layer->shape.rows * elems_of(layer);
 }
 
 /* Bytes that the three GEMMs pack, read and write, as engine/model counts them: operands thrice, the result once. */
 static double packed_bytes(const struct layer *layer) {
-    const double x = (double)layer->rows * layer->in, y = (double)layer->rows * layer->out, w = elems_of(layer);
+    const double rows = layer->shape.rows, w = elems_of(layer);
+    const double x = rows * layer->shape.in, y = rows * layer->shape.out;
     return 4 * (3 * (x + w) + y + 3 * (y + w) + x + 3 * (y + x) + 2 * w);
 }
 
 static double attention_flops(const struct ox_measure_rig *rig, const struct ox_attention_shape *shape) {
     return ox_attention_flops(&rig->compute, shape, false) + ox_attention_flops(&rig->compute, shape, true);
-}
-
-static uint64_t layer_bytes(const struct layer *layer) {
-    const uint64_t rows = layer->rows;
-    return 4 * (2 * (uint64_t)layer->in * layer->out + 2 * rows * layer->in + 2 * rows * layer->out) + 4096;
 }
 
 static uint64_t attention_bytes(const struct ox_attention_shape *shape, const struct ox_compute *compute) {
@@ -61,7 +56,8 @@ static uint64_t attention_bytes(const struct ox_attention_shape *shape, const st
 
 static uint64_t item_bytes(const struct work *work, uint32_t item, uint32_t threads) {
     const struct ox_compute compute = {.device = OX_DEVICE_CPU, .real = OX_REAL_F32, .threads = threads};
-    return item < LAYERS ? layer_bytes(&work->layers[item]) : attention_bytes(&work->attention, &compute);
+    return item < LAYERS ? ox_measure_layer_bytes(&work->layers[item].shape)
+                         : attention_bytes(&work->attention, &compute);
 }
 
 /* Bytes of the largest item; or of all, one behind the other, if these are not many. */
@@ -86,8 +82,8 @@ static void lay_out(const struct ox_measure_input *input, struct work *work) {
     for (unsigned i = 0; i < LAYERS; i++) {
         const bool head = i == LAYERS - 1;
         struct layer *const layer = &work->layers[i];
-        *layer = (struct layer){.rows = input->batch * input->seq, .in = dims[i][0], .out = dims[i][1],
-                                .layout = head ? OX_WEIGHT_OUT_IN : model->layout};
+        layer->shape = (struct ox_measure_layer){.rows = input->batch * input->seq, .in = dims[i][0], .out = dims[i][1],
+                                                 .layout = head ? OX_WEIGHT_OUT_IN : model->layout};
         layer->params = elems_of(layer) * (head ? 1 : model->layers);
     }
     work->attention = (struct ox_attention_shape){
@@ -98,9 +94,9 @@ static void lay_out(const struct ox_measure_input *input, struct work *work) {
 
 /* Halves the largest dimension, beyond which the rate hardly changes; false when it cannot be halved. */
 static bool halve(struct layer *layer) {
-    uint32_t *dim = &layer->rows;
-    dim = layer->in > *dim ? &layer->in : dim;
-    dim = layer->out > *dim ? &layer->out : dim;
+    uint32_t *dim = &layer->shape.rows;
+    dim = layer->shape.in > *dim ? &layer->shape.in : dim;
+    dim = layer->shape.out > *dim ? &layer->shape.out : dim;
     *dim = *dim > DIM_MIN ? *dim / 2 : *dim;
     return *dim > DIM_MIN;
 }
@@ -126,7 +122,7 @@ static void shrink(struct work *work, const struct ox_measure_rig *rig, double f
             struct layer *const layer = &work->layers[i];
             all += flops_of(layer);
             largest = flops_of(layer) > flops_of(largest) ? layer : largest;
-            while (layer_bytes(layer) > bytes && halve(layer)) {
+            while (ox_measure_layer_bytes(&layer->shape) > bytes && halve(layer)) {
             }
         }
         more = all / flops > layers_most && halve(largest);
@@ -134,24 +130,6 @@ static void shrink(struct work *work, const struct ox_measure_rig *rig, double f
 }
 
 /* ---- running ---------------------------------------------------------------------------------------- */
-
-static enum ox_status run_layer(struct ox_measure_rig *rig, const struct layer *layer, uint64_t offset,
-                                double *seconds) {
-    struct ox_bump room = {.base = rig->arena.base + offset};
-    const uint64_t in = (uint64_t)layer->rows * layer->in * 4, out = (uint64_t)layer->rows * layer->out * 4;
-    const uint64_t weight = (uint64_t)layer->in * layer->out * 4;
-    void *const w = ox_bump_alloc(&room, weight), *const dw = ox_bump_alloc(&room, weight);
-    void *const x = ox_bump_alloc(&room, in), *const dx = ox_bump_alloc(&room, in);
-    void *const y = ox_bump_alloc(&room, out), *const dy = ox_bump_alloc(&room, out);
-    const struct ox_op_linear_forward forward = {
-        .out = y, .in = x, .weight = w, .rows = layer->rows, .in_count = layer->in, .out_count = layer->out,
-        .layout = layer->layout, .real = OX_REAL_F32};
-    const struct ox_op_linear_backward backward = {
-        .din = dx, .dweight = dw, .dout = dy, .in = x, .weight = w, .rows = layer->rows, .in_count = layer->in,
-        .out_count = layer->out, .layout = layer->layout, .real = OX_REAL_F32};
-    const enum ox_status status = ox_measure_rig_time(rig, OX_OP_linear_forward, &forward, seconds);
-    return status == OX_OK ? ox_measure_rig_time(rig, OX_OP_linear_backward, &backward, seconds) : status;
-}
 
 static enum ox_status run_attention(struct ox_measure_rig *rig, const struct ox_attention_shape *shape,
                                     uint64_t offset, double *seconds) {
@@ -177,7 +155,7 @@ static enum ox_status run_item(struct ox_measure_rig *rig, struct work *work, ui
     const uint64_t offset = work->at + bytes <= rig->arena.bytes ? work->at : 0;
     work->at = offset + bytes;
     *seconds = 0;
-    return item < LAYERS ? run_layer(rig, &work->layers[item], offset, seconds)
+    return item < LAYERS ? ox_measure_rig_layer(rig, &work->layers[item].shape, offset, seconds)
                          : run_attention(rig, &work->attention, offset, seconds);
 }
 
@@ -217,12 +195,13 @@ static void sum_up(const struct work *work, const struct ox_measure_rig *rig, st
 
 /* A first guess of the rate: the best of some trials of a small layer, because the first ones start the threads. */
 static enum ox_status guess(struct ox_measure_rig *rig, double *flops) {
-    const struct layer trial = {.rows = TRIAL_DIM, .in = TRIAL_DIM, .out = TRIAL_DIM, .layout = OX_WEIGHT_OUT_IN};
+    const struct layer trial = {
+        .shape = {.rows = TRIAL_DIM, .in = TRIAL_DIM, .out = TRIAL_DIM, .layout = OX_WEIGHT_OUT_IN}};
     double least = INFINITY;
     enum ox_status status = OX_OK;
     for (int i = 0; i < TRIALS && status == OX_OK; i++) {
         double seconds = 0;
-        status = run_layer(rig, &trial, 0, &seconds);
+        status = ox_measure_rig_layer(rig, &trial.shape, 0, &seconds);
         least = fmin(least, fmax(seconds, 1e-9));
     }
     *flops = flops_of(&trial) / least;

@@ -37,3 +37,26 @@ enum ox_status ox_measure_rig_time(struct ox_measure_rig *rig, enum ox_op op, co
     *seconds += (double)(after.busy_ns - before.busy_ns) * 1e-9;
     return status;
 }
+
+uint64_t ox_measure_layer_bytes(const struct ox_measure_layer *layer) {
+    const uint64_t rows = layer->rows;
+    return 4 * (2 * (uint64_t)layer->in * layer->out + 2 * rows * layer->in + 2 * rows * layer->out) + 4096;
+}
+
+enum ox_status ox_measure_rig_layer(struct ox_measure_rig *rig, const struct ox_measure_layer *layer, uint64_t offset,
+                                    double *seconds) {
+    struct ox_bump room = {.base = rig->arena.base + offset};
+    const uint64_t in = (uint64_t)layer->rows * layer->in * 4, out = (uint64_t)layer->rows * layer->out * 4;
+    const uint64_t weight = (uint64_t)layer->in * layer->out * 4;
+    void *const w = ox_bump_alloc(&room, weight), *const dw = ox_bump_alloc(&room, weight);
+    void *const x = ox_bump_alloc(&room, in), *const dx = ox_bump_alloc(&room, in);
+    void *const y = ox_bump_alloc(&room, out), *const dy = ox_bump_alloc(&room, out);
+    const struct ox_op_linear_forward forward = {
+        .out = y, .in = x, .weight = w, .rows = layer->rows, .in_count = layer->in, .out_count = layer->out,
+        .layout = layer->layout, .real = OX_REAL_F32};
+    const struct ox_op_linear_backward backward = {
+        .din = dx, .dweight = dw, .dout = dy, .in = x, .weight = w, .rows = layer->rows, .in_count = layer->in,
+        .out_count = layer->out, .layout = layer->layout, .real = OX_REAL_F32};
+    const enum ox_status status = ox_measure_rig_time(rig, OX_OP_linear_forward, &forward, seconds);
+    return status == OX_OK ? ox_measure_rig_time(rig, OX_OP_linear_backward, &backward, seconds) : status;
+}

@@ -26,6 +26,16 @@ void ox_measure_rig_close(struct ox_measure_rig *rig);
 OX_MUST enum ox_status ox_measure_rig_time(struct ox_measure_rig *rig, enum ox_op op, const void *args,
                                            double *seconds);
 
+/* A linear layer; its memory holds weight, inputs and outputs, each with its gradient, in fp32. */
+struct ox_measure_layer {
+    uint32_t rows, in, out;
+    enum ox_weight_layout layout;
+};
+uint64_t ox_measure_layer_bytes(const struct ox_measure_layer *layer);
+/* Runs both passes of the layer, three GEMMs, on memory of the rig from `offset` on, and adds their seconds. */
+OX_MUST enum ox_status ox_measure_rig_layer(struct ox_measure_rig *rig, const struct ox_measure_layer *layer,
+                                            uint64_t offset, double *seconds);
+
 #ifdef __cplusplus
 }
 #endif

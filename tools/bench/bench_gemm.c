@@ -114,22 +114,9 @@ static void measure(struct ox_bench *bench, const struct gemms *gemms, uint32_t 
 
 /* ---- in bf16, as --dtype bf16 computes ------------------------------------------------------------------ */
 
-/* Adds the seconds of both passes of a linear layer from k to n values on m rows: three GEMMs. */
-static enum ox_status run_layer(struct ox_measure_rig *rig, const struct shape *shape, double *seconds) {
-    struct ox_bump room = {.base = rig->arena.base};
-    const uint64_t m = shape->m, n = shape->n, k = shape->k;
-    const uint64_t in = m * k * sizeof(float), out = m * n * sizeof(float), weight = k * n * sizeof(float);
-    float *const w = ox_bump_alloc(&room, weight), *const dw = ox_bump_alloc(&room, weight);
-    float *const x = ox_bump_alloc(&room, in), *const dx = ox_bump_alloc(&room, in);
-    float *const y = ox_bump_alloc(&room, out);
-    const struct ox_op_linear_forward forward = {
-        .out = y, .in = x, .weight = w, .rows = shape->m, .in_count = shape->k, .out_count = shape->n,
-        .layout = OX_WEIGHT_OUT_IN, .real = OX_REAL_F32};
-    const struct ox_op_linear_backward backward = {
-        .din = dx, .dweight = dw, .dout = y, .in = x, .weight = w, .rows = shape->m, .in_count = shape->k,
-        .out_count = shape->n, .layout = OX_WEIGHT_OUT_IN, .real = OX_REAL_F32};
-    const enum ox_status status = ox_measure_rig_time(rig, OX_OP_linear_forward, &forward, seconds);
-    return status == OX_OK ? ox_measure_rig_time(rig, OX_OP_linear_backward, &backward, seconds) : status;
+static struct ox_measure_layer layer_of(const struct shape *shape) {
+    return (struct ox_measure_layer){
+        .rows = shape->m, .in = shape->k, .out = shape->n, .layout = OX_WEIGHT_OUT_IN};
 }
 
 /* Adds the rate of all layers. The first round touches the memory and does not count. */
@@ -137,13 +124,14 @@ static enum ox_status time_layers(struct ox_bench *bench, const struct gemms *ge
     double seconds[OX_BENCH_ROUNDS_MAX] = {0}, flops = 0;
     enum ox_status status = OX_OK;
     for (unsigned i = 0; i < LAYER_COUNT; i++) {
-        flops += 3 * flops_of(&gemms->shapes[i]);
+        flops += 3 * flops_of(&gemms->shapes[i]); /* both passes are three GEMMs */
     }
     for (uint32_t round = 0; round <= gemms->rounds; round++) {
         double *const at = &seconds[round == 0 ? 0 : round - 1];
         *at = 0;
         for (unsigned i = 0; i < LAYER_COUNT && status == OX_OK; i++) {
-            status = run_layer(rig, &gemms->shapes[i], at);
+            const struct ox_measure_layer layer = layer_of(&gemms->shapes[i]);
+            status = ox_measure_rig_layer(rig, &layer, 0, at);
         }
     }
     if (status == OX_OK) {
@@ -162,8 +150,8 @@ static enum ox_status measure_bf16(struct ox_bench *bench, const struct gemms *g
     }
     uint64_t bytes = 0;
     for (unsigned i = 0; i < LAYER_COUNT; i++) {
-        const uint64_t m = gemms->shapes[i].m, n = gemms->shapes[i].n, k = gemms->shapes[i].k;
-        bytes = ox_max_u64(bytes, (2 * n * k + 2 * m * k + m * n) * sizeof(float) + 4096);
+        const struct ox_measure_layer layer = layer_of(&gemms->shapes[i]);
+        bytes = ox_max_u64(bytes, ox_measure_layer_bytes(&layer));
     }
     struct ox_measure_rig rig;
     const struct ox_probe_room room = {.bytes = bytes, .least = bytes};
