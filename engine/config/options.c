@@ -391,10 +391,10 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->optimizer_overlap, .choices = "auto|off|held|speculative", .group = group_placement,
      .default_text = "auto", .commands = RUN,
      .help = "when weights are updated; off: after the gradient norm; held: during the forward of the next step; "
-             "speculative: the last units already during backward, and again if the norm is clipped"},
+             "speculative: some units already during backward, and again if the norm is clipped"},
     {.name = "speculative-units", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, speculative_units),
      .min = -1, .max = 1e+6, .group = group_placement, .default_text = "-1", .commands = RUN,
-     .help = "units, counted from the last, that are updated during backward; -1: planned"},
+     .help = "so many units are updated during backward, the last ones or evenly spread as planned; -1: planned"},
     {.name = "device-state-units", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, device_state_units),
      .min = 0, .max = 1e+6, .group = group_placement, .default_text = "0", .commands = RUN,
      .help = "units, counted from the last, whose weights and optimizer state stay on the device and are updated "

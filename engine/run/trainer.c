@@ -238,7 +238,9 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                  .speculative_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
                                                                                : (int32_t)config->speculative_units,
                  .saves_replaced = -1,
+                 .speculative_spread = -1,
                  .device_sums = -1,
+                 .grads_alternate = -1,
                  .kept_units = kept_units(config),
                  .may_stay = strcmp(config->persist_steps, "1") != 0,
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),

@@ -134,8 +134,8 @@ static void note_speculation(struct ox_trainer *trainer, const struct ox_step_re
     trainer->repeated_in_row = units == 0 || result->speculated ? 0 : trainer->repeated_in_row + 1;
     if (trainer->repeated_in_row == REPEATS && !trainer->told_of_repeats) {
         trainer->told_of_repeats = true;
-        ox_log(OX_LOG_INFO, "the gradient norm was clipped in the last %d steps (--max-grad-norm %g), so the last %u "
-               "units were not updated in backward, as planned, but again in the next step's forward: "
+        ox_log(OX_LOG_INFO, "the gradient norm was clipped in the last %d steps (--max-grad-norm %g), so %u units "
+               "were not updated in backward, as planned, but again in the next step's forward: "
                "steps take longer than predicted; --optimizer-overlap held plans without this, and a "
                "larger --max-grad-norm clips less", REPEATS, trainer->config.max_grad_norm, units);
     }

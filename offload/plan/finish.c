@@ -77,8 +77,9 @@ struct spaces {
     bool measuring; /* only offsets and peaks are needed, no dependencies */
     struct space space[OX_TIER_NVME];
     uint32_t segment_count, recycled; /* for all arenas together; recycled: first of a list linked by `next` */
-    bool alternates;    /* buffers on their way out take turns */
-    uint32_t left_last[OX_BUF_KIND_COUNT]; /* the last of them, whose space is not free yet; or OX_NONE */
+    const struct ox_placement *placement;
+    /* Per tier and kind: the last buffer that left and whose space is not free yet; or OX_NONE. */
+    uint32_t left_last[OX_TIER_NVME][OX_BUF_KIND_COUNT];
 };
 
 static uint32_t new_segment(struct spaces *s) {
@@ -224,23 +225,35 @@ static void give_back(struct spaces *s, uint32_t buf_idx) {
     s->full->scratch.segment_of[buf_idx] = OX_NONE;
 }
 
-/* Whether a buffer leaves with its last task: to the drives, or to the device after its optimizer on the host. */
-static bool leaves(const struct ox_task *last) {
-    return last->lane == OX_LANE_NVME_WRITE || (last->kind == OX_TASK_MOVE && last->move == OX_MOVE_PLANES);
+/* Whether a buffer that leaves with its last task takes turns with the next: one that goes to the drives or, after its
+ * optimizer on the host, to the device, where transfers run ahead; and a gradient that leaves the device, where the
+ * placement has room for it. */
+static bool takes_turns(const struct spaces *s, const struct ox_task *last) {
+    const bool moves = last->kind == OX_TASK_MOVE;
+    if (moves && last->move == OX_MOVE_GRAD && last->lane == OX_LANE_D2H) {
+        return s->placement->grads_alternate;
+    }
+    return s->placement->prefetch_depth > 0 &&
+           (last->lane == OX_LANE_NVME_WRITE || (moves && last->move == OX_MOVE_PLANES));
 }
 
-/* Frees the space of a buffer after its last task. That of one which leaves is kept until the next such buffer has
- * left: so the next unit's has another place, and arrives there while this one is still on its way. */
+static uint32_t *left_last(struct spaces *s, uint32_t buf_idx) {
+    const struct ox_buf *const buf = &s->full->plan.bufs[buf_idx];
+    return &s->left_last[buf->tier][buf->kind];
+}
+
+/* Frees the space of a buffer after its last task. That of one which takes turns is kept until the next such buffer has
+ * left: so the next unit's has another place, and is filled there while this one is still on its way. */
 static void end_life(struct spaces *s, uint32_t buf_idx, const struct ox_task *last) {
-    uint32_t *const left_last = &s->left_last[s->full->plan.bufs[buf_idx].kind];
-    if (!s->alternates || !leaves(last)) {
+    if (!takes_turns(s, last)) {
         give_back(s, buf_idx);
         return;
     }
-    if (*left_last != OX_NONE) {
-        give_back(s, *left_last);
+    uint32_t *const before = left_last(s, buf_idx);
+    if (*before != OX_NONE) {
+        give_back(s, *before);
     }
-    *left_last = buf_idx;
+    *before = buf_idx;
 }
 
 /* Gives buffers space in the order of their first use, and frees it after their last use. */
@@ -260,24 +273,24 @@ static void place_all(struct spaces *s) {
         for (int j = 0; j < task->use_count; j++) {
             const uint32_t buf_idx = task->uses[j].buf_idx;
             const struct ox_buf *const buf = &plan->bufs[buf_idx];
-            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE && buf_idx != s->left_last[buf->kind]) {
+            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE && buf_idx != *left_last(s, buf_idx)) {
                 end_life(s, buf_idx, task);
             }
         }
     }
 }
 
-void ox_plan_finish(struct ox_plan_full *full, bool alternates, bool measuring) {
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring) {
     struct ox_plan *const plan = &full->plan;
     derive_lives(plan);
     if (!measuring) {
         derive_deps(full);
     }
-    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE, .alternates = alternates};
-    for (int kind = 0; kind < OX_BUF_KIND_COUNT; kind++) {
-        s.left_last[kind] = OX_NONE;
-    }
+    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE, .placement = placement};
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        for (int kind = 0; kind < OX_BUF_KIND_COUNT; kind++) {
+            s.left_last[tier][kind] = OX_NONE;
+        }
         s.space[tier] = (struct space){.segments = full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE};
         plan->fullest_task[tier] = 0;
     }

@@ -54,9 +54,8 @@ struct ox_plan_full {
 };
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
- * requires. Fills peak_bytes. `alternates`: a buffer on its way out keeps its space until the next one has left.
- * `measuring`: offsets and peaks alone. */
-void ox_plan_finish(struct ox_plan_full *full, bool alternates, bool measuring);
+ * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring);
 
 #ifdef __cplusplus
 }

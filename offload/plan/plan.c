@@ -118,10 +118,14 @@ uint32_t ox_plan_saved_units(const struct ox_plan_input *input) {
 }
 
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t stage_idx = input->model.units[unit_idx].stage_idx;
+    const uint32_t stage_count = input->model.stage_count;
+    const uint64_t after = stage_count - 1 - input->model.units[unit_idx].stage_idx;
+    const uint64_t count = input->placement.speculative_units;
     const bool replaced_stays = input->budget.nvme_bytes > 0 ||
                                 (input->placement.saves_replaced && !ox_plan_state_on_device(input, unit_idx));
-    return stage_idx + input->placement.speculative_units >= input->model.stage_count && replaced_stays;
+    /* Spread evenly, `count` steps of a unit each go round a circle of `stage_count`: the last unit, where the sum is
+     * 0, and each where it begins another round. */
+    return replaced_stays && (input->placement.speculative_spread ? after * count % stage_count : after) < count;
 }
 
 uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx) {

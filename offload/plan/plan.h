@@ -320,15 +320,20 @@ struct ox_placement {
     enum ox_tier act_tier;   /* home of activation checkpoints */
     uint32_t stream_slots;    /* chunks in flight in the optimizer's stream */
     /* With `overlap` the update of a step runs within the forward that follows, of the next step or of an evaluation:
-     * the forward of a unit waits for the update of that unit alone. Of the last `speculative_units` those that
-     * ox_plan_is_speculative() names are updated in the step's own backward, before the norm is known. What they
-     * replace must stay until then: on the drives, for which a store needs two generations, or in memory. */
+     * the forward of a unit waits for the update of that unit alone. Of the last `speculative_units`, or of as many
+     * that are spread evenly over all units, those that ox_plan_is_speculative() names are updated in the step's own
+     * backward, before the norm is known. What they replace must stay until then: on the drives, for which a store
+     * needs two generations, or in memory. */
     bool overlap;
+    bool speculative_spread; /* spread evenly, so that both passes have updates beside them from end to end */
     bool saves_replaced; /* units whose planes all live in memory, state on the host, save what a speculative update
                             replaces in host memory, and need no drive for it */
     uint32_t speculative_units;
     /* The device makes the square sums of finished gradients that leave it, before they leave. */
     bool device_sums;
+    /* Gradients that leave a device with memory of its own take turns between two places there, so that the next unit's
+     * backward does not wait until they have left. */
+    bool grads_alternate;
     /* The last `kept_units` blocks, whose backward comes first, do not recompute: for every micro-batch their input and
      * what backward needs from their forward stays in compute memory until backward has used it. A block that can keep
      * nothing recomputes in any case. */

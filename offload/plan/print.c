@@ -236,8 +236,9 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
     if (placement->speculative_units > 0) {
         const uint32_t saved_units = ox_plan_saved_units(input);
-        fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
-                placement->speculative_units, plan->unit_count);
+        fprintf(out, "; of %s%u of %u units%s in backward, and again should the norm be clipped",
+                placement->speculative_spread ? "" : "the last ", placement->speculative_units, plan->unit_count,
+                placement->speculative_spread ? ", evenly spread," : "");
         if (saved_units > 0) {
             fprintf(out, ", for which memory keeps what that replaces in %u of them", saved_units);
         }
@@ -251,7 +252,8 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
                 ox_plan_state_on_device(input, 0) && device_units < plan->unit_count ? "first" : "last", device_units,
                 plan->unit_count);
     }
-    fprintf(out, "%s", placement->device_sums ? "; square sums made on the device" : "");
+    fprintf(out, "%s%s", placement->device_sums ? "; square sums made on the device" : "",
+            placement->grads_alternate ? "; two places for gradients that leave the device" : "");
     print_kept(out, input);
     print_part(out, &input->model);
     print_rank(out, input);

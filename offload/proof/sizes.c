@@ -168,10 +168,22 @@ static bool can_save(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
 }
 
+/* Whether one of `count` even steps from the last of `stage_count` units, each rounded up, leads to the unit that has
+ * `after` units behind it. */
+static bool is_spread(uint64_t stage_count, uint64_t count, uint64_t after) {
+    bool found = count >= stage_count;
+    for (uint64_t i = 0; i < count && !found; i++) {
+        found = (i * stage_count + count - 1) / count == after;
+    }
+    return found;
+}
+
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t not_before = input->model.stage_count - input->model.units[unit_idx].stage_idx;
-    return not_before <= input->placement.speculative_units &&
-           (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
+    const bool named = input->placement.speculative_spread
+                           ? is_spread(input->model.stage_count, input->placement.speculative_units, not_before - 1)
+                           : not_before <= input->placement.speculative_units;
+    return named && (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
 }
 
 bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx) {

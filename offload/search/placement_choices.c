@@ -13,8 +13,10 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     const struct ox_placement *const x = &a->placement, *const y = &b->placement;
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
-           x->speculative_units == y->speculative_units && x->saves_replaced == y->saves_replaced &&
-           x->device_sums == y->device_sums && x->kept_units == y->kept_units && a->order == b->order &&
+           x->speculative_units == y->speculative_units && x->speculative_spread == y->speculative_spread &&
+           x->saves_replaced == y->saves_replaced &&
+           x->device_sums == y->device_sums && x->grads_alternate == y->grads_alternate &&
+           x->kept_units == y->kept_units && a->order == b->order &&
            a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
            a->device_units == b->device_units && a->device_first == b->device_first &&
            memcmp(a->away, b->away, sizeof a->away) == 0;
@@ -28,8 +30,10 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             p->stream_slots,
                             p->overlap,
                             p->speculative_units,
+                            p->speculative_spread,
                             p->saves_replaced,
                             p->device_sums,
+                            p->grads_alternate,
                             p->kept_units,
                             candidate->order,
                             candidate->ranking,
@@ -48,6 +52,10 @@ static bool some_gradient_leaves(const struct ox_search *s, const struct ox_cand
     return !s->in->budget.unified && !s->in->model.eval_only && candidate->device_units < s->table->unit_count;
 }
 
+static void set_requested(int32_t request, bool *chosen) {
+    *chosen = request < 0 ? *chosen : request == 1;
+}
+
 struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate) {
     if (candidate.device_units >= s->table->unit_count) {
         candidate.order = 0;
@@ -61,10 +69,17 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
     } else if (s->in->budget.nvme_bytes == 0 || s->request->saves_replaced == 1) {
         candidate.placement.saves_replaced = true;
     }
+    const uint32_t speculative_units = candidate.placement.speculative_units;
+    if (speculative_units == 0 || speculative_units >= s->in->model.stage_count) {
+        candidate.placement.speculative_spread = false;
+    } else {
+        set_requested(s->request->speculative_spread, &candidate.placement.speculative_spread);
+    }
     if (!some_gradient_leaves(s, &candidate)) {
-        candidate.placement.device_sums = false;
-    } else if (s->request->device_sums >= 0) {
-        candidate.placement.device_sums = s->request->device_sums == 1;
+        candidate.placement.device_sums = candidate.placement.grads_alternate = false;
+    } else {
+        set_requested(s->request->device_sums, &candidate.placement.device_sums);
+        set_requested(s->request->grads_alternate, &candidate.placement.grads_alternate);
     }
     if (candidate.device_units == 0 || candidate.device_units >= s->table->unit_count) {
         candidate.device_first = false;
@@ -210,7 +225,9 @@ static void choose_overlap(const struct ox_search *s, struct ox_candidate from, 
  * and the next forward, and single units decide the balance. */
 static void choose_speculative(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t unit_count = s->table->unit_count, at = from.placement.speculative_units;
-    for (uint32_t by = unit_count / 8; by > 0 && at > 0 && s->request->speculative_units < 0; by /= 2) {
+    const bool may = from.placement.overlap && s->request->speculative_units < 0 &&
+                     ox_choice_speculative_units(s, OX_CHOICE_QUARTERS) > 0;
+    for (uint32_t by = unit_count / 8; by > 0 && may; by /= 2) {
         if (at > by) {
             from.placement.speculative_units = at - by;
             add(out, &from);
@@ -219,6 +236,13 @@ static void choose_speculative(const struct ox_search *s, struct ox_candidate fr
             from.placement.speculative_units = at + by;
             add(out, &from);
         }
+    }
+}
+
+static void choose_spread(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.placement.speculative_spread = !from.placement.speculative_spread;
+    if (from.placement.speculative_units > 0 && s->request->speculative_spread < 0) {
+        add(out, &from);
     }
 }
 
@@ -313,6 +337,13 @@ static void choose_device_sums(const struct ox_search *s, struct ox_candidate fr
     }
 }
 
+static void choose_grads_alternate(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.placement.grads_alternate = !from.placement.grads_alternate;
+    if (some_gradient_leaves(s, &from) && s->request->grads_alternate < 0) {
+        add(out, &from);
+    }
+}
+
 static void choose_credit(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     (void)s;
     from.credit = !from.credit;
@@ -327,6 +358,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_CREDIT] = choose_credit,
     [OX_CHOICE_KEPT] = choose_kept,
     [OX_CHOICE_SPECULATIVE] = choose_speculative,
+    [OX_CHOICE_SPREAD] = choose_spread,
     [OX_CHOICE_DEPTH] = choose_depth,
     [OX_CHOICE_SLOTS] = choose_slots,
     [OX_CHOICE_SLOTS_FINE] = choose_slots_fine,
@@ -334,6 +366,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_ACT_TIER] = choose_act_tier,
     [OX_CHOICE_AWAY] = choose_away,
     [OX_CHOICE_DEVICE_SUMS] = choose_device_sums,
+    [OX_CHOICE_GRADS_ALTERNATE] = choose_grads_alternate,
     [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
     [OX_CHOICE_DEVICE_FIRST] = choose_device_first,
 };

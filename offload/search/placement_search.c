@@ -216,6 +216,7 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
         .device_first = s->request->device_first,
         .placement = {.tiles = tiles, .prefetch_depth = request >= 0 ? (uint32_t)request : rung->depth,
                       .act_tier = act_tier, .stream_slots = rung->slots, .overlap = rung->overlap,
+                      .grads_alternate = rung->depth > 0,
                       .speculative_units = rung->overlap ? ox_choice_speculative_units(s, quarters) : 0,
                       .kept_units = s->request->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
 }
@@ -343,6 +344,9 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             (void)try(s, &candidate);
         }
         candidate.device_weights = true;
+        candidate.placement.grads_alternate = false; /* leaves room on the device */
+        (void)try(s, &candidate);
+        candidate.placement.grads_alternate = rungs[i].depth > 0;
         begin_others(s, candidate);
     }
     if (!outcome.fits && ox_choice_device_units(s)) {
@@ -392,6 +396,7 @@ static uint32_t some_of(uint32_t units, uint32_t unit_count) {
 static bool alike(const struct ox_candidate *a, const struct ox_candidate *b, uint32_t unit_count) {
     return a->placement.tiles == b->placement.tiles && a->placement.act_tier == b->placement.act_tier &&
            a->device_weights == b->device_weights && a->device_first == b->device_first &&
+           a->placement.grads_alternate == b->placement.grads_alternate &&
            some_of(a->device_units, unit_count) == some_of(b->device_units, unit_count);
 }
 

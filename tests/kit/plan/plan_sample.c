@@ -153,6 +153,8 @@ static void draw_updates(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 97000;
     s->request.saves_replaced = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
     s->request.device_sums = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
+    s->request.speculative_spread = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
+    s->request.grads_alternate = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
 }
 
 void plan_sample_draw(struct plan_sample *s, uint64_t seed) {

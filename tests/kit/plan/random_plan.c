@@ -58,6 +58,7 @@ static void draw_speculative_units(struct random_plan *r) {
     const bool may = !store || ox_plan_generations(&r->in->budget) == 2;
     placement->speculative_units =
         may && placement->overlap && below(r, 3) > 0 ? below(r, r->in->model.unit_count + 1) : 0;
+    placement->speculative_spread = placement->speculative_units > 0 && below(r, 2) == 0;
     placement->saves_replaced = placement->speculative_units > 0 && (!store || below(r, 2) == 0);
 }
 
@@ -85,6 +86,7 @@ static void draw_field(struct random_plan *r, uint32_t field) {
         break;
     case 5:
         placement->device_sums = below(r, 2);
+        placement->grads_alternate = below(r, 2);
         break;
     default:
         draw_speculative_units(r);

@@ -66,9 +66,12 @@ static bool is_saved(const struct ox_plan_input *in, uint32_t unit_idx) {
     return in->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
 }
 static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
-    const bool last =
-        in->model.units[unit_idx].stage_idx + in->placement.speculative_units >= in->model.stage_count;
-    return last && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
+    const uint64_t stage_count = in->model.stage_count, count = in->placement.speculative_units;
+    const uint64_t after = stage_count - 1 - in->model.units[unit_idx].stage_idx;
+    const bool spread =
+        after == 0 ? count > 0 : after * count / stage_count > (after - 1) * count / stage_count;
+    const bool named = in->placement.speculative_spread ? spread : after < count;
+    return named && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
 }
 
 /* Whether planes live on drives, or a speculative update may have to be taken back to them, so that an update which

@@ -14,7 +14,7 @@
 
 /* What is asked for; 0 stands for what the planner may choose, else one more than the value. */
 struct narrow {
-    uint32_t tiles, depth, kept_quarters, device_quarters, overlap, act_tier, weights_tier;
+    uint32_t tiles, depth, kept_quarters, device_quarters, overlap, act_tier, weights_tier, spread, turns;
 };
 static const struct narrow narrows[] = {
     {.device_quarters = 5}, {.device_quarters = 4}, {.device_quarters = 3}, {.device_quarters = 2},
@@ -26,6 +26,8 @@ static const struct narrow narrows[] = {
     {.device_quarters = 5, .tiles = 2}, {.device_quarters = 5, .tiles = 5}, {.device_quarters = 3, .tiles = 2},
     {.weights_tier = 1, .tiles = 2}, {.weights_tier = 1, .kept_quarters = 1}, {.act_tier = 2, .tiles = 2},
     {.act_tier = 2, .kept_quarters = 1}, {.act_tier = 1, .kept_quarters = 3}, {.overlap = 1, .kept_quarters = 1},
+    {.spread = 1}, {.spread = 2}, {.turns = 1}, {.turns = 2}, {.spread = 2, .turns = 2}, {.spread = 2, .turns = 1},
+    {.spread = 1, .turns = 2}, {.act_tier = 1, .turns = 2}, {.act_tier = 1, .turns = 1}, {.act_tier = 2, .spread = 2},
 };
 enum { NARROW_COUNT = sizeof narrows / sizeof *narrows };
 
@@ -64,6 +66,8 @@ static bool request_of(const struct step_case *c, const struct narrow *narrow, s
     request->kept_units = narrow->kept_quarters > 0 ? (int32_t)(c->layers * (narrow->kept_quarters - 1) / 4) : -1;
     request->act_tier = narrow->act_tier > 0 ? (enum ox_tier)(narrow->act_tier - 1) : OX_TIER_COUNT;
     request->weights_tier = narrow->weights_tier > 0 ? (enum ox_tier)(narrow->weights_tier - 1) : OX_TIER_COUNT;
+    request->speculative_spread = (int32_t)narrow->spread - 1;
+    request->grads_alternate = (int32_t)narrow->turns - 1;
     if (narrow->device_quarters == 5) {
         request->state_tier = OX_TIER_DEVICE;
     } else if (narrow->device_quarters > 1) {
