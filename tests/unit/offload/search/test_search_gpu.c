@@ -153,6 +153,7 @@ static const struct lost {
     {{"h200-4-drives", 2048, 22, 5632, 32000, 4, 1, 1024, 16, false, OX_MOMENTS_BF16, 16, 104, 0}, 0},
     {{"h200-4-drives", 5120, 40, 13824, 32000, 0, 1, 2048, 16, false, OX_MOMENTS_F32, 115, 104, 0}, 2},
     {{"h200-4-drives", 4096, 32, 11008, 32000, 0, 8, 512, 1, false, OX_MOMENTS_BF16, 40, 104, 0}, 13},
+    {{"h200-4-drives", 4096, 32, 11008, 32000, 0, 1, 1024, 16, false, OX_MOMENTS_BF16, 24, 104, 0}, 34},
 };
 
 int main(int argc, char **argv) {
