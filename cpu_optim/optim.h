@@ -57,7 +57,10 @@ struct ox_update_span {
     struct ox_update_sums *sums; /* the update adds to them, and `first` is a multiple of OX_Q8_BLOCK; NULL: none */
     /* Take what the update replaces in hi and state, for which hi_out must be hi; NULL: it is not saved. */
     uint16_t *replaced_hi;
-    struct ox_state_planes replaced_state;
+    struct ox_state_planes replaced_state; /* not looked at with weights_only */
+    /* Of what the update makes only hi_out is written, and the state stays as it was. Of the sums over what was written
+     * those of the state are then the same as over what was read. */
+    bool weights_only;
 };
 
 /* Returns the count of elements whose new moments or master are not finite: a result, not an error. In BF16 and Q8 also

@@ -1,6 +1,7 @@
 /* Sums over the bits of planes that updates take on their way: the same on every instruction set and number of threads,
  * those of what is read are those of what was written before, and every flipped bit shows in the sum of its plane. The
- * updates themselves have the bits that they have without sums, and while they save what they replace. */
+ * updates themselves have the bits that they have without sums, while they save what they replace, and where weights go
+ * ahead of the state. */
 #include "base/planes.h"
 #include "cpu_optim/optim.h"
 #include "tests/kit/draw.h"
@@ -180,6 +181,61 @@ static void check_saved(struct ox_state_format format, enum ox_isa isa, uint64_t
     }
 }
 
+/* Where values are not finite, an update of weights alone counts them like one of all. */
+static void check_nonfinite_alone(struct ox_state_format format, enum ox_isa isa, uint64_t count) {
+    const struct ox_optim_hyper hyper = hyper_of(1);
+    now = other = start;
+    for (uint64_t i = 5; i < count; i += 97) {
+        ((float *)now.of[GRAD])[i] = ((float *)other.of[GRAD])[i] = i % 2 == 0 ? INFINITY : NAN;
+    }
+    struct ox_update_span span = span_of(format, &now, count, NULL);
+    const struct ox_update_span plain = span_of(format, &other, count, NULL);
+    span.weights_only = true;
+    const uint64_t bad_count = ox_update_run(isa, format, &span, &hyper);
+    CHECK(bad_count == ox_update_run(isa, format, &plain, &hyper) && (bad_count > 0 || format.kind == OX_OPTIM_LION));
+    CHECK(memcmp(now.of[LO], start.of[LO], sizeof now.of[LO] * (GRAD - LO)) == 0);
+}
+
+/* An update of weights alone gives them the bits of an update of all, saves those that it replaces, and leaves the
+ * state as it was; an update of all from what was saved then gives the state its bits, and the weights the same ones
+ * again. */
+static void check_weights_alone(struct ox_state_format format, enum ox_isa isa, uint64_t count) {
+    struct ox_update_sums expected = {0}, sums = {0};
+    const struct ox_optim_hyper hyper = hyper_of(1);
+    struct ox_pool *pool = NULL;
+    REQUIRE_OK(ox_pool_open(3, &pool));
+    now = other = start;
+    memset(&saved, 0xa5, sizeof saved);
+    const struct ox_update_span plain = span_of(format, &other, count, &expected);
+    struct ox_update_span span = span_of(format, &now, count, &sums);
+    span.weights_only = true;
+    span.replaced_hi = (uint16_t *)saved.of[HI];
+    CHECK(ox_update_run(isa, format, &plain, &hyper) == 0);
+    CHECK(ox_update_run_pool(pool, isa, format, &span, &hyper) == 0);
+    CHECK(memcmp(now.of[HI], other.of[HI], sizeof now.of[HI]) == 0);
+    CHECK(memcmp(now.of[LO], start.of[LO], sizeof now - sizeof now.of[HI]) == 0);
+    CHECK(memcmp(saved.of[HI], start.of[HI], count * OX_HI_BYTES) == 0 && saved.of[HI][count * OX_HI_BYTES] == 0xa5);
+    const struct ox_plane_sums after = sums_now(format, count);
+    CHECK(same_sums(&sums.read, &expected.read) && same_sums(&sums.written, &after));
+    struct ox_update_span rest = span_of(format, &now, count, NULL);
+    rest.hi = rest.hi_out = (uint16_t *)saved.of[HI];
+    CHECK(ox_update_run_pool(pool, isa, format, &rest, &hyper) == 0);
+    CHECK(memcmp(&now, &other, sizeof now) == 0);
+    CHECK(memcmp(saved.of[HI], now.of[HI], count * OX_HI_BYTES) == 0);
+    for (int saves = 0; saves <= 1; saves++) { /* without sums vectors do it directly */
+        now = start;
+        memset(&saved, 0xa5, sizeof saved);
+        span.sums = NULL;
+        span.replaced_hi = saves ? (uint16_t *)saved.of[HI] : NULL;
+        CHECK(ox_update_run(isa, format, &span, &hyper) == 0);
+        CHECK(memcmp(now.of[HI], other.of[HI], sizeof now.of[HI]) == 0);
+        CHECK(memcmp(now.of[LO], start.of[LO], sizeof now - sizeof now.of[HI]) == 0);
+        CHECK(!saves || memcmp(saved.of[HI], start.of[HI], count * OX_HI_BYTES) == 0);
+    }
+    check_nonfinite_alone(format, isa, count);
+    ox_pool_close(&pool);
+}
+
 /* Spans that begin at blocks add up to the whole, with zeros between them or not. */
 static void check_parts(struct ox_state_format format, enum ox_isa isa) {
     struct ox_update_sums whole = {0}, parts = {0};
@@ -278,8 +334,10 @@ int main(void) {
                 check_parts(format, isa);
                 fill(format, ROOM);
                 check_saved(format, isa, ROOM);
+                check_weights_alone(format, isa, ROOM - 7);
                 fill(format, SMALL);
                 check_saved(format, isa, SMALL);
+                check_weights_alone(format, isa, SMALL);
                 flips += check_flips(format, isa, SMALL, BIT_STRIDE);
                 fill(format, 5000);
                 flips += check_flips(format, isa, 5000, 4001);

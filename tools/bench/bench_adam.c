@@ -55,6 +55,7 @@ struct comparison {
     _Atomic uint64_t nonfinite; /* counted by the optimizer */
     bool sums_up;               /* the optimizer sums the bits of what it reads and writes */
     bool saves;                 /* it saves what it replaces, where the three passes have their planes */
+    bool ahead;                 /* it makes weights alone, and saves those */
     uint64_t sums[SUMS];        /* sums of what was read, so that no read is dropped */
 };
 
@@ -164,6 +165,10 @@ static void fused_share(void *context, uint32_t idx, uint32_t count) {
         span.replaced_hi = planes->weights + range.begin;
         span.replaced_state = ox_state_planes_skip(comparison->format.moments, room, range.begin);
     }
+    if (comparison->ahead) {
+        span.weights_only = true;
+        span.replaced_hi = planes->weights + range.begin;
+    }
     const uint64_t begin_ns = thread_ns();
     comparison->nonfinite += ox_update_run(comparison->isa, comparison->format, &span, &comparison->hyper);
     comparison->work += thread_ns() - begin_ns;
@@ -185,11 +190,12 @@ struct duration {
     double wall, work; /* seconds by the clock, and of processor time */
 };
 
-/* Loops run one after another; count 0 runs the optimizer, which sums up or saves, or does neither. */
+/* Loops run one after another; count 0 runs the optimizer, which sums up, saves, makes weights alone, or does none of
+ * these. */
 struct runner {
     enum ox_bench_loop_kind kinds[3];
     unsigned count;
-    bool sums_up, saves;
+    bool sums_up, saves, ahead;
 };
 
 /* Times one side once. */
@@ -203,6 +209,7 @@ static struct duration timed(struct comparison *comparison, const struct runner 
     if (runner->count == 0) {
         comparison->sums_up = runner->sums_up;
         comparison->saves = runner->saves;
+        comparison->ahead = runner->ahead;
         ox_pool_run(comparison->pool, fused_share, comparison);
     }
     return (struct duration){.wall = (double)(ox_clock_ns() - begin_ns) * 1e-9,
@@ -247,7 +254,7 @@ static void add_share(struct ox_bench *bench, const char *base, const char *what
                  base, what);
 }
 
-/* Compares with the same update that does more: the ratios of time and of processor time. */
+/* Compares with the same update that does more, or less: the ratios of time and of processor time. */
 static enum ox_status measure_more(struct comparison *comparison, const char *base, const char *what,
                                    const struct runner *more) {
     struct pair pair;
@@ -261,12 +268,14 @@ static enum ox_status measure_more(struct comparison *comparison, const char *ba
     return status;
 }
 
-/* With sums of the bits of its planes (--verify-memory), and with a copy of what it replaces, as an update in backward
- * may make. */
+/* With sums of the bits of its planes (--verify-memory); and as an update in backward may be: with a copy of what it
+ * replaces, or of the weights alone, with a copy of those. */
 static enum ox_status measure_extras(struct comparison *comparison, const char *base) {
     static const struct runner summed = {.count = 0, .sums_up = true}, saved = {.count = 0, .saves = true};
+    static const struct runner ahead = {.count = 0, .ahead = true};
     enum ox_status status = measure_more(comparison, base, "with_sums", &summed);
     OX_TRY(status, measure_more(comparison, base, "with_saved", &saved));
+    OX_TRY(status, measure_more(comparison, base, "weights_alone", &ahead));
     return status;
 }
 
