@@ -204,6 +204,16 @@ static bool rung_allowed(const struct ox_search *s, const struct rung *rung) {
     return ox_choice_overlap(s, rung->overlap) && (request < 0 || ox_min_u64((uint64_t)request, 2) == rung->depth);
 }
 
+/* Tries a start, and where it does not fit, without a second place for gradients. */
+static struct ox_tried try_start(struct ox_search *s, struct ox_candidate *candidate) {
+    const struct ox_tried tried = try(s, candidate);
+    if (tried.fits || !candidate->placement.grads_alternate) {
+        return tried;
+    }
+    candidate->placement.grads_alternate = false;
+    return try(s, candidate);
+}
+
 /* The start for a rung. Backward is about three quarters of a step's compute, so three quarters of the units are
  * updated in it, where that takes no memory. */
 static struct ox_candidate candidate_on(const struct ox_search *s, const struct rung *rung, uint32_t tiles,
@@ -231,7 +241,8 @@ static const struct rung *least_rung(const struct ox_search *s) {
 
 /* Whether this start can be skipped: some plan fits already, and not even the smallest form of this one does. */
 static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
-    const struct ox_candidate candidate = candidate_on(s, least_rung(s), tiles, act_tier);
+    struct ox_candidate candidate = candidate_on(s, least_rung(s), tiles, act_tier);
+    candidate.placement.grads_alternate = false;
     return s->best.fits && !ox_search_fit_train(s, &candidate);
 }
 
@@ -293,14 +304,15 @@ static uint32_t units_between(struct ox_search *s, struct ox_candidate candidate
 }
 
 static struct ox_tried begin_between(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
-    const struct ox_candidate smallest = candidate_on(s, least_rung(s), tiles, act_tier);
+    struct ox_candidate smallest = candidate_on(s, least_rung(s), tiles, act_tier);
+    smallest.placement.grads_alternate = false;
     const uint32_t units = units_between(s, smallest);
     struct ox_tried outcome = {.fits = false};
     for (int i = 0; i < RUNG_COUNT && units > 0 && !outcome.fits; i++) {
         struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
         candidate.device_units = units;
         if (rung_allowed(s, &rungs[i])) {
-            outcome = try(s, &candidate);
+            outcome = try_start(s, &candidate);
         }
     }
     if (outcome.fits) {
@@ -331,7 +343,7 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             continue;
         }
         struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
-        outcome = try(s, &candidate);
+        outcome = try_start(s, &candidate);
         if (!outcome.fits && !failed && hopeless(s, tiles, act_tier)) {
             break;
         }
@@ -344,9 +356,10 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             (void)try(s, &candidate);
         }
         candidate.device_weights = true;
+        const bool alternate = candidate.placement.grads_alternate;
         candidate.placement.grads_alternate = false; /* leaves room on the device */
         (void)try(s, &candidate);
-        candidate.placement.grads_alternate = rungs[i].depth > 0;
+        candidate.placement.grads_alternate = alternate;
         begin_others(s, candidate);
     }
     if (!outcome.fits && ox_choice_device_units(s)) {

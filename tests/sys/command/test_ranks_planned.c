@@ -114,7 +114,7 @@ static void test_threads(void) {
         json_decref(json);
     }
     printf("4 ranks with 6, 7 and 8 threads: %.2f, %.2f, %.2f s\n", seconds[0], seconds[1], seconds[2]);
-    CHECK(seconds[0] == seconds[1] && seconds[2] < 0.9 * seconds[1]);
+    CHECK(seconds[0] == seconds[1] && seconds[2] < 0.96 * seconds[1]);
 }
 
 /* Where drives are the bound more GPUs gain nothing, which the plan says. */
