@@ -239,6 +239,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                                                                                : (int32_t)config->speculative_units,
                  .saves_replaced = -1,
                  .speculative_spread = -1,
+                 .weights_ahead = -1,
                  .device_sums = -1,
                  .grads_alternate = -1,
                  .kept_units = kept_units(config),

@@ -269,7 +269,7 @@ static void put_in_memory(const struct ox_rank *rank, uint32_t unit_idx, const s
         state_pieces(rank, &chunk, planes_in_unit(rank, unit_idx, &chunk, resident.state), view->state, pieces);
     }
     for (int i = 0; i < STATE_PIECES; i++) {
-        if (pieces[i].alone != NULL) {
+        if (pieces[i].alone != NULL && pieces[i].alone != pieces[i].unit) {
             memcpy(pieces[i].unit, pieces[i].alone, pieces[i].bytes);
         }
     }
@@ -287,11 +287,13 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
 
 /* ---- what updates have saved ------------------------------------------------------------------------ */
 
-/* A chunk as it lies in what its unit has saved. The gaps between roles are zeros there too: nobody writes them, and an
- * arena begins with zeros. */
+/* A chunk as it lies in what its unit has saved; where that is hi alone, the state is where it lives. The gaps between
+ * roles are zeros there too: nobody writes them, and an arena begins with zeros. */
 static struct ox_chunk_view saved_chunk(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk) {
     unsigned char *const saved = resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
-    void *const state = saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx);
+    void *const state = ox_plan_goes_ahead(&rank->plan->input, unit_idx)
+                            ? ox_rank_resident(rank, unit_idx).state
+                            : saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx);
     return (struct ox_chunk_view){.first = chunk->first, .count = chunk->count, .format = rank->config.state,
                                   .hi = (uint16_t *)saved + chunk->first,
                                   .state = planes_in_unit(rank, unit_idx, chunk, state)};

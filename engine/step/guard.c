@@ -124,10 +124,14 @@ enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t ch
 
 enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
                                 const struct ox_update_sums *sums) {
+    struct ox_chunk_sums *const kept = sums_of(rank, run->unit_idx, chunk_idx);
+    if (run->follows) { /* it began with hi as that was saved */
+        kept->planes.hi = kept->saved.hi;
+        kept->known = kept->known && kept->saved_known;
+    }
     const enum ox_status status = ox_unit_from_store(run) ? OX_OK
                                                           : compare(rank, run->unit_idx, chunk_idx, run->base_step,
                                                                     &sums->read);
-    struct ox_chunk_sums *const kept = sums_of(rank, run->unit_idx, chunk_idx);
     kept->planes = sums->written;
     kept->known = true;
     return status;

@@ -217,9 +217,12 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
         .first = range.begin,
         .count = range.end - range.begin,
         .sums = sums,
+        .weights_only = unit->weights_only,
     };
     if (unit->replaced.hi != NULL) {
         span.replaced_hi = unit->replaced.hi + begin;
+    }
+    if (unit->replaced.state != NULL) {
         span.replaced_state =
             ox_state_planes_at(rank->config.state, unit->replaced.state, ox_slice_elems(rank, unit->unit_idx), begin);
     }
@@ -267,15 +270,24 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
 
 /* ---- units ------------------------------------------------------------------------------------------------ */
 
-/* Lets the update save what it replaces, if the plan says so. */
-static void save_replaced(const struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
-                          struct ox_unit_run *run) {
+/* Lets the update save what it replaces, or begin with what was saved, if the plan says so. */
+static void use_replaced(const struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                         struct ox_unit_run *run) {
     unsigned char *const replaced = ox_tiers_view_if(&rank->tiers, plan, task, OX_USE_REPLACED).ptr;
-    if (replaced != NULL) {
-        OX_ASSERT(run->source.hi != NULL && run->source.state != NULL);
-        run->replaced.hi = (uint16_t *)replaced;
-        run->replaced.state = replaced + ox_plan_replaced_state_offset(&rank->plan->input, run->unit_idx);
+    const bool ahead = ox_plan_goes_ahead(&rank->plan->input, run->unit_idx);
+    if (replaced == NULL) {
+        return;
     }
+    OX_ASSERT(run->source.hi != NULL && run->source.state != NULL);
+    run->follows = task->carried;
+    if (run->follows) {
+        run->source.hi = (uint16_t *)replaced;
+        return;
+    }
+    run->weights_only = ahead;
+    run->replaced.hi = (uint16_t *)replaced;
+    run->replaced.state =
+        ahead ? NULL : replaced + ox_plan_replaced_state_offset(&rank->plan->input, run->unit_idx);
 }
 
 /* Lets the update work on the downloaded copy, [hi | lo], of a unit that lives on the device; it is uploaded later. */
@@ -313,7 +325,7 @@ static struct ox_unit_run unit_run(const struct ox_rank *rank, const struct ox_p
         run.source.hi = NULL;
         run.source.state = NULL;
     }
-    save_replaced(rank, plan, task, &run);
+    use_replaced(rank, plan, task, &run);
     return run;
 }
 
@@ -452,7 +464,7 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         status = OX_QUEUE(&rank->ops, lane, adam, &op);
     }
     if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */
-        rank->due.pending[task->unit_idx] = false;
+        rank->due.pending[task->unit_idx] = OX_DUE_NOTHING;
     }
     return status;
 }

@@ -40,6 +40,8 @@ struct ox_unit_run {
         uint16_t *hi;
         void *state;
     } replaced;
+    bool weights_only; /* it makes hi alone, and saves that alone */
+    bool follows;      /* it makes the state after that; `source.hi` is then what was saved */
     /* Further copies of the new planes; NULL: none. */
     struct {
         uint16_t *hi, *lo; /* lo: the copy behind hi that compute reads */

@@ -1,10 +1,11 @@
 /* Steps that overlap: what a step leaves to the next one, and how that ends if no step follows or the next one fails.
  *
  * With overlap a step ends when its norm is known. Its update is then pending: the next step, or an evaluation before
- * it, carries the update within its forward, unit by unit, and commits it. The update of the last units may have run in
+ * it, carries the update within its forward, unit by unit, and commits it. The update of some units may have run in
  * backward already, without clipping. When the norm asks for clipping after all, all units are updated again, from what
  * was replaced and from the gradients, which stay until then. A step that is not finite leaves nothing pending, and
- * what it changed in backward is taken back.
+ * what it changed in backward is taken back. Where weights went ahead of their state, the state is pending too: the
+ * next step updates it before it updates the weights again.
  *
  * What a speculative update has replaced is on the drives or saved in memory, as the plan says. From the drives the
  * repeated update reads it itself; what is saved returns to where it lives when the step ends. */
@@ -122,7 +123,7 @@ enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *ta
         return nonfinite(rank, task->unit_idx, nonfinite_count);
     }
     if (task->carried) {
-        rank->due.pending[task->unit_idx] = false;
+        rank->due.pending[task->unit_idx] = OX_DUE_NOTHING;
     }
     return OX_OK;
 }
@@ -179,14 +180,15 @@ enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *tas
 
 typedef uint64_t traffic_row[OX_TRAFFIC_KIND_COUNT];
 
-/* What an optimizer's task finds in a step: the facts, and whether the carried update of its unit is due. */
+/* What an optimizer's task finds in a step: the facts, and what of its unit is due. */
 struct finds {
     uint32_t facts;
-    bool due, stays; /* stays: the update is not committed */
+    enum ox_due due;
+    bool stays; /* the update is not committed */
 };
 
 static void add_adam(const struct ox_rank *rank, const struct ox_task *task, struct finds finds, traffic_row *out) {
-    const struct ox_adam_work work = {.updates = !task->carried || finds.due,
+    const struct ox_adam_work work = {.updates = ox_task_has_due(task, finds.due),
                                       .grad_at_rest = !overlaps(rank) || task->carried,
                                       .stays = finds.stays,
                                       .from_store = task->carried && is_from_store(rank, finds.facts, task->unit_idx)};
@@ -209,7 +211,7 @@ static void add_task(const struct ox_rank *rank, const struct ox_task *task, str
 static struct finds finds_now(const struct ox_rank *rank, const struct ox_task *task) {
     const struct ox_step_state *const step = &rank->step;
     return (struct finds){.facts = step->facts,
-                          .due = task->unit_idx < unit_count(rank) && rank->due.now[task->unit_idx],
+                          .due = ox_rank_due_now(rank, task),
                           .stays = task->carried ? step->pending_stays : step->input->stays};
 }
 
@@ -220,7 +222,7 @@ void ox_overlap_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        const bool due = ox_case_is_due(usual, &rank->plan->input, task->unit_idx);
+        const enum ox_due due = ox_case_due(usual, &rank->plan->input, task->unit_idx);
         add_task(rank, task, finds_now(rank, task), out);
         add_task(rank, task, (struct finds){.facts = usual.facts, .due = due}, usual_bytes);
     }
@@ -334,7 +336,9 @@ static void leave_pending(struct ox_rank *rank) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
     for (uint32_t i = 0; i < unit_count(rank); i++) {
-        rank->due.pending[i] = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
+        const bool all = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
+        rank->due.pending[i] = all                                            ? OX_DUE_ALL
+                               : ox_plan_goes_ahead(&rank->plan->input, i) ? OX_DUE_STATE : OX_DUE_NOTHING;
     }
     rank->planes.step = pending->step;
     ox_overlap_forget_saved(rank);

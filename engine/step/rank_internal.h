@@ -71,8 +71,8 @@ struct ox_chunk_slots {
     uint32_t at; /* slot of the last view */
 };
 
-/* Per unit: whether its update is still pending, and whether it was when the step began; and how many of its chunks the
- * step has updated speculatively, after it saved what it replaces in memory. */
+/* Per unit: what of its update is still pending, and what was when the step began (enum ox_due); and how many of its
+ * chunks the step has updated speculatively, after it saved what it replaces in memory. */
 struct ox_due_units {
     uint8_t *pending, *now;
     uint32_t *saved_chunks;
@@ -167,10 +167,14 @@ static inline void ox_traffic_add(const uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC
     }
 }
 
+/* What of the task's unit was due when the step began. */
+static inline enum ox_due ox_rank_due_now(const struct ox_rank *rank, const struct ox_task *task) {
+    return task->unit_idx < rank->plan->table.unit_count ? (enum ox_due)rank->due.now[task->unit_idx] : OX_DUE_NOTHING;
+}
+
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */
 static inline bool ox_rank_works(const struct ox_rank *rank, const struct ox_task *task) {
-    const bool due = task->unit_idx < rank->plan->table.unit_count && rank->due.now[task->unit_idx];
-    return ox_task_works(task, rank->step.facts, due);
+    return ox_task_works(task, rank->step.facts, ox_rank_due_now(rank, task));
 }
 
 /* ---- what an engine has of a configuration: engine/step/plans.c ---- */

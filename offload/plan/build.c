@@ -284,11 +284,17 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
     const bool tied = visit->pass == PASS_HEAD && unit->table_unit_idx != OX_NONE;
     s->weights_at[visit->idx] = s->table_at[visit->idx] = OX_NONE;
+    if (b->train && visit->tile == 0 && visit->pass == PASS_BACKWARD) {
+        ox_build_adam_late(b, visit->unit_idx);
+    }
     if (visit->pass != PASS_BACKWARD || unit->kind != OX_PLAN_EMBEDDING) {
         s->weights_at[visit->idx] = fetch_weights(b, visit->unit_idx, visit->tile == 0 && visit->pass != PASS_BACKWARD);
     }
     if (tied) {
         s->table_at[visit->idx] = fetch_weights(b, unit->table_unit_idx, false);
+    }
+    if (b->train && visit->tile == 0 && visit->pass == PASS_HEAD) {
+        ox_build_adam_late(b, visit->unit_idx);
     }
     if (b->train && visit->tile > 0 && visit->pass != PASS_FORWARD) {
         ox_build_grad_load(b, visit->tile, unit->grad_idx);
@@ -544,6 +550,9 @@ static void emit_visits(struct ox_builder *b) {
             run_backward(b, &visit);
         }
         run_speculative(b, i, depth);
+    }
+    for (uint32_t i = 0; i < b->in->model.stage_count && !b->train; i++) { /* no gradient follows */
+        ox_build_adam_late(b, b->in->model.stages[i]);
     }
 }
 

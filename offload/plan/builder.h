@@ -105,6 +105,8 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
  * SPECULATIVE: `grad` is the finished gradient in host memory. */
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target);
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
+/* Adds the update of the state of a unit whose hi went ahead in the step before; nothing for others. */
+void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx);
 /* Adds buffers for the counts of updates on the device, if any unit's state lives there. */
 void ox_build_device_counts(struct ox_builder *b);
 /* Adds the square sums of a finished gradient that is on the device. */

@@ -20,6 +20,10 @@ struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_pla
     return usual;
 }
 
-bool ox_case_is_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx) {
-    return usual.carries && unit_idx < input->model.unit_count && !ox_plan_is_speculative(input, unit_idx);
+enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx) {
+    if (!usual.carries || unit_idx >= input->model.unit_count) {
+        return OX_DUE_NOTHING;
+    }
+    return !ox_plan_is_speculative(input, unit_idx) ? OX_DUE_ALL
+           : ox_plan_goes_ahead(input, unit_idx)    ? OX_DUE_STATE : OX_DUE_NOTHING;
 }

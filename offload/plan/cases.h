@@ -10,10 +10,12 @@
 extern "C" {
 #endif
 
-/* Whether a task works. `due`: the carried update of its unit has still to run; false for a task without unit. */
-static inline bool ox_task_works(const struct ox_task *task, uint32_t facts, bool due) {
-    const bool wanted = due || (facts & OX_FACT_OWN_WORK) != 0;
-    const uint32_t of_unit = (due ? OX_FACT_DUE : 0u) | (wanted ? OX_FACT_WANTED : 0u);
+/* Whether a task works. `due`: what of its unit the carried update has still to make; nothing for a task without unit.
+ */
+static inline bool ox_task_works(const struct ox_task *task, uint32_t facts, enum ox_due due) {
+    const bool wanted = due == OX_DUE_ALL || (facts & OX_FACT_OWN_WORK) != 0;
+    const uint32_t of_unit = (due == OX_DUE_ALL ? OX_FACT_DUE : due == OX_DUE_STATE ? OX_FACT_STATE_DUE : 0u) |
+                             (wanted ? OX_FACT_WANTED : 0u);
     return (task->when & ~(facts | of_unit)) == 0;
 }
 
@@ -26,8 +28,12 @@ struct ox_step_case {
  * clipping. With `stays`: the same where neither this step nor the one before is committed. */
 struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool stays);
 
-/* Whether a unit's carried update is due in the usual case; false for OX_NONE. */
-bool ox_case_is_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx);
+/* What of a unit is due in the usual case; nothing for OX_NONE. */
+enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether a task that updates on the host has something to update, and does not only bring planes to forward. */
+static inline bool ox_task_has_due(const struct ox_task *task, enum ox_due due) {
+    return !task->carried || due == ((task->when & OX_FACT_STATE_DUE) != 0 ? OX_DUE_STATE : OX_DUE_ALL);
+}
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ enum word {
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
-    WORD_GRAD_GATHER, WORD_REDUCE_SCATTER,
+    WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -48,6 +48,16 @@ static uint32_t word_of_move(const struct ox_task *task) {
     return words[task->move][task->lane];
 }
 
+/* An update of all planes of a unit, of its weights ahead of its state, or of the state that follows. */
+static uint32_t word_of_update(const struct ox_task *task) {
+    bool keeps_state = false;
+    for (int i = 0; i < task->use_count; i++) {
+        keeps_state = keeps_state || (task->uses[i].role == OX_USE_STATE && !task->uses[i].write);
+    }
+    return task->lane == OX_LANE_COMPUTE           ? WORD_DEVICE_ADAM
+           : (task->when & OX_FACT_STATE_DUE) != 0 ? WORD_ADAM_STATE : keeps_state ? WORD_ADAM_AHEAD : WORD_ADAM;
+}
+
 uint32_t ox_task_word(const struct ox_task *task) {
     static const uint8_t words[OX_TASK_KIND_COUNT] = {
         [OX_TASK_JOIN] = WORD_JOIN,           [OX_TASK_FORWARD] = WORD_FORWARD,     [OX_TASK_HEAD] = WORD_HEAD,
@@ -65,7 +75,7 @@ uint32_t ox_task_word(const struct ox_task *task) {
     case OX_TASK_REDUCE:
         return on_device ? WORD_DEVICE_REDUCE : WORD_REDUCE;
     case OX_TASK_UPDATE:
-        return on_device ? WORD_DEVICE_ADAM : WORD_ADAM;
+        return word_of_update(task);
     default:
         return words[task->kind];
     }
@@ -78,7 +88,8 @@ const char *ox_task_word_name(uint32_t word) {
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
-        "norm-gather", "loss-gather", "grad-gather", "reduce-scatter"};
+        "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
+        "adam-state"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }
@@ -111,7 +122,7 @@ const char *ox_traffic_name(enum ox_traffic_kind kind) {
 
 const char *ox_fact_name(enum ox_fact fact) {
     static const char *const names[] = {"own-work",   "speculates",  "commits", "begin-due", "commit-due",
-                                        "counts-due", "from-memory", "due",     "wanted"};
+                                        "counts-due", "from-memory", "due",     "wanted",  "state-due"};
     const int idx = __builtin_ctz(fact);
     OX_ASSERT(fact != 0 && (unsigned)idx < sizeof names / sizeof *names);
     return names[idx];

@@ -9,8 +9,8 @@
 #include "offload/plan/builder.h"
 
 /* When a unit is updated: after the norm of its own step is known; within the forward of the next step; in the backward
- * of its own step, before the norm is known. */
-enum when { WHEN_AFTER, WHEN_CARRIED, WHEN_SPECULATIVE };
+ * of its own step, before the norm is known; its state in the next step, after that. */
+enum when { WHEN_AFTER, WHEN_CARRIED, WHEN_SPECULATIVE, WHEN_LATE };
 
 struct adam {
     uint32_t unit_idx;
@@ -23,20 +23,22 @@ static bool has_store(const struct ox_builder *b) {
     return b->in->budget.nvme_bytes > 0;
 }
 
-/* Whether the unit's carried update is due in the usual case, for which a plan counts its bytes. */
-static bool is_due(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_case_is_due(ox_usual_case(b->in, b->plan->kind, false), b->in, unit_idx);
+/* What of the unit is due in the usual case, for which a plan counts bytes. */
+static enum ox_due due_of(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_case_due(ox_usual_case(b->in, b->plan->kind, false), b->in, unit_idx);
 }
 
 static bool works(const struct ox_builder *b, const struct ox_task *task) {
-    return ox_task_works(task, ox_usual_case(b->in, b->plan->kind, false).facts, is_due(b, task->unit_idx));
+    return ox_task_works(task, ox_usual_case(b->in, b->plan->kind, false).facts, due_of(b, task->unit_idx));
 }
 
-/* Sets when an optimizer's task works: a carried one where these facts hold, a speculative one if the
- * step speculates. */
+/* Sets when an optimizer's task works: a carried one where these facts hold, one that follows ahead weights where they
+ * were, a speculative one if the step speculates. */
 static void set_when(struct ox_task *task, enum when when, uint32_t carried_facts) {
     if (when == WHEN_CARRIED) {
         ox_build_carry(task, carried_facts);
+    } else if (when == WHEN_LATE) {
+        ox_build_carry(task, OX_FACT_STATE_DUE);
     } else if (when == WHEN_SPECULATIVE) {
         task->when |= OX_FACT_SPECULATES;
     }
@@ -106,7 +108,7 @@ bool ox_plan_transacts(const struct ox_plan_input *input, bool stays) {
 
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
-    const struct ox_adam_work work = {.updates = !task->carried || is_due(b, task->unit_idx),
+    const struct ox_adam_work work = {.updates = ox_task_has_due(task, due_of(b, task->unit_idx)),
                                       .grad_at_rest = adam->when != WHEN_SPECULATIVE};
     ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
@@ -202,7 +204,8 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     const struct ox_plan_scratch *const s = b->scratch;
     const uint32_t unit_idx = adam->unit_idx;
     const bool weights_on_device = ox_build_homes(b, unit_idx)->weights == OX_TIER_DEVICE;
-    uint32_t weights = s->weights_home[unit_idx];
+    const bool ahead = adam->when == WHEN_SPECULATIVE && ox_plan_goes_ahead(b->in, unit_idx);
+    uint32_t weights = adam->when == WHEN_LATE ? OX_NONE : s->weights_home[unit_idx];
     if (weights_on_device) {
         weights = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
         move_planes(b, OX_LANE_D2H, adam, s->weights_home[unit_idx], weights);
@@ -215,7 +218,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     }
     ox_build_reads(task, adam->grad, OX_USE_GRAD);
     if (s->state_home[unit_idx] != OX_NONE) {
-        ox_build_updates(task, s->state_home[unit_idx], OX_USE_STATE);
+        (ahead ? ox_build_reads : ox_build_updates)(task, s->state_home[unit_idx], OX_USE_STATE);
     }
     if (weights != OX_NONE) {
         ox_build_updates(task, weights, OX_USE_WEIGHTS);
@@ -225,6 +228,9 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     }
     if (adam->when == WHEN_SPECULATIVE && s->replaced[unit_idx] != OX_NONE) {
         ox_build_writes(task, s->replaced[unit_idx], OX_USE_REPLACED);
+    }
+    if (adam->when == WHEN_LATE) { /* what is saved takes the place of hi, which is new already */
+        ox_build_updates(task, s->replaced[unit_idx], OX_USE_REPLACED);
     }
     if (has_store(b)) {
         ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
@@ -301,6 +307,13 @@ void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t tar
                                .target = target});
     if (is_last_stage(b, unit_idx)) {
         commit(b, true);
+    }
+}
+
+void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx) {
+    if (b->carries && ox_plan_goes_ahead(b->in, unit_idx)) {
+        run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_LATE, .grad = grad_at_rest(b, unit_idx),
+                                   .target = OX_NONE});
     }
 }
 

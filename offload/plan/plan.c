@@ -117,6 +117,11 @@ uint32_t ox_plan_saved_units(const struct ox_plan_input *input) {
     return count;
 }
 
+bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->placement.weights_ahead && input->budget.nvme_bytes == 0 && !input->model.fp32 &&
+           input->table->shards[unit_idx].homes.weights == OX_TIER_HOST && ox_plan_saves_replaced(input, unit_idx);
+}
+
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t stage_count = input->model.stage_count;
     const uint64_t after = stage_count - 1 - input->model.units[unit_idx].stage_idx;
@@ -133,8 +138,9 @@ uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32
 }
 
 uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_plan_replaced_state_offset(input, unit_idx) +
-           ox_shard_state_bytes(input->table, input->table->shards[unit_idx].elem_count);
+    const uint64_t hi = ox_plan_replaced_state_offset(input, unit_idx);
+    return ox_plan_goes_ahead(input, unit_idx)
+               ? hi : hi + ox_shard_state_bytes(input->table, input->table->shards[unit_idx].elem_count);
 }
 
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
@@ -397,10 +403,10 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     /* The most tasks, which is also the most buffers. Each micro-batch has six per unit (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
-     * for each gradient of a second use. A step has eight per unit: transfers of planes, the update and what goes with
-     * it. With several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have
-     * slices, a tile also gathers the weights for two visits of a unit and a second use, and a step exchanges and adds
-     * the parts of each gradient and gathers square sums and losses. */
+     * for each gradient of a second use. A step has nine per unit: transfers of planes, the updates and what goes with
+     * them. With several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks
+     * have slices, a tile also gathers the weights for two visits of a unit and a second use, and a step exchanges and
+     * adds the parts of each gradient and gathers square sums and losses. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * units;
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * (2 * units + 1) : 0;
@@ -408,7 +414,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t exchanges = ox_plan_exchanges(input) ? grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 8 + folds + gathers +
+        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 9 + folds + gathers +
         exchanges + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "

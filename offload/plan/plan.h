@@ -139,9 +139,13 @@ enum ox_fact {
     OX_FACT_FROM_MEMORY = 1 << 6, /* no pending update has to take planes from the drives that live in memory */
     OX_FACT_DUE = 1 << 7,         /* the unit's carried update has still to run */
     OX_FACT_WANTED = 1 << 8,      /* the unit's update is due, or a forward needs its planes */
-    OX_FACTS_OF_UNIT = OX_FACT_DUE | OX_FACT_WANTED,
-    OX_FACTS_ALL = (1 << 9) - 1
+    OX_FACT_STATE_DUE = 1 << 9,   /* the unit's hi was updated ahead of its state, which has still to follow */
+    OX_FACTS_OF_UNIT = OX_FACT_DUE | OX_FACT_WANTED | OX_FACT_STATE_DUE,
+    OX_FACTS_ALL = (1 << 10) - 1
 };
+/* What of a unit the pending update has still to make. */
+enum ox_due { OX_DUE_NOTHING, OX_DUE_ALL, OX_DUE_STATE };
+
 const char *ox_fact_name(enum ox_fact fact); /* such as "commit-due" */
 
 struct ox_task {
@@ -164,7 +168,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 43 };
+enum { OX_TASK_WORD_COUNT = 45 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -328,6 +332,8 @@ struct ox_placement {
     bool speculative_spread; /* spread evenly, so that both passes have updates beside them from end to end */
     bool saves_replaced; /* units whose planes all live in memory, state on the host, save what a speculative update
                             replaces in host memory, and need no drive for it */
+    bool weights_ahead; /* of such units those that ox_plan_goes_ahead() names update hi alone then and save no more;
+                           their state follows in the next step, before its backward has the unit's gradient */
     uint32_t speculative_units;
     /* The device makes the square sums of finished gradients that leave it, before they leave. */
     bool device_sums;
@@ -412,9 +418,12 @@ bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx
 /* Whether the unit is updated in the backward of its own step, if steps overlap. */
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether what its update replaces then is saved in host memory; else it is on the drives. And its bytes: those of hi,
- * rounded up to OX_IO_ALIGN_BYTES, and behind them those of the state. */
+ * rounded up to OX_IO_ALIGN_BYTES, and behind them, unless hi goes ahead, those of the state. */
 bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx);
 uint32_t ox_plan_saved_units(const struct ox_plan_input *input); /* how many units save it */
+/* Whether such an update makes hi ahead of the state: where compute reads hi alone, from host memory, and there is no
+ * store, which would have to have both. */
+bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether a speculative update of the unit, if steps overlap, may have to be taken back to the planes on the drives. */
 bool ox_plan_returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);

@@ -240,7 +240,9 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
                 placement->speculative_spread ? "" : "the last ", placement->speculative_units, plan->unit_count,
                 placement->speculative_spread ? ", evenly spread," : "");
         if (saved_units > 0) {
-            fprintf(out, ", for which memory keeps what that replaces in %u of them", saved_units);
+            fprintf(out, ", for which memory keeps %s in %u of them",
+                    placement->weights_ahead ? "the weights that this replaces, ahead of their state,"
+                                             : "what that replaces", saved_units);
         }
     }
     uint32_t device_units = 0;

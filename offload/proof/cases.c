@@ -97,9 +97,12 @@ bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input 
     return plan->kind == OX_PLAN_TRAIN && at.computes && has_store(input) && (!at.stays || writes_anyway(input));
 }
 
-bool ox_proof_is_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {
-    const bool is_done = at.speculated && !at.clipped && ox_proof_is_speculative(input, unit_idx);
-    return at.pending && !is_done;
+enum ox_due ox_proof_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {
+    const bool holds = at.speculated && !at.clipped && ox_proof_is_speculative(input, unit_idx);
+    if (!at.pending || (holds && !ox_proof_goes_ahead(input, unit_idx))) {
+        return OX_DUE_NOTHING;
+    }
+    return holds ? OX_DUE_STATE : OX_DUE_ALL;
 }
 
 uint32_t ox_proof_facts(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
@@ -115,10 +118,12 @@ uint32_t ox_proof_facts(const struct ox_plan *plan, const struct ox_plan_input *
     return facts;
 }
 
-bool ox_proof_works(const struct ox_task *task, uint32_t facts, bool due) {
+bool ox_proof_works(const struct ox_task *task, uint32_t facts, enum ox_due due) {
     for (uint32_t fact = 1; fact <= task->when; fact <<= 1) {
-        const bool wanted = due || (facts & OX_FACT_OWN_WORK) != 0;
-        const bool holds = fact == OX_FACT_DUE ? due : fact == OX_FACT_WANTED ? wanted : (facts & fact) != 0;
+        const bool wanted = due == OX_DUE_ALL || (facts & OX_FACT_OWN_WORK) != 0;
+        const bool holds = fact == OX_FACT_DUE         ? due == OX_DUE_ALL
+                           : fact == OX_FACT_STATE_DUE ? due == OX_DUE_STATE
+                           : fact == OX_FACT_WANTED    ? wanted : (facts & fact) != 0;
         if ((task->when & fact) != 0 && !holds) {
             return false;
         }
@@ -132,8 +137,8 @@ bool ox_proof_works(const struct ox_task *task, uint32_t facts, bool due) {
 static bool fits_due(const struct ox_plan_input *input, struct ox_proof_case at, const uint8_t *due) {
     bool fits = true;
     for (uint32_t i = 0; i < input->model.unit_count && fits; i++) {
-        const bool is_left = ox_proof_is_left(input, at, i);
-        fits = at.stopped ? is_left || !due[i] : is_left == (due[i] != 0);
+        const enum ox_due left = ox_proof_left(input, at, i);
+        fits = due[i] == left || (at.stopped && due[i] == OX_DUE_NOTHING);
     }
     return fits;
 }

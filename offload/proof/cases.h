@@ -41,13 +41,13 @@ bool ox_proof_is_open(const struct ox_plan_input *input, struct ox_proof_case at
 /* Whether an update of the step's own has one, in this step or, where steps overlap, in the next. */
 bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at);
 
-/* Whether the update of the step before left this unit to be updated; if that was stopped, some are done by now. */
-bool ox_proof_is_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx);
+/* What of this unit the update of the step before left to be made; if that was stopped, some units are done by now. */
+enum ox_due ox_proof_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx);
 
-/* The facts of the step (enum ox_fact), and whether a task works with them. `due`: the carried update of its unit has
- * still to run. */
+/* The facts of the step (enum ox_fact), and whether a task works with them. `due`: what of its unit the carried update
+ * has still to make. */
 uint32_t ox_proof_facts(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at);
-bool ox_proof_works(const struct ox_task *task, uint32_t facts, bool due);
+bool ox_proof_works(const struct ox_task *task, uint32_t facts, enum ox_due due);
 
 /* Writes the case in words for a message: "nothing is pending and the step speculates". */
 enum { OX_PROOF_CASE_TEXT = 160 };

@@ -167,10 +167,12 @@ static bool is_gradient_home(const struct effects *e, const struct ox_buf *buf) 
 }
 
 /* What a buffer holds when the step begins. A unit whose carried update is due has its gradient and the planes of the
- * step before; these may not be read if a speculative update may have replaced them. */
+ * step before; these may not be read if a speculative update may have replaced them. Where the state alone is due, the
+ * weights are those of this step, and memory has hi as it was. */
 static struct ox_content first_content(const struct effects *e, uint32_t buf_idx) {
     const struct ox_buf *const buf = &e->plan->bufs[buf_idx];
-    const bool of_unit = buf->unit_idx < e->plan->unit_count, due = of_unit && e->due[buf->unit_idx];
+    const bool of_unit = buf->unit_idx < e->plan->unit_count;
+    const uint8_t due = of_unit ? e->due[buf->unit_idx] : OX_DUE_NOTHING;
     if (buf_idx == e->plan->const_buf) {
         return ox_content(CONSTANT, OX_NONE, 0);
     }
@@ -186,15 +188,19 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
     if (!buf->resident || !of_unit) {
         return ox_content(NOTHING, 0, 0);
     }
-    if (due && is_gradient_home(e, buf)) {
+    if (due != OX_DUE_NOTHING && is_gradient_home(e, buf)) {
         return ox_content(REDUCED, buf->unit_idx, CURRENT);
     }
+    if (due == OX_DUE_STATE && buf->kind == OX_BUF_REPLACED) {
+        return ox_content(REPLACED, buf->unit_idx, OLD);
+    }
     if ((buf->kind != OX_BUF_WEIGHTS && buf->kind != OX_BUF_STATE) ||
-        (due && e->at.clipped && ox_proof_is_speculative(e->in, buf->unit_idx) &&
+        (due != OX_DUE_NOTHING && e->at.clipped && ox_proof_is_speculative(e->in, buf->unit_idx) &&
          !ox_proof_saves(e->in, buf->unit_idx))) {
         return ox_content(NOTHING, 0, 0);
     }
-    return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, due ? OLD : CURRENT);
+    const bool old = due == OX_DUE_ALL || (due == OX_DUE_STATE && buf->kind == OX_BUF_STATE);
+    return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, old ? OLD : CURRENT);
 }
 
 /* How many units were updated on the device before the step was interrupted: their counts are there already. */
@@ -250,13 +256,20 @@ static bool gradients_stay(const struct effects *e) {
     return found == expected;
 }
 
+/* What a home must hold in the end. The state of a unit whose weights went ahead follows in the next step. */
+static struct ox_content last_content(const struct effects *e, const struct ox_buf *buf) {
+    const uint32_t last = last_version(e, buf->unit_idx);
+    const bool follows = last == NEW && ox_proof_goes_ahead(e->in, buf->unit_idx) && e->overlap;
+    return buf->kind == OX_BUF_WEIGHTS ? ox_content(PLANES, buf->unit_idx, last)
+                                       : ox_content(STATE, buf->unit_idx, follows ? CURRENT : last);
+}
+
 /* Whether every home holds what the optimizer made. */
 static bool homes_are_current(const struct effects *e) {
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
         if (buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE) &&
-            !ox_content_same(e->held[i], ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx,
-                                                    last_version(e, buf->unit_idx)))) {
+            !ox_content_same(e->held[i], last_content(e, buf))) {
             return false;
         }
     }
@@ -271,7 +284,7 @@ static bool replaced_stay(const struct effects *e) {
     }
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
-        found += buf->resident && buf->kind == OX_BUF_REPLACED &&
+        found += e->at.speculates && buf->resident && buf->kind == OX_BUF_REPLACED &&
                  ox_content_same(e->held[i], ox_content(REPLACED, buf->unit_idx, CURRENT));
     }
     return found == expected;
@@ -372,10 +385,10 @@ static void check_when(struct effects *e) {
 }
 
 static void follow_task(struct effects *e, bool usual) {
-    const bool due = e->task->unit_idx < e->plan->unit_count && e->due[e->task->unit_idx];
+    const uint8_t due = e->task->unit_idx < e->plan->unit_count ? e->due[e->task->unit_idx] : OX_DUE_NOTHING;
     e->found_count = 0;
     e->moved_bytes = 0;
-    if (ox_proof_works(e->task, e->facts, due)) {
+    if (ox_proof_works(e->task, e->facts, (enum ox_due)due)) {
         check_when(e);
         ox_effects_follow(e);
         if (e->found_count != e->task->use_count) {
@@ -445,7 +458,7 @@ enum { HALVES_COUNT = 4 };
 static void set_due(struct effects *e, uint32_t nth) {
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
         const bool is_done = e->at.stopped && (nth >> (i % 2) & 1) == 0;
-        e->due[i] = ox_proof_is_left(e->in, e->at, i) && !is_done;
+        e->due[i] = (uint8_t)(is_done ? OX_DUE_NOTHING : ox_proof_left(e->in, e->at, i));
     }
 }
 

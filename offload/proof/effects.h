@@ -36,7 +36,7 @@ enum ox_holding {
     FACTOR,   /* the clip factor: the global norm is known */
     COUNTS,   /* how many parameters are not finite in `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
-    REPLACED, /* planes of unit `idx` and its state in version `count`, saved */
+    REPLACED, /* planes of unit `idx` and its state in version `count`, saved; or hi alone */
     CONSTANT, WORK, SLOTS,
 };
 
@@ -55,7 +55,7 @@ struct effects {
     const struct ox_plan_input *in;
     struct ox_proof_case at; /* the case that is followed */
     uint32_t facts;          /* its facts, which decide which tasks work */
-    uint8_t *due;            /* per unit: whether its carried update has still to run */
+    uint8_t *due;            /* per unit: what its carried update has still to make (enum ox_due) */
     struct ox_content *held; /* per buffer */
     uint64_t *largest_bytes; /* per buffer: size of the largest thing it has held, over all cases */
     uint8_t *updated;        /* per unit: the version it was updated to */

@@ -171,6 +171,19 @@ static void check_speculative(struct effects *e, uint32_t unit_idx) {
     }
 }
 
+/* The state of a unit follows the weights that the step before made ahead of it: from hi as that step saved it, which
+ * becomes new too. The weights' home has what it makes already. */
+static void follow_weights(struct effects *e, uint32_t unit_idx) {
+    const struct ox_content saved[2] = {ox_content(REPLACED, unit_idx, OLD), ox_content(REPLACED, unit_idx, CURRENT)};
+    next_version(e, unit_idx, OLD);
+    if (!ox_proof_goes_ahead(e->in, unit_idx) || !e->task->carried) {
+        ox_effects_reject(e, "updates the state of a unit whose weights did not go ahead");
+    }
+    ox_effects_need(e, OX_USE_GRAD, ox_proof_homes(e->in, unit_idx)->grad, ox_content(REDUCED, unit_idx, CURRENT));
+    change_version(e, OX_USE_STATE, OX_TIER_HOST, STATE);
+    ox_effects_change(e, OX_USE_REPLACED, OX_TIER_HOST, saved);
+}
+
 /* The optimizer turns one version of a unit into the next. Without overlap it does so after the norm. With overlap the
  * carried update makes the version that this step computes with, and a speculative one makes the next version, from a
  * gradient that has just been reduced. */
@@ -178,7 +191,11 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
     const bool speculative = e->overlap && !e->task->carried;
-    if (e->task->carried && !e->due[unit_idx]) {
+    if ((e->task->when & OX_FACT_STATE_DUE) != 0) {
+        follow_weights(e, unit_idx);
+        return;
+    }
+    if (e->task->carried && e->due[unit_idx] != OX_DUE_ALL) {
         fetch(e, unit_idx);
         return;
     }
@@ -193,7 +210,9 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
         ox_effects_need(e, OX_USE_NORM, OX_TIER_HOST, ox_content(FACTOR, OX_NONE, 0));
     }
     ox_effects_need(e, OX_USE_GRAD, speculative ? OX_TIER_HOST : homes->grad, ox_content(REDUCED, unit_idx, to));
-    if (homes->state == OX_TIER_HOST) {
+    if (speculative && ox_proof_goes_ahead(e->in, unit_idx)) {
+        ox_effects_need(e, OX_USE_STATE, OX_TIER_HOST, ox_content(STATE, unit_idx, CURRENT));
+    } else if (homes->state == OX_TIER_HOST) {
         change_version(e, OX_USE_STATE, OX_TIER_HOST, STATE);
     }
     if (homes->weights != OX_TIER_NVME) {

@@ -94,6 +94,7 @@ static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
     const bool gradient = buf->kind == OX_BUF_GRAD && plan->written_buf != OX_NONE; /* for the carried update */
     return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || gradient ||
+                             buf->kind == OX_BUF_REPLACED || /* for a state that follows its weights */
                              buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
 }
 
@@ -305,6 +306,7 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
  * updates, which come after the norm; if steps overlap, they come before it, in the order of backward. */
 struct update_order {
     uint32_t carried_count, own_count, norm_count;
+    uint32_t late_count; /* of states that follow their weights */
     uint32_t own_stage; /* of the last own update */
 };
 
@@ -317,6 +319,10 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
         return false;
     }
     const uint32_t stage_idx = c->in->model.units[task->unit_idx].stage_idx;
+    if ((task->when & OX_FACT_STATE_DUE) != 0) {
+        order->late_count++;
+        return task->carried && order->norm_count == 0;
+    }
     if (task->carried) {
         return stage_idx == order->carried_count++ && order->norm_count == 0;
     }
@@ -331,10 +337,13 @@ static enum ox_status check_update_counts(const struct checker *c, const struct 
     const bool train = plan->kind == OX_PLAN_TRAIN, overlap = c->in->placement.overlap;
     const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
     uint32_t own = train && !overlap ? plan->unit_count : 0;
-    for (uint32_t i = 0; i < plan->unit_count && train && overlap; i++) {
-        own += ox_proof_is_speculative(c->in, i);
+    uint32_t late = 0;
+    for (uint32_t i = 0; i < plan->unit_count && overlap; i++) {
+        own += train && ox_proof_is_speculative(c->in, i);
+        late += carried > 0 && ox_proof_goes_ahead(c->in, i);
     }
-    if (order->carried_count != carried || order->own_count != own || order->norm_count != train) {
+    if (order->carried_count != carried || order->own_count != own || order->late_count != late ||
+        order->norm_count != train) {
         return ox_fail(OX_E_CONFIG, "plan is wrong: of %u units it updates %u for the step before and %u for this one; "
                        "please report this", plan->unit_count, order->carried_count, order->own_count);
     }

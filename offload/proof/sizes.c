@@ -190,9 +190,15 @@ bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_is_speculative(input, unit_idx) && can_save(input, unit_idx);
 }
 
+bool ox_proof_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const bool allowed = input->placement.weights_ahead && !input->model.fp32 && input->budget.nvme_bytes == 0;
+    return allowed && ox_proof_homes(input, unit_idx)->weights == OX_TIER_HOST && ox_proof_saves(input, unit_idx);
+}
+
 uint64_t ox_proof_saved_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint64_t hi = ox_proof_own_elems(input, unit_idx) * HALF_BYTES;
-    return ox_align_up(hi, OX_IO_ALIGN_BYTES) + ox_proof_state_bytes(input, unit_idx);
+    const uint64_t state = ox_proof_goes_ahead(input, unit_idx) ? 0 : ox_proof_state_bytes(input, unit_idx);
+    return ox_align_up(hi, OX_IO_ALIGN_BYTES) + state;
 }
 
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx) {

@@ -103,6 +103,8 @@ bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_id
 /* Whether host memory keeps it; and its bytes there. */
 bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_saved_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether what it keeps is hi alone, because such an update makes hi alone: the state follows in the next step. */
+bool ox_proof_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit is a block that keeps what its backward needs: one of the last blocks, and able to. */
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
 

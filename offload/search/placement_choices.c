@@ -14,7 +14,7 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
            x->speculative_units == y->speculative_units && x->speculative_spread == y->speculative_spread &&
-           x->saves_replaced == y->saves_replaced &&
+           x->saves_replaced == y->saves_replaced && x->weights_ahead == y->weights_ahead &&
            x->device_sums == y->device_sums && x->grads_alternate == y->grads_alternate &&
            x->kept_units == y->kept_units && a->order == b->order &&
            a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
@@ -32,6 +32,7 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             p->speculative_units,
                             p->speculative_spread,
                             p->saves_replaced,
+                            p->weights_ahead,
                             p->device_sums,
                             p->grads_alternate,
                             p->kept_units,
@@ -68,6 +69,11 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
         candidate.placement.saves_replaced = false;
     } else if (s->in->budget.nvme_bytes == 0 || s->request->saves_replaced == 1) {
         candidate.placement.saves_replaced = true;
+    }
+    if (!candidate.placement.saves_replaced || s->in->budget.nvme_bytes > 0 || s->in->model.fp32) {
+        candidate.placement.weights_ahead = false;
+    } else {
+        set_requested(s->request->weights_ahead, &candidate.placement.weights_ahead);
     }
     const uint32_t speculative_units = candidate.placement.speculative_units;
     if (speculative_units == 0 || speculative_units >= s->in->model.stage_count) {
@@ -205,19 +211,20 @@ static void choose_slots_fine(const struct ox_search *s, struct ox_candidate fro
 }
 
 /* Without overlap, or with each quarter of the units updated speculatively, spread or the last ones, which save what
- * they replace or not. */
+ * they replace or not, and then as little as may be. */
 static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
         from.placement.overlap = true;
         from.placement.speculative_units = ox_choice_speculative_units(s, quarters);
         for (int sort = 0; sort < 4; sort++) {
-            from.placement.saves_replaced = (sort & 1) != 0;
+            from.placement.saves_replaced = from.placement.weights_ahead = (sort & 1) != 0;
             from.placement.speculative_spread = (sort & 2) != 0;
             add(out, &from);
         }
     }
     if (ox_choice_overlap(s, false)) {
-        from.placement.overlap = from.placement.saves_replaced = from.placement.speculative_spread = false;
+        from.placement.overlap = from.placement.saves_replaced = false;
+        from.placement.speculative_spread = from.placement.weights_ahead = false;
         from.placement.speculative_units = 0;
         add(out, &from);
     }
@@ -244,6 +251,13 @@ static void choose_speculative(const struct ox_search *s, struct ox_candidate fr
 static void choose_spread(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     from.placement.speculative_spread = !from.placement.speculative_spread;
     if (from.placement.speculative_units > 0 && s->request->speculative_spread < 0) {
+        add(out, &from);
+    }
+}
+
+static void choose_ahead(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.placement.weights_ahead = !from.placement.weights_ahead;
+    if (from.placement.saves_replaced && s->request->weights_ahead < 0) {
         add(out, &from);
     }
 }
@@ -361,6 +375,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_KEPT] = choose_kept,
     [OX_CHOICE_SPECULATIVE] = choose_speculative,
     [OX_CHOICE_SPREAD] = choose_spread,
+    [OX_CHOICE_AHEAD] = choose_ahead,
     [OX_CHOICE_DEPTH] = choose_depth,
     [OX_CHOICE_SLOTS] = choose_slots,
     [OX_CHOICE_SLOTS_FINE] = choose_slots_fine,

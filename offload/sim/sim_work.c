@@ -416,8 +416,8 @@ static struct ox_step_case case_of(const struct pricing *p) {
     return ox_usual_case(p->setup->input, p->plan->kind, p->setup->stays);
 }
 
-static bool is_due(const struct pricing *p) {
-    return ox_case_is_due(case_of(p), p->setup->input, p->task->unit_idx);
+static enum ox_due due_of(const struct pricing *p) {
+    return ox_case_due(case_of(p), p->setup->input, p->task->unit_idx);
 }
 
 /* A drive reaches its rates with many requests at a time, each of which takes longer than alone, by up to this
@@ -433,8 +433,25 @@ static double held_seconds(const struct pricing *p, const struct stream *stream,
     return slots <= 0 ? 0 : (working + moving * min(slots, BESIDE_OTHERS)) / slots;
 }
 
-/* How much longer an update takes that saves what it replaces, by `offload bench adam` (with_saved) on two cores. */
-static const double SAVING = 1.75;
+/* How much longer an update takes that saves what it replaces, or makes hi alone and saves that, by `offload bench
+ * adam` (with_saved, weights_alone) on two cores. */
+static const double SAVING = 1.75, AHEAD = 0.93;
+
+/* What of the planes an update replaces it also saves. */
+enum saving { SAVES_NOTHING, SAVES_ALL, SAVES_HI };
+
+static enum saving saving_of(const struct pricing *p) {
+    const bool speculative = ox_task_find_use(p->task, OX_USE_REPLACED) >= 0 && !p->task->carried;
+    return !speculative                                                  ? SAVES_NOTHING
+           : ox_plan_goes_ahead(p->setup->input, p->task->unit_idx) ? SAVES_HI : SAVES_ALL;
+}
+
+/* Bytes of a parameter that an update moves through memory. */
+static double update_bytes(const struct pricing *p, enum saving saving) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const double planes = ox_shard_bytes_per_elem(in->table), grad = in->model.grad_bf16 ? 2 : 4;
+    return saving == SAVES_HI ? planes + grad + 2 * OX_HI_BYTES : (saving == SAVES_ALL ? 3 : 2) * planes + grad;
+}
 
 /* The update of a unit from and to drives, as a pipeline over chunks: reads and writes are in flight while one thread
  * verifies, the lane (with others) updates, and a third thread gathers and hashes. Nothing overlaps the update of the
@@ -445,19 +462,20 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const double elems = (double)in->table->shards[p->task->unit_idx].elem_count;
     const double threads = threads_of(p, p->setup->optimizer_threads);
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
-    const bool saves = ox_task_find_use(p->task, OX_USE_REPLACED) >= 0;
-    const double moved = planes + (saves ? ox_shard_bytes_per_elem(in->table) : 0);
+    const enum saving saving = saving_of(p);
     const double lo_copy = in->model.fp32 && in->table->shards[p->task->unit_idx].homes.state == OX_TIER_NVME &&
                            in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
                                ? elems * OX_LO_BYTES : 0;
-    const double updating = elems * update_seconds(p, planes, threads) * (saves ? SAVING : 1);
+    const double updating = elems * update_seconds(p, planes, threads) *
+                            (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1);
     const double verifying = stream.read / p->core_rate;
     const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
     struct ox_sim_work work = new_work(p);
     use_cores(p, &work, updating, threads);
     use_cores(p, &work, verifying + hashing, 1);
     use_cores_to_move(p, &work, stream.read, stream.written);
-    use_memory(p, &work, elems * moved + 2 * (stream.read + stream.written + stream.copied + lo_copy));
+    use_memory(p, &work,
+               elems * update_bytes(p, saving) + 2 * (stream.read + stream.written + stream.copied + lo_copy));
     if (stream.read > 0) {
         work.use[OX_SIM_NVME_READ] = stream.read / p->drive->read_rate;
         work.latency += p->drive->latency_seconds;
@@ -520,7 +538,7 @@ static bool keeps(const struct pricing *p) {
 static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     const bool on_device = p->task->lane == OX_LANE_COMPUTE;
-    const bool idle = !ox_task_works(p->task, case_of(p).facts, is_due(p));
+    const bool idle = !ox_task_works(p->task, case_of(p).facts, due_of(p));
     if (idle && !ox_task_updates_on_host(p->task)) { /* such an update, not due, is a read, of nothing at least */
         return new_work(p);
     }
@@ -544,7 +562,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_REDUCE:
         return on_device ? compute_bytes(p, own_elems(p) * (model->grad_bf16 ? 2 : 4)) : reduce(p);
     case OX_TASK_UPDATE:
-        return on_device ? device_adam(p) : !p->task->carried || is_due(p) ? adam(p) : transfer(p, false);
+        return on_device ? device_adam(p) : ox_task_has_due(p->task, due_of(p)) ? adam(p) : transfer(p, false);
     case OX_TASK_MOVE:
         return p->task->lane == OX_LANE_LINK ? exchange(p)
                : p->task->lane == OX_LANE_NVME_READ || p->task->lane == OX_LANE_NVME_WRITE

@@ -135,6 +135,46 @@ static void check_places(const char *name, size_t first, size_t past) {
     golden_close(&golden);
 }
 
+/* Where weights went ahead of their state, a bit of it or of what was saved is noticed when the state follows, one of
+ * the new weights when they are updated again, later in the same step. */
+static void check_ahead(const struct golden *golden, bool saved, enum plane plane) {
+    const struct harness_place place = {
+        .name = "weights ahead of their state", .chunk_elems = 2048, .optimizer_threads = 2,
+        .request = {1, 1, HOST, HOST, HOST, HOST, 1, 99, .saves_replaced = 1, .weights_ahead = 1}};
+    struct harness harness;
+    struct outcome outcome;
+    struct ox_step_result result;
+    struct harness_run run = golden_run(golden);
+    run.fp32 = false;
+    harness_open(&run, &place, &harness);
+    golden_steps(&harness, golden, 0, BEFORE, &outcome);
+    struct ox_rank *const rank = ox_engine_rank(harness.engine, 0);
+    const struct ox_plan *const plan = rank->plan->train;
+    const uint32_t unit_idx = last_block(&harness);
+    CHECK(rank->due.pending[unit_idx] == OX_DUE_STATE);
+    if (saved) {
+        uint16_t *const hi = (uint16_t *)ox_tiers_resident(&rank->tiers, plan, ox_plan_replaced(plan, unit_idx)).ptr;
+        hi[rank->plan->table.chunk_elems + 17] ^= 4;
+    } else {
+        CHECK(flip(&harness, 0, plane, 2));
+    }
+    const struct ox_step_input input = golden_input(golden, BEFORE, golden_fill(harness.engine, golden, BEFORE));
+    CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_MEMORY);
+    check_text(place.name, 0, unit_idx, plane, plane == HI && !saved ? BEFORE : BEFORE - 1);
+    harness_close(&harness);
+    outcome_close(&outcome);
+}
+
+static void check_all_ahead(void) {
+    struct golden golden;
+    golden_open("llama_untied_odd", &golden); /* whose norm is not clipped */
+    for (int plane = 0; plane < PLANE_COUNT; plane++) {
+        check_ahead(&golden, false, (enum plane)plane);
+    }
+    check_ahead(&golden, true, HI);
+    golden_close(&golden);
+}
+
 static void check_ranks(void) {
     struct golden golden;
     struct outcome expected;
@@ -245,6 +285,7 @@ int main(void) {
     golden_close(&golden);
     check_places("llama_tied_gqa", 0, PLACE_COUNT);
     check_places("llama_untied_odd", IN_BACKWARD, IN_BACKWARD + 1); /* whose norm is not clipped */
+    check_all_ahead();
     check_ranks();
     return test_end();
 }

@@ -277,7 +277,7 @@ static void draw_request(struct fuzz_case *c) {
     *request = (struct ox_placement_request){
         .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
         .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .speculative_spread = -1,
-        .grads_alternate = -1, .may_stay = once_in(c, 3)};
+        .weights_ahead = -1, .grads_alternate = -1, .may_stay = once_in(c, 3)};
     const uint64_t sort = draw(c, 8);
     c->automatic = sort == 0;
     if (c->automatic) {
@@ -298,6 +298,7 @@ static void draw_request(struct fuzz_case *c) {
     request->speculative_units = once_in(c, 2) ? -1 : (int32_t)draw(c, c->in.model.unit_count + 2);
     request->speculative_spread = (int32_t)draw(c, 3) - 1;
     request->grads_alternate = (int32_t)draw(c, 3) - 1;
+    request->weights_ahead = (int32_t)draw(c, 3) - 1;
     if (once_in(c, 200)) {
         request->tiles = c->in.model.micro_batches + 1 + (uint32_t)draw(c, 5);
     }

@@ -5,7 +5,7 @@
 const struct ox_placement_request plan_choice_automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
     .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .speculative_spread = -1,
-    .saves_replaced = -1, .device_sums = -1, .grads_alternate = -1, .kept_units = -1};
+    .saves_replaced = -1, .weights_ahead = -1, .device_sums = -1, .grads_alternate = -1, .kept_units = -1};
 
 double plan_choice_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
     struct ox_sim *sim = NULL;
@@ -24,10 +24,11 @@ void plan_choice_print(const struct ox_plan_input *in) {
         homes[1][in->table->shards[i].homes.state]++;
         homes[2][in->table->shards[i].homes.grad]++;
     }
-    printf("%u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u%s%s%s, kept %u; on device/host/nvme "
-           "weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n", p->tiles, p->prefetch_depth, p->stream_slots,
-           ox_tier_name(p->act_tier), p->overlap, p->speculative_units, p->speculative_spread ? " spread" : "",
-           p->saves_replaced ? " (saved)" : "", p->grads_alternate ? ", gradients in turns" : "",
-           p->kept_units, homes[0][0], homes[0][1], homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0],
-           homes[2][1], homes[2][2]);
+    printf("%u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u%s%s%s%s, kept %u; on "
+           "device/host/nvme weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n", p->tiles, p->prefetch_depth,
+           p->stream_slots, ox_tier_name(p->act_tier), p->overlap, p->speculative_units,
+           p->speculative_spread ? " spread" : "", p->saves_replaced ? " (saved)" : "",
+           p->weights_ahead ? " (ahead)" : "", p->grads_alternate ? ", gradients in turns" : "", p->kept_units,
+           homes[0][0], homes[0][1], homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0], homes[2][1],
+           homes[2][2]);
 }

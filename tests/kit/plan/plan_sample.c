@@ -155,6 +155,7 @@ static void draw_updates(struct plan_sample *s, uint64_t seed) {
     s->request.device_sums = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
     s->request.speculative_spread = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
     s->request.grads_alternate = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
+    s->request.weights_ahead = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
 }
 
 void plan_sample_draw(struct plan_sample *s, uint64_t seed) {

@@ -60,6 +60,7 @@ static void draw_speculative_units(struct random_plan *r) {
         may && placement->overlap && below(r, 3) > 0 ? below(r, r->in->model.unit_count + 1) : 0;
     placement->speculative_spread = placement->speculative_units > 0 && below(r, 2) == 0;
     placement->saves_replaced = placement->speculative_units > 0 && (!store || below(r, 2) == 0);
+    placement->weights_ahead = placement->saves_replaced && below(r, 2) == 0;
 }
 
 /* Draws one field of the placement anew. */

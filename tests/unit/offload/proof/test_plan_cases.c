@@ -15,7 +15,7 @@ struct tally {
     uint64_t plans, overlapped, made, found, harmless;
     uint64_t speculative, in_memory, beside, device, one_generation; /* of the plans, those with such updates or
                                                                         stores */
-    uint64_t saved, ranks; /* and those that save what is replaced, or are for one of several ranks */
+    uint64_t saved, ahead, ranks; /* that save what is replaced, or hi alone, or are for one of several ranks */
 };
 
 /* ---- the cases ------------------------------------------------------------------------------------- */
@@ -74,6 +74,12 @@ static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
     return named && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
 }
 
+/* Whether such an update makes hi alone, so that the state is due in the next step. */
+static bool is_ahead(const struct ox_plan_input *in, uint32_t unit_idx) {
+    const bool may = in->placement.weights_ahead && in->budget.nvme_bytes == 0 && !in->model.fp32;
+    return may && is_speculative(in, unit_idx) && in->table->shards[unit_idx].homes.weights == OX_TIER_HOST;
+}
+
 /* Whether planes live on drives, or a speculative update may have to be taken back to them, so that an update which
  * stays uncommitted is written like any other. */
 static bool writes_when_it_stays(const struct ox_plan_input *in) {
@@ -121,19 +127,41 @@ static uint32_t facts_of(const struct ox_plan_input *in, struct meets at) {
     return in->budget.nvme_bytes > 0 ? facts : facts & ~(uint32_t)OX_FACT_COMMITS;
 }
 
-static bool is_due(const struct ox_plan_input *in, enum due due, uint32_t unit_idx) {
-    return due == DUE_ALL || (due == DUE_NOT_SPECULATIVE && !is_speculative(in, unit_idx));
+static enum ox_due due_of(const struct ox_plan_input *in, enum due due, uint32_t unit_idx) {
+    if (due == DUE_ALL || (due == DUE_NOT_SPECULATIVE && !is_speculative(in, unit_idx))) {
+        return OX_DUE_ALL;
+    }
+    return due == DUE_NOT_SPECULATIVE && is_ahead(in, unit_idx) ? OX_DUE_STATE : OX_DUE_NOTHING;
+}
+
+static bool is_again(enum pending pending) {
+    return pending == PART_AGAIN || pending == PART_AGAIN_IN_MEMORY;
+}
+
+/* Whether an update that was stopped can leave these units: a part of all, or of what speculative updates leave. */
+static bool is_part(const struct ox_plan_input *in, enum pending pending, const uint8_t *due) {
+    bool of_all = true, of_rest = !is_again(pending);
+    for (uint32_t i = 0; i < in->model.unit_count; i++) {
+        of_all = of_all && due[i] != OX_DUE_STATE;
+        of_rest = of_rest && (due[i] == OX_DUE_NOTHING || due[i] == due_of(in, DUE_NOT_SPECULATIVE, i));
+    }
+    return of_all || of_rest;
 }
 
 /* ---- the cases of the proof ------------------------------------------------------------------------ */
 
-/* Ways to mark units as due: none, all, all but the last, every other one, the first, the last in the pass. */
-enum { MARKINGS = 6 };
+/* Ways to mark units as due: none, all, all that speculative updates leave, every other one, the first, the last in the
+ * pass; of what they leave every other one, the state of all, the whole of every other one beside it. */
+enum { MARKINGS = 9 };
 static void mark(const struct ox_plan_input *in, uint32_t nth, uint8_t due[PLAN_SAMPLE_UNITS_MAX]) {
     for (uint32_t i = 0; i < in->model.unit_count; i++) {
         const bool first = i == in->model.stages[0], last = i == in->model.stages[in->model.stage_count - 1];
-        const bool marks[MARKINGS] = {false, true, is_due(in, DUE_NOT_SPECULATIVE, i), i % 2 == 0, first, last};
-        due[i] = marks[nth];
+        const enum ox_due rest = due_of(in, DUE_NOT_SPECULATIVE, i);
+        const enum ox_due marks[MARKINGS] = {
+            OX_DUE_NOTHING, OX_DUE_ALL, rest, i % 2 == 0 ? OX_DUE_ALL : OX_DUE_NOTHING,
+            first ? OX_DUE_ALL : OX_DUE_NOTHING, last ? OX_DUE_ALL : OX_DUE_NOTHING,
+            i % 2 == 0 ? rest : OX_DUE_NOTHING, OX_DUE_STATE, i % 2 == 0 ? rest : OX_DUE_ALL};
+        due[i] = (uint8_t)marks[nth];
     }
 }
 
@@ -143,9 +171,10 @@ static bool is_listed(const struct ox_plan *plan, const struct ox_plan_input *in
     for (int nth = 0; nth < PENDING_COUNT * OWN_COUNT && !listed; nth++) {
         const struct meets at = {(enum pending)(nth / OWN_COUNT), (enum own)(nth % OWN_COUNT)};
         const enum due expected = pending_cases[at.pending].due;
-        listed = occurs(plan, in, at) && facts_of(in, at) == facts;
+        listed = occurs(plan, in, at) && facts_of(in, at) == facts &&
+                 (expected != DUE_ANY || is_part(in, at.pending, due));
         for (uint32_t i = 0; i < in->model.unit_count && expected != DUE_ANY && listed; i++) {
-            listed = is_due(in, expected, i) == (due[i] != 0);
+            listed = due_of(in, expected, i) == due[i];
         }
     }
     return listed;
@@ -174,7 +203,7 @@ static void check_usual(const struct ox_plan *plan, const struct ox_plan_input *
     for (int stays = 0; stays <= ox_plan_may_stay(in); stays++) {
         const struct ox_step_case usual = ox_usual_case(in, plan->kind, stays);
         for (uint32_t i = 0; i < in->model.unit_count; i++) {
-            due[i] = ox_case_is_due(usual, in, i);
+            due[i] = (uint8_t)ox_case_due(usual, in, i);
         }
         CHECK(ox_proof_covers(plan, in, usual.facts, due));
         CHECK(!stays || writes_when_it_stays(in) || (usual.facts & of_store) == 0);
@@ -183,13 +212,28 @@ static void check_usual(const struct ox_plan *plan, const struct ox_plan_input *
 
 /* ---- wrong conditions ------------------------------------------------------------------------------ */
 
-static bool works(const struct ox_task *task, uint32_t facts, bool due) {
-    const bool wanted = due || (facts & OX_FACT_OWN_WORK) != 0;
-    return (task->when & ~(facts | (due ? OX_FACT_DUE : 0u) | (wanted ? OX_FACT_WANTED : 0u))) == 0;
+static bool works(const struct ox_task *task, uint32_t facts, enum ox_due due) {
+    static const uint32_t of_unit[] = {
+        [OX_DUE_NOTHING] = 0, [OX_DUE_ALL] = OX_FACT_DUE | OX_FACT_WANTED, [OX_DUE_STATE] = OX_FACT_STATE_DUE};
+    const uint32_t wanted = (facts & OX_FACT_OWN_WORK) != 0 ? OX_FACT_WANTED : 0u;
+    return (task->when & ~(facts | of_unit[due] | wanted)) == 0;
 }
 
-static bool differs(const struct ox_task *a, const struct ox_task *b, uint32_t facts, bool due) {
-    return works(a, facts, due) != works(b, facts, due);
+/* Whether the two tasks work differently in a case. */
+static bool differs(const struct ox_plan_input *in, const struct ox_task *a, const struct ox_task *b, struct meets at,
+                    bool of_unit) {
+    const enum due expected = pending_cases[at.pending].due;
+    const uint32_t facts = facts_of(in, at);
+    bool differ = false;
+    for (int nth = 0; nth <= OX_DUE_STATE; nth++) {
+        const enum ox_due due = (enum ox_due)nth;
+        const bool occurs = !of_unit              ? due == OX_DUE_NOTHING
+                            : expected != DUE_ANY ? due == due_of(in, expected, a->unit_idx)
+                                                  : due != OX_DUE_STATE ||
+                                                        (is_ahead(in, a->unit_idx) && !is_again(at.pending));
+        differ = differ || (occurs && works(a, facts, due) != works(b, facts, due));
+    }
+    return differ;
 }
 
 /* Whether the two tasks work in different cases. A case that leaves open which units are due stands for both. */
@@ -198,10 +242,7 @@ static bool changes_a_case(const struct plan_sample *s, const struct ox_plan *pl
     const bool of_unit = a->unit_idx < plan->unit_count;
     for (int nth = 0; nth < PENDING_COUNT * OWN_COUNT; nth++) {
         const struct meets at = {(enum pending)(nth / OWN_COUNT), (enum own)(nth % OWN_COUNT)};
-        const enum due expected = pending_cases[at.pending].due;
-        const bool any = expected == DUE_ANY, due = of_unit && (any || is_due(&s->in, expected, a->unit_idx));
-        if (occurs(plan, &s->in, at) && (differs(a, b, facts_of(&s->in, at), due) ||
-                                         (any && differs(a, b, facts_of(&s->in, at), false)))) {
+        if (occurs(plan, &s->in, at) && differs(&s->in, a, b, at, of_unit)) {
             return true;
         }
     }
@@ -245,6 +286,12 @@ static void count_plan(const struct plan_sample *s, const struct ox_plan *plan, 
     tally->overlapped += s->in.placement.overlap;
     tally->speculative += s->in.placement.speculative_units > 0;
     tally->saved += s->in.placement.saves_replaced;
+    for (uint32_t i = 0; i < s->in.model.unit_count; i++) {
+        if (is_ahead(&s->in, i)) {
+            tally->ahead++;
+            break;
+        }
+    }
     tally->in_memory += ox_plan_may_stay(&s->in) && !writes_when_it_stays(&s->in);
     tally->beside += ox_plan_may_stay(&s->in) && writes_when_it_stays(&s->in);
     tally->device += plan->counts_buf != OX_NONE;
@@ -282,15 +329,16 @@ int main(void) {
     }
     printf("%llu of %llu wrong conditions found in %llu plans (%llu overlap, %llu update in backward, %llu may stay in "
            "memory, %llu beside the last commit, %llu update on the device, %llu have one generation, %llu save "
-           "what is replaced, %llu are of ranks); %llu change no case\n",
+           "what is replaced, %llu hi alone, %llu are of ranks); %llu change no case\n",
            (unsigned long long)tally.found, (unsigned long long)tally.made, (unsigned long long)tally.plans,
            (unsigned long long)tally.overlapped, (unsigned long long)tally.speculative,
            (unsigned long long)tally.in_memory, (unsigned long long)tally.beside, (unsigned long long)tally.device,
-           (unsigned long long)tally.one_generation, (unsigned long long)tally.saved, (unsigned long long)tally.ranks,
+           (unsigned long long)tally.one_generation, (unsigned long long)tally.saved, (unsigned long long)tally.ahead,
+           (unsigned long long)tally.ranks,
            (unsigned long long)tally.harmless);
     CHECK(tally.found == tally.made && tally.made > 10000);
     CHECK(tally.overlapped > 10 && tally.speculative > 5 && tally.in_memory > 2 && tally.beside > 2 &&
           tally.device > 1);
-    CHECK(tally.one_generation > 5 && tally.saved > 2 && tally.ranks > 10);
+    CHECK(tally.one_generation > 5 && tally.saved > 2 && tally.ahead > 2 && tally.ranks > 10);
     return test_end();
 }
