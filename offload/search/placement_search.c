@@ -26,7 +26,7 @@ enum { DRAWS_IDLE = 40 };
 /* How many candidates may be tried: more if units may live on the device, because that choice interacts with most
  * others. */
 static uint32_t tried_max(const struct ox_search *s) {
-    return ox_choice_device_units(s) ? OX_TRIED_MAX : OX_TRIED_MAX / 4;
+    return ox_choice_device_units(s) ? OX_TRIED_MAX : OX_TRIED_MAX / 2;
 }
 
 static uint64_t effort_max(const struct ox_search *s) {
