@@ -58,8 +58,8 @@ struct ox_update_span {
     /* Take what the update replaces in hi and state, for which hi_out must be hi; NULL: it is not saved. */
     uint16_t *replaced_hi;
     struct ox_state_planes replaced_state; /* not looked at with weights_only */
-    /* Of what the update makes only hi_out is written, and the state stays as it was. Of the sums over what was written
-     * those of the state are then the same as over what was read. */
+    /* Of what the update makes only hi_out is written; the state stays as it was, also in the sums over what was
+     * written. */
     bool weights_only;
 };
 

@@ -124,6 +124,9 @@ void ox_update_save(enum ox_moments moments, const struct ox_update_span *span) 
     const uint32_t block = ox_scale_block_elems(moments);
     const uint64_t scales = block == 0 ? 0 : (span->count + block - 1) / block;
     memcpy(span->replaced_hi, span->hi, span->count * OX_HI_BYTES);
+    if (span->weights_only) {
+        return;
+    }
     memcpy(to->lo, from->lo, span->count * ox_lo_bytes(moments));
     save_plane(to->m, from->m, moment);
     save_plane(to->v, from->v, moment);
@@ -131,59 +134,9 @@ void ox_update_save(enum ox_moments moments, const struct ox_update_span *span) 
     save_plane(to->v_scale, from->v_scale, scales);
 }
 
-/* Planes of a few elements, which stay in a near cache. */
-enum { PIECE_ELEMS = 2048 };
-struct piece {
-    _Alignas(64) uint16_t hi[PIECE_ELEMS];
-    _Alignas(64) unsigned char lo[2 * PIECE_ELEMS], m[4 * PIECE_ELEMS], v[4 * PIECE_ELEMS];
-    uint8_t m_scale[PIECE_ELEMS / OX_Q8_BLOCK], v_scale[PIECE_ELEMS / OX_Q8_BLOCK];
-};
-
-static void add_weight_sums(struct ox_update_sums *sums, struct ox_update_sums of_piece) {
-    const uint64_t hi = of_piece.written.hi;
-    of_piece.written = of_piece.read;
-    of_piece.written.hi = hi;
-    ox_update_sums_add(sums, &of_piece);
-}
-
-/* A piece begins with zeros, so that what the last one leaves of its block is zero, as the update demands. */
-uint64_t ox_update_weights(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
-                           const struct ox_optim_hyper *hyper) {
-    static _Thread_local struct piece piece;
-    const bool has_v = ox_optim_has_v(format.kind), scaled = ox_scale_block_elems(format.moments) > 0;
-    const struct ox_state_planes copy = {.lo = piece.lo, .m = piece.m, .v = has_v ? piece.v : NULL,
-                                         .m_scale = scaled ? piece.m_scale : NULL,
-                                         .v_scale = scaled && has_v ? piece.v_scale : NULL};
-    uint64_t bad_count = 0;
-    for (uint64_t begin = 0; begin < span->count; begin += PIECE_ELEMS) {
-        const uint64_t left = span->count - begin;
-        struct ox_update_sums sums = {0};
-        struct ox_update_span part =
-            ox_update_part(format, span, begin, begin + (left < PIECE_ELEMS ? left : PIECE_ELEMS));
-        if (left < PIECE_ELEMS) {
-            memset(&piece, 0, sizeof piece);
-        }
-        part.replaced_hi = span->replaced_hi == NULL ? piece.hi : part.replaced_hi;
-        part.replaced_state = copy;
-        ox_update_save(format.moments, &part);
-        part.replaced_hi = NULL;
-        part.state = copy;
-        part.weights_only = false;
-        part.sums = span->sums == NULL ? NULL : &sums;
-        bad_count += ox_update_run(isa, format, &part, hyper);
-        if (span->sums != NULL) {
-            add_weight_sums(span->sums, sums);
-        }
-    }
-    return bad_count;
-}
-
 uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
                        const struct ox_optim_hyper *hyper) {
     OX_ASSERT(span->replaced_hi == NULL || span->hi == span->hi_out);
-    if (span->weights_only && (span->sums != NULL || isa == OX_ISA_SCALAR)) {
-        return ox_update_weights(isa, format, span, hyper);
-    }
     OX_ASSERT(ox_isa_available(isa) && (span->sums == NULL || span->count == 0 || span->first % OX_Q8_BLOCK == 0));
     struct ox_update_job job = {.format = format, .span = *span, .hyper = hyper};
     if (format.moments != OX_MOMENTS_F32) {

@@ -96,7 +96,33 @@ static uint64_t run_block(const struct ox_update_job *job, uint64_t begin, uint3
     return bad_count;
 }
 
+static uint64_t run_all(const struct ox_update_job *job);
+
+/* An update of weights alone is one of all, block by block, of which only the weights are kept. */
+static uint64_t run_weights(const struct ox_update_job *job) {
+    uint64_t bad_count = 0;
+    for (uint64_t begin = 0; begin < job->span.count; begin += OX_Q8_BLOCK) {
+        const uint64_t left = job->span.count - begin;
+        _Alignas(8) unsigned char lo[2 * OX_Q8_BLOCK] = {0}, m[4 * OX_Q8_BLOCK] = {0}, v[4 * OX_Q8_BLOCK] = {0};
+        uint16_t hi[OX_Q8_BLOCK];
+        uint8_t m_scale, v_scale;
+        struct ox_update_job part = *job;
+        part.span = ox_update_part(job->format, &job->span, begin, begin + (left < OX_Q8_BLOCK ? left : OX_Q8_BLOCK));
+        part.span.weights_only = false;
+        part.span.replaced_hi = hi;
+        part.span.replaced_state =
+            (struct ox_state_planes){.lo = lo, .m = m, .v = v, .m_scale = &m_scale, .v_scale = &v_scale};
+        ox_update_save(job->format.moments, &part.span);
+        part.span.state = part.span.replaced_state;
+        bad_count += run_all(&part);
+    }
+    return bad_count;
+}
+
 static uint64_t run_all(const struct ox_update_job *job) {
+    if (job->span.weights_only) {
+        return run_weights(job);
+    }
     if (job->format.moments == OX_MOMENTS_F32) {
         return run_f32(job);
     }

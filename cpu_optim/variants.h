@@ -19,12 +19,7 @@ uint64_t ox_update_avx2(const struct ox_update_job *job);
 uint64_t ox_update_avx512(const struct ox_update_job *job);
 uint64_t ox_update_neon(const struct ox_update_job *job);
 
-/* An update of weights alone, as one of all on copies of the state, piece by piece: the definition, and the way to sum
- * bits up. Vectors do it directly, without the copies. */
-uint64_t ox_update_weights(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
-                           const struct ox_optim_hyper *hyper);
-
-/* Copies the planes of a span to where it says that they are saved. */
+/* Copies the planes of a span, or of weights alone hi, to where it says that they are saved. */
 void ox_update_save(enum ox_moments moments, const struct ox_update_span *span);
 
 /* Elements [begin, end) of a span; for Q8 begin is a multiple of OX_Q8_BLOCK. */

@@ -272,10 +272,11 @@ static enum ox_status measure_more(struct comparison *comparison, const char *ba
  * replaces, or of the weights alone, with a copy of those. */
 static enum ox_status measure_extras(struct comparison *comparison, const char *base) {
     static const struct runner summed = {.count = 0, .sums_up = true}, saved = {.count = 0, .saves = true};
-    static const struct runner ahead = {.count = 0, .ahead = true};
+    static const struct runner ahead = {.count = 0, .ahead = true}, both = {.count = 0, .ahead = true, .sums_up = true};
     enum ox_status status = measure_more(comparison, base, "with_sums", &summed);
     OX_TRY(status, measure_more(comparison, base, "with_saved", &saved));
     OX_TRY(status, measure_more(comparison, base, "weights_alone", &ahead));
+    OX_TRY(status, measure_more(comparison, base, "weights_alone_with_sums", &both));
     return status;
 }
 
