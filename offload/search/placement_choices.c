@@ -210,15 +210,14 @@ static void choose_slots_fine(const struct ox_search *s, struct ox_candidate fro
     }
 }
 
-/* Without overlap, or with each quarter of the units updated speculatively, spread or the last ones, which save what
- * they replace or not, and then as little as may be. */
+/* Without overlap, or with each quarter of the units updated speculatively, which save what they replace or not, and
+ * then as little as may be. */
 static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
         from.placement.overlap = true;
         from.placement.speculative_units = ox_choice_speculative_units(s, quarters);
-        for (int sort = 0; sort < 4; sort++) {
-            from.placement.saves_replaced = from.placement.weights_ahead = (sort & 1) != 0;
-            from.placement.speculative_spread = (sort & 2) != 0;
+        for (int saves = 0; saves < 2; saves++) {
+            from.placement.saves_replaced = from.placement.weights_ahead = saves == 1;
             add(out, &from);
         }
     }

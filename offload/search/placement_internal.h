@@ -152,7 +152,7 @@ bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);
 bool ox_choice_overlap(const struct ox_search *s, bool overlap);
 bool ox_choice_device_weights(const struct ox_search *s);
 bool ox_choice_device_units(const struct ox_search *s);
-/* How many of the last units are updated in backward, speculatively, when that is `quarters` of OX_CHOICE_QUARTERS of
+/* How many units are updated in backward, speculatively, when that is `quarters` of OX_CHOICE_QUARTERS of
  * all units; 0 if neither drives nor memory may keep what such an update replaces. */
 enum { OX_CHOICE_QUARTERS = 4 };
 uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarters);

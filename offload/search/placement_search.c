@@ -12,7 +12,7 @@
 #include "base/prng/prng.h"
 
 /* Largest effort, in tasks built: a fraction of a second. */
-static const uint64_t EFFORT_MAX = 8000000;
+static const uint64_t EFFORT_MAX = 24000000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
@@ -112,6 +112,7 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked
  * alive at a time, compete with units on the device. */
 static const enum ox_choice pairs[][2] = {
     {OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}, {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS},
+    {OX_CHOICE_OVERLAP, OX_CHOICE_SPREAD},
     {OX_CHOICE_TILES, OX_CHOICE_KEPT}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_KEPT},
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER},
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST}};
