@@ -218,7 +218,7 @@ struct ox_step_result {
     double grad_scale;      /* 1 when not clipped */
     bool finite;            /* false: the step was skipped, nothing has changed */
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
-    bool speculated;        /* the last units were updated in backward, and the norm was not clipped, so that counted */
+    bool speculated;        /* units were updated in backward, and the norm was not clipped, so that counted */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT]; /* sums over the ranks */
     uint32_t rank_count;               /* 0 without a step */

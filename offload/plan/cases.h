@@ -10,8 +10,7 @@
 extern "C" {
 #endif
 
-/* Whether a task works. `due`: what of its unit the carried update has still to make; nothing for a task without unit.
- */
+/* Whether a task works. `due`: what of its unit the carried update has still to make; without a unit nothing. */
 static inline bool ox_task_works(const struct ox_task *task, uint32_t facts, enum ox_due due) {
     const bool wanted = due == OX_DUE_ALL || (facts & OX_FACT_OWN_WORK) != 0;
     const uint32_t of_unit = (due == OX_DUE_ALL ? OX_FACT_DUE : due == OX_DUE_STATE ? OX_FACT_STATE_DUE : 0u) |

@@ -1,9 +1,10 @@
 /* The optimizer's part of a plan. Without overlap it follows the norm. With overlap the update of the step before runs
  * within the forward, each unit right before forward needs it, and passes new planes on without a detour over the
- * drive. The last `speculative_units` are updated in the backward of their own step instead, on the assumption that the
- * norm will not require clipping. Their carried tasks then only fetch planes, or repeat the whole update if the
- * assumption was wrong: from the drives, which have what it replaced, or from memory, to which the engine has returned
- * what was saved there. Which case holds is known when a step begins; one plan serves all of them.
+ * drive. Some units are updated in the backward of their own step instead (ox_plan_is_speculative), on the assumption
+ * that the norm will not require clipping. Their carried tasks then only fetch planes, or repeat the whole update if
+ * the assumption was wrong: from the drives, which have what it replaced, or from memory, to which the engine has
+ * returned what was saved there. Where weights went ahead of their state, another task updates the state in the next
+ * step. Which case holds is known when a step begins; one plan serves all of them.
  *
  * A unit whose state lives on the device is updated there, by an operation of the compute lane at the same point. */
 #include "offload/plan/builder.h"

@@ -122,6 +122,14 @@ bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx) {
            input->table->shards[unit_idx].homes.weights == OX_TIER_HOST && ox_plan_saves_replaced(input, unit_idx);
 }
 
+uint32_t ox_plan_ahead_units(const struct ox_plan_input *input) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->table->unit_count; i++) {
+        count += ox_plan_goes_ahead(input, i);
+    }
+    return count;
+}
+
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t stage_count = input->model.stage_count;
     const uint64_t after = stage_count - 1 - input->model.units[unit_idx].stage_idx;

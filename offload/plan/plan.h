@@ -131,7 +131,7 @@ enum { OX_TASK_USES_MAX = 12 };
  * tasks that carry it have ended. */
 enum ox_fact {
     OX_FACT_OWN_WORK = 1 << 0,    /* a forward follows: the step does more than finish a pending update */
-    OX_FACT_SPECULATES = 1 << 1,  /* the last units are updated in the step's own backward */
+    OX_FACT_SPECULATES = 1 << 1,  /* some units are updated in the step's own backward    */
     OX_FACT_COMMITS = 1 << 2,     /* the step's own update is written to the store */
     OX_FACT_BEGIN_DUE = 1 << 3,   /* the pending update's transaction has still to begin */
     OX_FACT_COMMIT_DUE = 1 << 4,  /* that transaction has still to be committed */
@@ -424,6 +424,7 @@ uint32_t ox_plan_saved_units(const struct ox_plan_input *input); /* how many uni
 /* Whether such an update makes hi ahead of the state: where compute reads hi alone, from host memory, and there is no
  * store, which would have to have both. */
 bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx);
+uint32_t ox_plan_ahead_units(const struct ox_plan_input *input);
 /* Whether a speculative update of the unit, if steps overlap, may have to be taken back to the planes on the drives. */
 bool ox_plan_returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);

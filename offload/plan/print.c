@@ -220,6 +220,24 @@ static void print_part(FILE *out, const struct ox_plan_model *model) {
     }
 }
 
+static void print_speculative(FILE *out, const struct ox_plan *plan, const struct ox_plan_input *input) {
+    const struct ox_placement *const placement = &input->placement;
+    const uint32_t ahead_units = ox_plan_ahead_units(input), whole_units = ox_plan_saved_units(input) - ahead_units;
+    if (placement->speculative_units == 0) {
+        return;
+    }
+    fprintf(out, "; of %s%u of %u units%s in backward, and again should the norm be clipped",
+            placement->speculative_spread ? "" : "the last ", placement->speculative_units, plan->unit_count,
+            placement->speculative_spread ? ", evenly spread," : "");
+    if (whole_units > 0) {
+        fprintf(out, ", for which memory keeps what that replaces in %u of them", whole_units);
+    }
+    if (ahead_units > 0) {
+        fprintf(out, ", for which memory keeps the weights that this replaces in %u of them, ahead of their state",
+                ahead_units);
+    }
+}
+
 enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks, char **text) {
     size_t bytes = 0;
     *text = NULL;
@@ -234,17 +252,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
             plan->micro_batches, ox_plural_es(plan->micro_batches), placement->tiles,
             ox_plural(placement->tiles), placement->prefetch_depth, ox_tier_name(act_tier));
     fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
-    if (placement->speculative_units > 0) {
-        const uint32_t saved_units = ox_plan_saved_units(input);
-        fprintf(out, "; of %s%u of %u units%s in backward, and again should the norm be clipped",
-                placement->speculative_spread ? "" : "the last ", placement->speculative_units, plan->unit_count,
-                placement->speculative_spread ? ", evenly spread," : "");
-        if (saved_units > 0) {
-            fprintf(out, ", for which memory keeps %s in %u of them",
-                    placement->weights_ahead ? "the weights that this replaces, ahead of their state,"
-                                             : "what that replaces", saved_units);
-        }
-    }
+    print_speculative(out, plan, input);
     uint32_t device_units = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         device_units += ox_plan_state_on_device(input, i);

@@ -23,7 +23,7 @@ static bool has_store(const struct ox_plan_input *input) {
     return input->budget.nvme_bytes > 0;
 }
 
-/* Whether the last units may be updated in backward. */
+/* Whether units may be updated in backward. */
 static bool may_speculate(const struct ox_plan_input *input) {
     return input->placement.overlap && input->placement.speculative_units > 0;
 }

@@ -13,14 +13,14 @@ extern "C" {
 struct ox_proof_case {
     /* How the step before ended, which has left an update if `pending`. The others are false without one. */
     bool pending;
-    bool speculated; /* it updated its last units in its own backward, and left the transaction open */
+    bool speculated; /* it updated units in its own backward, and left the transaction open */
     bool clipped;    /* its norm then required clipping: all units are updated again, those units from the drives */
     bool stayed;     /* it stayed uncommitted: its update is written only where the drives must have it */
     bool stopped;    /* the update has begun, in a step or evaluation that was stopped: any units may be done */
 
     /* What this step does. */
     bool computes;   /* a forward and, in training, a backward; else it finishes the pending update alone */
-    bool speculates; /* it updates its last units in backward, before its norm is known */
+    bool speculates; /* it updates units in backward, before its norm is known */
     bool stays;      /* its own update will not be committed, though there is a store */
 };
 

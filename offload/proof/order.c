@@ -344,8 +344,9 @@ static enum ox_status check_update_counts(const struct checker *c, const struct 
     }
     if (order->carried_count != carried || order->own_count != own || order->late_count != late ||
         order->norm_count != train) {
-        return ox_fail(OX_E_CONFIG, "plan is wrong: of %u units it updates %u for the step before and %u for this one; "
-                       "please report this", plan->unit_count, order->carried_count, order->own_count);
+        return ox_fail(OX_E_CONFIG, "plan is wrong: of %u units it updates %u for the step before, the state of %u "
+                       "more, and %u for this one; please report this", plan->unit_count, order->carried_count,
+                       order->late_count, order->own_count);
     }
     return OX_OK;
 }

@@ -380,12 +380,12 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
         device_units += ox_plan_state_on_device(&plan->input, i);
     }
     json_t *const more = json_pack(
-        "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:b, s:i, s:b, s:b, s:b, s:i, s:b, s:i, s:o}", "tiles",
+        "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:b, s:i, s:i, s:b, s:b, s:i, s:b, s:i, s:o}", "tiles",
         (int)placement->tiles, "prefetch_depth", (int)placement->prefetch_depth, "activation_tier",
         ox_tier_name(placement->act_tier), "kept_blocks", (int)placement->kept_units, "stream_slots",
         (int)placement->stream_slots, "overlap", placement->overlap, "speculative_units",
         (int)placement->speculative_units, "speculative_spread", placement->speculative_spread, "saved_units",
-        (int)ox_plan_saved_units(&plan->input), "weights_ahead", placement->weights_ahead, "device_sums",
+        (int)ox_plan_saved_units(&plan->input), "ahead_units", (int)ox_plan_ahead_units(&plan->input), "device_sums",
         placement->device_sums, "grads_alternate", placement->grads_alternate, "device_units", (int)device_units,
         "device_first", device_units < plan->table.unit_count && ox_plan_state_on_device(&plan->input, 0), "units",
         (int)plan->table.unit_count, "homes", homes_json(&plan->table));
