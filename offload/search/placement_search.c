@@ -12,7 +12,7 @@
 #include "base/prng/prng.h"
 
 /* Largest effort, in tasks built: a fraction of a second. */
-static const uint64_t EFFORT_MAX = 24000000;
+static const uint64_t EFFORT_MAX = 12000000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;

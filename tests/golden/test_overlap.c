@@ -388,7 +388,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof stories / sizeof *stories; i++) {
         const struct golden *const golden = i % 2 == 0 ? &tied : &untied;
         check_story(golden, &stories[i], i % 3 != 1, 0, ALL_PLACES);
-        check_story(golden, &stories[i], false, i % 3, AHEAD_PLACES);
+        check_story(golden, &stories[i], false, i == 3 ? 5 : 0, AHEAD_PLACES);
     }
     check_story(&tied, &stories[3], true, 3, ALL_PLACES);
     check_story(&untied, &stories[5], true, 4, ALL_PLACES);
