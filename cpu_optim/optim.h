@@ -58,8 +58,8 @@ struct ox_update_span {
     /* Take what the update replaces in hi and state, for which hi_out must be hi; NULL: it is not saved. */
     uint16_t *replaced_hi;
     struct ox_state_planes replaced_state; /* not looked at with weights_only */
-    /* Of what the update makes only hi_out is written; the state stays as it was, also in the sums over what was
-     * written. */
+    /* The update writes hi_out alone and leaves the state as it is, so that the sums over what was written are those of
+     * the new hi and of the old state. */
     bool weights_only;
 };
 
