@@ -56,6 +56,8 @@ void tiny_begin(enum tiny_place place);
 void tiny_set_options(const char *const (*more)[2]);
 /* Warnings with one of these words, up to NULL, are not counted from here on. */
 void tiny_expect_warnings(const char *const *words);
+/* How many reported steps a kill may lose from here on; 1 at first. */
+void tiny_set_lost_max(unsigned steps);
 /* How many drives all runs have from here on, up to 2; before tiny_begin, which can be called again. */
 void tiny_set_drives(unsigned count);
 /* The folder of the run's drive `idx`. */
@@ -74,11 +76,13 @@ void tiny_process(const struct tiny_seam *seam);
 unsigned tiny_process_idx(void);
 /* Where the run's folder is: what lies below it begins with this and a slash. */
 const char *tiny_folder(void);
+/* The folder of the run that others are compared with. */
+const char *tiny_undisturbed(void);
 /* Runs to the end, or to where it is cut short. */
 enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
                        struct tiny_told *told);
 /* Continues what the run `before` has left, without disturbance: resumes it, or starts it where no folder was made.
- * Checks that at most one reported step and no reported checkpoint is lost, and that the end is that of the undisturbed
+ * Checks that no reported checkpoint is lost and no more reported steps than allowed, and that the end is that of the undisturbed
  * run. A pending checkpoint or a line of metrics.jsonl may be missing if `before` warned of it; so may a pending
  * checkpoint that was not reported when the next step was committed. Then removes the run. False when a check failed;
  * `what` is printed then. */
