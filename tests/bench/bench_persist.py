@@ -5,8 +5,8 @@
 
 Six budgets of host memory, and so six mixes. The two runs of a pair take turns, may be placed differently by the
 planner, and must report the same losses. Prints for each mix the medians of seconds a step and their ratio; and the
-bytes that an uncommitted step writes, as the kernel counts them (rusage of a run less that of one with half as many
-steps), beside those that the plan's homes need. FOLDER (build/persist) holds the runs; its drive is the one that is
+bytes that an uncommitted step writes and reads, as the kernel counts them (rusage of a run less that of one with half as
+many steps), beside those that the plan's homes need. FOLDER (build/persist) holds the runs; its drive is the one that is
 used. RUNS (3) pairs per mix. For quiet machines.
 """
 import json
@@ -44,7 +44,7 @@ def write_inputs():
 
 
 def run(memory, steps, persist):
-    """Returns the metrics of the steps, the bytes that the kernel saw written, and what the run printed."""
+    """Returns the metrics of the steps, the bytes that the kernel saw on drives, and what the run printed."""
     for name in ("run", "nvme"):
         shutil.rmtree(f"{FOLDER}/{name}", ignore_errors=True)
     os.mkdir(FOLDER + "/nvme")
@@ -62,7 +62,8 @@ def run(memory, steps, persist):
         sys.exit(errors)
     with open(FOLDER + "/run/metrics.jsonl") as file:
         lines = [json.loads(line) for line in file]
-    return [line for line in lines if line["type"] == "step"], 512 * usage.ru_oublock, printed + errors
+    moved = {"write": 512 * usage.ru_oublock, "read": 512 * usage.ru_inblock}
+    return [line for line in lines if line["type"] == "step"], moved, printed + errors
 
 
 def seconds(steps):
@@ -80,14 +81,16 @@ def mix(memory):
         commits.append(seconds(every))
         ratios.append(times[-1] / commits[-1])
     _, half_bytes, _ = run(memory, STEPS // 2, 1000)
-    seen = (kept_bytes - half_bytes) / (STEPS - STEPS // 2)
-    needed = sum(kept[-1]["bytes"]["nvme_write"].values())
     whole = sum(every[-1]["bytes"]["nvme_write"].values())
     units = re.search(r"homes between tasks.*?optimizer state +\d+ +(\d+) +(\d+)", printed, re.S)
     print(f"{memory}: state of {units[1]} units in memory, of {units[2]} on the drive: {statistics.median(times):.3f} s "
           f"uncommitted, {statistics.median(commits):.3f} s committed, ratio {statistics.median(ratios):.3f} "
-          f"({min(ratios):.3f} to {max(ratios):.3f}); an uncommitted step writes {seen / 2**20:.1f} MiB by the kernel, "
-          f"{needed / 2**20:.1f} by the plan, ratio {seen / needed:.4f}; a committed one {whole / 2**20:.1f}", flush=True)
+          f"({min(ratios):.3f} to {max(ratios):.3f}); of an uncommitted step", end="")
+    for way, bytes_seen in kept_bytes.items():
+        seen = (bytes_seen - half_bytes[way]) / (STEPS - STEPS // 2)
+        needed = sum(kept[-1]["bytes"]["nvme_" + way].values())
+        print(f" the kernel {way}s {seen / 2**20:.1f} MiB, the plan {needed / 2**20:.1f}, ratio {seen / needed:.4f};", end="")
+    print(f" a committed one writes {whole / 2**20:.1f}", flush=True)
 
 
 def main():

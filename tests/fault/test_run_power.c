@@ -11,9 +11,9 @@
  *   - `--resume latest` leads on, or where nothing was promised yet, the command that was cut off;
  *   - the run ends with the bits of one that nothing disturbed.
  *
- * There are runs of one rank, of two ranks, of two processes under mpirun, and one without drives whose text is
- * tokenized. As a control, one run is made to believe that its files are synced when nothing was; the cuts must show a
- * loss then.
+ * There are runs of one rank, with all state on drives and with a part of it in memory, of two ranks, of two processes
+ * under mpirun, and one without drives whose text is tokenized. As a control, one run is made to believe that its files
+ * are synced when nothing was; the cuts must show a loss then.
  *
  * The test needs root, /dev/fuse, loop devices, and mkfs of a file system. OX_TEST_ALL=1 takes more cuts, of each run
  * on each file system, also of runs with two drives, and with one generation, where a cut may lose all steps after a
@@ -72,20 +72,31 @@ static const struct phase {
     {OVERWRITE, "--persist-steps 2", 0, 2},
 };
 enum { PHASES = sizeof phases / sizeof *phases };
+/* A part of the state lives in memory, steps stay uncommitted, and units are updated in backward meanwhile. */
+#define SPLIT "--device-mem 2MiB --host-mem 1000KiB --persist-steps 3 --optimizer-overlap speculative"
+static const struct phase split_phases[PHASES] = {
+    {FRESH, SPLIT, 5, 3},
+    {RESUME, SPLIT, 0, 3},
+    {EXPORT, "", 0, 0},
+    {BRANCH, SPLIT " --io-backend threads", 8, 3},
+    {OVERWRITE, SPLIT, 0, 3},
+};
 static const struct phase resume_phase = {RESUME, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 0, 0};
 static const struct phase branch_phase = {BRANCH, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 0, 0};
 
 /* The runs that are cut. In the suite each but the first lies on one file system. */
 static const struct kind {
     const char *name, *words, *usual_system;
-    unsigned processes, usual_cuts;
+    const struct phase *phases;
+    unsigned generations, processes, usual_cuts;
     bool has_drives;
     bool tokenizes; /* a text, into a cache in the run's folder */
 } kinds[] = {
-    {"run", "", "", 1, 16, true, false},
-    {"ranks", "--ranks 2", "btrfs", 1, 6, true, false},
-    {"processes", "--ranks 2", "xfs", 2, 4, true, false},
-    {"text", "", "ext4", 1, 8, false, true},
+    {"run", "", "", phases, 2, 1, 16, true, false},
+    {"split", "", "ext4", split_phases, 3, 1, 8, true, false},
+    {"ranks", "--ranks 2", "btrfs", phases, 2, 1, 6, true, false},
+    {"processes", "--ranks 2", "xfs", phases, 2, 2, 4, true, false},
+    {"text", "", "ext4", phases, 2, 1, 8, false, true},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 static const struct kind *kind = &kinds[0];
@@ -281,7 +292,7 @@ static void unmount(void) {
 /* Runs the phases on a new disk, and leaves the record. False where this file system cannot be had. */
 static bool record_run(const struct file_system *system, unsigned phase_count, bool syncs) {
     first.mark_count = 0;
-    first.before = (struct promise){.phase = &phases[0]};
+    first.before = (struct promise){.phase = &kind->phases[0]};
     if (!disk_open(&first.disk, -1)) {
         test_skip("FUSE files or loop devices cannot be had here");
     }
@@ -290,11 +301,12 @@ static bool record_run(const struct file_system *system, unsigned phase_count, b
     if (made) {
         current = &first;
         for (unsigned i = 0; i < phase_count; i++) {
-            if (!run_phase(&phases[i], BRANCH_STEP, syncs)) {
+            if (!run_phase(&kind->phases[i], BRANCH_STEP, syncs)) {
                 sys_complain(&process, "the run on the recorded disk");
             }
         }
         current = NULL;
+        CHECK(kind->phases != split_phases || sys_splits_state(test_path("mnt/run")));
         unmount();
     }
     disk_end(&first.disk);
@@ -316,7 +328,7 @@ static unsigned keep_newest(unsigned saved) {
 
 /* Whether a reported step is safe but for `lost_max`, and not only what a checkpoint has. */
 static bool keeps_steps(void) {
-    return kind->has_drives && generations == 2;
+    return kind->has_drives && generations > 1;
 }
 
 static struct promise promise_at(const struct recording *recording, uint32_t count) {
@@ -439,7 +451,7 @@ static const char *go_on(const struct promise *promise, uint32_t draw, long *fro
                         sys_said(&process, "start fresh with --from-scratch"); /* run.json would know that */
     if (!well && no_run && promise->least_step == 0) {
         tally.begun_again++;
-        well = run_phase(generations == 1 ? &phases[PHASES - 1] : promise->phase, BRANCH_STEP, true);
+        well = run_phase(generations == 1 ? &kind->phases[PHASES - 1] : promise->phase, BRANCH_STEP, true);
     }
     if (!well || process.outcome.exit_status != 0) {
         return "the run does not go on";
@@ -451,7 +463,7 @@ static const char *go_on(const struct promise *promise, uint32_t draw, long *fro
     tally.started_over += *from == 0;
     tally.steps_ahead += *from > least;
     /* A store of one generation may be in the middle of a step, and the program then says so. */
-    return *from < least ? "a reported step is lost" : generations == 2 && warns() ? "there is a warning" :
+    return *from < least ? "a reported step is lost" : generations > 1 && warns() ? "there is a warning" :
            wastes_cache(promise, had_cache) ? "a token cache was not used" : NULL;
 }
 
@@ -639,7 +651,8 @@ static bool test_file_system(const struct file_system *system, struct cutter *cu
         const unsigned left = count - done, part = left < CUTS_PER_RECORD ? left : CUTS_PER_RECORD;
         const struct cuts cuts = {.cutter = cutter, .count = part, .again = again};
         drive_count = 1 + done / CUTS_PER_RECORD % 2;
-        generations = done / CUTS_PER_RECORD % 3 == 2 && kind->processes == 1 ? 1 : 2;
+        generations = done / CUTS_PER_RECORD % 3 == 2 && kind->processes == 1 && kind->phases == phases
+                          ? 1 : kind->generations;
         if (!record_run(system, PHASES, true)) {
             printf("%s: skipped: no mkfs.%s, or not in this kernel\n", system->name, system->name);
             return false;
@@ -656,7 +669,7 @@ static bool test_file_system(const struct file_system *system, struct cutter *cu
 
 static void test_control(const struct file_system *system, struct cutter *cutter, uint64_t seed) {
     drive_count = 1;
-    generations = 2;
+    generations = kind->generations;
     if (record_run(system, 1, false)) {
         const struct cuts cuts = {.cutter = cutter, .count = CONTROL_CUTS, .are_broken = true};
         cutter_begin(cutter, first.disk.record, -1, seed);

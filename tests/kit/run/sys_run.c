@@ -383,6 +383,16 @@ long sys_number_after(const char *text, const char *words, long otherwise) {
     return number;
 }
 
+bool sys_splits_state(const char *folder) {
+    unsigned long device = 0, host = 0, nvme = 0;
+    char *const text = files_read(plain_pathf("%s/plan.txt", folder), NULL);
+    const char *const homes = strstr(text, "homes between tasks");
+    const char *const state = homes != NULL ? strstr(homes, "optimizer state") : NULL;
+    CHECK(state != NULL && sscanf(state, "optimizer state %lu %lu %lu", &device, &host, &nvme) == 3);
+    free(text);
+    return host > 0 && nvme > 0;
+}
+
 bool sys_same_text(const char *what, const char *a, const char *b) {
     size_t at = 0;
     while (a[at] != '\0' && a[at] == b[at]) {

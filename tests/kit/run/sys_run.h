@@ -108,6 +108,8 @@ const char *sys_curve_from(const char *curve, unsigned step);
 double sys_metric(const char *curve, unsigned step, const char *key);
 /* Returns the number after the last occurrence of `words`, or `otherwise`. */
 long sys_number_after(const char *text, const char *words, long otherwise);
+/* True when the run in <folder> has a part of its optimizer state in memory and a part on drives, by its plan.txt. */
+bool sys_splits_state(const char *folder);
 /* True when both curves and the two files of both checkpoints are the same bytes; otherwise says what is not. */
 bool sys_same_checkpoint(const char *a, const char *b);
 bool sys_same_text(const char *what, const char *a, const char *b);

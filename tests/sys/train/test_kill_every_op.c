@@ -9,8 +9,8 @@
  * every STRIDE-th, at another offset for each moment and backend.
  *
  *     test_kill_every_op [STRIDE IN MEMORY] [STRIDE ON A DRIVE] */
-#include "tests/kit/files.h"
 #include "tests/kit/run/kill_at.inc"
+#include "tests/kit/run/sys_run.h"
 
 #include <stdlib.h>
 
@@ -100,17 +100,6 @@ static void sweep_backend(const char *io_backend, uint64_t stride, uint64_t offs
     }
 }
 
-/* Whether the undisturbed run is what a plan is here for. */
-static void check_plan(const struct plan *plan) {
-    char *const text = files_read(test_pathf("%s/plan.txt", tiny_undisturbed()), NULL);
-    const char *const homes = strstr(text, "homes between tasks");
-    unsigned long host = 0, nvme = 0;
-    CHECK(homes != NULL && sscanf(strstr(homes, "optimizer state"), "optimizer state %*u %lu %lu", &host, &nvme) == 2);
-    CHECK(nvme > 0 && (host > 0) == (plan->options != NULL));
-    CHECK((strstr(text, "in backward") != NULL) == (plan->options != held));
-    free(text);
-}
-
 static void sweep(const struct plan *plan, enum tiny_place place, uint64_t stride) {
     char why[160];
     kill_count = 0;
@@ -118,7 +107,7 @@ static void sweep(const struct plan *plan, enum tiny_place place, uint64_t strid
     tiny_set_options(plan->options);
     tiny_set_lost_max(plan->lost_max);
     tiny_begin(place);
-    check_plan(plan);
+    CHECK(plan->options == NULL || sys_splits_state(tiny_undisturbed()));
     sweep_backend("threads", stride, 0);
     if (ox_io_probe(why) == ox_io_uring()) {
         sweep_backend("uring", stride, stride / (2 * MOMENT_COUNT));
