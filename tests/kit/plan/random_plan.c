@@ -51,11 +51,12 @@ static enum ox_tier draw_act_tier(struct random_plan *r) {
     return (enum ox_tier)(unified + below(r, 2 - unified + store)); /* near to far */
 }
 
-/* A unit that is updated in backward replaces what must still be held: by drives of two generations, or by memory. */
+/* A unit that is updated in backward replaces what must still be held: by drives of two or three generations, or by
+ * memory. */
 static void draw_speculative_units(struct random_plan *r) {
     struct ox_placement *const placement = &r->in->placement;
     const bool store = r->in->budget.nvme_bytes > 0;
-    const bool may = !store || ox_plan_generations(&r->in->budget) == 2;
+    const bool may = !store || ox_plan_generations(&r->in->budget) >= 2;
     placement->speculative_units =
         may && placement->overlap && below(r, 3) > 0 ? below(r, r->in->model.unit_count + 1) : 0;
     placement->speculative_spread = placement->speculative_units > 0 && below(r, 2) == 0;
@@ -63,8 +64,27 @@ static void draw_speculative_units(struct random_plan *r) {
     placement->weights_ahead = placement->saves_replaced && below(r, 2) == 0;
 }
 
+/* Whether units may live on the device with all their planes. */
+static bool has_device_units(const struct random_plan *r) {
+    return !r->in->budget.unified && r->in->budget.nvme_bytes == 0;
+}
+
+/* The first or the last units live on the device with all their planes, and no other unit's state does. */
+static void put_on_device(struct random_plan *r, uint32_t count, bool first) {
+    const struct ox_plan_model *const model = &r->in->model;
+    for (uint32_t i = 0; i < r->table->unit_count; i++) {
+        struct ox_homes *const homes = &r->table->shards[i].homes;
+        const uint32_t stage_idx = model->units[i].stage_idx;
+        if (first ? stage_idx < count : stage_idx + count >= model->stage_count) {
+            *homes = (struct ox_homes){OX_TIER_DEVICE, OX_TIER_DEVICE, OX_TIER_DEVICE};
+        } else if (homes->state == OX_TIER_DEVICE) {
+            *homes = (struct ox_homes){OX_TIER_HOST, OX_TIER_HOST, OX_TIER_HOST};
+        }
+    }
+}
+
 /* Draws one field of the placement anew. */
-enum { FIELD_COUNT = 7 };
+enum { FIELD_COUNT = 8 };
 static void draw_field(struct random_plan *r, uint32_t field) {
     struct ox_placement *const placement = &r->in->placement;
     switch (field) {
@@ -88,6 +108,9 @@ static void draw_field(struct random_plan *r, uint32_t field) {
     case 5:
         placement->device_sums = below(r, 2);
         placement->grads_alternate = below(r, 2);
+        break;
+    case 6:
+        placement->kept_units = below(r, 2) * below(r, ox_plan_block_count(&r->in->model) + 1);
         break;
     default:
         draw_speculative_units(r);
@@ -123,10 +146,12 @@ static uint32_t draw_moves(struct random_plan *r, bool device, struct random_pla
 
 /* ---- what fits ------------------------------------------------------------------------------------- */
 
-/* How many moves of each list are made, beginning with the first. */
+/* How many moves of each list are made, beginning with the first; and which units live on the device in any case. */
 struct made {
     const struct random_plan_move *lists[2]; /* to the device, to the host */
     uint32_t counts[2];
+    uint32_t device_units;
+    bool device_first;
 };
 
 static void set_homes(struct random_plan *r, const struct made *made) {
@@ -142,6 +167,7 @@ static void set_homes(struct random_plan *r, const struct made *made) {
                 (enum ox_tier)tier;
         }
     }
+    put_on_device(r, made->device_units, made->device_first);
 }
 
 static bool within(const struct ox_plan_budget *budget, const struct ox_plan *plan) {
@@ -190,9 +216,14 @@ double random_plan_draw(struct random_plan *r, uint64_t seed) {
     for (uint32_t field = 0; field < FIELD_COUNT; field++) {
         draw_field(r, field);
     }
-    struct made made = {.lists = {r->moves, r->moves + r->table->unit_count}};
-    if (!fits(r, &made)) {
-        return 0;
+    struct made made = {.lists = {r->moves, r->moves + r->table->unit_count}, .device_first = below(r, 2) == 0};
+    made.device_units = has_device_units(r) ? below(r, 2) * below(r, r->table->unit_count + 1) : 0;
+    while (!fits(r, &made)) {
+        if (made.device_units + r->in->placement.kept_units == 0) {
+            return 0;
+        }
+        made.device_units /= 2;
+        r->in->placement.kept_units /= 2;
     }
     for (int tier = OX_TIER_DEVICE; tier <= OX_TIER_HOST; tier++) {
         if (tier == OX_TIER_HOST ? r->in->budget.nvme_bytes > 0 : !r->in->budget.unified) {
@@ -211,13 +242,19 @@ double random_plan_draw(struct random_plan *r, uint64_t seed) {
 /* Moves a plane of some neighbouring units to another tier. */
 static void draw_homes(struct random_plan *r) {
     const uint32_t unit_count = r->table->unit_count, first = below(r, unit_count);
+    if (has_device_units(r) && below(r, 4) == 0) {
+        put_on_device(r, below(r, unit_count + 1), below(r, 2) == 0);
+        return;
+    }
     const enum plane plane = (enum plane)below(r, PLANE_COUNT);
     const bool store = r->in->budget.nvme_bytes > 0;
     const uint32_t nearest = plane == WEIGHTS && !r->in->budget.unified ? OX_TIER_DEVICE : OX_TIER_HOST;
     const enum ox_tier tier = (enum ox_tier)(nearest + below(r, OX_TIER_HOST + store - nearest + 1));
     for (uint32_t i = below(r, 3) > 0 ? 1 : 1 + below(r, unit_count); i > 0; i--) {
         struct ox_homes *const homes = &r->table->shards[(first + i) % unit_count].homes;
-        *(plane == WEIGHTS ? &homes->weights : plane == GRAD ? &homes->grad : &homes->state) = tier;
+        if (homes->state != OX_TIER_DEVICE || r->in->budget.unified) {
+            *(plane == WEIGHTS ? &homes->weights : plane == GRAD ? &homes->grad : &homes->state) = tier;
+        }
     }
 }
 

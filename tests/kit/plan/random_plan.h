@@ -1,5 +1,6 @@
 /* Random plans that fit, drawn without the planner over everything that it may choose: tiles, transfers ahead, slots,
- * the home of checkpoints, when the optimizer of which units runs, and the home of each plane of each unit. */
+ * kept activations, the home of checkpoints, when the optimizer of which units runs, and the home of each plane of each
+ * unit, among them units that live on the device as a whole. */
 #ifndef OX_TESTS_RANDOM_PLAN_H
 #define OX_TESTS_RANDOM_PLAN_H
 

@@ -1,5 +1,5 @@
 /* The planner's choice against random plans of the same model, budget and machine, all simulated: none is more than
- * 5 % faster. Some are what the planner makes of a random request, some are drawn without it, and some come from the
+ * 2 % faster. Some are what the planner makes of a random request, some are drawn without it, and some come from the
  * choice by random changes. With numbers as arguments the test takes so many models, so many plans of each sort for
  * each, and the first model. */
 #include "base/bytes.h"
@@ -14,7 +14,7 @@
 /* Models from number PARTS on have no embedding, from twice that on no head, from three times that on neither. */
 enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64, PARTS = 100000,
        SAMPLES_OF_PARTS = 3 };
-#define LIMIT 1.05
+#define LIMIT 1.02
 
 /* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
  * units that differ in activations, scratch and work as well. */
@@ -155,7 +155,7 @@ static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
     return worst;
 }
 
-/* Random plans that were once faster than the choice by more than the limit. */
+/* Plans of random requests that were once faster than the choice by 5 %, and models of which plans near it were. */
 static const struct lost lost[] = {
     {40, WISH, 93}, {40, WISH, 185}, {163, WISH, 98}, {202, WISH, 11}, {234, WISH, 162},
     {247, WISH, 17}, {405, WISH, 0}, {85, NEAR, 400}, {86, NEAR, 400}, {419, NEAR, 400}, {453, NEAR, 400},
@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
     const uint64_t samples = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES;
     const uint32_t placements = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : PLACEMENTS;
     const uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
-    static const double within[] = {1.0001, 1.02, LIMIT};
+    static const double within[] = {1.0001, 1.005, LIMIT};
     uint32_t fit = 0, parts_fit = 0, counts[sizeof within / sizeof *within] = {0};
     double worst = 0;
     for (unsigned i = 0; i < sizeof lost / sizeof *lost; i++) {
@@ -182,7 +182,7 @@ int main(int argc, char **argv) {
             counts[i] += ratio > 0 && ratio <= within[i];
         }
     }
-    printf("%u of %llu models fit. Of them the choice is the best of %u plans for %u, within 2 %% for %u, within 5 %% "
+    printf("%u of %llu models fit. Of them the choice is the best of %u plans for %u, within 0.5 %% for %u, within 2 %% "
            "for %u; at worst it takes %.3f of the best; %u parts of models fit\n", fit, (unsigned long long)samples,
            6 * placements, counts[0], counts[1], counts[2], worst, parts_fit);
     CHECK(fit > samples / 2 && parts_fit > SAMPLES_OF_PARTS);
