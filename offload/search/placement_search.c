@@ -12,7 +12,7 @@
 #include "base/prng/prng.h"
 
 /* Largest effort, in tasks built: a fraction of a second. */
-static const uint64_t EFFORT_MAX = 12000000;
+static const uint64_t EFFORT_MAX = 24000000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
@@ -30,7 +30,7 @@ static uint32_t tried_max(const struct ox_search *s) {
 }
 
 static uint64_t effort_max(const struct ox_search *s) {
-    return s->request->quick ? EFFORT_MAX / 2 : EFFORT_MAX;
+    return s->request->quick ? EFFORT_MAX / 4 : EFFORT_MAX;
 }
 
 /* ---- judging ------------------------------------------------------------------------------------ */
