@@ -144,7 +144,7 @@ struct ox_config {
     bool device_state_first;
     bool own_attention; /* on a GPU: by our own kernels, also where cuDNN is installed */
     char io_backend[16];     /* auto | uring | threads */
-    uint64_t optimizer_threads; /* 0: all cores, less two where a GPU computes */
+    uint64_t optimizer_threads; /* 0: all cores, less two for each rank on a GPU */
     uint64_t compute_threads;   /* 0: all cores */
     char isa[16];            /* auto | scalar | avx2 | avx512 | neon, for the optimizer */
     uint64_t chaos_seed;     /* for tests: random delays on every lane; 0: none */

@@ -437,7 +437,7 @@ static const struct ox_option options[] = {
     {.name = "optimizer-threads", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, optimizer_threads), .min = 0, .max = 4096,
      .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_BENCH,
-     .help = "threads of the optimizer; 0: all cores, less two where a GPU computes"},
+     .help = "threads of the optimizer; 0: all cores, less two for each rank on a GPU"},
     {.name = "isa", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, isa),
      .text_bytes = sizeof none->isa, .choices = "auto|scalar|avx2|avx512|neon", .group = group_placement,
      .default_text = "auto", .commands = RUN | OX_CMD_BENCH,

@@ -13,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Cores that the optimizer leaves to the lanes of a GPU. */
+/* Cores that the optimizer of each rank leaves free where a GPU computes: for the thread that issues tasks and for
+ * those that feed and watch the lanes of its GPU. */
 enum { LANE_CORES = 2 };
 
 /* ---- the device --------------------------------------------------------------------------------------- */
@@ -28,14 +29,6 @@ static enum ox_status set_memory(struct ox_trainer *trainer) {
         budget->device_beside_bytes = memory.process_bytes;
     }
     return status;
-}
-
-/* Threads of the optimizer on so many cores if none are requested: where a GPU computes, two cores stay free for the
- * thread that issues tasks and for those that feed and watch the GPU's lanes. */
-static uint32_t optimizer_threads_of(const struct ox_trainer *trainer, uint64_t cores) {
-    const uint64_t left = trainer->engine_config.device == OX_DEVICE_CUDA ? ox_min_u64(LANE_CORES, cores / 2) : 0;
-    const uint64_t requested = trainer->config.optimizer_threads;
-    return (uint32_t)(requested > 0 ? requested : cores - left);
 }
 
 /* Decides what `auto` leaves open, in trainer->config too, and sets the device's budget. Returns OX_E_DEVICE if a GPU
@@ -66,7 +59,7 @@ static enum ox_status pick_device(struct ox_trainer *trainer) {
         return status;
     }
     engine->device = OX_DEVICE_CUDA;
-    engine->optimizer_threads = optimizer_threads_of(trainer, ox_processor_count());
+    engine->lane_cores = config->optimizer_threads == 0 ? LANE_CORES : 0;
     return set_memory(trainer);
 }
 
@@ -175,7 +168,9 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
 static uint64_t beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
     const char *library;
     if (engine->device != OX_DEVICE_CPU) {
-        return ox_fixed_overhead_bytes(0, engine->optimizer_threads, 0) + OX_CUDA_HOST_BYTES;
+        /* the planner may still take fewer ranks, whose optimizers have more threads */
+        const uint32_t threads = ox_engine_optimizer_share(engine, engine->optimizer_threads, 1);
+        return ox_fixed_overhead_bytes(0, ox_max_u64(threads, ranks), 0) + OX_CUDA_HOST_BYTES;
     }
     return ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads,
                                    !engine->fp32 && ox_cpu_bf16_is_there(&library) ? ranks : 0);
@@ -433,7 +428,9 @@ static void measure_machine(struct ox_trainer *trainer) {
     ox_measure_machine(&(struct ox_measure_input){
         .model = &engine->model->config, .batch = engine->batch, .seq = engine->seq, .on_gpu = on_gpu,
         .bf16 = !engine->fp32,
-        .compute_threads = engine->compute_threads, .optimizer_threads = engine->optimizer_threads,
+        .compute_threads = engine->compute_threads,
+        .optimizer_threads =
+            engine->ranks * ox_engine_optimizer_share(engine, engine->optimizer_threads, engine->ranks),
         .state = engine->state, .isa = engine->isa, .drive_folders = folders,
         .drive_bytes = engine->nvme_bytes, .drive_count = engine->nvme_count, .io = engine->io,
         .queue_depth = engine->queue_depth, .folder = config->measure_folder, .limit_ns = OX_MEASURE_LIMIT_NS,
@@ -463,7 +460,8 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     engine->budget.drive_speeds =
         ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
     engine->machine_compute_threads = (uint32_t)config->compute_threads;
-    engine->machine_optimizer_threads = optimizer_threads_of(trainer, trainer->machine.host.cores);
+    engine->machine_optimizer_threads =
+        config->optimizer_threads > 0 ? (uint32_t)config->optimizer_threads : trainer->machine.host.cores;
     return predict(trainer, ox_trainer_open_plan(trainer));
 }
 
@@ -615,20 +613,23 @@ enum { DEVICE_LINE_BYTES = 384 };
 /* Describes in words what the run computes on. */
 static const char *device_text(const struct ox_trainer *trainer, char text[DEVICE_LINE_BYTES]) {
     const struct ox_machine_gpu *const gpu = &trainer->machine.gpu;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
     char size[OX_SIZE_TEXT_BYTES], own[OX_SIZE_TEXT_BYTES];
-    if (trainer->engine_config.device == OX_DEVICE_CPU) {
+    if (engine->device == OX_DEVICE_CPU) {
         snprintf(text, DEVICE_LINE_BYTES, "the CPU%s%s", trainer->no_gpu[0] != '\0' ? "; " : "", trainer->no_gpu);
         return text;
     }
     const bool seen = trainer->gpu.memory_bytes > 0;
-    const uint32_t threads = trainer->engine_config.machine_optimizer_threads, cores = trainer->machine.host.cores;
+    const uint32_t cores = trainer->machine.host.cores;
+    const uint32_t threads =
+        engine->ranks * ox_engine_optimizer_share(engine, engine->machine_optimizer_threads, engine->ranks);
     const int used = snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
                               seen ? trainer->gpu.name : gpu->name,
                               ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
                               seen ? "" : ", which was not looked at", ox_size_text(trainer->gpu_process_bytes, own));
-    if (trainer->config.optimizer_threads == 0 && threads < cores) {
-        snprintf(text + used, DEVICE_LINE_BYTES - (size_t)used, "; the optimizer leaves %u of %u cores to its lanes",
-                 cores - threads, cores);
+    if (engine->lane_cores > 0 && threads < cores) {
+        snprintf(text + used, DEVICE_LINE_BYTES - (size_t)used, "; the optimizer leaves %u of %u cores to %s lanes",
+                 cores - threads, cores, engine->ranks > 1 ? "the ranks'" : "its");
     }
     return text;
 }

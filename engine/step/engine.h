@@ -57,7 +57,8 @@ struct ox_engine_config {
     uint32_t nvme_count;
     const struct ox_io_backend *io; /* required with nvme_count > 0 */
     uint32_t queue_depth;
-    uint32_t optimizer_threads;
+    uint32_t optimizer_threads; /* of all ranks together, with the cores that each leaves to its lanes */
+    uint32_t lane_cores; /* what the optimizer of each rank leaves of its share to lanes, at most half of that */
     struct ox_team *team;       /* the processes of the run, which divide the ranks; outlives the engine; NULL: one */
     uint32_t ranks;             /* devices that do a step together, of all processes; 0: 1 */
     enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
@@ -101,6 +102,10 @@ void ox_engine_plan_close(struct ox_engine_plan **plan);
 uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_tier tier);
 /* Bytes of a tier that all ranks need together. */
 uint64_t ox_engine_plan_all_bytes(const struct ox_engine_plan *plan, enum ox_tier tier);
+
+/* What one of `ranks` ranks has of so many threads of the optimizer, in a run and in the simulator: an even share less
+ * lane_cores, at least one. 0 stays. */
+uint32_t ox_engine_optimizer_share(const struct ox_engine_config *config, uint32_t threads, uint32_t ranks);
 
 /* The simulator's setup for a plan of this configuration, whose `machine` may not be NULL. */
 struct ox_sim_setup;

@@ -191,12 +191,18 @@ static uint32_t threads_of_rank(uint32_t threads, uint32_t ranks) {
     return threads == 0 ? 0 : (uint32_t)ox_max_u64(1, threads / ranks);
 }
 
+uint32_t ox_engine_optimizer_share(const struct ox_engine_config *config, uint32_t threads, uint32_t ranks) {
+    const uint32_t share = threads_of_rank(threads, ranks);
+    return share - (uint32_t)ox_min_u64(config->lane_cores, share / 2);
+}
+
 void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
                          struct ox_sim_setup *out) {
     const uint32_t ranks = ox_plan_rank_count(input);
     *out = (struct ox_sim_setup){.machine = config->machine, .input = input,
                                  .compute_threads = threads_of_rank(config->machine_compute_threads, ranks),
-                                 .optimizer_threads = threads_of_rank(config->machine_optimizer_threads, ranks),
+                                 .optimizer_threads =
+                                     ox_engine_optimizer_share(config, config->machine_optimizer_threads, ranks),
                                  .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
 }
 

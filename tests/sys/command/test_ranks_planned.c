@@ -118,6 +118,19 @@ static void test_threads(void) {
     CHECK(seconds[0] == seconds[1] && seconds[2] < 0.96 * seconds[1]);
 }
 
+/* Without --optimizer-threads each of four ranks leaves two of its four cores to its lanes, and the plan says so. */
+static void test_lane_cores(void) {
+    json_t *const left = plan(in_memory, "--format json --ranks 4 --sharding full_shard");
+    json_t *const given = plan(in_memory, "--format json --ranks 4 --sharding full_shard --optimizer-threads 8");
+    CHECK(number(left, "predicted_mean_seconds") == number(given, "predicted_mean_seconds"));
+    json_decref(left);
+    json_decref(given);
+    run(in_memory, "--ranks 4 --sharding full_shard");
+    CHECK(strstr(process.outcome.out, "; the optimizer leaves 8 of 16 cores to the ranks' lanes\n") != NULL);
+    run(in_memory, "");
+    CHECK(strstr(process.outcome.out, "; the optimizer leaves 2 of 16 cores to its lanes\n") != NULL);
+}
+
 /* Where drives are the bound more GPUs gain nothing, which the plan says. */
 static void test_no_gain(void) {
     char words[SYS_PATH_BYTES + 128];
@@ -203,6 +216,7 @@ int main(void) {
     test_library();
     test_choice();
     test_threads();
+    test_lane_cores();
     test_no_gain();
     test_refusal();
     return test_end();

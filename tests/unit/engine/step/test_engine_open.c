@@ -1,7 +1,9 @@
 /* An engine runs whole models alone: it refuses the plan of a part of one before it reserves anything. Plans for
  * several ranks fit all of them, or are refused as what does not fit. Ranks on GPUs go on without an NCCL that was not
- * demanded. */
+ * demanded. The optimizer of each leaves cores to its lanes, in the simulator as in the run. */
 #include "base/bytes.h"
+#include "base/pool.h"
+#include "offload/sim/sim.h"
 #include "tests/kit/device/simt_kit.h"
 #include "tests/kit/log.h"
 #include "tests/kit/plan/step_case.h"
@@ -86,11 +88,50 @@ static void test_nccl(struct ox_engine_config config) {
     CHECK(open_on_gpus(&config) == OX_OK && log_warnings == 1);
 }
 
+/* Threads of the optimizer's ranks on a machine of some cores, as the simulator and an engine on emulated GPUs take
+ * them. */
+static void test_threads(struct ox_engine_config config) {
+    static const struct {
+        uint32_t threads, lane_cores, ranks, each;
+    } cases[] = {
+        {16, 0, 1, 16}, {16, 2, 1, 14}, {16, 2, 2, 6}, {16, 2, 4, 2}, {17, 2, 3, 3},
+        {16, 2, 5, 2}, {16, 2, 8, 1}, {16, 2, 16, 1}, {3, 2, 4, 1}, {2, 2, 1, 1}, {16, 0, 4, 4}, {1, 0, 4, 1},
+    };
+    const struct simt *const simt = simt_open();
+    simt->set_machine(2, 13000);
+    config.device = OX_DEVICE_CUDA;
+    config.cuda.plugin_path = simt->kit.plugin;
+    config.budget.unified = false;
+    config.budget.device_bytes = OX_GIB / 4;
+    config.comm = OX_RANK_COMM_LOCAL;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        config.optimizer_threads = config.machine_optimizer_threads = cases[i].threads;
+        config.lane_cores = cases[i].lane_cores;
+        config.ranks = config.sum_groups = config.cuda_count = cases[i].ranks;
+        CHECK(ox_engine_optimizer_share(&config, cases[i].threads, cases[i].ranks) == cases[i].each);
+        if (cases[i].ranks > 2) {
+            continue;
+        }
+        struct ox_engine_plan *plan = NULL;
+        struct ox_engine *engine = NULL;
+        struct ox_sim_setup setup;
+        REQUIRE_OK(ox_engine_plan_open(&config, &plan));
+        ox_engine_sim_setup(&config, &plan->input, &setup);
+        CHECK(setup.optimizer_threads == cases[i].each);
+        REQUIRE_OK(ox_engine_open(&config, &plan, &engine));
+        CHECK(ox_pool_size(ox_engine_pool(engine)) == cases[i].each);
+        ox_engine_close(&engine);
+    }
+    config.machine_optimizer_threads = 0; /* one per core: the simulator counts them */
+    CHECK(ox_engine_optimizer_share(&config, 0, 2) == 0);
+}
+
 int main(void) {
     struct step_run run;
     struct ox_engine *engine = NULL;
     step_case_open(&small, &run);
     test_ranks_fit(run.config);
+    test_threads(run.config);
     test_nccl(run.config);
     const uint32_t last = run.model->unit_count - 1, ends[] = {0, last};
     for (int i = 0; i < 2; i++) {
