@@ -132,6 +132,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
         .fp32 = config->fp32,
+        .grouped = model->config.heads != model->config.kv_heads,
         .joins = shape.compute.real == OX_REAL_F32,
         .grad_bf16 = config->grad_bf16,
         .eval_only = config->eval_only,

@@ -262,6 +262,7 @@ struct ox_plan_model {
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint64_t const_bytes;       /* tables that stay on the device */
     bool fp32;       /* compute type: the lo plane travels too */
+    bool grouped;    /* several heads of queries share one of keys and values, for predictions */
     bool joins;      /* blocks compute with float32 weights, made of their planes; else with hi as it is */
     bool grad_bf16;  /* how a finished gradient leaves the device */
     bool eval_only;  /* no state, no gradients: only EVAL plans can be built */

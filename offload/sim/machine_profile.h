@@ -31,8 +31,10 @@ struct ox_machine_gpu {
     uint32_t count;                /* GPUs like this one; 0: one */
     uint64_t memory_bytes;
     double bf16_flops, fp32_flops; /* rates of GEMMs */
-    double attention_flops;        /* rate of attention in bfloat16, forward; 0: not known */
-    double attention_backward_flops; /* the same, backward; 0: as forward */
+    /* Rates of attention in bfloat16, forward and backward, first where several heads of queries share one of keys and
+     * values, then where each has its own. Forward 0: not known; backward 0: as forward. */
+    double attention_flops, attention_backward_flops;
+    double mha_attention_flops, mha_attention_backward_flops;
     double h2d_rate, d2h_rate;     /* one direction at a time, pinned memory */
     double duplex_rate;            /* both directions at a time, added */
     double links_rate;             /* the links of all GPUs at a time, both directions added; 0: each as alone */

@@ -112,12 +112,17 @@ static double gpu_memory_rate(const struct pricing *p) {
     return gpu->memory_rate > 0 ? gpu->memory_rate : gpu->bf16_flops / GPU_FLOPS_PER_BYTE;
 }
 
-/* Seconds of attention on the GPU. */
+/* Seconds of attention on the GPU, by the rates of the model's kind of heads; where the profile lacks them, by those of
+ * the other kind. */
 static double gpu_attention_seconds(const struct pricing *p, const struct ox_plan_work *given) {
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
-    const double nominal = gpu->bf16_flops * GPU_ATTENTION_SHARE;
-    const double forward = gpu->attention_flops > 0 ? gpu->attention_flops : nominal;
-    const double backward = gpu->attention_backward_flops > 0 ? gpu->attention_backward_flops : forward;
+    const bool shared_is_there = gpu->attention_flops + gpu->attention_backward_flops > 0;
+    const bool own_is_there = gpu->mha_attention_flops + gpu->mha_attention_backward_flops > 0;
+    const bool own = own_is_there && (!p->setup->input->model.grouped || !shared_is_there);
+    const double known = own ? gpu->mha_attention_flops : gpu->attention_flops;
+    const double known_backward = own ? gpu->mha_attention_backward_flops : gpu->attention_backward_flops;
+    const double forward = known > 0 ? known : gpu->bf16_flops * GPU_ATTENTION_SHARE;
+    const double backward = known_backward > 0 ? known_backward : forward;
     return p->setup->input->model.fp32
                ? (given->attention_flops + given->attention_backward_flops) /
                      (gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32)

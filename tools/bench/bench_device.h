@@ -64,7 +64,7 @@ OX_MUST enum ox_status ox_bench_device_copy_rate(struct ox_bench_device *device,
 OX_MUST enum ox_status ox_bench_gpu_copy(struct ox_bench *bench, uint64_t bytes);
 OX_MUST enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_gpu_adam(struct ox_bench *bench);
-/* Attention in bfloat16, both passes, for the profile. */
+/* Attention in bfloat16, both passes and both kinds of heads, for the profile. */
 OX_MUST enum ox_status ox_bench_gpu_attention(struct ox_bench *bench);
 
 /* The activation types measured on a GPU, from OX_REAL_F32 on. */

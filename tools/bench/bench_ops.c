@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { COPY_BYTES = 512 << 20, COPY_BYTES_CPU = 128 << 20 };
-/* The profile has the rate of attention with heads of this dimension, several of which share a head of keys. */
+/* The profile has the rates of attention with heads of this dimension. */
 enum { ATTENTION_DIM = 128 };
 
 /* Lowest share of a copy's speed, for memory operations on a GPU. */
@@ -232,7 +232,8 @@ enum ox_status ox_bench_ops(struct ox_bench *bench) {
 /* ---- for the profile ------------------------------------------------------------------------------------- */
 
 /* The rate counts pairs of queries and keys as predictions do, in whole tiles. */
-static enum ox_status measure_attention(struct measuring *m, bool backward) {
+static enum ox_status measure_attention(struct measuring *m) {
+    const bool backward = m->op->op == OX_OP_attention_backward;
     const struct ox_bench_work work = {.queue = queue, .context = m};
     double seconds = 0.0;
     ox_bench_tensors_select(&m->tensors, m->op);
@@ -242,7 +243,7 @@ static enum ox_status measure_attention(struct measuring *m, bool backward) {
         const double pairs = (double)ox_ops_attention_pairs(&m->device->compute, &shape);
         ox_bench_add(m->bench, &(struct ox_bench_figure){
                          .value = (backward ? 10.0 : 4.0) * pairs * shape.head_dim / seconds, .unit = "FLOP/s"},
-                     "attention.gpu.%s.bf16", backward ? "backward" : "forward");
+                     "attention.gpu.%s%s.bf16", backward ? "backward" : "forward", m->op->kind == 1 ? ".mha" : "");
     }
     return status;
 }
@@ -266,8 +267,8 @@ enum ox_status ox_bench_gpu_attention(struct ox_bench *bench) {
     ox_bench_tensors_carve(&m.tensors, memory);
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         m.op = &all[i];
-        if (all[i].head_dim == ATTENTION_DIM && all[i].kind != 1) {
-            status = measure_attention(&m, all[i].op == OX_OP_attention_backward);
+        if (all[i].head_dim == ATTENTION_DIM) {
+            status = measure_attention(&m);
         }
     }
     m.device->compute.real = OX_REAL_F32;

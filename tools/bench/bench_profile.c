@@ -147,6 +147,8 @@ static void fill_gpu(const struct ox_bench *bench, struct ox_machine_gpu *out) {
     out->bf16_flops = fmax(ox_bench_value(bench, "gemm.gpu.block.bf16"), out->fp32_flops);
     out->attention_flops = ox_bench_value(bench, "attention.gpu.forward.bf16");
     out->attention_backward_flops = ox_bench_value(bench, "attention.gpu.backward.bf16");
+    out->mha_attention_flops = ox_bench_value(bench, "attention.gpu.forward.mha.bf16");
+    out->mha_attention_backward_flops = ox_bench_value(bench, "attention.gpu.backward.mha.bf16");
     out->h2d_rate = ox_bench_value(bench, "copy.gpu.h2d");
     out->d2h_rate = ox_bench_value(bench, "copy.gpu.d2h");
     out->duplex_rate = ox_bench_value(bench, "copy.gpu.duplex");

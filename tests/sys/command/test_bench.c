@@ -128,6 +128,7 @@ static void test_gpu(void) {
     static const char *const expected[] = {
         "copy.h2d.kib_16", "copy.duplex.kib_256", "copy.gpu.d2h", "gemm.gpu.head.backward.f32",
         "gemm.gpu.up.forward.f32.of_best_of_1", "attention.gpu.backward.bf16",
+        "attention.gpu.forward.mha.bf16",
         "ops.copy", "ops.linear_backward.f32", "ops.rms_backward.f32.of_copy",
         "ops.attention_backward.dim_64.f32", "ops.head.f32", "ops.adam.q8", "adam.gpu.bf16.times_cpu"};
     static const char *const parts[] = {"copy --size 1MiB", "gemm --size 2MiB", "ops --size 2MiB", "adam --size 2MiB"};

@@ -126,9 +126,26 @@ static void test_threads(struct ox_engine_config config) {
     CHECK(ox_engine_optimizer_share(&config, 0, 2) == 0);
 }
 
+/* The planner knows whether several heads of queries share one of keys, whose attention has a rate of its own. */
+static void test_grouped(void) {
+    struct step_case two_heads = small;
+    two_heads.hidden = 256;
+    for (uint32_t kv_heads = 1; kv_heads <= 2; kv_heads++) {
+        struct step_run run;
+        struct ox_engine_plan *plan = NULL;
+        two_heads.kv_heads = kv_heads;
+        step_case_open(&two_heads, &run);
+        REQUIRE_OK(ox_engine_plan_open(&run.config, &plan));
+        CHECK(plan->input.model.grouped == (kv_heads == 1));
+        ox_engine_plan_close(&plan);
+        ox_model_close(&run.model);
+    }
+}
+
 int main(void) {
     struct step_run run;
     struct ox_engine *engine = NULL;
+    test_grouped();
     step_case_open(&small, &run);
     test_ranks_fit(run.config);
     test_threads(run.config);

@@ -18,7 +18,8 @@ static const struct ox_machine full = {
     .gpu = {.name = "a card", .memory_bytes = 25769803776, .bf16_flops = 140.1e12, .fp32_flops = 70e12,
             .h2d_rate = 26.8e9, .d2h_rate = 26.7e9, .duplex_rate = 1e11 / 3,
             .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11, .attention_flops = 90e12,
-            .attention_backward_flops = 60.5e12},
+            .attention_backward_flops = 60.5e12, .mha_attention_flops = 110e12,
+            .mha_attention_backward_flops = 80.5e12},
     .host = {.memory_bytes = 137438953472, .cores = 16, .dram_rate = 67e9, .core_flops = 0.1e12, .flops = 1.1e12,
              .bf16_flops = 2.3e12, .adam = {.threads = 8, .seconds = {0.39e-9, 0.26e-9, 0.17e-9}}},
     .drives = {{.name = "one", .read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 1e10 / 3, .latency_seconds = 80e-6,
@@ -68,7 +69,9 @@ static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu
            a->fp32_flops == b->fp32_flops && a->h2d_rate == b->h2d_rate && a->d2h_rate == b->d2h_rate &&
            a->duplex_rate == b->duplex_rate && a->count == b->count && a->links_rate == b->links_rate &&
            a->peer_rate == b->peer_rate && a->attention_flops == b->attention_flops &&
-           a->attention_backward_flops == b->attention_backward_flops;
+           a->attention_backward_flops == b->attention_backward_flops &&
+           a->mha_attention_flops == b->mha_attention_flops &&
+           a->mha_attention_backward_flops == b->mha_attention_backward_flops;
 }
 
 static bool same_comm(const struct ox_machine_comm *a, const struct ox_machine_comm *b) {
@@ -138,6 +141,20 @@ static void test_together(void) {
     CHECK(ox_machine_drives(&machine).read_rate == 0.0 && ox_machine_drives(&machine).capacity_bytes == 0);
 }
 
+/* A profile that was written before there were rates for each kind of heads. */
+static void test_older(void) {
+    static const char *const newer[] = {"mha_attention_flops_per_second", "mha_attention_backward_flops_per_second"};
+    static struct ox_machine machine;
+    json_t *const top = full_json();
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK(json_object_del(json_object_get(top, "gpu"), newer[i]) == 0);
+    }
+    REQUIRE_OK(parse(top, &machine));
+    CHECK(machine.gpu.attention_flops == 90e12 && machine.gpu.attention_backward_flops == 60.5e12);
+    CHECK(machine.gpu.mha_attention_flops == 0 && machine.gpu.mha_attention_backward_flops == 0);
+    json_decref(top);
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------------ */
 
 static json_t *inner(json_t *top, const char *object) {
@@ -194,6 +211,7 @@ static void test_refusals(void) {
     refused("gpu", "bf16_flops_per_second", "\"fast\"", "gpu: \"bf16_flops_per_second\" must be a number");
     refused("gpu", "duplex_bytes_per_second", "null", "gpu: the key \"duplex_bytes_per_second\" is missing");
     refused("gpu", "attention_backward_flops_per_second", "60", "give it in operations per second");
+    refused("gpu", "mha_attention_backward_flops_per_second", "60", "give it in operations per second");
     refused("gpu", "cores", "4", "gpu: the key \"cores\" is not known");
     refused("host", "cores", "0", "host: \"cores\" must be positive");
     refused("host", "cores", "1.5", "host: \"cores\" must be a whole number");
@@ -332,6 +350,7 @@ int main(void) {
     test_of_rank();
     test_comm();
     test_together();
+    test_older();
     test_refusals();
     test_more_refusals();
     test_examples();

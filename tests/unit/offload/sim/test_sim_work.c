@@ -269,6 +269,36 @@ static uint32_t check_unhidden(uint64_t seed, bool has_gpu) {
     return compared;
 }
 
+/* Attention at 3e9 operations forward and 5e9 backward takes the rates of the model's kind of heads, or those of the
+ * other kind where these are all that is known. */
+static void check_heads(const struct ox_sim_setup *setup, struct plan_sample *s, const struct ox_plan *plan,
+                        uint32_t task_idx) {
+    static const struct {
+        double forward, backward, mha_forward, mha_backward;
+        double seconds[2]; /* of a model whose heads have keys of their own, and of one whose heads share them */
+    } cases[] = {
+        {2e12, 1e12, 4e12, 3e12, {3e9 / 4e12 + 5e9 / 3e12, 3e9 / 2e12 + 5e9 / 1e12}},
+        {2e12, 1e12, 4e12, 0, {8e9 / 4e12, 3e9 / 2e12 + 5e9 / 1e12}},
+        {2e12, 0, 4e12, 3e12, {3e9 / 4e12 + 5e9 / 3e12, 8e9 / 2e12}},
+        {0, 0, 4e12, 3e12, {3e9 / 4e12 + 5e9 / 3e12, 3e9 / 4e12 + 5e9 / 3e12}},
+        {2e12, 1e12, 0, 0, {3e9 / 2e12 + 5e9 / 1e12, 3e9 / 2e12 + 5e9 / 1e12}},
+    };
+    struct ox_machine_gpu *const gpu = &s->machine.gpu;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gpu->attention_flops = cases[i].forward;
+        gpu->attention_backward_flops = cases[i].backward;
+        gpu->mha_attention_flops = cases[i].mha_forward;
+        gpu->mha_attention_backward_flops = cases[i].mha_backward;
+        for (int grouped = 0; grouped < 2; grouped++) {
+            s->in.model.grouped = grouped;
+            const double seconds = ox_sim_task_work(setup, plan, task_idx).use[OX_SIM_GPU];
+            CHECK(fabs(seconds / cases[i].seconds[grouped] - 1) < 1e-9);
+        }
+    }
+    gpu->attention_flops = gpu->attention_backward_flops = 0;
+    gpu->mha_attention_flops = gpu->mha_attention_backward_flops = 0;
+}
+
 /* On a GPU attention has its own rates, forward and backward; one alone is that of both. */
 static void check_attention(uint64_t seed) {
     struct plan_sample s;
@@ -299,6 +329,7 @@ static void check_attention(uint64_t seed) {
         gpu->attention_backward_flops = 1e12;
         CHECK(fabs(ox_sim_task_work(&setup, plans.train, i).use[OX_SIM_GPU] / (3e9 / 2e12 + 5e9 / 1e12) - 1) < 1e-9);
         gpu->attention_flops = gpu->attention_backward_flops = 0;
+        check_heads(&setup, &s, plans.train, i);
         compared++;
     }
     CHECK(compared > 0);
