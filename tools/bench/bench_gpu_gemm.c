@@ -174,6 +174,7 @@ enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench) {
     for (unsigned real = OX_REAL_F32; real <= OX_BENCH_REAL_LAST && status == OX_OK; real++) {
         status = measure_all(&gemms, real);
     }
+    gpu->compute.real = OX_REAL_F32; /* the next part counts its memory in it */
     ox_device_mem_close(gpu->device, memory, gemms.bytes);
     return status;
 }
