@@ -29,8 +29,9 @@ __attribute__((unused)) static const struct ox_config *const none;
 static const struct ox_option options[] = {
     {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
      .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
-     .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE |
+                 OX_CMD_BENCH,
+     .help = "model folder of Hugging Face files, or a config.json for a fresh start; bench: whose sizes are measured"},
     {.name = "data", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data), .group = group_files,
      .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .help = "text, JSON lines, token file, or a folder of them; may be repeated; PATH:WEIGHT takes WEIGHT passes over "

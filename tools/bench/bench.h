@@ -18,6 +18,7 @@ extern "C" {
 enum {
     OX_BENCH_ROUNDS_MAX = OX_PROBE_ROUNDS_MAX, OX_BENCH_NAME_BYTES = 64, OX_BENCH_RECORDS_MAX = 640,
     OX_BENCH_THREAD_COUNTS_MAX = 16,
+    OX_BENCH_HEAD_DIM_MAX = 512, /* of a model's heads */
 };
 
 /* ---- records ------------------------------------------------------------------------------------------- */
@@ -45,8 +46,18 @@ struct ox_bench_drive {
     uint64_t bytes;
 };
 
+/* The sizes of a step that GEMMs and operations are measured at. */
+struct ox_bench_shape {
+    uint32_t rows, seq; /* tokens of a micro-batch, and of one sequence */
+    uint32_t hidden, width, vocab;
+    uint32_t heads, kv_heads, head_dim; /* of a named model; 0: a measurement has heads of its own */
+    bool gated;      /* the MLP's first product makes gate and up side by side */
+    bool transposed; /* weights of a block are stored as (in, out) */
+};
+
 struct ox_bench {
     const struct ox_config *config;
+    struct ox_bench_shape model; /* of --model, `seq` its context length; hidden 0: fixed sizes are measured */
     bool json;  /* print records at the end as JSON, and notes to stderr */
     struct ox_bench_device *gpu; /* bench_device.h; NULL: no GPU is measured */
     bool brief; /* for `bench all`: fewer rounds, and only what the profile needs */

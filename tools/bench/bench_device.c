@@ -13,7 +13,6 @@
 enum {
     LEAD_BYTES = 512 << 20, LEAD_PASSES = 8, /* takes a GPU a millisecond or two */
     REPEATS_MAX = 100,
-    HIDDEN_MIN = 256, DIM_MIN = 32,
 };
 
 /* Repetitions of at least this long are timed well by events with a resolution of half a microsecond. */
@@ -269,33 +268,6 @@ enum ox_status ox_bench_device_copy_rate(struct ox_bench_device *device, uint64_
     return status;
 }
 
-/* ---- shapes -------------------------------------------------------------------------------------------- */
-
 const char *ox_bench_real_name(enum ox_real real) {
     return real == OX_REAL_F32 ? "f32" : "bf16";
-}
-
-static uint32_t half(uint32_t dim, uint32_t least) {
-    return dim / 2 > least ? dim / 2 : least;
-}
-
-bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_limit *room,
-                           struct ox_bench_shape *out) {
-    const bool gpu = device->compute.device == OX_DEVICE_CUDA;
-    *out = gpu ? (struct ox_bench_shape){.rows = 8192, .seq = 4096, .hidden = 4096, .width = 11008, .vocab = 32000}
-               : (struct ox_bench_shape){.rows = 512, .seq = 512, .hidden = 2048, .width = 5632, .vocab = 8000};
-    uint64_t bytes = room->bytes(room->context, out), before = UINT64_MAX;
-    while (room->most != 0 && bytes > room->most) {
-        if (bytes == before) {
-            return false;
-        }
-        before = bytes;
-        out->rows = half(out->rows, DIM_MIN);
-        out->seq = out->seq < out->rows ? out->seq : out->rows;
-        out->hidden = half(out->hidden, HIDDEN_MIN);
-        out->width = half(out->width, DIM_MIN);
-        out->vocab = half(out->vocab, DIM_MIN);
-        bytes = room->bytes(room->context, out);
-    }
-    return true;
 }

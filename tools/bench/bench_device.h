@@ -71,20 +71,41 @@ OX_MUST enum ox_status ox_bench_gpu_attention(struct ox_bench *bench);
 enum { OX_BENCH_REAL_LAST = OX_REAL_BF16 };
 const char *ox_bench_real_name(enum ox_real real); /* "f32", "bf16" */
 
-/* The model shape for the GEMMs of a block and the head, and for memory operations. */
-struct ox_bench_shape {
-    uint32_t rows, seq; /* tokens of a micro-batch, and of one sequence */
-    uint32_t hidden, width, vocab;
+/* The products of a step, each one GEMM forward and two backward, with the names of their figures. */
+enum ox_bench_product {
+    OX_BENCH_QKV,        /* queries, keys and values of a row side by side */
+    OX_BENCH_QKV_GQA,    /* the same where four heads of queries share one of keys; only without a model */
+    OX_BENCH_PROJECTION, /* of attention's output, added to the residual */
+    OX_BENCH_GATE_UP,    /* gate and up side by side, or up alone */
+    OX_BENCH_DOWN,       /* added to the residual */
+    OX_BENCH_HEAD,
+    OX_BENCH_PRODUCT_COUNT
 };
-/* Chooses a shape suited to the device and halves it until it fits in `most` bytes; false when it cannot be halved
- * further. */
+struct ox_bench_layer {
+    const char *name;
+    uint32_t in_count, out_count;
+    bool residual, in_block; /* in_block: one of the GEMMs that a block consists of */
+    enum ox_weight_layout layout;
+};
+/* Writes the layers of a step of that shape, and returns how many there are. */
+uint32_t ox_bench_layers(const struct ox_bench_shape *shape, struct ox_bench_layer layers[OX_BENCH_PRODUCT_COUNT]);
+struct ox_bench_layer ox_bench_layer_of(const struct ox_bench_shape *shape, enum ox_bench_product product);
+/* Elements of a row of attention's output, and of q, k and v side by side. */
+uint32_t ox_bench_attention_width(const struct ox_bench_shape *shape);
+uint32_t ox_bench_qkv_width(const struct ox_bench_shape *shape);
+
+/* Chooses a shape suited to the device, that of the named model if there is one, and halves it until it fits in `most`
+ * bytes; of a model's shape only the rows. False when it cannot be halved further. */
 struct ox_bench_limit {
     uint64_t (*bytes)(const void *context, const struct ox_bench_shape *shape);
     const void *context;
     uint64_t most; /* 0: no limit */
 };
-bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_limit *room,
-                           struct ox_bench_shape *out);
+bool ox_bench_shape_choose(const struct ox_bench *bench, const struct ox_bench_device *device,
+                           const struct ox_bench_limit *room, struct ox_bench_shape *out);
+/* Prints the sizes that `part` is measured at. */
+void ox_bench_shape_note(const struct ox_bench *bench, const char *part, const struct ox_bench_shape *shape,
+                         uint32_t rounds);
 
 #ifdef __cplusplus
 }

@@ -1,28 +1,20 @@
-/* `offload bench gemm` on a GPU: measures linear layers as the engine calls them, forward and backward, at the shapes
- * of a block and of the head of a model of 7 billion parameters, in float32 and bfloat16. Each GEMM is compared with
- * the best algorithm that cuBLASLt offers for it. */
+/* `offload bench gemm` on a GPU: measures the products of a step as the engine calls them, forward and backward, at
+ * the shapes of the named model, or else of one of 7 billion parameters, in float32 and bfloat16. Each GEMM is
+ * compared with the best algorithm that cuBLASLt offers for it. */
 #include "tools/bench/bench_device.h"
 
 #include "base/bytes.h"
 
 #include <inttypes.h>
 
-enum { LAYER_COUNT = 4 };
-
 /* Lowest share of the speed of cuBLASLt's best algorithm. */
 #define BEST_LIMIT 0.97
-
-struct layer {
-    const char *name;
-    uint32_t in_count, out_count;
-};
 
 struct gemms {
     struct ox_bench *bench;
     struct ox_bench_device *gpu;
     struct ox_bench_shape shape;
-    struct layer layers[LAYER_COUNT];
-    const struct layer *layer; /* the measured one */
+    const struct ox_bench_layer *layer; /* the measured one */
     unsigned char *memory;
     uint64_t bytes;
     void *in, *out, *weight, *din;
@@ -30,19 +22,12 @@ struct gemms {
     uint32_t rounds;
 };
 
-static void name_layers(const struct ox_bench_shape *shape, struct layer layers[LAYER_COUNT]) {
-    layers[0] = (struct layer){"projection", shape->hidden, shape->hidden};
-    layers[1] = (struct layer){"up", shape->hidden, 2 * shape->width};
-    layers[2] = (struct layer){"down", shape->width, shape->hidden};
-    layers[3] = (struct layer){"head", shape->hidden, shape->vocab};
-}
-
 /* Places the buffers and returns their bytes; without memory it only adds them up. */
 static uint64_t carve(struct gemms *gemms, uint32_t real_bytes) {
-    struct layer layers[LAYER_COUNT];
+    struct ox_bench_layer layers[OX_BENCH_PRODUCT_COUNT];
     uint64_t in_max = 0, out_max = 0, weight_max = 0;
-    name_layers(&gemms->shape, layers);
-    for (unsigned i = 0; i < LAYER_COUNT; i++) {
+    const uint32_t count = ox_bench_layers(&gemms->shape, layers);
+    for (uint32_t i = 0; i < count; i++) {
         in_max = ox_max_u64(in_max, layers[i].in_count);
         out_max = ox_max_u64(out_max, layers[i].out_count);
         weight_max = ox_max_u64(weight_max, (uint64_t)layers[i].in_count * layers[i].out_count);
@@ -62,18 +47,20 @@ static uint64_t bytes_of(const void *context, const struct ox_bench_shape *shape
     return carve(&only_measured, sizeof(float));
 }
 
+/* The gradient of the input, which forward leaves alone, is at least as wide as a residual. */
 static struct ox_op_linear_forward forward_op(const struct gemms *gemms) {
     return (struct ox_op_linear_forward){
-        .out = gemms->out, .in = gemms->in, .weight = gemms->weight, .rows = gemms->shape.rows,
+        .out = gemms->out, .in = gemms->in, .weight = gemms->weight,
+        .residual = gemms->layer->residual ? gemms->din : NULL, .rows = gemms->shape.rows,
         .in_count = gemms->layer->in_count, .out_count = gemms->layer->out_count,
-        .layout = OX_WEIGHT_OUT_IN, .real = gemms->gpu->compute.real};
+        .layout = gemms->layer->layout, .real = gemms->gpu->compute.real};
 }
 
 static struct ox_op_linear_backward backward_op(const struct gemms *gemms) {
     return (struct ox_op_linear_backward){
         .din = gemms->din, .dweight = gemms->dweight, .dout = gemms->out, .in = gemms->in,
         .weight = gemms->weight, .rows = gemms->shape.rows, .in_count = gemms->layer->in_count,
-        .out_count = gemms->layer->out_count, .layout = OX_WEIGHT_OUT_IN, .real = gemms->gpu->compute.real};
+        .out_count = gemms->layer->out_count, .layout = gemms->layer->layout, .real = gemms->gpu->compute.real};
 }
 
 static enum ox_status queue_forward(void *context) {
@@ -127,19 +114,21 @@ static enum ox_status measure(struct gemms *gemms, bool backward, double *second
     return gemms->bench->brief ? OX_OK : compare(gemms, backward);
 }
 
-/* Measures the layers of a block, whose GEMM rates go into the profile, and the head. */
+/* Measures all products; the rate of those of a block goes into the profile. */
 static enum ox_status measure_all(struct gemms *gemms, enum ox_real real) {
+    struct ox_bench_layer layers[OX_BENCH_PRODUCT_COUNT];
+    const uint32_t count = ox_bench_layers(&gemms->shape, layers);
     double block_seconds = 0.0, block_flops = 0.0;
     enum ox_status status = OX_OK;
     gemms->gpu->compute.real = real;
     carve(gemms, ox_real_bytes(real));
-    for (unsigned i = 0; i < LAYER_COUNT && status == OX_OK; i++) {
-        gemms->layer = &gemms->layers[i];
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        gemms->layer = &layers[i];
         for (int backward = 0; backward < 2 && status == OX_OK; backward++) {
             double seconds = 0.0;
             status = measure(gemms, backward, &seconds);
-            block_seconds += i + 1 < LAYER_COUNT ? seconds : 0.0;
-            block_flops += i + 1 < LAYER_COUNT ? flops_of(gemms, backward) : 0.0;
+            block_seconds += layers[i].in_block ? seconds : 0.0;
+            block_flops += layers[i].in_block ? flops_of(gemms, backward) : 0.0;
         }
     }
     if (status == OX_OK) {
@@ -157,7 +146,7 @@ enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench) {
     const struct ox_bench_limit room = {.bytes = bytes_of,
                                        .most = requested != 0 ? requested : gpu->facts.free_bytes / 2};
     void *memory = NULL;
-    if (!ox_bench_shape_choose(gpu, &room, &gemms.shape)) {
+    if (!ox_bench_shape_choose(bench, gpu, &room, &gemms.shape)) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices of a GPU; give at least "
                        "%" PRIu64, room.most, bytes_of(NULL, &gemms.shape));
     }
@@ -167,10 +156,7 @@ enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench) {
         return status;
     }
     gemms.memory = memory;
-    name_layers(&gemms.shape, gemms.layers);
-    ox_bench_note(bench, "gemm: GPU, %" PRIu32 " rows, hidden %" PRIu32 ", width %" PRIu32 ", vocabulary %" PRIu32
-                  ", median of %" PRIu32 " rounds", gemms.shape.rows, gemms.shape.hidden, gemms.shape.width,
-                  gemms.shape.vocab, gemms.rounds);
+    ox_bench_shape_note(bench, "gemm: GPU", &gemms.shape, gemms.rounds);
     for (unsigned real = OX_REAL_F32; real <= OX_BENCH_REAL_LAST && status == OX_OK; real++) {
         status = measure_all(&gemms, real);
     }

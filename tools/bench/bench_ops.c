@@ -4,6 +4,7 @@
 #include "tools/bench/bench_ops.h"
 
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "cpu_optim/optim.h"
 
 #include <inttypes.h>
@@ -85,10 +86,12 @@ static enum ox_status measure(struct measuring *m) {
 
 /* Returns the fastest rate that `bench gemm` measured; 0 where it did not run. */
 static double gemm_rate(const struct ox_bench *bench, enum ox_real real) {
-    static const char *const layers[] = {"projection", "up", "down", "head"}, *const ways[] = {"forward", "backward"};
+    static const char *const ways[] = {"forward", "backward"};
+    const struct ox_bench_shape any = {0};
+    struct ox_bench_layer layers[OX_BENCH_PRODUCT_COUNT];
     double most = 0.0;
-    for (unsigned i = 0; i < 8; i++) {
-        most = fmax(most, ox_bench_value(bench, "gemm.gpu.%s.%s.%s", layers[i / 2], ways[i % 2],
+    for (unsigned i = 0; i < 2 * ox_bench_layers(&any, layers); i++) {
+        most = fmax(most, ox_bench_value(bench, "gemm.gpu.%s.%s.%s", layers[i / 2].name, ways[i % 2],
                                          ox_bench_real_name(real)));
     }
     return most;
@@ -107,7 +110,8 @@ static enum ox_status measure_type(struct measuring *m, enum ox_real real, unsig
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
             const struct ox_op_row *const row = &ox_op_rows[all[i].op];
             m->op = &all[i];
-            if ((row->group == OX_OPS_MATMUL) == linear && (real == OX_REAL_F32 || row->real_offset != OX_OP_NO_REAL)) {
+            if (ox_bench_op_runs(&m->tensors.shape, m->op) && (row->group == OX_OPS_MATMUL) == linear &&
+                (real == OX_REAL_F32 || row->real_offset != OX_OP_NO_REAL)) {
                 status = measure(m);
             }
         }
@@ -147,7 +151,7 @@ static enum ox_status compare_attention(struct measuring *m) {
     m->tensors.device = own;
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         m->op = &all[i];
-        if (all[i].head_dim != 0) {
+        if (ox_bench_op_is_attention(m->op) && ox_bench_op_runs(&m->tensors.shape, m->op)) {
             status = compare_one(m, own);
         }
     }
@@ -160,12 +164,14 @@ static enum ox_status compare_attention(struct measuring *m) {
 
 static enum ox_status choose_shape(struct measuring *m) {
     const uint64_t requested = m->bench->config->size_bytes;
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
     const struct ox_bench_limit room = {.bytes = bytes_of,
                                        .context = m,
-                                       .most = requested != 0        ? requested
-                                               : m->bench->gpu != NULL ? m->device->facts.free_bytes / 2
-                                                                     : 0};
-    return ox_bench_shape_choose(m->device, &room, &m->tensors.shape)
+                                       .most = requested != 0                  ? requested
+                                               : m->bench->gpu != NULL         ? m->device->facts.free_bytes / 2
+                                               : m->bench->model.hidden > 0 ? memory.usable / 2 : 0};
+    return ox_bench_shape_choose(m->bench, m->device, &room, &m->tensors.shape)
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
                          room.most, bytes_of(m, &m->tensors.shape));
@@ -190,9 +196,7 @@ static enum ox_status measure_all(struct measuring *m) {
     if (status != OX_OK) {
         return status;
     }
-    ox_bench_note(m->bench, "ops: %" PRIu32 " rows in sequences of %" PRIu32 ", hidden %" PRIu32 ", width %" PRIu32
-                  ", vocabulary %" PRIu32 ", median of %" PRIu32 " rounds", m->tensors.shape.rows, m->tensors.shape.seq,
-                  m->tensors.shape.hidden, m->tensors.shape.width, m->tensors.shape.vocab, m->rounds);
+    ox_bench_shape_note(m->bench, "ops", &m->tensors.shape, m->rounds);
     for (unsigned real = OX_REAL_F32; real <= (gpu ? (unsigned)OX_BENCH_REAL_LAST : 0u) && status == OX_OK; real++) {
         status = measure_type(m, real, memory);
     }
@@ -231,6 +235,13 @@ enum ox_status ox_bench_ops(struct ox_bench *bench) {
 
 /* ---- for the profile ------------------------------------------------------------------------------------- */
 
+/* Whether the profile takes the rate of an operation: attention with the model's heads, else with heads of one
+ * dimension. */
+static bool is_for_profile(const struct measuring *m) {
+    return ox_bench_op_is_attention(m->op) && ox_bench_op_runs(&m->tensors.shape, m->op) &&
+           (m->op->head_dim == OX_BENCH_DIM_OF_MODEL || m->op->head_dim == ATTENTION_DIM);
+}
+
 /* The rate counts pairs of queries and keys as predictions do, in whole tiles. */
 static enum ox_status measure_attention(struct measuring *m) {
     const bool backward = m->op->op == OX_OP_attention_backward;
@@ -243,7 +254,8 @@ static enum ox_status measure_attention(struct measuring *m) {
         const double pairs = (double)ox_ops_attention_pairs(&m->device->compute, &shape);
         ox_bench_add(m->bench, &(struct ox_bench_figure){
                          .value = (backward ? 10.0 : 4.0) * pairs * shape.head_dim / seconds, .unit = "FLOP/s"},
-                     "attention.gpu.%s%s.bf16", backward ? "backward" : "forward", m->op->kind == 1 ? ".mha" : "");
+                     "attention.gpu.%s%s.bf16", backward ? "backward" : "forward",
+                     shape.heads == shape.kv_heads ? ".mha" : "");
     }
     return status;
 }
@@ -267,7 +279,7 @@ enum ox_status ox_bench_gpu_attention(struct ox_bench *bench) {
     ox_bench_tensors_carve(&m.tensors, memory);
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         m.op = &all[i];
-        if (all[i].head_dim == ATTENTION_DIM) {
+        if (is_for_profile(&m)) {
             status = measure_attention(&m);
         }
     }

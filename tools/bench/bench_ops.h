@@ -13,20 +13,21 @@ extern "C" {
 struct ox_bench_tensors {
     struct ox_bench_device *device;
     struct ox_bench_shape shape;
-    uint32_t heads, kv_heads, head_dim; /* head dimension 128 by default; attention changes all three */
+    uint32_t heads, kv_heads, head_dim; /* the model's, else head dimension 128; attention changes all three */
     int kind;                           /* that of the operation to be queued */
-    uint64_t params;                    /* elements per plane, a multiple of 2048 */
+    uint64_t params;                    /* elements per plane of an update, a multiple of 2048 */
+    uint64_t table_elems;               /* (vocab, hidden), rounded up to that */
     enum ox_isa isa;
     struct ox_optim_hyper hyper;
-    void *x, *y, *z;                  /* (rows, hidden), activations */
+    void *x, *y, *z;                  /* (rows, hidden or all heads), activations */
     void *qkv, *dqkv;                 /* (rows, (heads + 2 kv_heads) head_dim) */
     void *pair, *dpair, *act;         /* (rows, 2 width) twice, (rows, width) */
-    void *weight;                     /* (2 width or vocab, hidden) */
+    void *weight;                     /* of the largest layer */
     void *scratch;
     float *dweight, *sums;            /* as weight; (rows, heads), statistics */
     float *lse, *mean, *rstd;
     float *wide[3];                   /* (params) */
-    float *cosines, *sines;           /* (seq, 64) */
+    float *cosines, *sines;           /* (seq, half of a head) */
     uint16_t *hi, *lo;                /* (params); (vocab, hidden) of a table */
     void *state;                      /* optimizer state of params */
     double *loss, *partials;
@@ -45,9 +46,19 @@ struct ox_bench_op {
     const char *name; /* figure of an operation that has several; NULL: the operation's own name */
     /* queues it once; sets its cost */
     enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
-    int kind;          /* of norm, activation or moments; for attention, how many query heads share a head of keys */
-    uint32_t head_dim; /* head_dim of attention; 0: no attention */
+    /* of norm, activation or moments; of a linear layer, enum ox_bench_product; of attention, how many query heads
+     * share a head of keys */
+    int kind;
+    uint32_t head_dim; /* of attention, or OX_BENCH_DIM_OF_MODEL for the heads of the named model; 0: no attention */
 };
+enum { OX_BENCH_DIM_OF_MODEL = UINT16_MAX };
+static inline bool ox_bench_op_is_attention(const struct ox_bench_op *op) {
+    return op->head_dim != 0;
+}
+/* Whether the operation is measured at that shape: of attention, that of the model, or without one the others. */
+static inline bool ox_bench_op_runs(const struct ox_bench_shape *shape, const struct ox_bench_op *op) {
+    return !ox_bench_op_is_attention(op) || (op->head_dim == OX_BENCH_DIM_OF_MODEL) == (shape->heads > 0);
+}
 /* All operations but rope_table, which runs once per model; tests/unit/kernels/test_op_rows.c checks that. */
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count);
 const char *ox_bench_op_name(const struct ox_bench_op *op);

@@ -10,7 +10,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { HEAD_DIM = 128, GROUP = 4 /* query heads per key head, without another number */, CACHED_ROWS_MAX = 4096 };
+enum {
+    HEAD_DIM = 128, GROUP = 4, /* without a model: query heads per key head, without another number */
+    CACHED_ROWS_MAX = 4096,
+    PARAMS_MAX = 32000 * 4096, PARAMS_MAX_CPU = 8000 * 2048,
+};
 
 static double real_bytes(const struct ox_bench_tensors *t) {
     return ox_real_bytes(t->device->compute.real);
@@ -106,7 +110,7 @@ static uint32_t qkv_cols(const struct ox_bench_tensors *t) {
 }
 
 static enum ox_status head_norm_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    out->bytes = elems_of(t) * 3.0 * real_bytes(t);
+    out->bytes = (double)t->shape.rows * t->heads * t->head_dim * 3.0 * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), head_norm_forward, &(struct ox_op_head_norm_forward){
         .inout = t->qkv, .saved = t->y, .rstd = t->sums, .gain = t->weight, .rows = t->shape.rows,
         .row_stride = qkv_cols(t), .heads = t->heads, .head_dim = t->head_dim, .eps = 1e-6f,
@@ -114,7 +118,7 @@ static enum ox_status head_norm_forward(const struct ox_bench_tensors *t, struct
 }
 
 static enum ox_status head_norm_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    out->bytes = elems_of(t) * 3.0 * real_bytes(t);
+    out->bytes = (double)t->shape.rows * t->heads * t->head_dim * 3.0 * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), head_norm_backward, &(struct ox_op_head_norm_backward){
         .dinout = t->dqkv, .dgain = t->dweight, .saved = t->y, .gain = t->weight, .rstd = t->sums,
         .scratch = t->scratch, .rows = t->shape.rows, .row_stride = qkv_cols(t), .heads = t->heads,
@@ -148,18 +152,46 @@ static enum ox_status act_backward(const struct ox_bench_tensors *t, struct ox_b
 
 /* ---- GEMMs -------------------------------------------------------------------------------------------- */
 
+/* What a linear layer reads and writes; forward uses no gradients. */
+struct linear {
+    void *in, *out, *din, *dout;
+    const void *residual;
+};
+
+static struct linear linear_of(const struct ox_bench_tensors *t) {
+    switch ((enum ox_bench_product)t->kind) {
+    case OX_BENCH_QKV:
+        return (struct linear){.in = t->x, .out = t->qkv, .din = t->y, .dout = t->dqkv};
+    case OX_BENCH_PROJECTION:
+        return (struct linear){.in = t->z, .out = t->y, .din = t->y, .dout = t->x, .residual = t->x};
+    case OX_BENCH_DOWN:
+        return (struct linear){.in = t->act, .out = t->y, .din = t->dpair, .dout = t->x, .residual = t->x};
+    case OX_BENCH_GATE_UP:
+    case OX_BENCH_QKV_GQA:
+    case OX_BENCH_HEAD:
+    case OX_BENCH_PRODUCT_COUNT:
+        break;
+    }
+    return (struct linear){.in = t->x, .out = t->pair, .din = t->y, .dout = t->dpair};
+}
+
 static enum ox_status linear_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    out->flops = 2.0 * elems_of(t) * 2.0 * t->shape.width;
+    const struct ox_bench_layer layer = ox_bench_layer_of(&t->shape, (enum ox_bench_product)t->kind);
+    const struct linear linear = linear_of(t);
+    out->flops = 2.0 * t->shape.rows * layer.in_count * layer.out_count;
     return OX_QUEUE(&t->device->ops, lane_of(t), linear_forward, &(struct ox_op_linear_forward){
-        .out = t->pair, .in = t->x, .weight = t->weight, .rows = t->shape.rows, .in_count = t->shape.hidden,
-        .out_count = 2 * t->shape.width, .layout = OX_WEIGHT_OUT_IN, .real = t->device->compute.real});
+        .out = linear.out, .in = linear.in, .weight = t->weight, .residual = linear.residual, .rows = t->shape.rows,
+        .in_count = layer.in_count, .out_count = layer.out_count, .layout = layer.layout,
+        .real = t->device->compute.real});
 }
 
 static enum ox_status linear_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    out->flops = 4.0 * elems_of(t) * 2.0 * t->shape.width;
+    const struct ox_bench_layer layer = ox_bench_layer_of(&t->shape, (enum ox_bench_product)t->kind);
+    const struct linear linear = linear_of(t);
+    out->flops = 4.0 * t->shape.rows * layer.in_count * layer.out_count;
     return OX_QUEUE(&t->device->ops, lane_of(t), linear_backward, &(struct ox_op_linear_backward){
-        .din = t->y, .dweight = t->dweight, .dout = t->dpair, .in = t->x, .weight = t->weight, .rows = t->shape.rows,
-        .in_count = t->shape.hidden, .out_count = 2 * t->shape.width, .layout = OX_WEIGHT_OUT_IN,
+        .din = linear.din, .dweight = t->dweight, .dout = linear.dout, .in = linear.in, .weight = t->weight,
+        .rows = t->shape.rows, .in_count = layer.in_count, .out_count = layer.out_count, .layout = layer.layout,
         .real = t->device->compute.real});
 }
 
@@ -232,14 +264,22 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_act_backward, "swiglu_backward", act_backward, OX_ACTIVATION_SWIGLU, 0},
         {OX_OP_act_forward, "gelu_forward", act_forward, OX_ACTIVATION_GELU_TANH, 0},
         {OX_OP_act_backward, "gelu_backward", act_backward, OX_ACTIVATION_GELU_TANH, 0},
-        {OX_OP_linear_forward, NULL, linear_forward, 0, 0},
-        {OX_OP_linear_backward, NULL, linear_backward, 0, 0},
+        {OX_OP_linear_forward, NULL, linear_forward, OX_BENCH_GATE_UP, 0},
+        {OX_OP_linear_backward, NULL, linear_backward, OX_BENCH_GATE_UP, 0},
+        {OX_OP_linear_forward, "linear_forward.qkv", linear_forward, OX_BENCH_QKV, 0},
+        {OX_OP_linear_backward, "linear_backward.qkv", linear_backward, OX_BENCH_QKV, 0},
+        {OX_OP_linear_forward, "linear_forward.projection", linear_forward, OX_BENCH_PROJECTION, 0},
+        {OX_OP_linear_backward, "linear_backward.projection", linear_backward, OX_BENCH_PROJECTION, 0},
+        {OX_OP_linear_forward, "linear_forward.down", linear_forward, OX_BENCH_DOWN, 0},
+        {OX_OP_linear_backward, "linear_backward.down", linear_backward, OX_BENCH_DOWN, 0},
         {OX_OP_attention_forward, "attention_forward.dim_64", attention_forward, GROUP, 64},
         {OX_OP_attention_backward, "attention_backward.dim_64", attention_backward, GROUP, 64},
         {OX_OP_attention_forward, "attention_forward.dim_128", attention_forward, GROUP, 128},
         {OX_OP_attention_backward, "attention_backward.dim_128", attention_backward, GROUP, 128},
         {OX_OP_attention_forward, "attention_forward.dim_128.mha", attention_forward, 1, 128},
         {OX_OP_attention_backward, "attention_backward.dim_128.mha", attention_backward, 1, 128},
+        {OX_OP_attention_forward, "attention_forward.model", attention_forward, 0, OX_BENCH_DIM_OF_MODEL},
+        {OX_OP_attention_backward, "attention_backward.model", attention_backward, 0, OX_BENCH_DIM_OF_MODEL},
         {OX_OP_attention_cached, NULL, attention_cached, 0, 0},
         {OX_OP_head, NULL, head, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
@@ -257,12 +297,23 @@ const char *ox_bench_op_name(const struct ox_bench_op *op) {
 
 /* ---- the tensors ----------------------------------------------------------------------------------------- */
 
+static uint32_t rope_dim(const struct ox_bench_shape *shape) {
+    return shape->heads > 0 ? shape->head_dim : (uint32_t)HEAD_DIM;
+}
+
 void ox_bench_tensors_select(struct ox_bench_tensors *t, const struct ox_bench_op *op) {
+    const struct ox_bench_shape *const shape = &t->shape;
     const uint32_t group = op->head_dim != 0 ? (uint32_t)op->kind : GROUP;
-    t->head_dim = op->head_dim != 0 ? op->head_dim : HEAD_DIM;
-    t->heads = t->shape.hidden / t->head_dim;
-    t->kv_heads = t->heads / group > 0 ? t->heads / group : 1;
     t->kind = op->kind;
+    if (shape->heads > 0) {
+        t->heads = shape->heads;
+        t->kv_heads = shape->kv_heads;
+        t->head_dim = shape->head_dim;
+        return;
+    }
+    t->head_dim = op->head_dim != 0 ? op->head_dim : HEAD_DIM;
+    t->heads = shape->hidden / t->head_dim;
+    t->kv_heads = t->heads / group > 0 ? t->heads / group : 1;
 }
 
 static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
@@ -273,6 +324,9 @@ static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
     uint32_t count = 0;
     const struct ox_bench_op *const all = ox_bench_ops_all(&count);
     for (uint32_t i = 0; i < count; i++) {
+        if (!ox_bench_op_runs(shape, &all[i])) {
+            continue;
+        }
         ox_bench_tensors_select(t, &all[i]);
         const struct ox_attention_shape attention = ox_bench_attention_shape(t);
         const struct ox_op_attention_cached cached = cached_op(t);
@@ -282,31 +336,56 @@ static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
     return most;
 }
 
-uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base) {
-    struct ox_bump room = {.base = base};
-    const uint64_t rows = t->shape.rows, hidden = t->shape.hidden, real = ox_real_bytes(t->device->compute.real);
-    const uint64_t outs = ox_max_u64(2 * t->shape.width, t->shape.vocab);
-    t->params = ox_align_up(t->shape.vocab * hidden, OX_GROUP_ELEMS);
+/* Sets the elements of a table, and of the planes of an update: those of the table, but no more than the fixed sizes
+ * have, because the rates do not change beyond. */
+static void set_elems(struct ox_bench_tensors *t) {
+    const bool gpu = t->device->compute.device == OX_DEVICE_CUDA;
+    t->table_elems = ox_align_up((uint64_t)t->shape.vocab * t->shape.hidden, OX_GROUP_ELEMS);
+    t->params = ox_min_u64(t->table_elems, gpu ? PARAMS_MAX : PARAMS_MAX_CPU);
+}
+
+/* The tensors that rows have. */
+static void carve_rows(struct ox_bench_tensors *t, struct ox_bump *room) {
+    const struct ox_bench_shape *const shape = &t->shape;
+    const uint64_t rows = shape->rows, real = ox_real_bytes(t->device->compute.real);
+    const uint64_t wide = ox_max_u64(shape->hidden, ox_bench_attention_width(shape));
+    const uint64_t pair = ox_max_u64(2 * (uint64_t)shape->width, wide);
+    const uint64_t heads = shape->heads > 0 ? shape->heads : shape->hidden / 64;
     void **const rows_of[] = {&t->x, &t->y, &t->z};
     for (unsigned i = 0; i < 3; i++) {
-        *rows_of[i] = ox_bump_alloc(&room, rows * hidden * real);
+        *rows_of[i] = ox_bump_alloc(room, rows * wide * real);
+    }
+    t->qkv = ox_bump_alloc(room, rows * ox_bench_qkv_width(shape) * real); /* grouped key heads may need less */
+    t->dqkv = ox_bump_alloc(room, rows * ox_bench_qkv_width(shape) * real);
+    t->pair = ox_bump_alloc(room, rows * pair * real);
+    t->dpair = ox_bump_alloc(room, rows * pair * real);
+    t->act = ox_bump_alloc(room, rows * shape->width * real);
+    t->sums = ox_bump_alloc(room, ox_max_u64(rows * heads, wide) * sizeof(float));
+    t->lse = ox_bump_alloc(room, rows * heads * sizeof(float));
+    t->mean = ox_bump_alloc(room, rows * sizeof(float));
+    t->rstd = ox_bump_alloc(room, rows * sizeof(float));
+}
+
+uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base) {
+    struct ox_bump room = {.base = base};
+    const uint64_t rows = t->shape.rows, real = ox_real_bytes(t->device->compute.real);
+    const uint64_t angles = (uint64_t)t->shape.seq * (rope_dim(&t->shape) / 2);
+    struct ox_bench_layer layers[OX_BENCH_PRODUCT_COUNT];
+    uint64_t weight = 0;
+    for (uint32_t i = ox_bench_layers(&t->shape, layers); i > 0; i--) {
+        weight = ox_max_u64(weight, (uint64_t)layers[i - 1].in_count * layers[i - 1].out_count);
+    }
+    set_elems(t);
+    carve_rows(t, &room);
+    for (unsigned i = 0; i < 3; i++) {
         t->wide[i] = ox_bump_alloc(&room, t->params * sizeof(float));
     }
-    t->qkv = ox_bump_alloc(&room, rows * 3 * hidden * real); /* upper bound: grouped key heads need less */
-    t->dqkv = ox_bump_alloc(&room, rows * 3 * hidden * real);
-    t->pair = ox_bump_alloc(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
-    t->dpair = ox_bump_alloc(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
-    t->act = ox_bump_alloc(&room, rows * t->shape.width * real);
-    t->weight = ox_bump_alloc(&room, outs * hidden * real);
-    t->dweight = ox_bump_alloc(&room, outs * hidden * sizeof(float));
-    t->sums = ox_bump_alloc(&room, ox_max_u64(rows * (hidden / 64), hidden) * sizeof(float));
-    t->lse = ox_bump_alloc(&room, rows * (hidden / 64) * sizeof(float));
-    t->mean = ox_bump_alloc(&room, rows * sizeof(float));
-    t->rstd = ox_bump_alloc(&room, rows * sizeof(float));
-    t->cosines = ox_bump_alloc(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
-    t->sines = ox_bump_alloc(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
-    t->hi = ox_bump_alloc(&room, t->params * sizeof(uint16_t));
-    t->lo = ox_bump_alloc(&room, t->params * sizeof(uint16_t));
+    t->weight = ox_bump_alloc(&room, weight * real);
+    t->dweight = ox_bump_alloc(&room, weight * sizeof(float));
+    t->cosines = ox_bump_alloc(&room, angles * sizeof(float));
+    t->sines = ox_bump_alloc(&room, angles * sizeof(float));
+    t->hi = ox_bump_alloc(&room, t->table_elems * sizeof(uint16_t));
+    t->lo = ox_bump_alloc(&room, t->table_elems * sizeof(uint16_t));
     t->state = ox_bump_alloc(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32},
                                                        t->params).bytes);
     t->partials = ox_bump_alloc(&room, t->params / OX_GROUP_ELEMS * sizeof(double));
@@ -340,17 +419,19 @@ static enum ox_status put_rows(struct ox_bench_tensors *t) {
 }
 
 enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
-    double angles[HEAD_DIM / 2];
+    double angles[OX_BENCH_HEAD_DIM_MAX / 2];
+    const uint32_t half_dim = rope_dim(&t->shape) / 2;
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
     ox_optim_hyper_init(&settings, &t->hyper);
-    for (unsigned i = 0; i < HEAD_DIM / 2; i++) {
-        angles[i] = pow(10000.0, -(double)i / (HEAD_DIM / 2));
+    OX_ASSERT(half_dim <= OX_BENCH_HEAD_DIM_MAX / 2);
+    for (uint32_t i = 0; i < half_dim; i++) {
+        angles[i] = pow(10000.0, -(double)i / half_dim);
     }
     enum ox_status status = put_rows(t);
     OX_TRY(status, OX_QUEUE(&t->device->ops, lane_of(t), rope_table, &(struct ox_op_rope_table){
         .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
-        .half_dim = HEAD_DIM / 2}));
+        .half_dim = half_dim}));
     OX_TRY(status, ox_lane_drain(lane_of(t)));
     return status;
 }

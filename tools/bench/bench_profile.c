@@ -65,7 +65,9 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
         json_t *const line = json_pack("{s:I}", "threads", (json_int_t)counts[i]);
         for (unsigned k = 0; k < count; k++) {
             const double rate = ox_bench_value(bench, "%s.%s.threads_%" PRIu32, part, keys[k], counts[i]);
-            json_object_set_new(line, keys[k], json_real(rate));
+            if (rate > 0.0) {
+                json_object_set_new(line, keys[k], json_real(rate));
+            }
         }
         json_array_append_new(list, line);
     }
@@ -75,14 +77,15 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
 /* Builds "measured": the records and facts that the profile came from. NULL without memory. */
 static json_t *measured_json(const struct ox_bench *bench, const struct ox_doctor *doctor, enum ox_isa isa) {
     static const char *const copies[] = {"read", "write", "copy"};
-    static const char *const gemms[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
+    static const char *const gemms[] = {"all", "qkv", "projection", "gate_up", "up", "down", "head", "input_grad",
+                                        "weight_grad", "scores"};
     json_t *const measured = json_object();
     int failed = json_object_set_new(measured, "date", date_json());
     failed |= json_object_set_new(measured, "machine", machine_json(doctor));
     failed |= json_object_set_new(measured, "isa", json_string(ox_isa_name(isa)));
     failed |= json_object_set_new(measured, "drives", drives_json(bench));
     failed |= json_object_set_new(measured, "copy", threads_json(bench, "copy", copies, 3));
-    failed |= json_object_set_new(measured, "gemm", threads_json(bench, "gemm", gemms, 7));
+    failed |= json_object_set_new(measured, "gemm", threads_json(bench, "gemm", gemms, sizeof gemms / sizeof *gemms));
     failed |= json_object_set_new(measured, "records", ox_bench_records_json(bench));
     if (failed) {
         json_decref(measured);
@@ -130,6 +133,7 @@ static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out)
     out->core_flops = ox_bench_value(bench, "gemm.all.threads_1");
     out->flops = of_most_threads(bench, "gemm.all");
     out->bf16_flops = of_most_threads(bench, "gemm.bf16");
+    out->packed_bytes_per_flop = ox_bench_value(bench, "gemm.packed");
     fill_adam(bench, &out->adam);
 }
 

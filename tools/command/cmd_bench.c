@@ -4,6 +4,7 @@
 #include "tools/command/cmd.h"
 
 #include "base/file.h"
+#include "engine/hf/hf.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -32,6 +33,33 @@ static enum ox_status check_output(const struct ox_config *config) {
     if (access(folder, W_OK | X_OK) != 0) {
         return ox_fail_errno(OX_E_CONFIG, errno, "--output: %s cannot be written to %s", config->output_dir, folder);
     }
+    return OX_OK;
+}
+
+/* Sets the sizes that GEMMs and operations are measured at to those of --model. */
+static enum ox_status use_model(struct ox_bench *bench) {
+    const char *const path = bench->config->model, *const what = bench->config->what;
+    struct ox_hf_folder *folder = NULL;
+    if (path[0] == '\0') {
+        return OX_OK;
+    }
+    if (strcmp(what, "gemm") != 0 && strcmp(what, "ops") != 0 && strcmp(what, "all") != 0) {
+        return ox_fail(OX_E_CONFIG, "--model is for the sizes of `offload bench gemm`, `ops` and `all`; remove it");
+    }
+    const enum ox_status status = ox_hf_open(path, false, &folder);
+    if (status != OX_OK) {
+        return status;
+    }
+    const struct ox_model_config model = ox_hf_model(folder)->config;
+    ox_hf_close(&folder);
+    if (model.head_dim > OX_BENCH_HEAD_DIM_MAX || model.head_dim % 2 != 0) {
+        return ox_fail(OX_E_CONFIG, "--model %s: heads of %" PRIu32 " cannot be measured; even ones of at most %d can",
+                       path, model.head_dim, OX_BENCH_HEAD_DIM_MAX);
+    }
+    bench->model = (struct ox_bench_shape){
+        .seq = model.contexts, .hidden = model.hidden, .width = model.width, .vocab = model.vocab,
+        .heads = model.heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim,
+        .gated = model.act == OX_ACTIVATION_SWIGLU, .transposed = model.layout == OX_WEIGHT_IN_OUT};
     return OX_OK;
 }
 
@@ -71,6 +99,7 @@ int ox_cmd_bench(const struct ox_config *config) {
     static struct ox_bench bench; /* tens of kilobytes */
     bench = (struct ox_bench){.config = config, .json = strcmp(config->format, "json") == 0};
     enum ox_status status = check_output(config);
+    OX_TRY(status, use_model(&bench));
     if (status == OX_OK) {
         status = run_part(&bench);
         ox_bench_gpu_close(&bench);

@@ -121,9 +121,9 @@ static const struct ox_page pages[] = {
          "Measures this machine against its own limits: the optimizer against memory bandwidth, drives against fio, "
          "OpenBLAS GEMMs, host memory, and each operation of a step against its floor. With a GPU it also measures GPU "
          "memory, the link to it, and GEMMs and the optimizer on it. Every figure is the median of --rounds "
-         "measurements. With --format json the figures are an array of records with name, value, unit, limit and "
-         "ratio. Other programs change the times, so a figure below its limit changes the exit status only with "
-         "--strict.\n"
+         "measurements. GEMMs and operations have fixed sizes, or with --model those of its steps. With --format json "
+         "the figures are an array of records with name, value, unit, limit and ratio. Other programs change the "
+         "times, so a figure below its limit changes the exit status only with --strict.\n"
          "nvme writes --size to each drive folder several times, which wears flash. all takes fewer rounds, and writes "
          "the profile of the machine to --output.",
      .failed = "failure; with --strict also a figure below its limit",

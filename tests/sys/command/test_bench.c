@@ -115,7 +115,8 @@ static void test_threads(void) {
     CHECK(check_records(records) == 0);
     const char *library = NULL;
     const bool bf16 = ox_cpu_bf16_is_there(&library);
-    CHECK(json_array_size(records) == (bf16 ? 6 + 1 + 1 + 1 : 6 + 1 + 1));
+    CHECK(json_array_size(records) == (bf16 ? 10 + 1 + 1 + 1 : 10 + 1 + 1));
+    CHECK(value_of(records, "gemm.qkv.threads_1") > 0.0 && value_of(records, "gemm.gate_up.threads_1") > 0.0);
     CHECK(!bf16 || value_of(records, "gemm.bf16.threads_1") > 0.0);
     CHECK(value_of(records, "gemm.up.threads_1") > 0.0 && value_of(records, "gemm.all.threads_1") > 0.0);
     json_decref(records);
@@ -127,11 +128,13 @@ static void test_threads(void) {
 static void test_gpu(void) {
     static const char *const expected[] = {
         "copy.h2d.kib_16", "copy.duplex.kib_256", "copy.gpu.d2h", "gemm.gpu.head.backward.f32",
-        "gemm.gpu.up.forward.f32.of_best_of_1", "attention.gpu.backward.bf16",
+        "gemm.gpu.gate_up.forward.f32.of_best_of_1", "gemm.gpu.projection.forward.bf16.of_best_of_1",
+        "gemm.gpu.qkv.backward.bf16", "gemm.gpu.qkv_gqa.forward.bf16", "gemm.gpu.block.bf16",
+        "ops.linear_backward.projection.bf16", "attention.gpu.backward.bf16",
         "attention.gpu.forward.mha.bf16",
         "ops.copy", "ops.linear_backward.f32", "ops.rms_backward.f32.of_copy",
         "ops.attention_backward.dim_64.f32", "ops.head.f32", "ops.adam.q8", "adam.gpu.bf16.times_cpu"};
-    static const char *const parts[] = {"copy --size 1MiB", "gemm --size 2MiB", "ops --size 3MiB", "adam --size 2MiB"};
+    static const char *const parts[] = {"copy --size 1MiB", "gemm --size 3MiB", "ops --size 3MiB", "adam --size 2MiB"};
     char *const before = sys_use_emulated();
     bool found[sizeof expected / sizeof *expected] = {false};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -153,6 +156,74 @@ static void test_gpu(void) {
             printf("no record %s\n", expected[k]);
             test_failure_count++;
         }
+    }
+    sys_use(before);
+}
+
+/* ---- a model's sizes ----------------------------------------------------------------------------------- */
+
+static const char *const model_text =
+    "{\"model_type\": \"llama\", \"vocab_size\": 128, \"hidden_size\": 64, \"intermediate_size\": 96,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 16,"
+    " \"max_position_embeddings\": 64, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5}";
+
+/* Bytes that a product of (m, k) by (k, n) packs, and its operations. */
+static void add_product(double m, double n, double k, double repeats, double sums[2]) {
+    sums[0] += repeats * (12 * n * k + 12 * m * k + 4 * m * n);
+    sums[1] += repeats * 2 * m * n * k;
+}
+
+static void test_model(void) {
+    static const char *const names[] = {"qkv", "projection", "gate_up", "down", "head", "scores", "input_grad"};
+    const char *const path = files_write_text("model.json", model_text);
+    begin("gemm --rounds 1 --compute-threads 1 --device cpu --format json");
+    sys_args_word(&args, "--model=%s", path);
+    sys_run_well(&args, &process);
+    json_t *records = parse(process.outcome.out);
+    CHECK(check_records(records) == 0);
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "gemm.%s.threads_1", names[i]);
+        CHECK(value_of(records, name) > 0.0);
+    }
+    CHECK(strstr(process.outcome.out, "gemm.up.") == NULL && strstr(process.outcome.out, "gemm.qkv_gqa.") == NULL);
+    double sums[2] = {0, 0};
+    add_product(512, 12 * 16, 64, 1, sums);   /* q, k and v */
+    add_product(512, 64, 8 * 16, 1, sums);    /* attention's output */
+    add_product(512, 2 * 96, 64, 1, sums);    /* gate and up */
+    add_product(512, 64, 96, 1, sums);        /* down */
+    add_product(512, 64, 2 * 96, 1, sums);    /* the gradients of gate and up */
+    add_product(2 * 96, 64, 512, 1, sums);
+    add_product(128, 64, 16, 128, sums);      /* scores */
+    CHECK(near(value_of(records, "gemm.packed"), sums[0] / sums[1]));
+    json_decref(records);
+    begin("ops --rounds 1 --compute-threads 1 --device cpu --format json");
+    sys_args_word(&args, "--model=%s", path);
+    sys_run_well(&args, &process);
+    records = parse(process.outcome.out);
+    CHECK(value_of(records, "ops.attention_backward.model.f32") > 0.0 && value_of(records, "ops.head.f32") > 0.0);
+    CHECK(value_of(records, "ops.linear_forward.qkv.f32") > 0.0 && strstr(process.outcome.out, ".dim_64") == NULL);
+    CHECK(strstr(process.outcome.err, "ops: 512 rows in sequences of 64, hidden 64, 8 heads of 16 with 2 of keys, "
+                                      "width 96, vocabulary 128") != NULL);
+    json_decref(records);
+}
+
+/* The rate of attention that the profile takes is that of the model's kind of heads alone. */
+static void test_model_on_gpu(void) {
+    const char *const path = files_write_text("model.json", model_text);
+    static const char *const parts[] = {"gemm", "ops"};
+    char *const before = sys_use_emulated();
+    for (unsigned i = 0; i < 2; i++) {
+        begin(parts[i]);
+        sys_args_add(&args, "--size 1MiB --rounds 1 --compute-threads 1 --device cuda --format json");
+        sys_args_word(&args, "--model=%s", path);
+        sys_run_well(&args, &process);
+        json_t *const records = parse(process.outcome.out);
+        (void)check_records(records);
+        CHECK(value_of(records, "gemm.gpu.qkv.forward.bf16") > 0.0 && value_of(records, "gemm.gpu.block.f32") > 0.0);
+        CHECK(value_of(records, i == 0 ? "attention.gpu.backward.bf16" : "ops.attention_forward.model.bf16") > 0.0);
+        CHECK(strstr(process.outcome.out, ".mha") == NULL && strstr(process.outcome.out, "qkv_gqa") == NULL);
+        json_decref(records);
     }
     sys_use(before);
 }
@@ -294,6 +365,8 @@ static void test_refusals(void) {
 #else
     refused("adam --isa avx2 --size 1MiB", NULL, 2, "--isa avx2: this machine lacks these instructions");
 #endif
+    refused("copy --model x", NULL, 2, "--model is for the sizes of `offload bench gemm`, `ops` and `all`");
+    refused("gemm --model /nonexistent", NULL, 2, "/nonexistent");
     refused("gemm --size 1", NULL, 2, "--size: 1 bytes are too few");
     refused("comm --size 1", NULL, 2, "--size: 1 bytes are too few");
     refused("copy --size 1", NULL, 2, "--size: 1 bytes are too few");
@@ -340,6 +413,8 @@ int main(void) {
     test_threads();
     test_comm();
     test_gpu();
+    test_model();
+    test_model_on_gpu();
     test_nvme();
     test_without_fio();
     test_interrupted(SIGINT);

@@ -11,7 +11,8 @@ static const struct {
     double value;
 } records[] = {
     {"gemm.all.threads_1", 1e11}, {"copy.read.threads_1", 3e10}, {"adam.adamw.f32.grad_f32.time", 0.4},
-    {"lane.task", 9e-6}, {"gemm.gpu.block.f32", 5e13}, {"gemm.gpu.block.bf16", 6e14}, {"copy.gpu.h2d", 5e10},
+    {"lane.task", 9e-6}, {"gemm.packed", 0.01}, {"gemm.gpu.block.f32", 5e13}, {"gemm.gpu.block.bf16", 6e14},
+    {"copy.gpu.h2d", 5e10},
     {"copy.gpu.d2h", 5.1e10}, {"copy.gpu.duplex", 7e10}, {"copy.gpu.memory", 4e12},
     {"attention.gpu.forward.bf16", 4e14}, {"attention.gpu.backward.bf16", 3e14},
     {"attention.gpu.forward.mha.bf16", 4.4e14}, {"attention.gpu.backward.mha.bf16", 3.3e14},
@@ -41,6 +42,7 @@ int main(void) {
     write_and_read(0, &machine);
     CHECK(machine.has_gpu && gpu->fp32_flops == 5e13 && gpu->bf16_flops == 6e14 && gpu->memory_rate == 4e12);
     CHECK(gpu->h2d_rate == 5e10 && gpu->d2h_rate == 5.1e10 && gpu->duplex_rate == 7e10);
+    CHECK(machine.host.packed_bytes_per_flop == 0.01); /* of a model's sizes */
     CHECK(gpu->attention_flops == 4e14 && gpu->attention_backward_flops == 3e14);
     CHECK(gpu->mha_attention_flops == 4.4e14 && gpu->mha_attention_backward_flops == 3.3e14);
     write_and_read(2, &machine);
