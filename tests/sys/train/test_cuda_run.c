@@ -254,6 +254,30 @@ static void test_generate(const char *lonely_program) {
     json_decref(expected);
 }
 
+/* The mean loss that `eval` finds on the text with the run's newest checkpoint. */
+static double evaluated(const char *words) {
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", test_path("auto"));
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_add(&args, "--seq-len 12 --max-windows 24 --dtype fp32 --format json");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    CHECK(json_integer_value(json_object_get(json, "tokens")) == 24 * 12);
+    const double loss = json_number_value(json_object_get(json, "mean_nll"));
+    json_decref(json);
+    return loss;
+}
+
+/* The device's loss is the CPU's but for rounding, and the same where a smaller budget streams the weights. */
+static void test_eval(void) {
+    const double on_cpu = evaluated("--device cpu"), on_device = evaluated("--device cuda");
+    printf("eval: loss %.9f on the device, %.9f on the CPU\n", on_device, on_cpu);
+    CHECK(on_cpu > 1.0 && fabs(on_device - on_cpu) < 2e-6);
+    CHECK(on_device != on_cpu); /* otherwise the CPU may have computed both */
+    CHECK(evaluated("--device cuda --device-mem 769MiB --weights-tier host") == on_device);
+}
+
 int main(void) {
     const char *const program = place_program("with", true), *const lonely_program = place_program("without", false);
     model_path = sys_write_model("llama");
@@ -268,6 +292,7 @@ int main(void) {
     check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
     check_refused("many", "--device cuda --ranks 2", 2, "--ranks 2: there is 1 GPU; give --ranks 1");
+    test_eval();
     test_generate(lonely_program);
     check_refused("lonely", "--device cuda", 1, "GPU: ");
     begin("alone", "--dtype fp32", false);
