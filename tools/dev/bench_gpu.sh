@@ -279,12 +279,20 @@ part_peers() {
 
 # ---- the report ----------------------------------------------------------------------------------------------
 
+# What figures depend on: the sources, the libraries and the GPU.
+origin() {
+    commit=$(cat commit 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo unknown) # an unpacked bundle has the file
+    printf -- '- %s, commit %.12s\n' "$(date -u +%Y-%m-%d)" "$commit"
+    "$program" doctor 2>/dev/null |
+        sed -n 's/^  \(NVIDIA driver\|CUDA runtime\|cuBLASLt\|device\|attention\)  *\(.*\)/- \1: \2/p'
+}
+
 report() {
     echo
-    echo "$(sed -n '/"gpu": {/,/}/s/.*"name": "\(.*\)".*/\1/p' "$out/machine.json" 2>/dev/null), $(date -u +%Y-%m-%d)," \
-        "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+    origin
     echo
-    grep -E '^{"name": "(step|peer|ops|gemm.gpu|copy.gpu|copy.(h2d|d2h|duplex)|adam.gpu)' "$records" >"$out/shown"
+    grep -E '^{"name": "(step|peer|ops|gemm.gpu|attention.gpu|copy.gpu|copy.(h2d|d2h|duplex)|adam.gpu)' "$records" \
+        >"$out/shown"
     echo '| Figure | Value | Limit | Ratio |'
     echo '|---|---|---|---|'
     awk '

@@ -2,7 +2,7 @@
 # Checks on this machine's GPU what the CUDA device promises: builds, runs each check, and prints one table. Exit status
 # 1 when a check failed.
 #
-#   tools/dev/check_gpu.sh [--emulated] [--jobs N] [--keep FOLDER] [--plant CHECK] [CHECK...]
+#   tools/dev/check_gpu.sh [--emulated] [--jobs N] [--keep FOLDER] [--own-attention] [--plant CHECK] [CHECK...]
 #
 #     build      the program, the plugin and the tests build
 #     device     the program finds the GPU and computes on it
@@ -17,17 +17,18 @@
 #
 # --emulated runs the same checks at toy sizes with the plugin of tests/simt, which is how tools/dev/check_gpu_test.sh
 # tests this script; checks that need hardware or a sanitizer are skipped. --plant shows one check a fault that it must
-# refuse. --keep names the folder for runs and logs; without it they are removed after success.
+# refuse. --own-attention lets no run use cuDNN. --keep names the folder for runs and logs; without it they are removed after success.
 set -u
 . "$(dirname "$0")/script.sh"
 
-emulated=0 jobs=$(nproc) keep= plant= wanted=
+emulated=0 jobs=$(nproc) keep= plant= wanted= attention=
 while [ $# -gt 0 ]; do
     case $1 in
     --emulated) emulated=1 ;;
     --jobs) jobs=${2:?}; shift ;;
     --keep) keep=${2:?}; shift ;;
     --plant) plant=${2:?}; shift ;;
+    --own-attention) attention=--own-attention ;;
     -*) usage ;;
     *) wanted="$wanted $1" ;;
     esac
@@ -104,7 +105,7 @@ train() {
     $by "$program" train --model "$work/config.json" --data "$work/text.txt" --data-format bytes \
         --output "$work/$name" --max-seq-length "$length" --batch-size "$batch" --gradient-accumulation-steps "$micro" \
         --learning-rate "$rate" --lr-scheduler-type constant --warmup-steps 0 --eval-fraction 0 --eval-steps 0 \
-        --seed "$seed" --host-mem 1GiB "$@" >"$work/$name.run.log" 2>&1
+        --seed "$seed" --host-mem 1GiB $attention "$@" >"$work/$name.run.log" 2>&1
     status=$?
     [ "$status" -eq 0 ] || { echo "$name: exit status $status"; tail -n 5 "$work/$name.run.log"; }
     return "$status"
@@ -251,7 +252,7 @@ check_memory() {
 
 check_learn() {
     planted && rate=0
-    results=
+    results=${attention:+own attention, }
     for dtype in $dtypes; do
         [ "$dtype" = fp32 ] && tolerance=$fp32_tolerance || tolerance=$bf16_tolerance
         common="--from-scratch --dtype $dtype --save-steps 0"
@@ -299,9 +300,9 @@ sanitize() { # tool, more options for it
             --device cuda --dtype $run --max-seq-length 64 --batch-size 1 --gradient-accumulation-steps 2 --max-steps 2 \
             --eval-fraction 0 --eval-steps 0 --save-steps 0 --host-mem 1GiB || return 1
     done
-    attention=$build/tests/conform/test_ops_attention
-    [ -x "$attention" ] || { say "$attention is not built"; return 1; }
-    OX_REQUIRE_GPU=1 timeout -k 5 "$limit" "$tool" --tool "$instrument" "$@" --error-exitcode 9 "$attention" || return 1
+    cases=$build/tests/conform/test_ops_attention
+    [ -x "$cases" ] || { say "$cases is not built"; return 1; }
+    OX_REQUIRE_GPU=1 timeout -k 5 "$limit" "$tool" --tool "$instrument" "$@" --error-exitcode 9 "$cases" || return 1
     say "$dtypes and own attention: two steps of one block; conformance of attention"
 }
 

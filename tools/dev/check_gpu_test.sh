@@ -23,6 +23,11 @@ expect() { # status, words, then the arguments
 }
 
 expect 0 '^learn  *pass .*fp32: '
+expect 0 '^learn  *pass .*own attention, fp32: ' --own-attention learn
+grep -q '^own_attention: true' "$root/work/learn-fp32/config.resolved.yaml" || {
+    echo 'check_gpu.sh --own-attention: the run does not take it'
+    failed=$((failed + 1))
+}
 expect 1 '^device  *FAIL .*the CPU' --plant device device
 expect 1 '^bits  *FAIL' --plant bits bits
 expect 1 '^resume  *FAIL' --plant resume resume
@@ -38,6 +43,9 @@ expect 1 '^racecheck  *FAIL' --plant racecheck racecheck
 expect 1 'bits  *FAIL' --plant bits device bits
 expect 2 'there is no check speed' speed
 expect 2 'tools/dev/check_gpu.sh \[--emulated\]' --unknown
+mkdir "$root/bench"
+echo '{"name": "attention.gpu.forward.bf16", "value": 4e+14, "unit": "FLOP/s", "limit": null, "ratio": null}' \
+    >"$root/bench/records.jsonl"
 sh tools/dev/bench_gpu.sh --emulated --out "$root/bench" hbm >"$root/out" 2>&1
 for name in seconds tokens of_floor of_prediction gpu_busy; do
     grep -q "^{\"name\": \"step.hbm-05b.$name\", \"value\": [0-9.e+-]*, \"unit\": \".*\", \"limit\": .*}\$" \
@@ -51,4 +59,12 @@ grep -q '^{"name": "step.hbm-05b.tokens", .*"limit": [0-9]' "$root/bench/records
     echo 'bench_gpu.sh --emulated hbm: step.hbm-05b.tokens has no limit'
     failed=$((failed + 1))
 }
-[ "$failed" -eq 0 ] && echo "check_gpu.sh: 13 cases as expected"
+for line in ', commit ' 'NVIDIA driver: for CUDA [0-9]' 'CUDA runtime: [0-9]' 'cuBLASLt: [0-9]' 'device: emulated' \
+    'attention: own kernels'; do
+    grep -q "^- .*$line" "$root/out" || { echo "bench_gpu.sh: the report has no line '$line'"; failed=$((failed + 1)); }
+done
+grep -q '^| .attention.gpu.forward.bf16. | 400000.0 GFLOP/s |' "$root/out" || {
+    echo 'bench_gpu.sh: the report leaves out the rate of attention'
+    failed=$((failed + 1))
+}
+[ "$failed" -eq 0 ] && echo "check_gpu.sh: 14 cases as expected"

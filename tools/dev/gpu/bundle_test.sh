@@ -19,6 +19,10 @@ cd "$root/there/offload-gpu" || fail 'the archive has no folder offload-gpu'
 env -u OX_BUILD -u OX_BIN sh tools/dev/gpu/first.sh --emulated --out "$root/out" machine >"$root/log" 2>&1 ||
     fail 'the first part fails where it was unpacked'
 grep -q '^device  *pass' "$root/out/machine.txt" || fail 'no step was computed'
+env -u OX_BUILD -u OX_BIN sh tools/dev/gpu/first.sh --emulated --out "$root/out" learn hbm >"$root/log" 2>&1 ||
+    fail 'nothing is learned, or steps are not measured where it was unpacked'
+grep -q '^learn  *pass .*own attention, ' "$root/out/learn.txt" || fail 'nothing is learned by our own attention'
+grep -q "^- .*, commit $(cut -c 1-12 commit)\$" "$root/out/hbm.txt" || fail 'the report does not name the commit'
 for library in $(ls build/lib); do
     LD_LIBRARY_PATH=$PWD/build/lib ldd build/offload | grep -q "=> $PWD/build/lib/$library " || fail "$library is not used"
 done

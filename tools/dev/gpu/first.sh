@@ -6,7 +6,7 @@
 #
 #     machine   driver, memory, processors, limits, what doctor finds; the program computes a step on the GPU
 #     check     conformance, golden tests, bits over placements and resuming, memory
-#     learn     a run learns, and once more with our own attention, that is without cuDNN
+#     learn     a run learns, and once more with our own attention instead of cuDNN's
 #     rates     the card and the operations on it: bench_gpu.sh machine ops
 #     hbm       whole steps in the GPU's memory
 #     offload   whole steps with state in host memory
@@ -37,19 +37,20 @@ folder_of() { # a file's name; prints nothing where the loader finds it, and whe
     ldconfig -p 2>/dev/null | grep -q "^[[:space:]]*$1 " ||
         find / \( -path /proc -o -path /sys \) -prune -o -name "$1" -print 2>/dev/null | sed 's|/[^/]*$||' | head -n 1
 }
-base=${OX_BUILD:-build}/lib
-case $base in
+path=${OX_BUILD:-build}/lib
+case $path in
 /*) ;;
-*) base=$PWD/$base ;;
+*) path=$PWD/$path ;;
 esac
-[ -z "${LD_LIBRARY_PATH:-}" ] || base=$base:$LD_LIBRARY_PATH
-cudnn=
+[ -z "${LD_LIBRARY_PATH:-}" ] || path=$path:$LD_LIBRARY_PATH
 if [ -z "$emulated" ]; then
-    blas=$(folder_of "$(grep -ao 'libcublasLt\.so\.[0-9]*' "${OX_BUILD:-build}/liboffload_cuda.so" | head -n 1)")
-    cudnn=$(folder_of libcudnn.so.9)
-    [ -z "$blas" ] || base=$base:$blas
+    for library in "$(grep -ao 'libcublasLt\.so\.[0-9]*' "${OX_BUILD:-build}/liboffload_cuda.so" | head -n 1)" \
+        libcudnn.so.9; do
+        folder=$(folder_of "$library")
+        path=$path${folder:+:$folder}
+    done
 fi
-export LD_LIBRARY_PATH="$base${cudnn:+:$cudnn}"
+export LD_LIBRARY_PATH="$path"
 
 check_gpu() { # the part's name, then checks
     name=$1
@@ -72,9 +73,9 @@ part_check() {
     check_gpu check conform golden bits resume memory
 }
 part_learn() {
-    check_gpu learn learn || return 1
-    [ -n "$cudnn" ] || { echo 'no folder of cuDNN that can be left out'; return 0; }
-    LD_LIBRARY_PATH=$base check_gpu learn-own learn
+    check_gpu learn learn
+    learned=$?
+    check_gpu learn-own --own-attention learn && return "$learned"
 }
 part_rates() {
     bench_gpu machine ops
