@@ -46,6 +46,7 @@ awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\
     cp -L "$library" "$top/build/lib/"
 done
 
+unpacked=$(du -s --apparent-size -B 1 "$top" | cut -f 1)
 tar -C "$work" -cJf "$work/bundle" offload-gpu
 bytes=$(wc -c <"$work/bundle")
 if [ "$emulated" -eq 0 ] && [ "$bytes" -gt "$limit" ]; then
@@ -54,4 +55,4 @@ if [ "$emulated" -eq 0 ] && [ "$bytes" -gt "$limit" ]; then
 fi
 mkdir -p "$(dirname "$1")"
 mv "$work/bundle" "$1.part" && mv "$1.part" "$1"
-echo "$1: $bytes bytes; unpack it and run offload-gpu/tools/dev/gpu/first.sh (docs/gpu.md)"
+echo "$1: $bytes bytes, $unpacked unpacked; unpack it and run offload-gpu/tools/dev/gpu/first.sh (docs/gpu.md)"
