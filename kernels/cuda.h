@@ -88,6 +88,15 @@ OX_MUST enum ox_status ox_cuda_linear_search(struct ox_device *device, const str
                                              const struct ox_op_linear_backward *backward,
                                              struct ox_cuda_search *search);
 
+/* Writes to `text` the kind of GEMM number `idx`, from 0, that the device has come across, and after ": " the algorithm
+ * that cuBLASLt computes it with. False if there were not as many. */
+enum { OX_CUDA_GEMM_BYTES = 512 };
+bool ox_cuda_gemm_text(struct ox_device *device, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]);
+
+/* Names a GPU and the libraries on it, with all that the last bits of a run depend on. */
+enum { OX_CUDA_GEMMS_BYTES = 256 };
+void ox_cuda_gemms_text(const struct ox_cuda_device_info *gpu, char text[OX_CUDA_GEMMS_BYTES]);
+
 /* For the scratch sizes of ops.h, where the CPU has threads: sums over rows are taken over this many groups of rows. */
 enum { OX_CUDA_ROW_GROUPS = 256 };
 /* Queries per block in attention's bfloat16 kernels. */
@@ -108,7 +117,7 @@ enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raise it whenever anything that crosses the border changes, device.h, ops.h and base/lane.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 12 };
+enum { OX_CUDA_PLUGIN_VERSION = 13 };
 
 /* The plugin's only symbol of its own, "ox_cuda_plugin". The plugin takes everything of base/ from the program. */
 struct ox_cuda_plugin {
@@ -119,6 +128,7 @@ struct ox_cuda_plugin {
     void (*ops_init)(struct ox_ops *);
     enum ox_status (*facts)(struct ox_device *, struct ox_cuda_device_info *);
     void (*about)(struct ox_cuda_plugin_info *); /* all but the path */
+    bool (*gemm_text)(struct ox_device *, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]);
     enum ox_status (*linear_search)(struct ox_device *, const struct ox_op_linear_forward *,
                                     const struct ox_op_linear_backward *, struct ox_cuda_search *);
     const struct ox_nccl_ops *(*nccl)(void); /* returns NULL where it was built without NCCL */

@@ -129,6 +129,19 @@ enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_o
     return plugin_of(device)->linear_search(device, forward, backward, search);
 }
 
+bool ox_cuda_gemm_text(struct ox_device *device, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]) {
+    return plugin_of(device)->gemm_text(device, idx, text);
+}
+
+void ox_cuda_gemms_text(const struct ox_cuda_device_info *gpu, char text[OX_CUDA_GEMMS_BYTES]) {
+    const uint32_t blas = gpu->blas_version, runtime = gpu->runtime_version;
+    const int attention = (int)strcspn(gpu->attention, ":"); /* why it is not cuDNN's changes no bit */
+    snprintf(text, OX_CUDA_GEMMS_BYTES, "cuBLASLt %u.%u.%u on %.80s (compute capability %u.%u, %u processors), "
+             "attention of %.*s, CUDA runtime %u.%u", blas / 10000, blas / 100 % 100, blas % 100, gpu->name,
+             gpu->capability / 10, gpu->capability % 10, gpu->processor_count, attention, gpu->attention,
+             runtime / 1000, runtime % 1000 / 10);
+}
+
 enum ox_status ox_cuda_nccl(struct ox_device *device, const struct ox_nccl_ops **out) {
     *out = plugin_of(device)->nccl();
     return *out != NULL ? OX_OK

@@ -23,6 +23,8 @@ struct ox_commit_note {
     uint64_t tokens; /* tokens of that step; 0: no step led to this state */
 };
 
+enum { OX_ARITHMETIC_BYTES = 256 };
+
 /* run.json: identity of the run, the branch that it is on and where that began, and its drives. There is a copy beside
  * it, and each has a checksum since version 5. */
 struct ox_run_identity {
@@ -38,7 +40,7 @@ struct ox_run_identity {
     bool starting;    /* what it begins with is not committed yet: its stores may be half made, and hold nothing */
     bool clearing;    /* what the run has left is being removed, for a new run in its place; `starting` is set too */
     bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
-    char arithmetic[OX_CPU_GEMMS_BYTES]; /* what computes on the CPU (ox_cpu_gemms_text); "": not known */
+    char arithmetic[OX_ARITHMETIC_BYTES]; /* what computes (ox_cpu_gemms_text, ox_cuda_gemms_text); "": not known */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 
@@ -120,6 +122,7 @@ struct ox_trainer {
     struct ox_trainer_reports reports;
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
+    uint32_t gemm_count; /* kinds of GEMMs that gemms.txt has of this process */
     uint64_t retried_step, retry_count; /* the last step that was repeated after a drive failed; how many were */
     struct ox_trainer_persist persist;
     struct ox_trainer_saving saving;
@@ -265,6 +268,16 @@ enum { OX_OPTIONS_LINE_BYTES = 640 };
  * checkpoint `origin`, or in the run's folder where it names the store: with `data` those that decide the tokens, else
  * those that numerics_hash covers. "" if none is known to differ. */
 const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, bool data, char *text);
+
+/* ---- trainer_arithmetic.c ---- */
+
+#define OX_GEMMS_NAME "gemms.txt"
+
+/* Sets what computes in trainer->identity, and tells of a change; returns whether it differs. */
+bool ox_trainer_record_arithmetic(struct ox_trainer *trainer);
+/* Called after steps and evaluations: writes gemms.txt anew if the GPU has come across other GEMMs, and tells of
+ * algorithms that differ from those that an earlier process of the run has left there. A failure is only a warning. */
+void ox_trainer_record_gemms(struct ox_trainer *trainer);
 
 /* ---- trainer_persist.c ---- */
 

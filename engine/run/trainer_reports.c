@@ -92,6 +92,7 @@ void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_rep
     if (!ox_trainer_leads(trainer)) {
         return;
     }
+    ox_trainer_record_gemms(trainer);
     ox_metrics_step(trainer->reports.metrics, report);
     ox_tensorboard_step(trainer->reports.tensorboard, report);
     ox_prometheus_step(trainer->reports.prometheus, report);
@@ -102,6 +103,7 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
     if (!ox_trainer_leads(trainer)) {
         return;
     }
+    ox_trainer_record_gemms(trainer);
     ox_metrics_last(trainer->reports.metrics, &last);
     if (last.eval_step == report->step) {
         return; /* a resumed run that had finished has the line already */

@@ -314,25 +314,6 @@ static void take_identity(struct ox_trainer *trainer) {
     trainer->state.branch = trainer->identity.branch;
 }
 
-/* Records what computes on the CPU, where each core's kernels round in their own way, and tells of a change.
- * Returns whether it differs. Its threads are always 1 (kernels/cpu), so they change nothing. */
-static bool record_arithmetic(struct ox_trainer *trainer) {
-    char *const before = trainer->identity.arithmetic;
-    char now[OX_CPU_GEMMS_BYTES];
-    if (trainer->engine_config.device != OX_DEVICE_CPU) {
-        return false;
-    }
-    ox_cpu_gemms_text(!trainer->engine_config.fp32, now);
-    const bool differs = strcmp(before, now) != 0;
-    if (differs && before[0] != '\0' && ox_trainer_leads(trainer)) {
-        ox_log(OX_LOG_WARN, "GEMMs are now of %s, and were of %s: from here on the last digits may differ from "
-               "a run that was never interrupted; OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA choose kernels", now,
-               before);
-    }
-    snprintf(before, sizeof now, "%s", now);
-    return differs;
-}
-
 /* Returns whether the identity had no clock yet. */
 static bool record_clock(struct ox_trainer *trainer) {
     const bool is_new = !trainer->identity.has_clock;
@@ -344,7 +325,7 @@ static bool record_clock(struct ox_trainer *trainer) {
 static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
     record_clock(trainer);
-    record_arithmetic(trainer);
+    ox_trainer_record_arithmetic(trainer);
     trainer->identity.holds_whole = trainer->input.holds_whole;
     const enum ox_status status =
         ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
@@ -566,7 +547,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
         OX_TRY(status, load_checkpoint(trainer, path));
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
-                                             record_clock(trainer) | record_arithmetic(trainer) |
+                                             record_clock(trainer) | ox_trainer_record_arithmetic(trainer) |
                                              trainer->identity.starting);
     trainer->identity.starting = false;
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {

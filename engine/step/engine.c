@@ -317,6 +317,10 @@ void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *
     }
 }
 
+bool ox_engine_gemm_text(const struct ox_engine *engine, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]) {
+    return !ox_engine_on_cpu(&engine->config) && ox_cuda_gemm_text(ox_first_rank(engine)->device, idx, text);
+}
+
 /* ---- planes between steps ---------------------------------------------------------------------------- */
 
 uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {

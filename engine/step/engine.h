@@ -288,6 +288,9 @@ struct ox_eval_result {
 OX_MUST enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_eval_result *out);
 
+/* As ox_cuda_gemm_text, of the GPU of this process's first rank; false on the CPU. */
+bool ox_engine_gemm_text(const struct ox_engine *engine, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]);
+
 /* Seconds of the CPU device's operations by group since the last call; none for a GPU. */
 void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out);
 

@@ -21,6 +21,8 @@ static struct library {
     cublasStatus_t (*heuristic)(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                 cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
                                 cublasLtMatmulHeuristicResult_t *, int *);
+    cublasStatus_t (*algo_get)(const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoConfigAttributes_t, void *, size_t,
+                               size_t *);
     cublasStatus_t (*desc_create)(cublasLtMatmulDesc_t *, cublasComputeType_t, cudaDataType_t);
     cublasStatus_t (*desc_destroy)(cublasLtMatmulDesc_t);
     cublasStatus_t (*desc_set)(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t);
@@ -45,6 +47,7 @@ static const struct symbol {
     {"cublasLtGetStatusString", offsetof(struct library, status_string)},
     {"cublasLtGetVersion", offsetof(struct library, version)},
     {"cublasLtMatmul", offsetof(struct library, matmul)},
+    {"cublasLtMatmulAlgoConfigGetAttribute", offsetof(struct library, algo_get)},
     {"cublasLtMatmulAlgoGetHeuristic", offsetof(struct library, heuristic)},
     {"cublasLtMatmulDescCreate", offsetof(struct library, desc_create)},
     {"cublasLtMatmulDescDestroy", offsetof(struct library, desc_destroy)},
@@ -117,6 +120,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int *found) {
     return library.heuristic(handle, desc, a, b, c, d, preference, wanted, results, found);
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
+                                                    size_t bytes, size_t *written) {
+    return library.algo_get(algo, attribute, value, bytes, written);
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {

@@ -69,7 +69,8 @@ struct ox_cuda_gemm_args {
 };
 OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_gemm_args *gemm);
 
-/* The function of this name in struct ox_cuda_plugin. */
+/* The functions gemm_text and linear_search of struct ox_cuda_plugin. */
+bool ox_cuda_blas_text(struct ox_device *device, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]);
 OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
                                            const struct ox_op_linear_backward *backward,
                                            struct ox_cuda_search *search);

@@ -306,6 +306,7 @@ const struct ox_cuda_plugin ox_cuda_plugin = {
     .ops_init = ox_ops_fill_cuda,
     .facts = facts,
     .about = about,
+    .gemm_text = ox_cuda_blas_text,
     .linear_search = ox_cuda_blas_search,
     .nccl = ox_cuda_nccl_ops,
 };

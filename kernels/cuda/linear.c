@@ -8,6 +8,7 @@
 
 #include <cublasLt.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,69 @@ static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct d
                           description->b, known->gemm.adds ? &one : &zero, at->c, description->d, at->d,
                           description->d, &known->algo, queue->device->workspace, known->workspace_bytes,
                           queue->stream);
+}
+
+/* ---- in words ---------------------------------------------------------------------------------------- */
+
+/* One number of an algorithm's configuration, or -1 where this version of the library does not have it. */
+static long configured(const struct known *known, cublasLtMatmulAlgoConfigAttributes_t name, size_t bytes) {
+    uint32_t value = 0; /* those of two bytes are its lower half */
+    size_t written = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(&known->algo, name, &value, bytes, &written);
+    return status == CUBLAS_STATUS_SUCCESS ? (long)value : -1;
+}
+
+/* In terms of row-major matrices, as in struct ox_cuda_gemm_args. Returns the length. */
+static size_t name_gemm(const struct gemm *p, char text[OX_CUDA_GEMM_BYTES]) {
+    const int length = snprintf(
+        text, OX_CUDA_GEMM_BYTES, "%llu x %llu x %llu, %s to %s, rows of a %llu%s, of b %llu%s, of c %llu%s%s, "
+        "aligned to %u", (unsigned long long)p->n, (unsigned long long)p->m, (unsigned long long)p->k,
+        p->in_type == CUDA_R_32F ? "f32" : "bf16", p->out_type == CUDA_R_32F ? "f32" : "bf16",
+        (unsigned long long)p->b_ld, p->b_op == CUBLAS_OP_T ? " transposed" : "", (unsigned long long)p->a_ld,
+        p->a_op == CUBLAS_OP_T ? " transposed" : "", (unsigned long long)p->d_ld, p->adds ? ", added to" : "",
+        p->has_bias ? ", with bias" : "", p->align);
+    OX_ASSERT(length > 0 && length < OX_CUDA_GEMM_BYTES);
+    return (size_t)length;
+}
+
+static void name_algorithm(const struct known *known, char *text, size_t bytes) {
+    static const struct {
+        const char *text;
+        cublasLtMatmulAlgoConfigAttributes_t name;
+        size_t bytes;
+    } parts[] = {{"algorithm", CUBLASLT_ALGO_CONFIG_ID, 4},
+                 {"tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+                 {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+                 {"parts of k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+                 {"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+                 {"swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+                 {"option", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+                 {"inner shape", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+                 {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2}};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        used += (size_t)snprintf(text + used, bytes - used, "%s %ld, ", parts[i].text,
+                                 configured(known, parts[i].name, parts[i].bytes));
+        OX_ASSERT(used < bytes);
+    }
+    snprintf(text + used, bytes - used, "workspace %zu", known->workspace_bytes);
+}
+
+bool ox_cuda_blas_text(struct ox_device *device, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]) {
+    struct ox_cuda_blas *const blas = ((const struct ox_cuda_device *)device)->blas;
+    struct known known = {0};
+    pthread_mutex_lock(&blas->lock);
+    const bool is_known = idx < blas->known_count;
+    if (is_known) {
+        known = blas->known[idx];
+    }
+    pthread_mutex_unlock(&blas->lock);
+    if (is_known) {
+        const size_t length = name_gemm(&known.gemm, text);
+        const size_t after = length + (size_t)snprintf(text + length, OX_CUDA_GEMM_BYTES - length, ": ");
+        name_algorithm(&known, text + after, OX_CUDA_GEMM_BYTES - after);
+    }
+    return is_known;
 }
 
 /* ---- all algorithms, for measuring -------------------------------------------------------------------- */

@@ -7,9 +7,16 @@
 #include "tests/simt/inside.h"
 #include "tests/simt/matrix.h"
 
+#include <cstdlib>
 #include <cstring>
 
 static bool library_present = true;
+
+/* OX_SIMT_BLAS_VERSION and OX_SIMT_ALGORITHM: the version and the number of every algorithm, as of another library. */
+static uint64_t setting(const char *name, uint64_t otherwise) {
+    const char *const text = std::getenv(name);
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
 
 struct simt_blas {
     int unused;
@@ -41,7 +48,7 @@ static void set(void *at, cudaDataType type, uint64_t idx, double value) {
 }
 
 /* The alignments for which an algorithm was chosen: a, b, c, d, and the bias by its address at that time. */
-enum { BIAS = 4 };
+enum { BIAS = 4, ALGORITHM = 5 };
 
 static uint64_t align_of(const void *ptr) {
     const uintptr_t address = (uintptr_t)ptr | 16; /* no access is wider */
@@ -116,7 +123,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 
 size_t cublasLtGetVersion(void) {
-    return 130000;
+    return setting("OX_SIMT_BLAS_VERSION", 130000);
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status) {
@@ -187,7 +194,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         results[0].algo.data[i] = preference->align[i];
     }
     results[0].algo.data[BIAS] = align_of(desc->bias);
+    results[0].algo.data[ALGORITHM] = setting("OX_SIMT_ALGORITHM", 1);
     *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
+                                                    size_t bytes, size_t *written) {
+    const bool is_short = attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
+    const uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_ID ? (uint32_t)algo->data[ALGORITHM] : 0;
+    *written = is_short ? sizeof(uint16_t) : sizeof number;
+    if (bytes != *written) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    memcpy(value, &number, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 

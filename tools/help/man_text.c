@@ -9,6 +9,7 @@ static const char run_folder[] =
     "run-copy.json\tthe same again, for when run.json is damaged or missing\n"
     "config.resolved.yaml\tall options of the run except those about this start; --config reads it\n"
     "plan.txt\tthe plan, with every task\n"
+    "gemms.txt\ton a GPU: the algorithm of cuBLASLt for each kind of GEMM of the run\n"
     "metrics.jsonl\tone line per step and per evaluation, as JSON\n"
     "trace.bin\twith --trace: what every task did and when, for `offload trace`\n"
     "metrics.prom\twith --report-to prometheus: current figures of the run, for a text-file collector\n"

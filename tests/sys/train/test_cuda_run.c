@@ -126,6 +126,63 @@ static void test_resume(void) {
     CHECK(strstr(process.outcome.err, "was made with other training options") != NULL);
 }
 
+static unsigned lines_of(const char *path) {
+    char *text = NULL;
+    size_t bytes = 0;
+    unsigned count = 0;
+    REQUIRE_OK(ox_file_read(path, 1 << 20, &text, &bytes));
+    for (const char *at = strchr(text, '\n'); at != NULL; at = strchr(at + 1, '\n')) {
+        count++;
+    }
+    free(text);
+    return count;
+}
+
+/* Goes on from the second step of the run "recorded", and returns how often it warns of GEMMs. */
+static unsigned warnings_of(const char *words) {
+    unsigned count = 0;
+    begin("recorded", "--dtype fp32 --save-steps 2 --device-mem 1GiB --resume-from-checkpoint", false);
+    sys_args_word(&args, "%s/checkpoint-2", test_path("recorded"));
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    for (const char *at = process.outcome.err; (at = strstr(at, " GEMM")) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* A run names the GPU, the libraries and the algorithm of each kind of GEMM, and a resume tells of others. */
+static void test_record(void) {
+    static const char gpu[] = "cuBLASLt 13.0.0 on emulated (compute capability 9.0, 2 processors), attention of own "
+                              "kernels, CUDA runtime 13.0";
+    begin("recorded", "--dtype fp32 --save-steps 2", false);
+    sys_run_well(&args, &process);
+    const char *const run = test_path("recorded/run.json"), *const gemms = test_path("recorded/gemms.txt");
+    CHECK(has(run, gpu) && has(gemms, gpu) && has(gemms, "; driver for CUDA 13.0\n"));
+    CHECK(has(gemms, "\n12 x 256 x 48, f32 to f32, rows of a 48, of b 48 transposed, of c 256, aligned to 16: "
+                     "algorithm 1, tile 0, stages 0, parts of k 0, reduction 0, swizzle 0, option 0, inner shape 0, "
+                     "cluster 0, workspace 0\n"));
+    const unsigned lines = lines_of(gemms);
+    CHECK(warnings_of("") == 0 && lines_of(gemms) == lines);
+    FILE *const file = fopen(gemms, "a"); /* a GEMM that only an earlier process had */
+    CHECK(file != NULL && fputs("1 x 2 x 3, f32 to f32: algorithm 5\n", file) >= 0 && fclose(file) == 0);
+    CHECK(warnings_of("") == 0 && lines_of(gemms) == lines + 1 && has(gemms, "\n1 x 2 x 3, f32 to f32: algorithm 5\n"));
+    setenv("OX_SIMT_ALGORITHM", "7", 1);
+    CHECK(warnings_of("") == 1 && strstr(process.outcome.err, "GEMMs has changed, such as that of 12 x ") != NULL &&
+          strstr(process.outcome.err, ": algorithm 7, tile 0") != NULL &&
+          strstr(process.outcome.err, ", and was algorithm 1, tile 0") != NULL);
+    CHECK(warnings_of("") == 0);
+    setenv("OX_SIMT_BLAS_VERSION", "130102", 1);
+    CHECK(warnings_of("") == 1 && strstr(process.outcome.err, "GEMMs are now of cuBLASLt 13.1.2 on ") != NULL &&
+          strstr(process.outcome.err, ", and were of cuBLASLt 13.0.0 on ") != NULL);
+    CHECK(has(run, "cuBLASLt 13.1.2") && has(gemms, "cuBLASLt 13.1.2") && lines_of(gemms) == lines);
+    unsetenv("OX_SIMT_BLAS_VERSION");
+    unsetenv("OX_SIMT_ALGORITHM");
+    begin("recorded", "--dtype fp32 --device cpu --overwrite-output-dir", false);
+    sys_run_well(&args, &process);
+    CHECK(!files_exist("recorded/gemms.txt"));
+}
+
 /* One line and an exit status of its own; nothing is begun. */
 static void check_refused(const char *name, const char *words, int status, const char *said) {
     begin(name, words, false);
@@ -286,6 +343,7 @@ int main(void) {
     test_auto();
     test_same_bits();
     test_resume();
+    test_record();
     test_auto_ranks();
     test_ranks();
     check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
