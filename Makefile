@@ -238,7 +238,7 @@ $(B)/liboffload_simt.so: $(SIMT_O)
 $(OBJ)/simt/%.o: %.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $< (emulated)"
-	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"sm_90"' -Itests/simt -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"sm_90"' -DOX_NVTX='<nvtx.h>' -Itests/simt -MMD -MP -c -o $@ $<
 
 $(OBJ)/simt/%.o: %.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)

@@ -72,6 +72,52 @@ void ox_chaos_delay(uint64_t seed, const char *label, uint64_t turn, uint64_t ns
     nanosleep(&delay, NULL);
 }
 
+/* ---- ranges --------------------------------------------------------------------------------- */
+
+static const struct ox_ranges *used; /* atomic */
+static _Thread_local char range_task[OX_RANGE_BYTES];
+
+static const struct ox_ranges *get_used(void) {
+    return __atomic_load_n(&used, __ATOMIC_ACQUIRE);
+}
+
+void ox_ranges_use(const struct ox_ranges *ranges) {
+    __atomic_store_n(&used, ranges, __ATOMIC_RELEASE);
+}
+
+bool ox_ranges_used(void) {
+    return get_used() != NULL;
+}
+
+void ox_range_begin(const char *name) {
+    const struct ox_ranges *const ranges = get_used();
+    if (ranges != NULL) {
+        ranges->begin(name);
+    }
+}
+
+void ox_range_end(void) {
+    const struct ox_ranges *const ranges = get_used();
+    if (ranges != NULL) {
+        ranges->end();
+    }
+}
+
+void ox_range_name_thread(const char *name) {
+    const struct ox_ranges *const ranges = get_used();
+    if (ranges != NULL) {
+        ranges->name_thread(name);
+    }
+}
+
+void ox_range_set_task(const char *name) {
+    snprintf(range_task, sizeof range_task, "%s", name);
+}
+
+const char *ox_range_task(void) {
+    return range_task;
+}
+
 /* ---- host lanes ----------------------------------------------------------------------------- */
 
 struct job {
@@ -198,6 +244,7 @@ static enum ox_status run_job(struct host_lane *lane, const struct job *job, boo
 /* The lane's thread: runs jobs in order, and skips them after the first failure. */
 static void *host_lane_main(void *context) {
     struct host_lane *const lane = context;
+    ox_range_name_thread(lane->base.label);
     pthread_mutex_lock(&lane->base.lock);
     for (;;) {
         while (lane->done == lane->issued && !lane->closing) {

@@ -114,6 +114,29 @@ OX_MUST enum ox_status ox_host_lane_submit(struct ox_lane *lane, ox_job_fn *fn, 
  * it to vary timing. */
 void ox_chaos_delay(uint64_t seed, const char *label, uint64_t turn, uint64_t ns_max);
 
+/* ---- ranges: names of what threads do, for a profiler that watches the process ------------------ */
+
+/* What tells the profiler: a range of the calling thread begins or ends, ranges nest; the thread's own name. */
+struct ox_ranges {
+    void (*begin)(const char *name);
+    void (*end)(void);
+    void (*name_thread)(const char *name);
+};
+
+/* For whoever has found a profiler: tells `ranges` from here on, which stay valid to the end of the process. */
+void ox_ranges_use(const struct ox_ranges *ranges);
+bool ox_ranges_used(void);
+
+/* These do nothing unless ranges are used. */
+void ox_range_begin(const char *name);
+void ox_range_end(void);
+void ox_range_name_thread(const char *name);
+
+/* The task of the work that the calling thread queues next, for lanes that run it later; "": none. */
+enum { OX_RANGE_BYTES = 64 };
+void ox_range_set_task(const char *name);
+const char *ox_range_task(void);
+
 #ifdef __cplusplus
 }
 #endif

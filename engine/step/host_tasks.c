@@ -180,7 +180,13 @@ enum ox_status ox_host_task_run(void *rank, const void *host_task) {
     const struct ox_host_task *const given = host_task;
     const struct task_run run = {
         .rank = rank, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
+    char label[OX_RANGE_BYTES] = "";
+    if (ox_ranges_used()) {
+        ox_tracing_label(run.task, label);
+    }
+    ox_range_begin(label);
     const enum ox_status status = given->idle ? OX_OK : run_task(&run);
+    ox_range_end();
     ox_link_abort(rank, status); /* no rank may wait for this one any more */
     return status;
 }

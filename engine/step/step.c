@@ -250,7 +250,7 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
 
 /* ---- the loop ------------------------------------------------------------------------------------- */
 
-static enum ox_status issue_task(struct ox_rank *rank, const struct ox_plan *plan, uint32_t idx) {
+static enum ox_status issue_named(struct ox_rank *rank, const struct ox_plan *plan, uint32_t idx) {
     const struct ox_task *const task = &plan->tasks[idx];
     const bool idle = !ox_rank_works(rank, task);
     const struct issue is = {.rank = rank, .plan = plan, .task = task, .lane = rank->lanes[task->lane]};
@@ -277,6 +277,19 @@ static enum ox_status issue_task(struct ox_rank *rank, const struct ox_plan *pla
     }
     const struct ox_host_task host = {.plan = plan, .task_idx = idx, .idle = idle};
     return ox_host_lane_submit(is.lane, ox_host_task_run, &host, sizeof host, &rank->marks[idx]);
+}
+
+/* Issues a task, whose label goes with its work to a profiler. */
+static enum ox_status issue_task(struct ox_rank *rank, const struct ox_plan *plan, uint32_t idx) {
+    char label[OX_RANGE_BYTES];
+    if (!ox_ranges_used()) {
+        return issue_named(rank, plan, idx);
+    }
+    ox_tracing_label(&plan->tasks[idx], label);
+    ox_range_set_task(label);
+    const enum ox_status status = issue_named(rank, plan, idx);
+    ox_range_set_task("");
+    return status;
 }
 
 /* Whether to stop here. Several ranks agree on that with the norm, because a rank that stopped alone would leave the

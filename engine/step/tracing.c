@@ -73,6 +73,17 @@ static uint8_t plan_of(const struct ox_tracing *tracing) {
     return plans[tracing->plan->kind];
 }
 
+void ox_tracing_label(const struct ox_task *task, char text[OX_RANGE_BYTES]) {
+    const uint32_t unit_idx = ox_task_unit_or_grad(task);
+    int used = snprintf(text, OX_RANGE_BYTES, "%s", ox_task_name(task));
+    if (unit_idx != OX_NONE && used < OX_RANGE_BYTES) {
+        used += snprintf(text + used, (size_t)(OX_RANGE_BYTES - used), " unit %u", unit_idx);
+    }
+    if (task->mb_idx != OX_NONE && used < OX_RANGE_BYTES) {
+        snprintf(text + used, (size_t)(OX_RANGE_BYTES - used), ", batch %u", task->mb_idx);
+    }
+}
+
 /* ---- the lanes' side --------------------------------------------------------------------------------- */
 
 /* Whether the task at `running` is issued. Reads the issuing thread's counter only if the value seen last is

@@ -5,6 +5,7 @@
 #ifndef OX_ENGINE_TRACING_H
 #define OX_ENGINE_TRACING_H
 
+#include "base/lane.h"
 #include "engine/step/engine.h"
 #include "offload/trace/trace.h"
 
@@ -32,6 +33,9 @@ void ox_engine_trace_pause(struct ox_engine *engine, bool pause);
 /* Records work of the calling thread that has no tasks, such as a save of the state of `step`: it lasted from begin_ns
  * (of ox_clock_ns) until now. Does nothing without a trace. */
 void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uint64_t step, uint64_t begin_ns);
+
+/* Writes a task's label for profilers, as the trace's export has it: "forward unit 3, batch 1". */
+void ox_tracing_label(const struct ox_task *task, char text[OX_RANGE_BYTES]);
 
 /* ---- told by the executor: step.c --------------------------------------------------------------------- */
 

@@ -50,6 +50,9 @@ OX_MUST enum ox_status ox_cuda_lane_submit(struct ox_lane *lane, const struct ox
 /* Sets *out to a mark that is done when all work submitted so far is done. */
 OX_MUST enum ox_status ox_cuda_lane_mark(struct ox_lane *lane, struct ox_mark *out);
 
+/* Lets the ranges of base/lane.h tell NVIDIA's profiler, if one watches this process. */
+void ox_cuda_ranges_open(void);
+
 /* Loads cuBLASLt, unless it is loaded. */
 OX_MUST enum ox_status ox_cuda_blas_library_open(void);
 OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);

@@ -235,6 +235,7 @@ static enum ox_status device_open(const struct ox_cuda_config *config, struct ox
     if (cuda == NULL) {
         return ox_fail(OX_E_NOMEM, "GPU: no memory for the device's %zu bytes", sizeof *cuda);
     }
+    ox_cuda_ranges_open();
     cuda->base.ops = &cuda_device_ops;
     cuda->idx = (int)config->device_idx;
     pthread_mutex_init(&cuda->lock, NULL);

@@ -9,7 +9,6 @@
  * recorded the event, then for the event. If the feeder has failed, it waits until the stream is empty, because a
  * failed mark, too, gives back the buffers of its work. */
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/ranges.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -35,9 +34,11 @@ struct cuda_lane {
     cudaStream_t stream;
     struct ox_lane *feeder, *watcher;
     uint64_t mark_count; /* marks issued */
+    bool names_task;     /* the range of a task was queued after the last mark; used by the issuing thread */
     struct slot slots[MARK_COUNT];
     /* Used by the feeder. */
     uint64_t fed_count; /* marks recorded */
+    bool in_task;       /* the range of a task is open */
     bool begun;         /* the span up to the next mark has its first operation */
     /* Used by the watcher. Times of the device are counted from the last event. */
     cudaEvent_t last;
@@ -78,7 +79,6 @@ static enum ox_status check(const struct cuda_lane *lane, cudaError_t error, con
 static enum ox_status use_device(void *owner, const void *args) {
     const struct cuda_lane *const lane = owner;
     (void)args;
-    ox_range_thread(lane->base.label);
     return check(lane, cudaSetDevice(lane->device->idx), "choosing the device");
 }
 
@@ -98,6 +98,22 @@ static enum ox_status begin_span(struct cuda_lane *lane) {
     lane->begun = true;
     return status == OX_OK ? check(lane, cudaEventRecord(slot_of(lane, turn)->begin, lane->stream), "an event")
                            : status;
+}
+
+/* A task's range holds those of its operations, and ends at its mark. A failure skips that end. */
+static void end_task(struct cuda_lane *lane) {
+    if (lane->in_task) {
+        ox_range_end();
+    }
+    lane->in_task = false;
+}
+
+static enum ox_status begin_task(void *owner, const void *args) {
+    struct cuda_lane *const lane = owner;
+    end_task(lane);
+    ox_range_begin(args);
+    lane->in_task = true;
+    return OX_OK;
 }
 
 static enum ox_status run_op(void *owner, const void *args) {
@@ -124,6 +140,7 @@ static enum ox_status record_job(void *owner, const void *args) {
     }
     lane->fed_count++;
     lane->begun = false;
+    end_task(lane);
     return status;
 }
 
@@ -155,6 +172,14 @@ enum ox_status ox_cuda_lane_submit(struct ox_lane *base, const struct ox_cuda_wo
     struct op_job job = {.run = work->run, .name = work->name};
     OX_ASSERT(bytes <= sizeof job.args);
     memcpy(job.args, args, bytes);
+    if (ox_ranges_used() && !lane->names_task && ox_range_task()[0] != '\0') {
+        const enum ox_status status =
+            ox_host_lane_submit(lane->feeder, begin_task, ox_range_task(), OX_RANGE_BYTES, NULL);
+        if (status != OX_OK) {
+            return status;
+        }
+        lane->names_task = true;
+    }
     return ox_host_lane_submit(lane->feeder, run_op, &job, offsetof(struct op_job, args) + bytes, NULL);
 }
 
@@ -223,6 +248,7 @@ enum ox_status ox_cuda_lane_mark(struct ox_lane *base, struct ox_mark *out) {
     const uint64_t turn = lane->mark_count + 1; /* only the issuing thread changes the count */
     struct slot *const slot = slot_of(lane, turn);
     struct ox_mark fed = {0}, end = {0};
+    lane->names_task = false;
     enum ox_status status = ox_mark_join(mark_before(lane, turn));
     (void)status; /* a failure of the lane is reported by the new mark too */
     /* Count before the slot's event is recorded again: from here on no lane waits for the earlier mark of the slot. */

@@ -183,6 +183,30 @@ static void test_record(void) {
     CHECK(!files_exist("recorded/gemms.txt"));
 }
 
+/* A profiler sees each task by the trace's label, on the device's lanes with its operations, and on the host's. */
+static void test_ranges(void) {
+    static const char *const seen[] = {
+        "\ncompute: forward unit 1, batch 0 > linear_forward\n",
+        "\ncompute: backward unit 2, batch 1 > linear_backward\n",
+        "\nh2d: upload unit 1 > copy\n",
+        "\nadam: adam unit 2\n",
+        "\nnvme.read: read unit 1\n",
+        "\nnvme.write: ",
+    };
+    setenv("OX_SIMT_RANGES", test_path("ranges.txt"), 1);
+    begin("ranges", "--dtype fp32 --device-mem 770MiB --weights-tier nvme --state-tier nvme --grads-tier nvme "
+                    "--activation-tier nvme --tiles 2 --kept-blocks 0", true);
+    sys_run_well(&args, &process);
+    unsetenv("OX_SIMT_RANGES");
+    for (unsigned i = 0; i < sizeof seen / sizeof *seen; i++) {
+        if (!has(test_path("ranges.txt"), seen[i])) {
+            printf("ranges.txt has no %s\n", seen[i]);
+            test_failure_count++;
+        }
+    }
+    CHECK(!has(test_path("ranges.txt"), " > forward ") && !has(test_path("ranges.txt"), " > upload "));
+}
+
 /* One line and an exit status of its own; nothing is begun. */
 static void check_refused(const char *name, const char *words, int status, const char *said) {
     begin(name, words, false);
@@ -344,6 +368,7 @@ int main(void) {
     test_same_bits();
     test_resume();
     test_record();
+    test_ranges();
     test_auto_ranks();
     test_ranks();
     check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
