@@ -1,7 +1,7 @@
-/* The planner's choice against random plans of eight steps, on the machines of docs/profiles: how long each takes by the
- * simulator, and the processor seconds of planning. Run it from the root of the sources. `--plans` says how many that
- * fit are drawn of each step; `--case` keeps the steps whose name contains the text. Exits 1 when a choice takes more
- * than 0.5 % longer than the best of them. */
+/* The planner's choice against random plans of eight steps, on the machines of docs/profiles: how long each takes by
+ * the simulator, and the processor seconds of planning. Run it from the root of the sources. `--plans` says how many
+ * that fit are drawn of each step; `--case` keeps the steps whose name contains the text. Exits 1 when a choice takes
+ * more than 0.5 % longer than the best of them. */
 #include "tests/kit/plan/plan_choice.h"
 #include "tests/kit/plan/random_plan.h"
 #include "tests/kit/plan/step_case.h"

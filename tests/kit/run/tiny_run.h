@@ -82,10 +82,10 @@ const char *tiny_undisturbed(void);
 enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
                        struct tiny_told *told);
 /* Continues what the run `before` has left, without disturbance: resumes it, or starts it where no folder was made.
- * Checks that no reported checkpoint is lost and no more reported steps than allowed, and that the end is that of the undisturbed
- * run. A pending checkpoint or a line of metrics.jsonl may be missing if `before` warned of it; so may a pending
- * checkpoint that was not reported when the next step was committed. Then removes the run. False when a check failed;
- * `what` is printed then. */
+ * Checks that no reported checkpoint is lost and no more reported steps than allowed, and that the end is that of the
+ * undisturbed run. A pending checkpoint or a line of metrics.jsonl may be missing if `before` warned of it; so may a
+ * pending checkpoint that was not reported when the next step was committed. Then removes the run. False when a check
+ * failed; `what` is printed then. */
 bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what);
 /* Totals over all calls of tiny_end_well. */
 struct tiny_counts {

@@ -182,8 +182,9 @@ int main(int argc, char **argv) {
             counts[i] += ratio > 0 && ratio <= within[i];
         }
     }
-    printf("%u of %llu models fit. Of them the choice is the best of %u plans for %u, within 0.5 %% for %u, within 2 %% "
-           "for %u; at worst it takes %.3f of the best; %u parts of models fit\n", fit, (unsigned long long)samples,
+    printf("%u of %llu models fit. Of them the choice is the best of %u plans for %u, within 0.5 %% for %u, "
+           "within 2 %% for %u; at worst it takes %.3f of the best; %u parts of models fit\n",
+           fit, (unsigned long long)samples,
            6 * placements, counts[0], counts[1], counts[2], worst, parts_fit);
     CHECK(fit > samples / 2 && parts_fit > SAMPLES_OF_PARTS);
     return test_end();
