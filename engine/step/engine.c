@@ -107,7 +107,8 @@ static struct ox_engine_config part_of(const struct ox_engine *engine, uint32_t 
     struct ox_engine_config config = engine->config;
     config.micro_batches = ox_engine_plan_at(engine->plan, idx)->train->micro_batches;
     config.compute_threads = (uint32_t)ox_max_u64(1, config.compute_threads / engine->rank_total);
-    config.optimizer_threads = ox_engine_optimizer_share(&config, config.optimizer_threads, engine->rank_total);
+    config.optimizer_threads = (uint32_t)ox_max_u64(
+        1, ox_engine_optimizer_share(&config, config.optimizer_threads, engine->rank_total));
     config.chaos_seed += config.chaos_seed == 0 ? 0 : idx;
     config.cuda.device_idx += config.cuda_count > 0 ? idx % config.cuda_count : 0;
     return config;
