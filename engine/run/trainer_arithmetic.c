@@ -29,7 +29,8 @@ bool ox_trainer_record_arithmetic(struct ox_trainer *trainer) {
     const bool differs = strcmp(before, now) != 0;
     if (differs && before[0] != '\0' && ox_trainer_leads(trainer)) {
         ox_log(OX_LOG_WARN, "GEMMs are now of %s, and were of %s: %s%s", now, before, as_before,
-               on_cpu ? "; OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA choose kernels" : "");
+               on_cpu && strstr(before, "cuBLASLt") == NULL
+                   ? "; OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA choose kernels" : "");
     }
     snprintf(before, sizeof now, "%s", now);
     return differs;
@@ -147,9 +148,15 @@ static enum ox_status write_gemms(const struct ox_trainer *trainer, const char *
     char path[OX_PATH_BYTES];
     char *before = NULL;
     enum ox_status status = ox_path_join(trainer->config.output_dir, OX_GEMMS_NAME, path);
-    OX_TRY(status, read_before(path, &before));
     if (status != OX_OK) {
         return status;
+    }
+    if (read_before(path, &before) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s; it is written anew, and algorithms are not compared", ox_error_text());
+        before = calloc(1, 1);
+    }
+    if (before == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory", path);
     }
     compare(own, before);
     char *const text = add_before(own, before);
