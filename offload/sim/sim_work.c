@@ -116,13 +116,12 @@ static double gpu_memory_rate(const struct pricing *p) {
  * the other kind. */
 static double gpu_attention_seconds(const struct pricing *p, const struct ox_plan_work *given) {
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
-    const bool shared_is_there = gpu->attention_flops + gpu->attention_backward_flops > 0;
-    const bool own_is_there = gpu->mha_attention_flops + gpu->mha_attention_backward_flops > 0;
-    const bool own = own_is_there && (!p->setup->input->model.grouped || !shared_is_there);
-    const double known = own ? gpu->mha_attention_flops : gpu->attention_flops;
-    const double known_backward = own ? gpu->mha_attention_backward_flops : gpu->attention_backward_flops;
-    const double forward = known > 0 ? known : gpu->bf16_flops * GPU_ATTENTION_SHARE;
-    const double backward = known_backward > 0 ? known_backward : forward;
+    const double rates[2][2] = {{gpu->mha_attention_flops, gpu->mha_attention_backward_flops},
+                                {gpu->attention_flops, gpu->attention_backward_flops}};
+    const bool grouped = p->setup->input->model.grouped;
+    const double *const own = rates[grouped], *const other = rates[!grouped];
+    const double forward = own[0] > 0 ? own[0] : other[0] > 0 ? other[0] : gpu->bf16_flops * GPU_ATTENTION_SHARE;
+    const double backward = own[1] > 0 ? own[1] : own[0] > 0 ? own[0] : other[1] > 0 ? other[1] : forward;
     return p->setup->input->model.fp32
                ? (given->attention_flops + given->attention_backward_flops) /
                      (gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32)

@@ -282,6 +282,7 @@ static void check_heads(const struct ox_sim_setup *setup, struct plan_sample *s,
         {2e12, 0, 4e12, 3e12, {3e9 / 4e12 + 5e9 / 3e12, 8e9 / 2e12}},
         {0, 0, 4e12, 3e12, {3e9 / 4e12 + 5e9 / 3e12, 3e9 / 4e12 + 5e9 / 3e12}},
         {2e12, 1e12, 0, 0, {3e9 / 2e12 + 5e9 / 1e12, 3e9 / 2e12 + 5e9 / 1e12}},
+        {2e12, 0, 0, 3e12, {3e9 / 2e12 + 5e9 / 3e12, 8e9 / 2e12}},
     };
     struct ox_machine_gpu *const gpu = &s->machine.gpu;
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
