@@ -103,6 +103,9 @@ struct ox_bench_limit {
 };
 bool ox_bench_shape_choose(const struct ox_bench *bench, const struct ox_bench_device *device,
                            const struct ox_bench_limit *room, struct ox_bench_shape *out);
+/* The refusal of a shape that cannot be halved further. */
+enum ox_status ox_bench_shape_refuse(const struct ox_bench *bench, const struct ox_bench_limit *room,
+                                     const struct ox_bench_shape *least);
 /* Prints the sizes that `part` is measured at. */
 void ox_bench_shape_note(const struct ox_bench *bench, const char *part, const struct ox_bench_shape *shape,
                          uint32_t rounds);

@@ -87,7 +87,7 @@ static void add_model(struct gemms *gemms, const struct ox_bench_shape *model) {
         .k = ROWS, .a_transposed = true, .repeats = 1, .in_all = true};
     gemms->shapes[gemms->count++] = (struct shape){
         .name = "scores", .m = SCORE_ROWS, .n = (uint32_t)ox_min_u64(model->seq, ROWS), .k = model->head_dim,
-        .b_transposed = true, .repeats = 128, .in_all = true};
+        .b_transposed = true, .repeats = model->heads * (ROWS / SCORE_ROWS), .in_all = true};
 }
 
 /* A brief bench measures what counts for the profile. */

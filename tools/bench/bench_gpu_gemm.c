@@ -147,8 +147,7 @@ enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench) {
                                        .most = requested != 0 ? requested : gpu->facts.free_bytes / 2};
     void *memory = NULL;
     if (!ox_bench_shape_choose(bench, gpu, &room, &gemms.shape)) {
-        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices of a GPU; give at least "
-                       "%" PRIu64, room.most, bytes_of(NULL, &gemms.shape));
+        return ox_bench_shape_refuse(bench, &room, &gemms.shape);
     }
     gemms.bytes = bytes_of(NULL, &gemms.shape);
     enum ox_status status = ox_bench_device_numbers(gpu, gemms.bytes, &memory);

@@ -166,15 +166,12 @@ static enum ox_status choose_shape(struct measuring *m) {
     const uint64_t requested = m->bench->config->size_bytes;
     struct ox_memory memory;
     ox_memory_read("", &memory);
-    const struct ox_bench_limit room = {.bytes = bytes_of,
-                                       .context = m,
-                                       .most = requested != 0                  ? requested
-                                               : m->bench->gpu != NULL         ? m->device->facts.free_bytes / 2
-                                               : m->bench->model.hidden > 0 ? memory.usable / 2 : 0};
+    const uint64_t usual = m->bench->gpu != NULL          ? m->device->facts.free_bytes / 2
+                           : m->bench->model.hidden > 0 ? memory.usable / 2 : 0;
+    const struct ox_bench_limit room = {.bytes = bytes_of, .context = m, .most = requested != 0 ? requested : usual};
     return ox_bench_shape_choose(m->bench, m->device, &room, &m->tensors.shape)
                ? OX_OK
-               : ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
-                         room.most, bytes_of(m, &m->tensors.shape));
+               : ox_bench_shape_refuse(m->bench, &room, &m->tensors.shape);
 }
 
 static enum ox_status measure_all(struct measuring *m) {

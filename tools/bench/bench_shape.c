@@ -1,6 +1,8 @@
 /* The sizes of a step, and its products: those that engine/model/attention.c, mlp.c and head.c run. */
 #include "tools/bench/bench_device.h"
 
+#include "base/bytes.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -12,13 +14,9 @@ static uint32_t half(uint32_t dim, uint32_t least) {
     return dim / 2 > least ? dim / 2 : least;
 }
 
-static uint32_t least(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 /* Whole sequences of at most `rows` tokens, each of at most `seq`. */
 static void set_rows(struct ox_bench_shape *shape, uint32_t rows, uint32_t seq) {
-    shape->seq = least(seq, rows);
+    shape->seq = (uint32_t)ox_min_u64(seq, rows);
     shape->rows = rows / shape->seq * shape->seq;
 }
 
@@ -40,7 +38,7 @@ bool ox_bench_shape_choose(const struct ox_bench *bench, const struct ox_bench_d
             : (struct ox_bench_shape){.rows = 512, .seq = 512, .hidden = 2048, .width = 5632, .vocab = 8000,
                                       .gated = true};
     *out = of_model ? bench->model : fixed;
-    set_rows(out, fixed.rows, least(fixed.seq, out->seq));
+    set_rows(out, fixed.rows, (uint32_t)ox_min_u64(fixed.seq, out->seq));
     uint64_t bytes = room->bytes(room->context, out), before = UINT64_MAX;
     while (room->most != 0 && bytes > room->most) {
         if (bytes == before) {
@@ -51,6 +49,16 @@ bool ox_bench_shape_choose(const struct ox_bench *bench, const struct ox_bench_d
         bytes = room->bytes(room->context, out);
     }
     return true;
+}
+
+enum ox_status ox_bench_shape_refuse(const struct ox_bench *bench, const struct ox_bench_limit *room,
+                                     const struct ox_bench_shape *least) {
+    const uint64_t bytes = room->bytes(room->context, least);
+    return bench->config->size_bytes != 0
+               ? ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
+                         room->most, bytes)
+               : ox_fail(OX_E_CONFIG, "the tensors take at least %" PRIu64 " bytes, and half of the free memory is %"
+                         PRIu64 "; --size %" PRIu64 " tries it anyway", bytes, room->most, bytes);
 }
 
 void ox_bench_shape_note(const struct ox_bench *bench, const char *part, const struct ox_bench_shape *shape,

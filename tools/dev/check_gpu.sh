@@ -17,7 +17,8 @@
 #
 # --emulated runs the same checks at toy sizes with the plugin of tests/simt, which is how tools/dev/check_gpu_test.sh
 # tests this script; checks that need hardware or a sanitizer are skipped. --plant shows one check a fault that it must
-# refuse. --own-attention lets no run use cuDNN. --keep names the folder for runs and logs; without it they are removed after success.
+# refuse. --own-attention lets no run use cuDNN. --keep names the folder for runs and logs; without it they are removed
+# after success.
 set -u
 . "$(dirname "$0")/script.sh"
 
