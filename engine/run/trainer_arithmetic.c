@@ -68,14 +68,16 @@ static const char *find_kind(const char *lines, const char *line) {
     return NULL;
 }
 
-/* The text of the file as an earlier process left it; "" without one. The caller frees it. */
-static enum ox_status read_before(const char *path, char **out) {
+/* The text of the file as an earlier process left it; "" without one, or, with a warning, where it cannot be read. The
+ * caller frees it; NULL without memory. */
+static char *read_before(const char *path) {
+    char *text = NULL;
     size_t bytes = 0;
-    if (ox_path_exists(path)) {
-        return ox_file_read(path, GEMMS_BYTES_MAX, out, &bytes);
+    if (ox_path_exists(path) && ox_file_read(path, GEMMS_BYTES_MAX, &text, &bytes) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s; it is written anew, and algorithms are not compared", ox_error_text());
+        text = NULL;
     }
-    *out = calloc(1, 1);
-    return *out != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory", path);
+    return text != NULL ? text : calloc(1, 1);
 }
 
 /* Whether a line of the same kind names another algorithm. */
@@ -146,24 +148,20 @@ static char *add_before(const char *own, const char *before) {
 
 static enum ox_status write_gemms(const struct ox_trainer *trainer, const char *own) {
     char path[OX_PATH_BYTES];
-    char *before = NULL;
-    enum ox_status status = ox_path_join(trainer->config.output_dir, OX_GEMMS_NAME, path);
+    const enum ox_status status = ox_path_join(trainer->config.output_dir, OX_GEMMS_NAME, path);
     if (status != OX_OK) {
         return status;
     }
-    if (read_before(path, &before) != OX_OK) {
-        ox_log(OX_LOG_WARN, "%s; it is written anew, and algorithms are not compared", ox_error_text());
-        before = calloc(1, 1);
+    char *const before = read_before(path);
+    if (before != NULL) {
+        compare(own, before);
     }
-    if (before == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory", path);
-    }
-    compare(own, before);
-    char *const text = add_before(own, before);
-    status = text != NULL ? ox_file_replace(path, text, strlen(text)) : ox_fail(OX_E_NOMEM, "%s: no memory", path);
+    char *const text = before != NULL ? add_before(own, before) : NULL;
+    const enum ox_status written =
+        text != NULL ? ox_file_replace(path, text, strlen(text)) : ox_fail(OX_E_NOMEM, "%s: no memory", path);
     free(text);
     free(before);
-    return status;
+    return written;
 }
 
 void ox_trainer_record_gemms(struct ox_trainer *trainer) {
