@@ -12,8 +12,8 @@ failed=0 built=${OX_BUILD:-}
 expect() { # status, words, then the arguments
     status=$1 words=$2
     shift 2
-    rm -rf "$root/work"
-    sh tools/dev/check_gpu.sh --emulated --jobs 1 --keep "$root/work" "$@" >"$root/out" 2>&1
+    rm -rf "$root/kept"
+    sh tools/dev/check_gpu.sh --emulated --jobs 1 --keep "$root/kept" "$@" >"$root/out" 2>&1
     found=$?
     if [ "$found" -ne "$status" ] || ! grep -q -- "$words" "$root/out"; then
         echo "check_gpu.sh --emulated $*: exit status $found, expected $status and \"$words\":"
@@ -24,7 +24,7 @@ expect() { # status, words, then the arguments
 
 expect 0 '^learn  *pass .*fp32: '
 expect 0 '^learn  *pass .*own attention, fp32: ' --own-attention learn
-grep -q '^own_attention: true' "$root/work/learn-fp32/config.resolved.yaml" || {
+grep -q '^own_attention: true' "$root/kept/learn-fp32/config.resolved.yaml" || {
     echo 'check_gpu.sh --own-attention: the run does not take it'
     failed=$((failed + 1))
 }
