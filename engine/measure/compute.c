@@ -4,13 +4,18 @@
 #include "engine/measure/rig.h"
 #include "engine/model/units.h"
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* A linear layer's two passes are three GEMMs. */
-enum { LAYERS = 5, ITEMS = LAYERS + 1, ROUNDS_MAX = 80, DIM_MIN = 128, PASS_GEMMS = 3, TRIAL_DIM = 384, TRIALS = 6 };
+enum {
+    LAYERS = 5, ITEMS = LAYERS + 1, TURNS_MAX = 2, ROUNDS_MAX = 40, DIM_MIN = 128, PASS_GEMMS = 3, TRIAL_DIM = 384,
+    TRIALS = 6
+};
 /* One round may take this share of the time, so that there are three at least; and memory at most so much. */
 static const double ROUND_SHARE = 0.25;
 static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, APART_BYTES = UINT64_C(96) << 20, BYTES_MOST = UINT64_C(1) << 30;
@@ -23,9 +28,16 @@ struct layer {
 struct work {
     struct layer layers[LAYERS];
     struct ox_attention_shape attention;
-    double seconds[ITEMS][ROUNDS_MAX]; /* for forward and backward; layers, then attention */
-    uint32_t counts[ITEMS];
+    double seconds[TURNS_MAX][ITEMS][ROUNDS_MAX]; /* for forward and backward; layers, then attention */
+    uint32_t counts[TURNS_MAX][ITEMS];
+    uint32_t turns;
     uint64_t at; /* where in memory the next item lies: behind the last, so that caches do not hold it yet */
+};
+
+struct ox_measure_turns {
+    const struct ox_measure_input *input;
+    struct work work;
+    struct ox_compute compute;
 };
 
 static double elems_of(const struct layer *layer) {
@@ -43,8 +55,8 @@ static double packed_bytes(const struct layer *layer) {
     return 4 * (3 * (x + w) + y + 3 * (y + w) + x + 3 * (y + x) + 2 * w);
 }
 
-static double attention_flops(const struct ox_measure_rig *rig, const struct ox_attention_shape *shape) {
-    return ox_attention_flops(&rig->compute, shape, false) + ox_attention_flops(&rig->compute, shape, true);
+static double attention_flops(const struct ox_compute *compute, const struct ox_attention_shape *shape) {
+    return ox_attention_flops(compute, shape, false) + ox_attention_flops(compute, shape, true);
 }
 
 static uint64_t attention_bytes(const struct ox_attention_shape *shape, const struct ox_compute *compute) {
@@ -78,7 +90,7 @@ static void lay_out(const struct ox_measure_input *input, struct work *work) {
     const uint32_t up = (model->act == OX_ACTIVATION_SWIGLU ? 2 : 1) * model->width;
     const uint32_t dims[LAYERS][2] = {{model->hidden, qkv}, {heads, model->hidden}, {model->hidden, up},
                                       {model->width, model->hidden}, {model->hidden, model->vocab}};
-    *work = (struct work){.counts = {0}};
+    *work = (struct work){.turns = 0};
     for (unsigned i = 0; i < LAYERS; i++) {
         const bool head = i == LAYERS - 1;
         struct layer *const layer = &work->layers[i];
@@ -112,7 +124,7 @@ static bool halve_attention(struct ox_attention_shape *shape) {
 /* Makes the work so small that a round takes at most `seconds` at this rate, and its memory is at most `bytes`. */
 static void shrink(struct work *work, const struct ox_measure_rig *rig, double flops, double seconds, uint64_t bytes) {
     const double attention_most = 0.25 * seconds, layers_most = seconds - attention_most;
-    while ((attention_flops(rig, &work->attention) / flops > attention_most ||
+    while ((attention_flops(&rig->compute, &work->attention) / flops > attention_most ||
             attention_bytes(&work->attention, &rig->compute) > bytes) && halve_attention(&work->attention)) {
     }
     for (bool more = true; more;) {
@@ -159,38 +171,52 @@ static enum ox_status run_item(struct ox_measure_rig *rig, struct work *work, ui
                          : run_attention(rig, &work->attention, offset, seconds);
 }
 
-/* Runs all items in turn until the time is over. The first round touches the memory, and counts only for items that the
- * second does not reach. */
+/* Runs all items one after another until the time is over. The first round touches the memory, and counts only for
+ * items that the second does not reach. */
 static enum ox_status run_rounds(struct ox_measure_rig *rig, struct work *work, uint64_t end_ns) {
-    enum ox_status status = OX_OK;
+    const uint32_t turn = work->turns++;
+    OX_ASSERT(turn < TURNS_MAX);
     for (uint32_t round = 0; round <= ROUNDS_MAX; round++) {
         for (uint32_t item = 0; item < ITEMS; item++) {
             const uint32_t at = round == 0 ? 0 : round - 1;
-            if (status != OX_OK || ((round > 0 || item > 0) && ox_clock_ns() >= end_ns)) {
+            if ((round > 0 || item > 0) && ox_clock_ns() >= end_ns) {
+                return OX_OK;
+            }
+            const enum ox_status status = run_item(rig, work, item, &work->seconds[turn][item][at]);
+            if (status != OX_OK) {
                 return status;
             }
-            status = run_item(rig, work, item, &work->seconds[item][at]);
-            work->counts[item] = at + 1;
+            work->counts[turn][item] = at + 1;
         }
     }
-    return status;
+    return OX_OK;
+}
+
+/* Seconds of an item: the median of its faster turn; 0: it had none. */
+static double seconds_of(const struct work *work, uint32_t item) {
+    double least = INFINITY;
+    for (uint32_t turn = 0; turn < work->turns; turn++) {
+        const uint32_t count = work->counts[turn][item];
+        least = count > 0 ? fmin(least, ox_probe_median(work->seconds[turn][item], count)) : least;
+    }
+    return isfinite(least) ? least : 0;
 }
 
 /* An item that had no turn is left out. */
-static void sum_up(const struct work *work, const struct ox_measure_rig *rig, struct ox_measure_compute *out) {
+void ox_measure_turns_result(const struct ox_measure_turns *turns, struct ox_measure_compute *out) {
+    const struct work *const work = &turns->work;
     double flops = 0, seconds = 0, packed = 0;
-    for (unsigned i = 0; i < LAYERS && work->counts[i] > 0; i++) {
+    for (unsigned i = 0; i < LAYERS && seconds_of(work, i) > 0; i++) {
         const struct layer *const layer = &work->layers[i];
         const double times = layer->params / elems_of(layer);
         flops += times * flops_of(layer);
         packed += times * packed_bytes(layer);
-        seconds += times * ox_probe_median(work->seconds[i], work->counts[i]);
+        seconds += times * seconds_of(work, i);
     }
+    const double attention = seconds_of(work, LAYERS);
     *out = (struct ox_measure_compute){.gemm_flops = flops / seconds, .packed_bytes_per_flop = packed / flops};
-    out->attention_flops = work->counts[LAYERS] == 0
-                               ? out->gemm_flops
-                               : attention_flops(rig, &work->attention) /
-                                     ox_probe_median(work->seconds[LAYERS], work->counts[LAYERS]);
+    out->attention_flops =
+        attention > 0 ? attention_flops(&turns->compute, &work->attention) / attention : out->gemm_flops;
 }
 
 /* A first guess of the rate: the best of some trials of a small layer, because the first ones start the threads. */
@@ -208,48 +234,66 @@ static enum ox_status guess(struct ox_measure_rig *rig, double *flops) {
     return status;
 }
 
-/* Opens memory for the work, which becomes smaller if there is less of it within half of the time. */
-static enum ox_status open_for(const struct ox_measure_input *input, uint64_t end_ns, double flops, struct work *work,
-                               struct ox_measure_rig *rig) {
+/* Opens memory for the work, as much of it as the machine gives within half of the time. */
+static enum ox_status open_room(struct ox_measure_turns *turns, uint64_t end_ns, struct ox_measure_rig *rig) {
+    const struct ox_measure_input *const input = turns->input;
     const uint64_t now_ns = ox_clock_ns(), left_ns = end_ns > now_ns ? end_ns - now_ns : 1;
-    const struct ox_probe_room room = {.bytes = work_bytes(work, input->compute_threads, true), .least = BYTES_LEAST,
-                                       .end_ns = now_ns + left_ns / 2};
-    const enum ox_status status = ox_measure_rig_open(input->compute_threads, input->bf16, &room, rig);
-    if (status == OX_OK) {
-        shrink(work, rig, flops, INFINITY, rig->arena.bytes);
-        if (work_bytes(work, input->compute_threads, false) > rig->arena.bytes) {
-            ox_measure_rig_close(rig);
-            return ox_fail(OX_E_NOMEM, "the machine gives memory too slowly");
-        }
-    }
-    return status;
+    const struct ox_probe_room room = {.bytes = work_bytes(&turns->work, input->compute_threads, true),
+                                       .least = BYTES_LEAST, .end_ns = now_ns + left_ns / 2};
+    return ox_measure_rig_open(input->compute_threads, input->bf16, &room, rig);
 }
 
-enum ox_status ox_measure_compute(const struct ox_measure_input *input, uint64_t end_ns,
-                                  struct ox_measure_compute *out) {
-    struct ox_measure_rig rig;
-    struct work work;
-    double flops = 0;
+/* Makes the work so small that several rounds of it fit in the time. */
+static enum ox_status choose_work(struct ox_measure_turns *turns, uint64_t end_ns) {
+    const struct ox_measure_input *const input = turns->input;
     const struct ox_probe_room small = {.bytes = BYTES_LEAST, .least = BYTES_LEAST, .end_ns = end_ns};
+    struct ox_measure_rig rig;
+    double flops = 0;
     enum ox_status status = ox_measure_rig_open(input->compute_threads, input->bf16, &small, &rig);
     if (status != OX_OK) {
         return status;
     }
-    lay_out(input, &work);
+    lay_out(input, &turns->work);
+    turns->compute = rig.compute;
     status = guess(&rig, &flops);
     const uint64_t now_ns = ox_clock_ns();
     const double left = end_ns > now_ns ? (double)(end_ns - now_ns) * 1e-9 : 1e-3;
     if (status == OX_OK) {
-        shrink(&work, &rig, flops, ROUND_SHARE * left, BYTES_MOST);
+        shrink(&turns->work, &rig, flops, ROUND_SHARE * left, BYTES_MOST);
     }
     ox_measure_rig_close(&rig);
-    OX_TRY(status, open_for(input, end_ns, flops, &work, &rig));
-    if (status == OX_OK) {
-        status = run_rounds(&rig, &work, end_ns);
-        if (status == OX_OK) {
-            sum_up(&work, &rig, out);
-        }
-        ox_measure_rig_close(&rig);
-    }
     return status;
+}
+
+enum ox_status ox_measure_turn(struct ox_measure_turns *turns, uint64_t end_ns) {
+    const bool first = turns->work.turns == 0;
+    struct ox_measure_rig rig;
+    enum ox_status status = first ? choose_work(turns, end_ns) : OX_OK;
+    OX_TRY(status, open_room(turns, end_ns, &rig));
+    if (status != OX_OK) {
+        return status;
+    }
+    if (first) { /* less work for less memory; later turns must do the same */
+        shrink(&turns->work, &rig, 1, INFINITY, rig.arena.bytes);
+    }
+    const bool enough = work_bytes(&turns->work, rig.compute.threads, false) <= rig.arena.bytes;
+    turns->work.at = 0;
+    status = enough ? run_rounds(&rig, &turns->work, end_ns)
+                    : ox_fail(OX_E_BUSY, "the machine gives memory too slowly");
+    ox_measure_rig_close(&rig);
+    return status;
+}
+
+enum ox_status ox_measure_turns_open(const struct ox_measure_input *input, struct ox_measure_turns **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to measure compute");
+    }
+    (*out)->input = input;
+    return OX_OK;
+}
+
+void ox_measure_turns_close(struct ox_measure_turns **turns) {
+    free(*turns);
+    *turns = NULL;
 }

@@ -2,10 +2,13 @@
  *
  *   part      what runs                                                                      share of the limit
  *   compute   the linear layers of a block and of the head, forward and backward, at the run's own micro-batch,
- *             and attention, both on the threads of the CPU device; not if a GPU computes               5/12
+ *             and attention, both on the threads of the CPU device; not if a GPU computes          3/12 + 2/12
  *   memory    the optimizer's update in fp32 and in the run's format, over planes larger than caches;
  *             the time to pass a task to a lane                                                         3/12
  *   drives    for each: writes, reads, the optimizer's mix, latency and flush, past the page cache      4/12
+ *
+ * Compute has two turns, one before all other parts and one after them, of which the faster one counts: on a shared
+ * machine a second may come in which everything takes twice as long.
  *
  * All parts together end at the limit: layers that would take longer are measured smaller, a round begins only if one
  * like the last still fits, and a drive gets no further request once its time is over. Only what was already begun, one

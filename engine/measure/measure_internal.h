@@ -19,12 +19,18 @@ struct ox_measure_value {
 };
 
 /* GEMM operations per second of the device on its threads, the bytes that they packed for each operation, and
- * attention's operations per second, by the counts of engine/model. */
+ * attention's operations per second, by the counts of engine/model. They are measured in up to two turns,
+ * with other parts in between: the faster one counts, so that what slows the machine for a second does not decide. */
 struct ox_measure_compute {
     double gemm_flops, packed_bytes_per_flop, attention_flops;
 };
-OX_MUST enum ox_status ox_measure_compute(const struct ox_measure_input *input, uint64_t end_ns,
-                                          struct ox_measure_compute *out);
+struct ox_measure_turns;
+OX_MUST enum ox_status ox_measure_turns_open(const struct ox_measure_input *input, struct ox_measure_turns **out);
+void ox_measure_turns_close(struct ox_measure_turns **turns);
+/* Measures until `end_ns`. The first turn chooses how much a round computes. */
+OX_MUST enum ox_status ox_measure_turn(struct ox_measure_turns *turns, uint64_t end_ns);
+/* Returns what the turns have found, of which there was one at least. */
+void ox_measure_turns_result(const struct ox_measure_turns *turns, struct ox_measure_compute *out);
 
 /* Seconds of one parameter's update. */
 OX_MUST enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox_state_format format,

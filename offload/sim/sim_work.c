@@ -13,9 +13,9 @@ static const double CORE_RATE_LEAST = 12e9;
  * loops and packing. COLD_SHARE holds for joining planes and clearing gradients, whose memory is no longer
  * cached. */
 static const double COPY_SHARE = 0.72, COLD_SHARE = 0.48;
-/* GEMMs in a step, between other work, reach this share of their rate alone:
- * docs/measurements/2026-11-20-two-cores.md. */
-static const double GEMM_SHARE = 0.98;
+/* GEMMs in a step, between other work, reach this share of their rate alone: in fp32, and in bf16, whose operands are
+ * rounded and packed in less time, so that memory counts for more; docs/measurements/2026-11-28-turns.md. */
+static const double GEMM_SHARE = 0.96, GEMM_SHARE_BF16 = 0.92;
 /* Attention's GEMMs are short, with exponentials between them, and reach this share of the rate of large GEMMs. */
 static const double ATTENTION_SHARE = 0.82;
 /* The GEMM rate of a profile includes packing of the operands, which the work of a plan counts separately. This is the
@@ -88,7 +88,8 @@ static double cpu_flops(const struct pricing *p, bool bf16) {
     const struct ox_machine_host *const host = &p->machine->host;
     const double threads = threads_of(p, p->setup->compute_threads);
     const double fp32 = threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops);
-    const double flops = GEMM_SHARE * (bf16 && host->bf16_flops > 0 ? host->bf16_flops * threads / p->cores : fp32);
+    const double flops = bf16 && host->bf16_flops > 0 ? GEMM_SHARE_BF16 * host->bf16_flops * threads / p->cores
+                                                      : GEMM_SHARE * fp32;
     const double packed = host->packed_bytes_per_flop > 0 ? host->packed_bytes_per_flop : PACKED_BYTES_PER_FLOP;
     const double packing = packed / compute_copy_rate(p);
     return 1 / max(1 / flops - packing, (bf16 ? 0.1 : 0.5) / flops);

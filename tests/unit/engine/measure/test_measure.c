@@ -1,7 +1,7 @@
 /* Quick measurements: what is kept and taken from the file, what makes them be done anew, and what they leave on a
  * drive that is slow, full or refuses. Drives are the threads backend with a hook at each request. */
 #include "base/clock.h"
-#include "engine/measure/measure.h"
+#include "engine/measure/measure_internal.h"
 #include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
@@ -82,6 +82,21 @@ static void test_spoilt(void) {
     CHECK(measure(&input).seconds == 0);
     files_replace_text(path, "\"gemm_flops_per_second\"", "\"gone\"");
     CHECK(measure(&input).seconds > 0 && measure(&input).seconds == 0);
+}
+
+/* A second turn does the same work as the first, and can only make what is found faster. */
+static void test_turns(void) {
+    const struct ox_measure_input input = input_of("");
+    struct ox_measure_turns *turns = NULL;
+    struct ox_measure_compute first, both;
+    REQUIRE_OK(ox_measure_turns_open(&input, &turns));
+    REQUIRE_OK(ox_measure_turn(turns, ox_clock_ns() + PLENTY_NS));
+    ox_measure_turns_result(turns, &first);
+    REQUIRE_OK(ox_measure_turn(turns, ox_clock_ns() + PLENTY_NS));
+    ox_measure_turns_result(turns, &both);
+    ox_measure_turns_close(&turns);
+    CHECK(turns == NULL && first.gemm_flops > 0 && first.packed_bytes_per_flop == both.packed_bytes_per_flop);
+    CHECK(both.gemm_flops >= first.gemm_flops && both.attention_flops >= first.attention_flops);
 }
 
 /* A folder that cannot be made, as in a home that is read-only; no folder; and a busy machine. */
@@ -188,6 +203,7 @@ int main(void) {
     test_kept();
     test_formats();
     test_spoilt();
+    test_turns();
     test_not_kept();
     test_drive();
     test_slow();
