@@ -16,7 +16,7 @@ enum {
     LAYERS = 5, ITEMS = LAYERS + 1, TURNS_MAX = 2, ROUNDS_MAX = 40, DIM_MIN = 128, PASS_GEMMS = 3, TRIAL_DIM = 384,
     TRIALS = 6
 };
-/* One round may take this share of the time, so that there are three at least; and memory at most so much. */
+/* One round may take this share of the first turn, so that it has three at least; and memory at most so much. */
 static const double ROUND_SHARE = 0.25;
 static const uint64_t BYTES_LEAST = UINT64_C(8) << 20, APART_BYTES = UINT64_C(96) << 20, BYTES_MOST = UINT64_C(1) << 30;
 
@@ -182,17 +182,19 @@ static enum ox_status run_rounds(struct ox_measure_rig *rig, struct work *work, 
             if ((round > 0 || item > 0) && ox_clock_ns() >= end_ns) {
                 return OX_OK;
             }
-            const enum ox_status status = run_item(rig, work, item, &work->seconds[turn][item][at]);
+            double seconds = 0;
+            const enum ox_status status = run_item(rig, work, item, &seconds);
             if (status != OX_OK) {
                 return status;
             }
+            work->seconds[turn][item][at] = seconds;
             work->counts[turn][item] = at + 1;
         }
     }
     return OX_OK;
 }
 
-/* Seconds of an item: the median of its faster turn; 0: it had none. */
+/* Seconds of an item: the median of its faster turn; 0: no turn reached it. */
 static double seconds_of(const struct work *work, uint32_t item) {
     double least = INFINITY;
     for (uint32_t turn = 0; turn < work->turns; turn++) {
@@ -202,7 +204,7 @@ static double seconds_of(const struct work *work, uint32_t item) {
     return isfinite(least) ? least : 0;
 }
 
-/* An item that had no turn is left out. */
+/* An item that no turn reached is left out. */
 void ox_measure_turns_result(const struct ox_measure_turns *turns, struct ox_measure_compute *out) {
     const struct work *const work = &turns->work;
     double flops = 0, seconds = 0, packed = 0;

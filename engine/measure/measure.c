@@ -25,6 +25,7 @@ enum { NAME_BYTES = 96, TASKS = 500, TASK_ROUNDS = 5 };
 /* Shares of the limit. Compute has two turns, one before all other parts and one after them. */
 static const double COMPUTE_SHARE = 3.0 / 12, MEMORY_SHARE = 3.0 / 12, DRIVES_SHARE = 4.0 / 12,
                     COMPUTE_AGAIN_SHARE = 2.0 / 12;
+static const uint64_t APART_NS = UINT64_C(1000000000);
 
 struct measuring {
     const struct ox_measure_input *input;
@@ -34,7 +35,8 @@ struct measuring {
     char today[OX_MEASURE_DAY_BYTES];
     uint64_t begin_ns;
     bool measured, took; /* something was measured now; something was taken from the file */
-    struct ox_measure_turns *compute; /* has had its first turn; NULL: it is kept, or not measured */
+    struct ox_measure_turns *compute; /* has had its first turn, until then; NULL: it is kept, or not measured */
+    uint64_t compute_end_ns;
 };
 
 OX_PRINTF(2, 3) static void add_note(struct ox_measured *out, const char *fmt, ...) {
@@ -85,9 +87,9 @@ static void compute_key(const struct ox_measure_input *input, char key[OX_MEASUR
     const char *library = NULL;
     const bool bf16 = computes_in_bf16(input, &library);
     snprintf(key, OX_MEASURE_KEY_BYTES,
-             "compute: %u x %u tokens, %u layers, hidden %u, heads %u/%u x %u, width %u, vocabulary %u, window %u, "
-             "kind %d.%d; %u threads%s%.64s", input->batch, input->seq, model->layers, model->hidden, model->heads,
-             model->kv_heads, model->head_dim, model->width, model->vocab,
+             "compute in two turns: %u x %u tokens, %u layers, hidden %u, heads %u/%u x %u, width %u, vocabulary %u, "
+             "window %u, kind %d.%d; %u threads%s%.64s", input->batch, input->seq, model->layers, model->hidden,
+             model->heads, model->kv_heads, model->head_dim, model->width, model->vocab,
              model->window_layer == 0 ? model->window : 0, (int)model->act, (int)model->layout,
              input->compute_threads, bf16 ? "; " : "", bf16 ? library : "");
 }
@@ -120,12 +122,16 @@ static bool take_kept(struct measuring *m, const char *key, struct ox_measure_va
     return true;
 }
 
-static void put(struct measuring *m, const char *key, const struct ox_measure_value *values, uint32_t count) {
+static void note_measured(struct measuring *m) {
     m->measured = true;
-    ox_measure_kept_put(&m->kept, key, values, count, m->today);
     if (m->out->day[0] == '\0') {
         snprintf(m->out->day, sizeof m->out->day, "%s", m->today);
     }
+}
+
+static void put(struct measuring *m, const char *key, const struct ox_measure_value *values, uint32_t count) {
+    note_measured(m);
+    ox_measure_kept_put(&m->kept, key, values, count, m->today);
 }
 
 /* Sets the time at which a part with this share of the limit ends; fails if the limit leaves it less than half. */
@@ -167,13 +173,22 @@ static void begin_compute(struct measuring *m) {
     enum ox_status status = begin_part(m, COMPUTE_SHARE, &end_ns);
     OX_TRY(status, ox_measure_turns_open(m->input, &m->compute));
     OX_TRY(status, ox_measure_turn(m->compute, end_ns));
+    m->compute_end_ns = ox_clock_ns();
     if (status != OX_OK) {
         add_note(m->out, "compute is not measured, its rates are nominal: %s", ox_error_text());
         ox_measure_turns_close(&m->compute);
     }
 }
 
-/* The second turn, which the first one can do without where the machine is too busy for it. */
+/* Waits until the first turn is a second ago, or a third of the limit. */
+static void keep_apart(const struct measuring *m) {
+    const uint64_t apart_ns = ox_min_u64(m->input->limit_ns / 3, APART_NS), now_ns = ox_clock_ns();
+    const uint64_t until_ns = m->compute_end_ns + apart_ns, wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    const struct timespec wait = {.tv_sec = (time_t)(wait_ns / 1000000000), .tv_nsec = (long)(wait_ns % 1000000000)};
+    nanosleep(&wait, NULL); /* a shorter wait does no harm */
+}
+
+/* The second turn. Where it finds no time or memory the first one counts alone, and is not kept. */
 static void end_compute(struct measuring *m) {
     struct ox_measure_value values[COMPUTE_VALUES];
     struct ox_measure_compute found;
@@ -182,19 +197,22 @@ static void end_compute(struct measuring *m) {
     if (m->compute == NULL) {
         return;
     }
+    keep_apart(m);
     enum ox_status status = begin_part(m, COMPUTE_AGAIN_SHARE, &end_ns);
     OX_TRY(status, ox_measure_turn(m->compute, end_ns));
-    if (status != OX_OK && status != OX_E_BUSY) {
-        add_note(m->out, "compute is measured for a part of its time: %s", ox_error_text());
-    }
     ox_measure_turns_result(m->compute, &found);
     ox_measure_turns_close(&m->compute);
     memcpy(values, compute_values, sizeof values);
     values[0].value = found.gemm_flops;
     values[1].value = found.packed_bytes_per_flop;
     values[2].value = found.attention_flops;
-    compute_key(m->input, key);
-    put(m, key, values, COMPUTE_VALUES);
+    if (status == OX_OK) {
+        compute_key(m->input, key);
+        put(m, key, values, COMPUTE_VALUES);
+    } else {
+        add_note(m->out, "compute is measured in one turn instead of two, and not kept: %s", ox_error_text());
+        note_measured(m);
+    }
     use_compute(m, values);
 }
 

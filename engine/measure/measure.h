@@ -7,12 +7,12 @@
  *             the time to pass a task to a lane                                                         3/12
  *   drives    for each: writes, reads, the optimizer's mix, latency and flush, past the page cache      4/12
  *
- * Compute has two turns, one before all other parts and one after them, of which the faster one counts: on a shared
- * machine a second may come in which everything takes twice as long.
+ * Compute has two turns, before all other parts and after them, a second apart at least; for each layer the faster one
+ * counts. On a shared machine a second may come in which everything takes twice as long.
  *
- * All parts together end at the limit: layers that would take longer are measured smaller, a round begins only if one
- * like the last still fits, and a drive gets no further request once its time is over. Only what was already begun, one
- * request or one layer, can exceed it.
+ * All parts together end at the limit: layers that would take longer are measured smaller, and once the time of a part
+ * is over it begins no further layer and sends no further request. Only what was already begun, one request or one
+ * layer, can exceed it.
  *
  * Drives are measured through a file without a name in their folder, which the kernel removes however the process ends.
  * It takes at most a quarter of what the drive may use and of what is free.
@@ -20,8 +20,8 @@
  * Parts are kept in one file per machine and folder, each with its day and under what it depends on: the machine
  * (processor, cores, memory, OpenBLAS and its kernels), and shapes and threads, or the drive's file system. So a run
  * measures only what no earlier run did. What was measured while other programs used more than a tenth of the
- * processors is used and not kept. A file that is damaged, of another machine or has values that no machine has is
- * written anew, with a notice.
+ * processors is used and not kept, and so is compute that had one turn. A file that is damaged, of another machine or
+ * has values that no machine has is written anew, with a notice.
  *
  * Nothing here fails a run: what cannot be measured stays nominal, and `notes` says so. No bit of a result depends on
  * any of it. */

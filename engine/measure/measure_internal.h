@@ -19,15 +19,16 @@ struct ox_measure_value {
 };
 
 /* GEMM operations per second of the device on its threads, the bytes that they packed for each operation, and
- * attention's operations per second, by the counts of engine/model. They are measured in up to two turns,
- * with other parts in between: the faster one counts, so that what slows the machine for a second does not decide. */
+ * attention's operations per second, by the counts of engine/model. They are measured in up to two turns, some time
+ * apart: for each layer, and for attention, the faster one counts, so that a slow second does not decide. */
 struct ox_measure_compute {
     double gemm_flops, packed_bytes_per_flop, attention_flops;
 };
 struct ox_measure_turns;
+/* `input` must stay until the turns are closed. */
 OX_MUST enum ox_status ox_measure_turns_open(const struct ox_measure_input *input, struct ox_measure_turns **out);
 void ox_measure_turns_close(struct ox_measure_turns **turns);
-/* Measures until `end_ns`. The first turn chooses how much a round computes. */
+/* Measures until `end_ns`; may be called twice. The first turn chooses how much a round computes. */
 OX_MUST enum ox_status ox_measure_turn(struct ox_measure_turns *turns, uint64_t end_ns);
 /* Returns what the turns have found, of which there was one at least. */
 void ox_measure_turns_result(const struct ox_measure_turns *turns, struct ox_measure_compute *out);
