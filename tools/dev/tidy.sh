@@ -212,6 +212,15 @@ check_names() {
             -f "$tools/tidy_names.awk" "$scratch/present" "$scratch/code_names" "$scratch/text_names"
 }
 
+# What a command leaves in the folder it is started in is not committed: neither a new name at the top nor the files of
+# a run anywhere but where runs of former formats are kept for tests.
+check_places() {
+    grep -vE '^((base|cpu_optim|docs|engine|kernels|nvme|offload|tests|tools|\.ci)/|(CHANGELOG\.md|LICENSE|Makefile|README\.md|\.clang-format|\.gitignore)$)' \
+        "$scratch/present" | sed 's|$|:1: the top of the tree has no such place|'
+    grep -E '(^|/)(run\.json|config\.resolved\.yaml|metrics\.jsonl|plan\.txt|trainer_state\.json|gemms\.txt)$' "$scratch/present" |
+        grep -v '^tests/golden/formats/' | sed 's|$|:1: is written by a run|'
+}
+
 # Bugs that are planted by hand alone: `make negative`, `make bench-safety`.
 check_patches() {
     command -v patch >/dev/null || { echo "tidy: no patch program: planted bugs are not checked" >&2 && return 0; }
@@ -222,7 +231,7 @@ check_patches() {
 }
 
 checks="layers edges readmes users headers functions files columns params symbols calls environment printing allocation statuses macros \
-mathflags marks words names patches"
+mathflags marks words names places patches"
 sum=0
 for check in ${only:-$checks}; do
     "check_$check" >"$scratch/found"

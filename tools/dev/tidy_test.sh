@@ -63,6 +63,7 @@ TEXT
     done
     echo '`test_good`, `test_*.inc`' >"$root/tests/unit/README.md"
     echo >"$root/tests/unit/engine/run/test_rows.inc"
+    mkdir -p "$root/tests/golden/formats/old" && echo >"$root/tests/golden/formats/old/run.json"
 }
 
 run_check() { # check, further options
@@ -99,7 +100,7 @@ repeat() { # line, count
 
 clean_tree
 for check in layers readmes users headers functions files columns params calls environment printing allocation statuses macros \
-    mathflags marks words names; do
+    mathflags marks words names places; do
     output=$(run_check "$check") || {
         echo "tidy_test: $check complains about a clean tree:"
         echo "$output" | sed 's/^/  /'
@@ -224,6 +225,12 @@ plant mathflags Makefile 'NVCC_FLAGS += -ftz=true\n' 'Makefile:4: fast-math'
 plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-math'
 plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
 plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfinished'
+for file in x/notes.md extra/good.c core note.txt .env .ci; do
+    plant places "$file" 'a\n' "$file:1: the top of the tree has no such place"
+done
+for file in run.json config.resolved.yaml metrics.jsonl plan.txt trainer_state.json gemms.txt; do
+    plant places "tests/golden/$file" 'a\n' "tests/golden/$file:1: is written by a run"
+done
 
 plant patches tests/negative/bad.patch 'A bug.\n--- a/base/gone.c\n+++ b/base/gone.c\n@@ -1,1 +1,1 @@\n-int a;\n+int b;\n' 'tests/negative/bad.patch:1: no longer applies'
 plant names engine/step/bad.h '/* Shared by good.c\n * and gone.c. */\n' 'engine/step/bad.h:2: names gone.c'
