@@ -32,7 +32,7 @@ ARCH    := $(shell uname -m)
 
 DETECT      = CC='$(CC)' CXX='$(CXX)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/dev/detect.sh
 # These goals need no detection: they compile nothing, or install packages first (demo, test), or use clang (fuzz).
-PLAIN_GOALS := clean help deps test demo fuzz
+PLAIN_GOALS := clean help deps test test-all demo fuzz
 CONFIG      := build/config.mk
 ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
@@ -293,6 +293,10 @@ check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
 	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool arena io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults process_faults soak"
 
+# Sweeps take every stride (tests/README.md says which), and a program may take half an hour.
+test-all: deps
+	$(Q)OX_TEST_ALL=1 $(MAKE) --no-print-directory -j$(JOBS) check
+
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy_test.sh
 	$(Q)sh tools/dev/detect_test.sh
@@ -418,6 +422,7 @@ clean:
 help:
 	@echo "make            build/offload"
 	@echo "make test       installs missing packages (asks for root only then), builds, runs all checks and tests"
+	@echo "make test-all   the same with every sweep whole: each call that fails, each operation that is killed (an hour)"
 	@echo "make check      builds, runs all checks and tests; tests=\"io store\" picks programs by name"
 	@echo "make check-san  runs the suite under the address, undefined and thread sanitizers"
 	@echo "make demo       builds and shows a short training run"
@@ -443,7 +448,7 @@ help:
 
 FORCE:
 
-.PHONY: all tests check check-gpu bench-gpu gpu-bundle test check-san check-cuda-build tidy coverage coverage-run mutants negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
+.PHONY: all tests check check-gpu bench-gpu gpu-bundle test test-all check-san check-cuda-build tidy coverage coverage-run mutants negative soak fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(OBJ)/liboffload_mpi.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)

@@ -3,13 +3,17 @@
 #
 #   tests/run.sh [-b BUILD_FOLDER] PROGRAM...
 #
-# A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time; TIMEOUT (240), at
-# which a program counts as hung, is in seconds. Exit status 1 when one failed or none ran.
+# A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time; TIMEOUT, at
+# which a program counts as hung, is in seconds: 240, and 1800 where OX_TEST_ALL=1 makes sweeps whole. Exit status 1
+# when one failed or none ran.
 set -u
+[ "${OX_TEST_ALL:-0}" = 1 ] && limit=1800 || limit=240
+TIMEOUT=${TIMEOUT:-$limit}
+export TIMEOUT
 
 run_one() { # results folder, index, program
     start=$(date +%s%N)
-    timeout -k 5 "${TIMEOUT:-240}" "$3" >"$1/$2.out" 2>&1 </dev/null
+    timeout -k 5 "$TIMEOUT" "$3" >"$1/$2.out" 2>&1 </dev/null
     status=$?
     end=$(date +%s%N)
     echo $(((end - start) / 10000000)) >"$1/$2.time"
@@ -72,7 +76,7 @@ for program in "$@"; do
     FAIL)
         sed 's/^/      /' "$results/$index.out"
         case $status in
-        124 | 137) echo "      ended by the time limit of ${TIMEOUT:-240} s" ;;
+        124 | 137) echo "      ended by the time limit of $TIMEOUT s" ;;
         *) echo "      exit status $status" ;;
         esac
         ;;

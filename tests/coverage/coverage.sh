@@ -13,6 +13,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 export LC_ALL=C
+export OX_TEST_ALL=1 # branches that a whole sweep takes alone count too
 
 build=build/coverage
 counts=$build/counts
@@ -28,7 +29,7 @@ count() { # program: runs it, and keeps what it counted apart
     start=$(date +%s%N)
     # The counters' path is that of the object, below the prefix.
     GCOV_PREFIX=$PWD/$to GCOV_PREFIX_STRIP=$(pwd | tr -cd / | wc -c) OX_BIN=$build/offload OFFLOAD_PROFILE=builtin \
-        timeout -k 5 "${TIMEOUT:-900}" "$1" >"$to/log" 2>&1 </dev/null
+        timeout -k 5 "${TIMEOUT:-1800}" "$1" >"$to/log" 2>&1 </dev/null
     status=$?
     echo $((($(date +%s%N) - start) / 1000000)) "$status" >"$to/result"
     case $status in

@@ -37,6 +37,7 @@ make=${MAKE:-make}
 lines=build/coverage/lines
 out=build/mutants
 unset MAKEFLAGS MAKELEVEL
+export OX_TEST_ALL=1 # as in make coverage
 [ -f "$lines" ] && [ -f build/liboffload.a ] || {
     echo "mutate: run make all tests, and make coverage, first" >&2
     exit 2

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,6 +15,32 @@ unsigned test_seed(int argc, char **argv) {
     const unsigned seed = given ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)(time(NULL) / 86400);
     printf("a sample, by seed %u%s\n", seed, given ? "" : " of the day (--seed)");
     return seed;
+}
+
+bool test_all(void) {
+    const char *const all = getenv("OX_TEST_ALL");
+    return all != NULL && strcmp(all, "1") == 0;
+}
+
+unsigned test_stride(unsigned quick) {
+    return test_all() ? 1 : quick;
+}
+
+static unsigned of_name(void) {
+    unsigned sum = 0;
+    for (const char *c = program_invocation_short_name; *c != '\0'; c++) {
+        sum = sum * 31 + (unsigned char)*c;
+    }
+    return sum;
+}
+
+unsigned test_first(unsigned quick) {
+    static _Atomic unsigned asked;
+    return (of_name() + asked++) % test_stride(quick);
+}
+
+bool test_takes(unsigned item, unsigned quick) {
+    return (of_name() + item) % test_stride(quick) == 0;
 }
 
 int test_end(void) {

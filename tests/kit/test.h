@@ -6,6 +6,7 @@
 #include "base/status.h"
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,6 +41,15 @@ const char *test_folder(void);
 const char *test_data_folder(void);
 /* What decides a sample: the number after --seed, else the day, so that the days take all in turn. It is printed. */
 unsigned test_seed(int argc, char **argv);
+/* Sweeps over every operation, call or placement take one of `quick` in `make test` and each in `make test-all`, which
+ * sets $OX_TEST_ALL (tests/README.md): the step of such a sweep, and where it starts, below test_stride(quick). The
+ * start follows from the program's name and how often it was asked for, so that neither programs nor the sweeps of one
+ * take the same items. */
+bool test_all(void);
+unsigned test_stride(unsigned quick);
+unsigned test_first(unsigned quick);
+/* The same for items in any order: each, or the one of `quick` that the program's name gives. */
+bool test_takes(unsigned item, unsigned quick);
 /* Writes the path of `file` in the build folder that this program, build/tests/..., belongs to. */
 void test_build_path(const char *file, char out[PATH_MAX]);
 

@@ -12,6 +12,7 @@ copy=build/negative
 make=${MAKE:-make}
 jobs=${JOBS:-2}
 unset MAKEFLAGS MAKELEVEL
+export OX_TEST_ALL=1
 [ -f build/config.mk ] || "$make" --no-print-directory detect || exit 2
 
 rm -rf "$copy"
@@ -57,7 +58,7 @@ build() { # tests: builds them in the copy
 }
 
 run() { # test: its exit status
-    timeout -k 5 300 "$copy/build/tests/$1" >"$copy/log" 2>&1 </dev/null
+    timeout -k 5 1800 "$copy/build/tests/$1" >"$copy/log" 2>&1 </dev/null
 }
 
 failures=0
