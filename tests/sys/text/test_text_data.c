@@ -343,7 +343,7 @@ static double expect_counts(const char *data, const char *words, double tokens, 
 }
 
 /* Windows share no token; with a stride they count every token but the first once. */
-static void test_stride(const char *text) {
+static void test_window_stride(const char *text) {
     const double apart = expect_counts(text, "", 30 * 32 + 9, 31), /* 30 * 33 + 10 tokens */
                  whole = expect_counts(text, "--stride 32", 999, 32), /* 31 * 32 + 7 */
                  eighth = expect_counts(text, "--stride 8", 999, 1 + 121), /* 32 + 967 */
@@ -423,7 +423,7 @@ static void test_eval(void) {
     free(train("trained"));
     const char *const fresh = model_path;
     model_path = test_path("trained/checkpoint-30");
-    test_stride(path);
+    test_window_stride(path);
     test_several(path);
     model_path = fresh;
     remove_run("trained");

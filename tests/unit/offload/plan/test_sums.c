@@ -112,7 +112,7 @@ static bool same_bits(float a, float b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-static void test_all(void) {
+static void test_ranks(void) {
     uint32_t compared = 0, differ_from_chain = 0;
     for (uint32_t micro_batches = 1; micro_batches <= MB_MAX; micro_batches += micro_batches < 20 ? 1 : 5) {
         for (uint32_t groups = 1; groups <= micro_batches; groups++) {
@@ -158,6 +158,6 @@ static void test_by_hand(void) {
 
 int main(void) {
     test_by_hand();
-    test_all();
+    test_ranks();
     return test_end();
 }
