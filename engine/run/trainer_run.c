@@ -369,7 +369,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
 
 /* Runs steps to the end. `stop` is read before every step; a step or evaluation that it aborts is OX_E_ABORTED. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
-    sig_atomic_t saves_seen = trainer->events->save;
+    sig_atomic_t saves_seen = 0; /* what was asked for before the first step is due after it */
     while (trainer->state.step < trainer->max_steps) {
         if (trainer->events->stop != 0 && trainer->team == NULL) { /* several processes stop where they meet */
             return ox_fail(OX_E_ABORTED, "stopped between two steps");

@@ -1,5 +1,6 @@
 /* `offload train` and `offload plan`. */
 #include "tools/command/cmd.h"
+#include "tools/command/signals.h"
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -9,78 +10,9 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static struct ox_trainer_events events;
-static pthread_t main_thread;
-
-/* Forwards a signal to the main thread, which owns the flags: the kernel may deliver it to any thread, even one of the
- * matrix library. Returns true when it was forwarded. */
-static bool forwarded(int signal_number) {
-    if (pthread_equal(pthread_self(), main_thread)) {
-        return false;
-    }
-    pthread_kill(main_thread, signal_number);
-    return true;
-}
-
-/* The first INT, TERM or HUP requests a stop; a further INT or TERM ends the process at once. Either way the last
- * commit is intact. HUP ends nothing at once, because a terminal that closes may send several. */
-static void on_stop(int signal_number) {
-    if (forwarded(signal_number)) {
-        return;
-    }
-    if (events.stop != 0 && signal_number != SIGHUP) {
-        _exit(128 + signal_number);
-    }
-    events.stop = events.stop != 0 ? events.stop : signal_number;
-}
-
-static void on_save(int signal_number) {
-    if (!forwarded(signal_number)) {
-        events.save = (sig_atomic_t)(events.save + 1);
-    }
-}
-
-static void on_finish(int signal_number) {
-    if (!forwarded(signal_number)) {
-        events.finish = 1;
-    }
-}
-
-static void install(int signal_number, void (*handler)(int)) {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(signal_number, &action, NULL);
-}
-
-/* The parent process may have blocked the signals; what it sent meanwhile arrives now. */
-static void unblock(void) {
-    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-    sigset_t set;
-    sigemptyset(&set);
-    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        sigaddset(&set, numbers[i]);
-    }
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-}
-
-static void install_handlers(void) {
-    struct sigaction before;
-    main_thread = pthread_self();
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) { /* nohup ignores it, and so do we */
-        install(SIGHUP, on_stop);
-    }
-    install(SIGINT, on_stop);
-    install(SIGTERM, on_stop);
-    install(SIGUSR1, on_save);
-    install(SIGUSR2, on_finish);
-    install(SIGPIPE, SIG_IGN); /* a closed pipe then shows as a write error */
-    unblock();
-}
 
 /* ---- the progress line ---------------------------------------------------------------------------- */
 
@@ -588,7 +520,7 @@ static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *
     const struct ox_trainer_hooks hooks = {
         .context = &progress, .planned = on_planned, .start = on_start, .step = on_step, .eval = on_eval,
         .saved = on_saved};
-    enum ox_status status = ox_trainer_run(trainer, &events, &hooks, ended_by);
+    enum ox_status status = ox_trainer_run(trainer, ox_signals_take(), &hooks, ended_by);
     end_line(&progress);
     if (status == OX_OK && !config->quiet) {
         print_summary(trainer, &progress);
@@ -604,9 +536,9 @@ static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *
 int ox_cmd_train(const struct ox_config *config) {
     struct ox_trainer *trainer = NULL;
     int ended_by = 0;
-    install_handlers();
     enum ox_status status = open_run(config, &trainer);
     OX_TRY(status, config->dry_run ? dry_run(trainer, config) : train(trainer, config, &ended_by));
+    ended_by = config->dry_run ? ox_signals_take()->stop : ended_by;
     const int exit_status = status == OX_OK && ended_by != 0 ? 128 + ended_by : ox_cmd_exit(status);
     ox_trainer_close(&trainer);
     return exit_status;

@@ -2,6 +2,7 @@
  * stderr, without colour. */
 #include "tools/command/cmd.h"
 #include "tools/command/launch.h"
+#include "tools/command/signals.h"
 
 #include "base/log.h"
 
@@ -132,6 +133,11 @@ static enum ox_status leave_to_first(enum ox_status status) {
 }
 
 static int run_command(const struct ox_command *command, int argc, char **argv) {
+    if (command->mask == OX_CMD_TRAIN) {
+        ox_signals_take();
+    } else {
+        ox_signals_release();
+    }
     if (ox_args_want_help(argc, argv)) {
         ox_help_print_command(stdout, command);
         return OX_EXIT_OK;
@@ -202,6 +208,7 @@ int ox_cmd_exit(enum ox_status status) {
 }
 
 int main(int argc, char **argv) {
+    ox_signals_hold();
     static bool quiet; /* until the arguments are read */
     ox_log_set_sink(log_to_stderr, &quiet);
     const enum ox_status status = ox_cmd_mind_limits();

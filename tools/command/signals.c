@@ -1,0 +1,82 @@
+#include "tools/command/signals.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+static struct ox_trainer_events events;
+static pthread_t main_thread;
+static sigset_t before; /* what the parent process held */
+
+static void held(sigset_t *set) {
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    sigemptyset(set);
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        sigaddset(set, numbers[i]);
+    }
+}
+
+/* Forwards a signal to the main thread, which owns the flags: the kernel may deliver it to any thread, even one of the
+ * matrix library. Returns true when it was forwarded. */
+static bool forwarded(int signal_number) {
+    if (pthread_equal(pthread_self(), main_thread)) {
+        return false;
+    }
+    pthread_kill(main_thread, signal_number);
+    return true;
+}
+
+/* HUP ends nothing at once, because a terminal that closes may send several. */
+static void on_stop(int signal_number) {
+    if (forwarded(signal_number)) {
+        return;
+    }
+    if (events.stop != 0 && signal_number != SIGHUP) {
+        _exit(128 + signal_number);
+    }
+    events.stop = events.stop != 0 ? events.stop : signal_number;
+}
+
+static void on_save(int signal_number) {
+    if (!forwarded(signal_number)) {
+        events.save = (sig_atomic_t)(events.save + 1);
+    }
+}
+
+static void on_finish(int signal_number) {
+    if (!forwarded(signal_number)) {
+        events.finish = 1;
+    }
+}
+
+static void install(int signal_number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(signal_number, &action, NULL);
+}
+
+void ox_signals_hold(void) {
+    sigset_t set;
+    held(&set);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+}
+
+void ox_signals_release(void) {
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+const struct ox_trainer_events *ox_signals_take(void) {
+    struct sigaction given;
+    sigset_t set;
+    main_thread = pthread_self();
+    if (sigaction(SIGHUP, NULL, &given) == 0 && given.sa_handler != SIG_IGN) { /* nohup ignores it, and so do we */
+        install(SIGHUP, on_stop);
+    }
+    install(SIGINT, on_stop);
+    install(SIGTERM, on_stop);
+    install(SIGUSR1, on_save);
+    install(SIGUSR2, on_finish);
+    install(SIGPIPE, SIG_IGN); /* a closed pipe then shows as a write error */
+    held(&set);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    return &events;
+}
