@@ -33,7 +33,8 @@ static enum ox_status read_number(ox_launch_get *get, const char *name, int64_t 
     *out = digits ? strtoll(text, NULL, 10) : NO_NUMBER;
     return *out >= 0 && *out <= COUNT_MAX ? OX_OK
                                           : ox_fail(OX_E_CONFIG, "%s is \"%.40s\"; it must be a number up to %d, as a "
-                                                    "launcher sets it, or not be set", name, text, COUNT_MAX);
+                                                    "launcher sets it, or not be set (`unset %s`)", name, text,
+                                                    COUNT_MAX, name);
 }
 
 static enum ox_status check_below(const char *idx_name, int64_t idx, const char *count_name, int64_t count) {
@@ -57,8 +58,9 @@ static enum ox_status read_source(ox_launch_get *get, const struct source *sourc
     OX_TRY(status, read_number(get, source->local_idx, &local_idx));
     OX_TRY(status, read_number(get, source->local_count, &local_count));
     if (status == OX_OK && (idx == NO_NUMBER || count == NO_NUMBER)) {
-        return ox_fail(OX_E_CONFIG, "%s is set, but %s is not; a launcher sets both",
-                       idx == NO_NUMBER ? source->count : source->idx, idx == NO_NUMBER ? source->idx : source->count);
+        const char *const set = idx == NO_NUMBER ? source->count : source->idx;
+        return ox_fail(OX_E_CONFIG, "%s is set, but %s is not; a launcher sets both; where none has started this, "
+                       "`unset %s` first", set, idx == NO_NUMBER ? source->idx : source->count, set);
     }
     OX_TRY(status, check_below(source->idx, idx, source->count, count));
     OX_TRY(status, check_below(source->local_idx, local_idx, source->local_count, local_count));
@@ -66,7 +68,8 @@ static enum ox_status read_source(ox_launch_get *get, const struct source *sourc
     if (status == OX_OK) {
         *out = (struct ox_launch){.launcher = source->launcher, .idx = (uint32_t)idx, .count = (uint32_t)count,
                                   .local_idx = local_idx == NO_NUMBER ? 0 : (uint32_t)local_idx,
-                                  .local_count = local_count == NO_NUMBER ? 0 : (uint32_t)local_count};
+                                  .local_count = local_count == NO_NUMBER ? 0 : (uint32_t)local_count,
+                                  .names = {source->idx, source->count, source->local_idx, source->local_count}};
     }
     return status;
 }
@@ -99,4 +102,16 @@ enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out) {
         }
     }
     return status;
+}
+
+enum ox_status ox_launch_fail(const struct ox_launch *launch, const char *why) {
+    char unset[160] = "";
+    size_t used = 0;
+    for (unsigned i = 0; i < sizeof launch->names / sizeof *launch->names && launch->names[i] != NULL; i++) {
+        used += (size_t)snprintf(unset + used, sizeof unset - used, " %s", launch->names[i]);
+    }
+    return ox_fail(OX_E_CONFIG, "%s=%u and %s=%u say that %s has started %u processes that train together, but %s; "
+                   "start them with mpirun -np %u, or with srun --mpi=pmix; if these variables are left over in this "
+                   "shell or container, and this process is alone: `unset%s`", launch->names[0], launch->idx,
+                   launch->names[1], launch->count, launch->launcher, launch->count, why, launch->count, unset);
 }

@@ -15,6 +15,7 @@ struct ox_launch {
     uint32_t idx, count;   /* this process among all of the job; 0 of 1 if it is alone */
     uint32_t local_idx;    /* among those of this machine */
     uint32_t local_count;  /* how many this machine has; 0: the launcher does not say */
+    const char *names[4];  /* of its variables: number, count, number and count on this machine; the last may be NULL */
 };
 
 /* Returns the value of an environment variable, or NULL. */
@@ -23,6 +24,10 @@ typedef const char *ox_launch_get(const char *name);
 /* Reads the variables of all launchers. Where one starts another, the inner one counts. Values that are no numbers, and
  * launchers that contradict each other, are OX_E_CONFIG with the names of the variables. */
 OX_MUST enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out);
+
+/* Fails because `why` keeps the processes of a launcher from training together: names the variables that say that there
+ * are several, and what to do, because shells and containers keep those of something else. */
+OX_MUST enum ox_status ox_launch_fail(const struct ox_launch *launch, const char *why);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 #include "tools/command/signals.h"
 
 #include "base/log.h"
+#include "kernels/comm/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +13,6 @@
 #include <time.h>
 
 enum { WITH_TEMPLATES = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE };
-enum { TOGETHER = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL }; /* commands that a launcher may start several times */
 
 static int run_version(const struct ox_config *config) {
     (void)config;
@@ -116,12 +116,29 @@ static const char *variable_of(const char *name) {
     return getenv(name);
 }
 
-/* Several processes do a run together; each of them is given the same words. */
+/* Several processes train together; each of them is given the same words. Any other command is one process, whatever
+ * the environment says: shells, pods and containers keep such variables of something else. */
 static enum ox_status find_processes(const struct ox_command *command) {
     struct ox_launch found = launch;
-    const enum ox_status status = (command->mask & TOGETHER) != 0 ? ox_launch_read(variable_of, &found) : OX_OK;
+    const enum ox_status status = command->mask == OX_CMD_TRAIN ? ox_launch_read(variable_of, &found) : OX_OK;
     launch = status == OX_OK ? found : launch;
     return status;
+}
+
+/* Refuses processes that cannot reach each other. Each one says so itself, because there may be no first one. */
+static enum ox_status meet_others(void) {
+    char why[OX_ERROR_TEXT_BYTES];
+    uint32_t process = 0, count = 1;
+    enum ox_status status = launch.count > 1 ? ox_comm_mpi_world(NULL, &process, &count) : OX_OK;
+    if (status == OX_OK && count == launch.count) {
+        return OX_OK;
+    }
+    if (status == OX_OK) {
+        snprintf(why, sizeof why, "MPI knows of %u", count);
+    } else {
+        snprintf(why, sizeof why, "there is no MPI (%s)", ox_error_text());
+    }
+    return ox_launch_fail(&launch, why);
 }
 
 /* The first process says what is wrong with the words, as they are usually the same: its launcher then ends the others
@@ -153,12 +170,13 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
         status = read_clock(&config.clock_s);
     }
+    OX_TRY(status, meet_others());
     trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
     if (launch.idx > 0) { /* the first process prints results */
         config.quiet = true;
         status = status != OX_OK ? leave_to_first(status) : status;
         if (freopen("/dev/null", "w", stdout) == NULL) {
-            return OX_EXIT_FAILED;
+            return ox_cmd_exit(ox_fail_errno(OX_E_COMM, errno, "/dev/null: cannot be opened"));
         }
     }
     return status == OX_OK ? command->run(&config) : ox_cmd_exit(status);

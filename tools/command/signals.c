@@ -31,6 +31,9 @@ static void on_stop(int signal_number) {
         return;
     }
     if (events.stop != 0 && signal_number != SIGHUP) {
+        static const char line[] = "\nended at once by a second signal; what was committed or saved is intact\n";
+        const ssize_t ignored = write(STDERR_FILENO, line, sizeof line - 1); /* stderr may be closed */
+        (void)ignored;
         _exit(128 + signal_number);
     }
     events.stop = events.stop != 0 ? events.stop : signal_number;

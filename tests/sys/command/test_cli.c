@@ -188,6 +188,37 @@ static void run_process(const char *line, const char *idx, const char *says) {
     }
 }
 
+/* Every command but train is one process, whatever pods, containers and other programs have left in the environment:
+ * it prints its result, or its error without the name of a process. */
+static void test_left_over(void) {
+    static const char *const left_over[][3] = {{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1"},
+                                               {"RANK=x", "LOCAL_RANK=7", NULL},
+                                               {"WORLD_SIZE=4", NULL, NULL},
+                                               {"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4", NULL},
+                                               {"PMI_RANK=1", "PMI_SIZE=0", NULL},
+                                               {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_LOCALID=1"}};
+    static const char *const lines[] = {"plan --model /nonexistent", "eval --model /nonexistent --data d",
+                                        "inspect /nonexistent", "export /nonexistent --output o",
+                                        "generate --model /nonexistent", "tokenize --model /nonexistent --data d"};
+    for (unsigned i = 0; i < sizeof left_over / sizeof *left_over; i++) {
+        char names[3][64];
+        for (int k = 0; k < 3 && left_over[i][k] != NULL; k++) {
+            snprintf(names[k], sizeof names[k], "%s", left_over[i][k]);
+            *strchr(names[k], '=') = '\0';
+            setenv(names[k], strchr(left_over[i][k], '=') + 1, 1);
+        }
+        for (unsigned k = 0; k < sizeof lines / sizeof *lines; k++) {
+            refused(lines[k], "offload: ");
+            CHECK(strstr(last->err, "/nonexistent") != NULL && strstr(last->err, "process ") == NULL);
+        }
+        answers("doctor", "OpenBLAS core");
+        answers("help plan", "--model");
+        for (int k = 0; k < 3 && left_over[i][k] != NULL; k++) {
+            unsetenv(names[k]);
+        }
+    }
+}
+
 /* The first of several processes speaks; a failure of another names it. */
 static void test_processes(void) {
     static const char train[] = "train --model m --data d --output o --max-steps 1";
@@ -197,16 +228,23 @@ static void test_processes(void) {
     run_process("train --bogus", "1", "offload: process 1 of 2: '--bogus' is not a flag of `offload train`; `offload "
                                       "help train` lists them\n"); /* where the first one has not ended it */
     if (sys_mpi_missing() == NULL) {
-        run_process(train, "0", "offload: process 0 of 2: the launcher says that it has started 2 processes, and MPI "
-                    "knows of 1; start them with mpirun, or with srun --mpi=pmix\n");
-        run_process(train, "1", "");
+        static const char left_over[] =
+            "say that mpirun has started 2 processes that train together, but MPI knows of 1; start them with mpirun "
+            "-np 2, or with srun --mpi=pmix; if these variables are left over in this shell or container, and this "
+            "process is alone: `unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK "
+            "OMPI_COMM_WORLD_LOCAL_SIZE`\n";
+        for (int i = 0; i < 2; i++) { /* each says so, because there may be no other one */
+            char idx[] = {(char)('0' + i), '\0'}, says[640];
+            snprintf(says, sizeof says, "offload: process %d of 2: OMPI_COMM_WORLD_RANK=%d and OMPI_COMM_WORLD_SIZE=2 "
+                     "%s", i, i, left_over);
+            run_process(train, idx, says);
+        }
     }
-    run_process("plan --model /nonexistent", "1", "offload: process 1 of 2: --model /nonexistent: there is no such "
-                "file or folder; give a folder of Hugging Face files, or a config.json for a fresh start\n");
     setenv("RANK", "0", 1);
-    refused("plan --model /nonexistent", "RANK is set, but WORLD_SIZE is not; a launcher sets both");
-    answers("doctor", "OpenBLAS core"); /* it is one process whatever the environment says */
+    refused("train --model m --data d --output o", "RANK is set, but WORLD_SIZE is not; a launcher sets both; where "
+            "none has started this, `unset RANK` first");
     unsetenv("RANK");
+    test_left_over();
 }
 
 static void test_tokenize(void) {
