@@ -182,6 +182,17 @@ static enum ox_status set_bool(bool *out, const char *text, const char *where) {
     return ox_fail(OX_E_CONFIG, "%s: '%s' is neither true nor false", where, text);
 }
 
+/* Refuses a size without a unit, which one person means as GiB and another as bytes. `before` is what stands before it
+ * in the option's value. */
+static enum ox_status check_unit(const char *before, const char *text, uint64_t bytes, const char *where) {
+    enum { GIB_MOST = 1 << 12, MIB_MOST = 1 << 24 };
+    const size_t digits = strspn(text, "0123456789.");
+    return bytes == 0 || text[digits] != '\0'
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: %s has no unit; did you mean %s%s%s?", where, text, before, text,
+                         bytes <= GIB_MOST ? "GiB" : bytes <= MIB_MOST ? "MiB" : "B");
+}
+
 static enum ox_status set_size(uint64_t *out, const struct ox_option *option, const char *text,
                                const char *where) {
     uint64_t bytes = 0;
@@ -191,8 +202,9 @@ static enum ox_status set_size(uint64_t *out, const struct ox_option *option, co
     if ((double)bytes > option->max) {
         return fail_range(option, text, where);
     }
-    *out = bytes;
-    return OX_OK;
+    const enum ox_status status = check_unit("", text, bytes, where);
+    *out = status == OX_OK ? bytes : *out;
+    return status;
 }
 
 static enum ox_status set_duration(uint64_t *out, const struct ox_option *option, const char *text,
@@ -232,6 +244,14 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
                        where, sizeof drive.path - 1);
     }
     memcpy(drive.path, text, path_len);
+    if (colon != NULL) {
+        char before[OX_CONFIG_TEXT_BYTES + 1];
+        snprintf(before, sizeof before, "%s:", drive.path);
+        const enum ox_status status = check_unit(before, colon + 1, drive.bytes, where);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
     config->nvme[config->nvme_count++] = drive;
     return OX_OK;
 }
@@ -278,7 +298,7 @@ static void size_text(uint64_t bytes, char *text) {
             return;
         }
     }
-    snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64, bytes);
+    snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64 "%s", bytes, bytes == 0 ? "" : "B");
 }
 
 /* Writes the shortest text that reads back as the same bits, and a whole number as one: 60, not 6e+01. */

@@ -120,6 +120,19 @@ static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
     return OX_OK;
 }
 
+/* Earlier versions recorded sizes in bytes without a unit; none was less than a megabyte. */
+static const char *with_unit(const struct ox_option *option, const char *text, char sized[OX_CONFIG_TEXT_BYTES + 32]) {
+    enum { RECORDED_DIGITS = 7 };
+    const char *const colon = option->type == OX_OPT_NVME ? strrchr(text, ':') : NULL;
+    const char *const size = colon != NULL ? colon + 1 : text;
+    const bool recorded = (option->type == OX_OPT_SIZE || colon != NULL) && strlen(size) >= RECORDED_DIGITS &&
+                          size[strspn(size, "0123456789")] == '\0';
+    if (!recorded || snprintf(sized, OX_CONFIG_TEXT_BYTES + 32, "%sB", text) >= OX_CONFIG_TEXT_BYTES + 32) {
+        return text;
+    }
+    return sized;
+}
+
 static enum ox_status take_value(struct reader *r, const struct ox_option *option) {
     char name[64], where[WHERE_BYTES];
     snprintf(name, sizeof name, "%s", option->name);
@@ -134,7 +147,8 @@ static enum ox_status take_value(struct reader *r, const struct ox_option *optio
     if (plain && (text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0)) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give one or remove the line", where);
     }
-    return ox_config_set(r->config, option, text, where);
+    char sized[OX_CONFIG_TEXT_BYTES + 32];
+    return ox_config_set(r->config, option, with_unit(option, text, sized), where);
 }
 
 static enum ox_status take_list(struct reader *r, const struct ox_option *option) {
@@ -262,7 +276,7 @@ static void write_list(FILE *file, const struct ox_config *config, const struct 
     for (uint32_t i = 0; i < count; i++) {
         char item[OX_CONFIG_TEXT_BYTES + 32], weight[WEIGHT_BYTES];
         if (drives && config->nvme[i].bytes > 0) {
-            snprintf(item, sizeof item, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
+            snprintf(item, sizeof item, "%s:%" PRIu64 "B", config->nvme[i].path, config->nvme[i].bytes);
         } else if (!drives && (config->data[i].weight != 1 || strchr(config->data[i].path, ':') != NULL)) {
             write_weight(config->data[i].weight, weight);
             snprintf(item, sizeof item, "%s:%s", config->data[i].path, weight);

@@ -361,7 +361,7 @@ static enum ox_status set_up(struct comparison *comparison) {
     comparison->params = config->size_bytes == 0 ? default_params : config->size_bytes / PARAM_BYTES / GRAIN * GRAIN;
     comparison->rounds = ox_bench_rounds(comparison->bench, 9, 3);
     if (comparison->params == 0) {
-        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the planes; give at least %d",
+        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the planes; give at least %dB",
                        config->size_bytes, PARAM_BYTES * GRAIN);
     }
     enum ox_status status = ox_isa_pick(config->isa, &comparison->isa);

@@ -202,7 +202,8 @@ void ox_bench_comm_fill(const struct ox_bench *bench, struct ox_machine *out) {
 enum ox_status ox_bench_comm(struct ox_bench *bench) {
     const uint64_t requested = bench->config->size_bytes, least = 64 * OX_COMM_RANKS_MAX;
     if (requested != 0 && requested < least) {
-        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few; give at least %" PRIu64, requested, least);
+        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few; give at least %" PRIu64 "B", requested,
+                       least);
     }
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
     const uint32_t count = rank_counts(bench, counts);

@@ -72,7 +72,8 @@ enum ox_status ox_bench_copy(struct ox_bench *bench) {
     const uint64_t bytes = requested != 0 ? requested / least * least : bench->brief ? OX_GIB / 2 : OX_GIB;
     struct copying copying = {.lines = bytes / 2 / LINE, .rounds = ox_bench_rounds(bench, 9, 3)};
     if (bytes == 0) {
-        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few; give at least %" PRIu64, requested, least);
+        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few; give at least %" PRIu64 "B", requested,
+                       least);
     }
     enum ox_status status = ox_bench_arena_open("copy", bytes, &copying.arena);
     if (status != OX_OK) {

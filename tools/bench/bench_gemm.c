@@ -236,7 +236,8 @@ static enum ox_status measure_bf16(struct ox_bench *bench, const struct gemms *g
 enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     struct gemms gemms = {.rounds = ox_bench_rounds(bench, 5, 3)};
     if (!choose_shapes(&gemms, bench)) {
-        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices; give at least %" PRIu64,
+        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices; give at least %" PRIu64
+                       "B",
                        bench->config->size_bytes, bytes_of(&gemms));
     }
     const enum ox_status status = ox_bench_arena_open("gemm", bytes_of(&gemms), &gemms.arena);

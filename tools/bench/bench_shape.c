@@ -55,10 +55,11 @@ enum ox_status ox_bench_shape_refuse(const struct ox_bench *bench, const struct 
                                      const struct ox_bench_shape *least) {
     const uint64_t bytes = room->bytes(room->context, least);
     return bench->config->size_bytes != 0
-               ? ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
+               ? ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64
+                         "B",
                          room->most, bytes)
                : ox_fail(OX_E_CONFIG, "the tensors take at least %" PRIu64 " bytes, and half of the free memory is %"
-                         PRIu64 "; --size %" PRIu64 " tries it anyway", bytes, room->most, bytes);
+                         PRIu64 "; --size %" PRIu64 "B tries it anyway", bytes, room->most, bytes);
 }
 
 void ox_bench_shape_note(const struct ox_bench *bench, const char *part, const struct ox_bench_shape *shape,

@@ -358,7 +358,7 @@ static void test_refusals(void) {
     snprintf(path, sizeof path, "%s:20MiB", drive);
     refused("nvme --size 12MiB", path, 2, "the measurement needs 40.0 MiB of");
     refused("nvme", path, 2, "but is allowed only 20.0 MiB");
-    refused("adam --size 100", NULL, 2, "--size: 100 bytes are too few");
+    refused("adam --size 100B", NULL, 2, "--size: 100 bytes are too few");
     refused("adam --size 800TiB", NULL, 1, "is available; give a smaller --size");
 #if defined(__x86_64__)
     refused("adam --isa neon --size 1MiB", NULL, 2, "--isa neon: this machine lacks these instructions");
@@ -367,9 +367,9 @@ static void test_refusals(void) {
 #endif
     refused("copy --model x", NULL, 2, "--model is for the sizes of `offload bench gemm`, `ops` and `all`");
     refused("gemm --model /nonexistent", NULL, 2, "/nonexistent");
-    refused("gemm --size 1", NULL, 2, "--size: 1 bytes are too few");
-    refused("comm --size 1", NULL, 2, "--size: 1 bytes are too few");
-    refused("copy --size 1", NULL, 2, "--size: 1 bytes are too few");
+    refused("gemm --size 1B", NULL, 2, "--size: 1 bytes are too few");
+    refused("comm --size 1B", NULL, 2, "--size: 1 bytes are too few");
+    refused("copy --size 1B", NULL, 2, "--size: 1 bytes are too few");
     refused("adam --output x.json", NULL, 2, "--output is for the profile of `offload bench all`");
     refused("all --output /nonexistent/x.json", NULL, 2, "cannot be written to /nonexistent");
     snprintf(path, sizeof path, "all --output %s", drive);

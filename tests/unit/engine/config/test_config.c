@@ -121,6 +121,16 @@ static void test_set(void) {
     set_refused("prefetch-depth", "-2", "out of range");
     set_refused("from-scratch", "maybe", "neither true nor false");
     set_refused("device-mem", "20 bananas", "not a size");
+    set_refused("host-mem", "16", "16 has no unit; did you mean 16GiB?");
+    set_refused("host-mem", "1.5", "1.5 has no unit; did you mean 1.5GiB?");
+    set_refused("device-mem", "65536", "65536 has no unit; did you mean 65536MiB?");
+    set_refused("trace-bytes", "268435456", "268435456 has no unit; did you mean 268435456B?");
+    set_refused("drive-endurance", "600", "600 has no unit; did you mean 600GiB?");
+    set_refused("size", "4", "4 has no unit; did you mean 4GiB?");
+    set_refused("nvme", "/mnt/a:400", "400 has no unit; did you mean /mnt/a:400GiB?");
+    REQUIRE_OK(set(&c, "host-mem", "0"));
+    REQUIRE_OK(set(&c, "drive-endurance", "1000001B"));
+    CHECK(c.host_mem_bytes == 0 && c.drive_endurance_bytes == 1000001);
     set_refused("lr-scheduler-type", "linea", "constant, linear, cosine, wsd, cosine_with_restarts");
     set_refused("isa", "sse", "auto, scalar, avx2, avx512, neon");
     set_refused("isa", "auto|scalar", "not one of");
@@ -324,6 +334,12 @@ static void test_yaml(void) {
     yaml_refused("model: m\n---\nmodel: n\n", "second document");
     yaml_refused("\n\nmax_steps: soon\n", "run.yaml:3: max_steps: 'soon' is not a whole number");
     yaml_refused("model: \"a\\0b\"\n", "NUL");
+    yaml_refused("host_mem: 16\n", "run.yaml:1: host_mem: 16 has no unit; did you mean 16GiB?");
+    yaml_refused("nvme:\n- /mnt/a:400\n", "run.yaml:2: nvme: 400 has no unit; did you mean /mnt/a:400GiB?");
+    /* what earlier versions have recorded */
+    REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("nvme:\n- \"/mnt/a:429496729601\"\ndevice_mem: 1500000001\n"),
+                                   OX_CMD_TRAIN));
+    CHECK(c.nvme_count == 1 && c.nvme[0].bytes == 429496729601 && c.device_mem_bytes == 1500000001);
     ox_config_init(&c);
     CHECK(ox_config_load_yaml(&c, write_yaml("max_steps: 1\n"), OX_CMD_DOCTOR) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "`offload doctor` does not take 'max_steps'") != NULL);
@@ -373,7 +389,7 @@ static void test_round_trip(void) {
         {"adam-beta2", "0.99999999999999989"},
         {"seed", "18446744073709551615"},
         {"prefetch-depth", "-1"},
-        {"device-mem", "1234567891"},
+        {"device-mem", "1234567891B"},
         {"comm-timeout", "1234567891ns"},
         {"sharding", "ZERO3"},
         {"ranks", "auto"},
