@@ -1,6 +1,24 @@
 #include "engine/run/schedule.h"
 
+#include "base/bytes.h"
+
 #include <math.h>
+
+static uint64_t steps_for(uint64_t rows, uint64_t step_rows) {
+    return (rows + step_rows - 1) / step_rows;
+}
+
+uint64_t ox_schedule_steps_left(double epochs, uint64_t rows, uint64_t step_rows, uint64_t cursor) {
+    const uint64_t each = steps_for(rows, step_rows), epoch = cursor / rows, taken = cursor % rows;
+    const double wanted = ceil(epochs * (double)each);
+    const uint64_t total = wanted > 1 ? (uint64_t)wanted : 1;
+    const uint64_t last = total / each, of_last = total % each; /* the epoch that is not whole, and its steps */
+    if (epoch < last) {
+        return steps_for(rows - taken, step_rows) + (last - epoch - 1) * each + of_last;
+    }
+    const uint64_t end = ox_min_u64(rows, of_last * step_rows);
+    return epoch > last || taken >= end ? 0 : steps_for(end - taken, step_rows);
+}
 
 /* The end of the decay as a share of the peak. */
 static double floor_of(const struct ox_config *config) {
@@ -53,7 +71,9 @@ static double left_of_decay(const struct ox_schedule *schedule, double over) {
 
 /* What is left of the peak above the floor, in [0, 1], after the warmup. */
 static double left(const struct ox_schedule *schedule, uint64_t step) {
-    const double over = progress(step, schedule->warmup, schedule->total);
+    const int64_t shifted = (int64_t)step - schedule->offset;
+    const uint64_t at = shifted > 0 ? (uint64_t)shifted : 0; /* in the data */
+    const double over = progress(at, schedule->warmup, schedule->total);
     const uint64_t decay_begin = schedule->total > schedule->decay ? schedule->total - schedule->decay : 0;
     switch (schedule->type) {
     case OX_LR_LINEAR:
@@ -62,14 +82,14 @@ static double left(const struct ox_schedule *schedule, uint64_t step) {
     case OX_LR_COSINE_WITH_MIN_LR:
         return wave(2 * schedule->cycles * over);
     case OX_LR_COSINE_WARMUP_WITH_MIN_LR:
-        return wave(2 * schedule->cycles * progress(step + 1, schedule->warmup, schedule->total));
+        return wave(2 * schedule->cycles * progress(at + 1, schedule->warmup, schedule->total));
     case OX_LR_COSINE_WITH_RESTARTS:
         return over < 1 ? wave(fmod(schedule->cycles * over, 1)) : 0;
     case OX_LR_POLYNOMIAL:
         return pow(1 - over, schedule->power);
     case OX_LR_WSD:
     case OX_LR_WARMUP_STABLE_DECAY:
-        return step < schedule->total ? left_of_decay(schedule, progress(step, decay_begin, schedule->total)) : 0;
+        return at < schedule->total ? left_of_decay(schedule, progress(at, decay_begin, schedule->total)) : 0;
     case OX_LR_INVERSE_SQRT:
         return 1 / sqrt(1 + (double)(step - schedule->warmup) / (double)schedule->timescale);
     case OX_LR_CONSTANT:

@@ -18,8 +18,15 @@ struct ox_schedule {
     uint64_t total;     /* steps of the run */
     uint64_t decay;     /* steps of the final decay */
     uint64_t timescale; /* inverse_sqrt: steps */
+    int64_t offset;     /* of a run that changed the size of its steps: after the warmup, step s of the run has the rate
+                           that step s - offset of `total` has, where the same share of the data is over */
     bool from_one;      /* an old run: step s of the warmup has peak * (s + 1) / warmup */
 };
+
+/* How many steps of `step_rows` rows take what is left of `epochs` of `rows` rows, both above 0, when `cursor` rows are
+ * taken. The last step of an epoch has what is left of it. A run of a part of an epoch takes that part of its steps,
+ * rounded up, and at least one, as in the Trainer. */
+uint64_t ox_schedule_steps_left(double epochs, uint64_t rows, uint64_t step_rows, uint64_t cursor);
 
 /* The schedule of a validated configuration for a known number of steps. */
 struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps);

@@ -353,24 +353,35 @@ bool ox_trainer_is_old(const struct ox_trainer *trainer) {
     return trainer->state.version != 0 && trainer->state.version < OX_RUN_STATE_EPOCHS;
 }
 
+/* How many steps are left of the epochs when `cursor` rows are taken. In an old run a step may take rows of two. */
+static uint64_t steps_left(const struct ox_trainer *trainer, double epochs, bool old, uint64_t cursor) {
+    const uint64_t step_rows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    struct ox_windows_counts counts;
+    ox_windows_counts(trainer->input.train, &counts);
+    if (!old) {
+        return ox_schedule_steps_left(epochs, counts.rows, step_rows, cursor);
+    }
+    const double left = floor((epochs * (double)counts.rows - (double)cursor) / (double)step_rows);
+    return left > 1 ? (uint64_t)left : cursor == 0;
+}
+
 void ox_trainer_set_steps(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t per_step = config->per_device_train_batch_size * config->gradient_accumulation_steps;
     const bool old = ox_trainer_is_old(trainer);
-    trainer->max_steps = config->max_steps;
-    if (trainer->max_steps == 0 && trainer->input.train != NULL) {
-        struct ox_windows_counts counts;
-        ox_windows_counts(trainer->input.train, &counts);
-        const uint64_t steps = (counts.rows + per_step - 1) / per_step; /* the last one may be partial */
-        const double wanted = old ? floor(config->num_train_epochs * (double)counts.rows / (double)per_step)
-                                  : ceil(config->num_train_epochs * (double)steps);
-        trainer->max_steps = wanted > 1 ? (uint64_t)wanted : 1;
+    uint64_t total = config->max_steps; /* of a run whose steps always had this size */
+    trainer->max_steps = total;
+    if (total == 0 && trainer->input.train != NULL) {
+        const double epochs = config->num_train_epochs;
+        const uint64_t cursor = trainer->state.cursor;
+        total = steps_left(trainer, epochs, old, 0);
+        trainer->max_steps = trainer->state.step + steps_left(trainer, epochs, old, cursor);
     }
     if (trainer->chose_warmup) { /* rounded down, because the first step of a warmup has the rate 0 */
-        const uint64_t room = trainer->max_steps - ox_min_u64(config->decay_steps, trainer->max_steps);
-        trainer->config.warmup_steps = (int64_t)ox_min_u64(trainer->max_steps * 3 / 100, room);
+        const uint64_t room = total - ox_min_u64(config->decay_steps, total);
+        trainer->config.warmup_steps = (int64_t)ox_min_u64(total * 3 / 100, room);
     }
-    trainer->schedule = ox_schedule_of(config, trainer->max_steps);
+    trainer->schedule = ox_schedule_of(config, total);
+    trainer->schedule.offset = (int64_t)(trainer->max_steps - total);
     trainer->schedule.from_one = old;
 }
 
@@ -647,6 +658,12 @@ static const char *compute_text(const struct ox_engine_config *engine, char text
     return text;
 }
 
+/* Whether the number of steps is known only when the state that is resumed is read. */
+static bool counts_what_is_left(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    return config->max_steps == 0 && config->resume_from_checkpoint[0] != '\0' && trainer->state.run_id[0] == 0;
+}
+
 enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const struct ox_model *const model = ox_trainer_model(trainer);
@@ -664,8 +681,11 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_size_text(beside_bytes(engine, ox_max_u64(engine->ranks, 1)), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
     char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
-    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
-    if (trainer->max_steps > 0) {
+    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[64] = "as many steps as the text gives";
+    if (counts_what_is_left(trainer)) {
+        snprintf(steps, sizeof steps, "what is left of %.6g epoch%s", trainer->config.num_train_epochs,
+                 trainer->config.num_train_epochs == 1 ? "" : "s");
+    } else if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
     }
     const int length = asprintf(text,

@@ -383,6 +383,19 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
 
 /* ---- resumed ---------------------------------------------------------------------------------------- */
 
+/* Counts the steps that are left, of the size that they have now. */
+static void set_steps_left(struct ox_trainer *trainer) {
+    ox_trainer_set_steps(trainer);
+    const uint64_t step = trainer->state.step, left = trainer->max_steps - ox_min_u64(step, trainer->max_steps);
+    if (trainer->schedule.offset != 0) {
+        ox_log(OX_LOG_INFO, "the size of a step has changed: %" PRIu64 " sequence%s were taken in %" PRIu64 " step%s, "
+               "and what is left of --num-train-epochs %g takes %" PRIu64 " step%s of %" PRIu64 "; the learning rate goes "
+               "on from its place in the data", trainer->state.cursor, ox_plural(trainer->state.cursor), step,
+               ox_plural(step), trainer->config.num_train_epochs, left, ox_plural(left),
+               ox_trainer_step_rows(trainer, 0));
+    }
+}
+
 static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run_state *found, const char *origin) {
     if (found->version < OX_RUN_STATE_OLDEST || found->version > OX_RUN_STATE_VERSION) {
         return ox_fail(OX_E_CORRUPT, "%s: state of version %u, this program reads %d to %d", origin, found->version,
@@ -397,8 +410,8 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
         ox_log(OX_LOG_INFO, "%s: the run began with an earlier version, and keeps its warmup and its epochs: the first "
                "step has a rate above 0, and a step may take rows of two epochs; --config with its "
                "config.resolved.yaml keeps its other defaults, which have changed too", origin);
-        ox_trainer_set_steps(trainer);
     }
+    set_steps_left(trainer);
     char differences[OX_OPTIONS_LINE_BYTES];
     if (found->numerics_hash != expected.numerics_hash) {
         ox_trainer_options_text(trainer, origin, false, differences);

@@ -4,6 +4,7 @@
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -434,6 +435,49 @@ static void test_other_format(void) {
     remove_run("start");
 }
 
+static bool holds(const char *name, const char *words) {
+    char *const text = files_read(name, NULL);
+    const bool found = strstr(text, words) != NULL;
+    free(text);
+    return found;
+}
+
+/* Epochs end where the data does, whatever the size of a step was before; the rate ends its schedule there, and log,
+ * plan and metrics name the same steps. Of 41 sequences two steps take 8 each, and then each takes 3, where a run that
+ * always had those would take 28 steps. */
+static void test_epochs(bool drive) {
+    static const char *const sizes[] = {"8", "8", "3"};
+    static const double peak = 1e-3;
+    char text[41 * 24 + 2];
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    const char *const path = files_write_text("sequences.txt", text);
+    for (int i = 0; i < 3; i++) {
+        sys_args_train(&args, model_path, path, "epochs");
+        sys_args_add(&args, "--batch-size 1 --max-seq-length 24 --num-train-epochs 2 --learning-rate 1e-3"
+                            " --lr-scheduler-type linear --warmup-steps 0 --compute-threads 1 --eval-fraction 0");
+        sys_args_word(&args, "--gradient-accumulation-steps=%s", sizes[i]);
+        sys_args_add(&args, i > 0 ? "--resume latest" : "");
+        if (drive) {
+            sys_args_drive(&args, "epochs-drive-0", "32MiB");
+        }
+        if (i < 2) {
+            run_one_step();
+        } else {
+            sys_run(&args, &process);
+        }
+    }
+    expect(0, "16 sequences were taken in 2 steps, and what is left of --num-train-epochs 2 takes 23 steps of 3");
+    CHECK(said("resumed at step 2 of 25 from ") && said("\nstep 25/25 | ") && said("what is left of 2 epochs\n"));
+    CHECK(holds("epochs/plan.txt", " a step, 25 steps\n"));
+    CHECK(holds("epochs/checkpoint-25/trainer_state.json", "\"cursor\": 82,"));
+    char *const curve = sys_curve(test_path("epochs"), "step");
+    CHECK(fabs(sys_metric(curve, 3, "learning_rate") / peak - 23 / 28.0) < 1e-12);
+    CHECK(fabs(sys_metric(curve, 25, "learning_rate") / peak - 1 / 28.0) < 1e-12);
+    free(curve);
+    remove_run("epochs");
+}
+
 /* A damaged checkpoint is reported and not loaded. */
 static void test_damage(void) {
     const char *const copy = test_path("damaged");
@@ -460,6 +504,8 @@ int main(void) {
     test_other_folder();
     test_old_run();
     test_damage();
+    test_epochs(false);
+    test_epochs(true);
     test_other_format();
     make_expected(" --dtype bf16 --moments q8");
     test_named_checkpoints();

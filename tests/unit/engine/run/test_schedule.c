@@ -108,8 +108,65 @@ static void check_refused(const char *type, const char *name, const char *text, 
     }
 }
 
+/* Takes rows step by step, as a run does that changes the size of its steps after so many steps: whole epochs are
+ * trained exactly, and the count of what is left is right at each step. */
+static void check_left(uint64_t rows, uint64_t epochs, uint64_t before, uint64_t changed_at, uint64_t after) {
+    uint64_t cursor = 0, step = 0, left = 0;
+    for (;;) {
+        const uint64_t size = step < changed_at ? before : after;
+        const uint64_t now = ox_schedule_steps_left((double)epochs, rows, size, cursor);
+        CHECK(step == 0 || step == changed_at || now + 1 == left);
+        left = now;
+        if (left == 0) {
+            break;
+        }
+        const uint64_t of_epoch = rows - cursor % rows;
+        cursor += size < of_epoch ? size : of_epoch;
+        step++;
+    }
+    if (cursor != epochs * rows) {
+        printf("%d rows, %d epochs, %d and from step %d on %d a step: ends at %d\n", (int)rows, (int)epochs,
+               (int)before, (int)changed_at, (int)after, (int)cursor);
+        test_failure_count++;
+    }
+}
+
+static void check_all_left(void) {
+    for (uint64_t rows = 1; rows <= 41; rows += 5) {
+        for (uint64_t before = 1; before <= 9; before++) {
+            for (uint64_t after = 1; after <= 9; after++) {
+                check_left(rows, 2, before, 7, after);
+            }
+        }
+    }
+    CHECK(ox_schedule_steps_left(0.5, 40, 3, 0) == 7 && ox_schedule_steps_left(0.5, 40, 3, 18) == 1);
+    CHECK(ox_schedule_steps_left(2.5, 40, 16, 80) == 2 && ox_schedule_steps_left(2.5, 40, 8, 80) == 3);
+    CHECK(ox_schedule_steps_left(0.001, 40, 16, 0) == 1 && ox_schedule_steps_left(1, 40, 16, 200) == 0);
+}
+
+/* After the size of steps has changed the rate goes on from its place in the data, and falls to the end of the run. A
+ * warmup is counted in steps, and does not begin again. */
+static void check_offset(void) {
+    struct ox_config config;
+    begin(&config);
+    set(&config, "learning-rate", "1");
+    struct ox_schedule schedule = ox_schedule_of(&config, 20); /* 80 rows, 4 a step; 10 steps had 2 */
+    schedule.offset = 5;
+    CHECK(ox_schedule_rate(&schedule, 10) == 0.75 && ox_schedule_rate(&schedule, 20) == 0.25);
+    CHECK(ox_schedule_rate(&schedule, 25) == 0);
+    set(&config, "warmup-steps", "8");
+    schedule = ox_schedule_of(&config, 20);
+    schedule.offset = 5;
+    CHECK(ox_schedule_rate(&schedule, 4) == 0.5 && ox_schedule_rate(&schedule, 10) == 1);
+    CHECK(ox_schedule_rate(&schedule, 19) == 0.5);
+    schedule.offset = -5;
+    CHECK(ox_schedule_rate(&schedule, 9) == 0.5 && ox_schedule_rate(&schedule, 15) == 0);
+}
+
 int main(void) {
     check_golden();
+    check_all_left();
+    check_offset();
     check_own();
     check_old();
     check_refused("constant", "warmup-steps", "1", "remove it, or use constant_with_warmup");
