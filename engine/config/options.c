@@ -64,7 +64,7 @@ static const struct ox_option options[] = {
     {.name = "data-format", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, data_format),
      .choices = "auto|text|jsonl|bytes|tokens", .group = group_data, .default_text = "auto", .commands = TEXTS,
      .help = "format of --data; auto: token files by their first bytes, rows by the ending .jsonl, .ndjson or .json, "
-             "else text if the model has a tokenizer, and bytes if not"},
+             "else text if the model has a tokenizer, and bytes if its vocabulary has 256"},
     {.name = "document-separator", .placeholder = "TEXT", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, document_separator),
      .text_bytes = sizeof none->document_separator, .group = group_data, .default_text = "", .commands = TEXTS,

@@ -66,6 +66,10 @@ static enum ox_status find_format(const struct ox_corpus_config *config, enum ox
               : rows                           ? OX_CORPUS_ROWS
               : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT
                                                : OX_CORPUS_BYTES;
+    if (status == OX_OK && *format == OX_CORPUS_BYTES && config->no_bytes != NULL && config->no_bytes[0] != '\0') {
+        status = ox_fail(OX_E_CONFIG, "%.300s: is text, but %s, or take its bytes for tokens with --data-format bytes",
+                         config->path, config->no_bytes);
+    }
     return status;
 }
 
@@ -269,8 +273,9 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     out->rules.columns = &config->columns;
     out->rules.rows = format == OX_CORPUS_ROWS;
     if (config->tokenizer[0] == '\0') {
-        return ox_fail(OX_E_CONFIG, "%s: holds %s, which needs a tokenizer; name one with --tokenizer",
-                       config->path, out->rules.rows ? "rows" : "text");
+        const bool known = config->no_bytes != NULL && config->no_bytes[0] != '\0';
+        return ox_fail(OX_E_CONFIG, "%.300s: holds %s, %s%s", config->path, out->rules.rows ? "rows" : "text",
+                       known ? "but " : "", known ? config->no_bytes : "which needs a tokenizer; name one with --tokenizer");
     }
     out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
     enum ox_status status = read_separator(out, out->rules.rows ? "" : config->separator);

@@ -23,6 +23,7 @@ struct ox_corpus_config {
     enum ox_corpus_format format; /* AUTO: token files by their first bytes, rows by their file name, else text if there
                                      is a tokenizer, and bytes if there is none */
     const char *tokenizer;        /* folder or tokenizer.json; "" for none. Opened only when needed */
+    const char *no_bytes;         /* why text without a tokenizer must not be taken for bytes; NULL or "": it may */
     const char *cache_dir;        /* created if missing; "": an unnamed file in /var/tmp, gone with the process */
     const char *separator;        /* between text documents, with escapes \n \t \r \\ \xHH; "": one document a file */
     /* Conversations: the template as engine/text/template.h finds it ("": the tokenizer's own), a JSON object of its

@@ -57,9 +57,9 @@ uint64_t ox_hf_bytes(const struct ox_model *model, enum ox_dtype dtype);
 
 /* Copies the tokenizer and generation files that exist in the folder `from` to the folder `to`: tokenizer*.json,
  * tokenizer.model, vocab.json, merges.txt, added_tokens.json, special_tokens_map.json, generation_config.json,
- * chat_template.*. A copy has no wider permissions than its source. Some are not copied, and one warning names them:
- * links out of the folder (a snapshot in the cache of Hugging Face may lead to the cache's blobs), files too large for
- * their kind, and files that cannot be read. */
+ * chat_template.*. Of a link its target is copied. A copy has no wider permissions than its source. Some are not
+ * copied, and one warning names them: links out of the folder to what is no file of that kind, files too large for
+ * their kind, links to nothing, and files that cannot be read. */
 OX_MUST enum ox_status ox_hf_copy_companions(const char *from, const char *to);
 
 #ifdef __cplusplus

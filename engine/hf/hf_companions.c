@@ -1,7 +1,9 @@
 /* Copies the small files that lie beside a model's weights. The folder may come from strangers, and what is copied is
- * passed on with the checkpoint: so nothing is followed out of it. */
+ * passed on with the checkpoint: so of what a link leads to elsewhere only that is copied which the name promises, and
+ * not a key or a password. */
 #include "base/file.h"
 #include "base/hash/hash.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "engine/hf/hf.h"
 
@@ -48,16 +50,72 @@ static bool belongs(const char *file, const char *folder) {
            (found != NULL && lies_below(file, folder, (size_t)(found - folder), "/blobs/"));
 }
 
-/* Why a file is not to be copied; NULL if nothing speaks against it. */
-static const char *objection(const char *real, const char *folder) {
-    struct stat info;
-    if (!belongs(real, folder)) {
-        return "a link that leads out of the folder";
+/* A key that such an object has, of which `keys` is a list between blanks; with "#" every value is a number. */
+static bool has_key_of(const json_t *object, const char *keys) {
+    const char *key;
+    json_t *value;
+    bool all = json_object_size(object) > 0, any = false;
+    json_object_foreach((json_t *)object, key, value) {
+        char listed[64];
+        snprintf(listed, sizeof listed, " %.60s ", key);
+        all = all && json_is_integer(value);
+        any = any || strstr(keys, listed) != NULL;
     }
+    return strcmp(keys, "#") == 0 ? all : any;
+}
+
+static bool is_json_of(const char *name, const char *text, size_t bytes) {
+    static const char tokens[] = " bos_token eos_token unk_token pad_token additional_special_tokens tokenizer_class "
+                                 "chat_template model_max_length added_tokens_decoder add_bos_token ";
+    static const struct {
+        const char *name, *keys;
+    } kinds[] = {{"tokenizer.json", " model "},           {"vocab.json", "#"},
+                 {"added_tokens.json", "#"},              {"special_tokens_map.json", tokens},
+                 {"chat_template.json", " chat_template "}, {"tokenizer_config.json", tokens},
+                 {"generation_config.json", " transformers_version _from_model_config eos_token_id bos_token_id "
+                                            "max_new_tokens temperature do_sample pad_token_id "}};
+    json_t *json = NULL;
+    bool fits = false;
+    if (ox_json_parse(name, text, bytes, &json) != OX_OK) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        fits = fits || (strcmp(kinds[i].name, name) == 0 && has_key_of(json, kinds[i].keys));
+    }
+    json_decref(json);
+    return fits;
+}
+
+/* Whether a file elsewhere holds what a file of this name does. */
+static bool holds_its_kind(const char *name, const char *real) {
+    static const char merge[] = "#version";
+    char *text = NULL;
+    size_t bytes = 0;
+    if (ox_file_read(real, (size_t)COMPANION_MIB_MAX << 20, &text, &bytes) != OX_OK) {
+        return false;
+    }
+    const size_t length = strlen(name), line = strcspn(text, "\n"), word = strcspn(text, " \n");
+    const bool pair = word > 0 && word + 1 < line && memchr(text + word + 1, ' ', line - word - 1) == NULL;
+    const bool fits =
+        strcmp(name, "tokenizer.model") == 0 ? bytes > 1 && text[0] == '\n' /* the first field of a SentencePiece one */
+        : strcmp(name, "merges.txt") == 0    ? strncmp(text, merge, sizeof merge - 1) == 0 || pair
+        : strcmp(name + length - 5, ".json") == 0 ? is_json_of(name, text, bytes)
+                                                  : strstr(text, "{{") != NULL || strstr(text, "{%") != NULL;
+    free(text);
+    return fits;
+}
+
+/* Why a file is not to be copied; NULL if nothing speaks against it. */
+static const char *objection(const char *name, const char *real, const char *folder) {
+    struct stat info;
     if (stat(real, &info) != 0 || access(real, R_OK) != 0) {
         return "cannot be read";
     }
-    return info.st_size > (off_t)COMPANION_MIB_MAX << 20 ? "larger than any such file" : NULL;
+    if (info.st_size > (off_t)COMPANION_MIB_MAX << 20) {
+        return "larger than any such file";
+    }
+    return belongs(real, folder) || holds_its_kind(name, real) ? NULL
+                                                               : "a link that leads out of the folder, to something else";
 }
 
 static void add_skipped(char *skipped, const char *name, const char *why) {
@@ -79,11 +137,12 @@ static enum ox_status copy_one(const char *folder, const char *name, const char 
     char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, name, source);
     OX_TRY(status, ox_path_join(to, name, target));
-    if (status != OX_OK || !ox_path_is_file(source)) {
+    if (status != OX_OK || ox_path_is_folder(source)) {
         return status;
     }
     char *const real = realpath(source, NULL);
-    const char *const why = real != NULL ? objection(real, folder) : "cannot be read";
+    const char *const why = real == NULL ? "a link to nothing"
+                            : ox_path_is_file(real) ? objection(name, real, folder) : "no regular file";
     if (why != NULL) {
         add_skipped(skipped, name, why);
     } else {

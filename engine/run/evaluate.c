@@ -78,6 +78,18 @@ static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns)
     report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
+void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss) {
+    const uint32_t vocab = trainer->input.vocab;
+    const double guessing = log((double)vocab);
+    if (loss > guessing) {
+        ox_log(OX_LOG_WARN, "%s is %.2f, but guessing among %" PRIu32 " tokens would make it %.2f, so these weights "
+               "know nothing of this text: the likely causes are a tokenizer that is not the model's (%s), weights "
+               "that are damaged or were never trained, and data that is not what it seems (`offload tokenize --show` "
+               "prints it)", what, loss, vocab, guessing,
+               trainer->input.tokenizer_path[0] != '\0' ? trainer->input.tokenizer_path : "its bytes are the tokens");
+    }
+}
+
 enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_prediction *const prediction = &trainer->prediction;
@@ -216,6 +228,9 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
         out->report.tokens += source.report.tokens;
     }
     finish(&out->report, total, begin_ns);
+    if (status == OX_OK) {
+        ox_trainer_warn_loss(trainer, "the loss", out->report.loss);
+    }
     return status;
 }
 

@@ -15,9 +15,11 @@ struct preview {
 
 static enum ox_status open_tokenizer(struct preview *preview) {
     struct ox_trainer *const trainer = preview->trainer;
+    char missing[OX_TOKENIZER_MISSING_BYTES];
     enum ox_status status = ox_trainer_check_data(trainer);
     if (status == OX_OK && trainer->input.tokenizer_path[0] == '\0') {
-        status = ox_fail(OX_E_CONFIG, "%s: holds no tokenizer.json; name one by --tokenizer", trainer->config.model);
+        status = ox_fail(OX_E_CONFIG, "%.300s: %s; name one by --tokenizer", trainer->config.model,
+                         ox_tokenizer_missing(trainer->config.model, missing));
     }
     OX_TRY(status, ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer));
     trainer->input.vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;

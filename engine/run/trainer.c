@@ -316,6 +316,7 @@ static enum ox_status choose_rate(struct ox_trainer *trainer) {
     trainer->chose_rate = own_rate;
     trainer->chose_warmup = config->warmup_steps < 0 && config->warmup_ratio == 0 && given &&
                             config->lr_scheduler_type != OX_LR_CONSTANT;
+    trainer->begins_given = given;
     trainer->chosen_for = given ? "given" : "fresh";
     config->warmup_steps = config->warmup_steps < 0 ? 0 : config->warmup_steps;
     if (config->min_lr > config->learning_rate) { /* the configuration checks a rate that is given */

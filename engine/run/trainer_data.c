@@ -40,10 +40,33 @@ static enum ox_status find_tokenizer(const struct ox_config *config, char *path)
         return OX_OK;
     }
     const enum ox_status status = ox_path_join(config->model, "tokenizer.json", file);
-    if (status == OX_OK && access(file, F_OK) == 0) {
+    if (status == OX_OK && ox_path_exists(file)) { /* or a link to nothing, which opening it tells */
         snprintf(path, OX_PATH_BYTES, "%s", config->model);
     }
     return status;
+}
+
+/* Bytes are the tokens of a model without a tokenizer only if it has as many: the ids of another one mean pieces of
+ * text that only its own tokenizer knows. */
+static void say_no_bytes(struct ox_trainer *trainer) {
+    enum { BYTE_VALUES = 256 };
+    const char *const model = trainer->config.model, *const slash = strrchr(model, '/');
+    const bool is_file = !ox_path_is_folder(model);
+    const uint32_t vocab = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.vocab : BYTE_VALUES;
+    char folder[OX_PATH_BYTES], missing[OX_TOKENIZER_MISSING_BYTES], file[OX_PATH_BYTES];
+    snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - model) : 1, slash != NULL ? model : ".");
+    trainer->input.no_bytes[0] = '\0';
+    if (trainer->input.tokenizer_path[0] != '\0' || vocab == BYTE_VALUES) {
+        return;
+    }
+    const bool beside = is_file && ox_path_join(folder, "tokenizer.json", file) == OX_OK && ox_path_exists(file);
+    snprintf(trainer->input.no_bytes, sizeof trainer->input.no_bytes, "the model's %" PRIu32 " tokens are not those of "
+             "bytes, and %.150s %s; %s", vocab, model,
+             beside    ? "names a file, beside which the tokenizer.json is not looked for"
+             : is_file ? "has no tokenizer"
+                       : ox_tokenizer_missing(model, missing),
+             beside ? "name its folder, or the tokenizer by --tokenizer"
+                    : "name a tokenizer.json, or its folder, with --tokenizer");
 }
 
 /* Sets where tokens are cached: beside the run, unless the user names a folder. */
@@ -63,6 +86,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
         .path = path,
         .format = format_of(config->data_format),
         .tokenizer = trainer->input.tokenizer_path,
+        .no_bytes = trainer->input.no_bytes,
         .cache_dir = trainer->input.cache_dir,
         .separator = config->document_separator,
         .chat_template = config->chat_template,
@@ -139,7 +163,11 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
                                "tokenizer.json", config->tokenizer);
     }
     OX_TRY(status, find_tokenizer(config, trainer->input.tokenizer_path));
-    return status == OX_OK ? find_origin(trainer) : status;
+    if (status == OX_OK) {
+        say_no_bytes(trainer);
+        status = find_origin(trainer);
+    }
+    return status;
 }
 
 enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {

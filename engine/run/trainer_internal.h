@@ -44,9 +44,11 @@ struct ox_run_identity {
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
 
+enum { OX_NO_BYTES_BYTES = 1200 };
 /* Data for training and for evaluation. */
 struct ox_trainer_input {
     char tokenizer_path[OX_PATH_BYTES], cache_dir[OX_PATH_BYTES]; /* "": none */
+    char no_bytes[OX_NO_BYTES_BYTES]; /* as in struct ox_corpus_config */
     struct ox_data *data[OX_CONFIG_DATA_MAX], *eval_data;         /* eval_data: --eval-data, or NULL */
     uint32_t data_count;                                          /* 0: not opened yet */
     uint32_t vocab;                                               /* ids are below it */
@@ -99,6 +101,7 @@ struct ox_trainer {
     struct ox_schedule schedule;
     bool chose_rate, chose_warmup; /* they are no options of the user */
     const char *chosen_for;        /* "given" or "fresh" weights */
+    bool begins_given;             /* it began, or begins, with given weights */
     uint64_t max_steps;
     struct ox_engine_config engine_config;
     struct ox_cuda_device_info gpu;  /* zero if none is used, or none was looked for */
@@ -364,6 +367,8 @@ uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor)
 
 /* ---- evaluate.c ---- */
 
+/* Warns of a loss of given weights that guessing would not exceed; `what` names it. */
+void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss);
 /* Evaluates on the held-out rows of a run. */
 OX_MUST enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out);
 

@@ -188,6 +188,9 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     }
     trainer->step_seconds = report.wall_seconds;
     report_step(trainer, &report);
+    if (next.step == 1 && trainer->begins_given) {
+        ox_trainer_warn_loss(trainer, "the first loss", report.result.loss);
+    }
     return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
 }
 

@@ -5,6 +5,7 @@
 #include "base/hash/hash.h"
 #include "base/hash/listed.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -284,13 +285,14 @@ static enum ox_status check_post(const char *path, const struct ox_tokenizer *to
 
 /* Finds the tokenizer.json and its folder; `file` and `folder` have room for a path. */
 static enum ox_status find_files(const char *path, char *file, char *folder) {
+    char missing[OX_TOKENIZER_MISSING_BYTES];
     if (ox_path_is_folder(path)) {
         memcpy(folder, path, strlen(path) + 1); /* it exists, so it is not too long */
         const enum ox_status status = ox_path_join(path, "tokenizer.json", file);
         return status != OX_OK || ox_path_exists(file)
                    ? status
-                   : ox_fail(OX_E_CONFIG, "%s: has no tokenizer.json; give a folder with one, or the file, by "
-                             "--tokenizer", path);
+                   : ox_fail(OX_E_CONFIG, "%.1000s: %s; give a folder with one, or the file, by --tokenizer", path,
+                             ox_tokenizer_missing(path, missing));
     }
     const char *const slash = strrchr(path, '/');
     const size_t bytes = slash == NULL ? 0 : (size_t)(slash - path) + 1;
@@ -304,6 +306,24 @@ static enum ox_status find_files(const char *path, char *file, char *folder) {
 }
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
+
+const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISSING_BYTES]) {
+    static const struct {
+        const char *name, *with;
+    } others[] = {{"tokenizer.model", ""}, {"vocab.json", " and merges.txt"}, {"tekken.json", ""}, {"spiece.model", ""}};
+    snprintf(text, OX_TOKENIZER_MISSING_BYTES, "has no tokenizer.json");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char path[OX_PATH_BYTES];
+        if (ox_path_join(folder, others[i].name, path) == OX_OK && ox_path_exists(path)) {
+            snprintf(text, OX_TOKENIZER_MISSING_BYTES, "has %s%s, but no tokenizer.json, which is what is read; "
+                     "transformers makes it: python3 -c 'from transformers import AutoTokenizer as T; "
+                     "T.from_pretrained(\"%.200s\").save_pretrained(\"%.200s\")'", others[i].name, others[i].with,
+                     folder, folder);
+            break;
+        }
+    }
+    return text;
+}
 
 enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     char file[OX_PATH_BYTES], folder[OX_PATH_BYTES];

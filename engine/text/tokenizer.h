@@ -25,6 +25,10 @@ struct ox_tokenizer; /* immutable after open: any number of threads may use it, 
 OX_MUST enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out);
 void ox_tokenizer_close(struct ox_tokenizer **tokenizer);
 
+/* Says, to follow the name of a folder, which file of a tokenizer it lacks, and how to make it of what it has. */
+enum { OX_TOKENIZER_MISSING_BYTES = 640 };
+const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISSING_BYTES]);
+
 uint32_t ox_tokenizer_vocab_count(const struct ox_tokenizer *tokenizer); /* the largest id + 1, added tokens included */
 int64_t ox_tokenizer_bos(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */
 int64_t ox_tokenizer_eos(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */

@@ -346,9 +346,42 @@ static void test_companions(void) {
     CHECK(ox_hf_copy_companions("/nowhere", to) == OX_E_CONFIG);
 }
 
+/* A folder of links to files elsewhere, of any name: what they lead to is copied. */
+static void test_linked_companions(void) {
+    static const struct {
+        const char *name, *text;
+    } files[] = {{"tokenizer.json", "{\"model\": {}}"},
+                 {"tokenizer_config.json", "{\"eos_token\": \"</s>\"}"},
+                 {"special_tokens_map.json", "{\"bos_token\": \"<s>\"}"},
+                 {"added_tokens.json", "{\"<a>\": 512}"},
+                 {"vocab.json", "{\"a\": 0}"},
+                 {"merges.txt", "#version: 0.2\na b\n"},
+                 {"tokenizer.model", "\n\x0e\n\x05<unk>"},
+                 {"chat_template.jinja", "{% for m in messages %}{% endfor %}"},
+                 {"chat_template.json", "{\"chat_template\": \"\"}"},
+                 {"generation_config.json", "{\"eos_token_id\": 2}"}};
+    files_make_folder("links");
+    const char *const to = files_make_folder("of_links");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        files_write_text(test_pathf("elsewhere-%zu", i), files[i].text);
+        CHECK(symlink(test_pathf("elsewhere-%zu", i), test_pathf("links/%s", files[i].name)) == 0);
+    }
+    REQUIRE_OK(ox_hf_copy_companions(test_path("links"), to));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *text = NULL;
+        size_t bytes = 0;
+        struct stat info;
+        REQUIRE_OK(ox_file_read(test_pathf("of_links/%s", files[i].name), 100, &text, &bytes));
+        CHECK(strcmp(text, files[i].text) == 0);
+        CHECK(lstat(test_pathf("of_links/%s", files[i].name), &info) == 0 && S_ISREG(info.st_mode));
+        free(text);
+    }
+}
+
 /* What a stranger's folder may hold: links to a secret, out of the folder and back into it; a sparse file. */
 static void test_foreign_companions(void) {
     const char *const secret = files_write_text("secret", "of this user alone");
+    files_write_text("secret.json", "{\"auths\": {\"host\": \"dXNlcg==\"}}");
     CHECK(chmod(secret, 0600) == 0);
     files_make_folder("hub/snapshots/1");
     files_make_folder("hub/blobs");
@@ -362,13 +395,14 @@ static void test_foreign_companions(void) {
         bool copied;
     } links[] = {{"tokenizer.model", "../../../secret", false},     {"chat_template.jinja", "../../other", false},
                  {"added_tokens.json", "../../blobs/abc", true},    {"merges.txt", "own.txt", true},
-                 {"generation_config.json", "/etc/passwd", false},  {"tokenizer_config.json", "nowhere", false}};
+                 {"generation_config.json", "/etc/passwd", false},  {"tokenizer_config.json", "nowhere", false},
+                 {"special_tokens_map.json", "../../../secret.json", false}};
     for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
         CHECK(symlink(links[i].to, test_pathf("hub/snapshots/1/%s", links[i].name)) == 0);
     }
     CHECK(symlink(test_path("hub/snapshots/1"), test_path("linked")) == 0);
     const char *const to = files_make_folder("copied");
-    log_count_warnings("tokenizer.model (a link that leads out of the folder)");
+    log_count_warnings("tokenizer.model (a link that leads out of the folder, to something else)");
     REQUIRE_OK(ox_hf_copy_companions(test_path("linked"), to));
     REQUIRE_OK(ox_hf_copy_companions(test_path("linked"), to));
     CHECK(log_warnings == 1);
@@ -407,6 +441,7 @@ int main(void) {
     test_index();
     test_too_large();
     test_companions();
+    test_linked_companions();
     test_foreign_companions();
     test_real();
     return test_end();
