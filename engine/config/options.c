@@ -443,10 +443,10 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->isa, .choices = "auto|scalar|avx2|avx512|neon", .group = group_placement,
      .default_text = "auto", .commands = RUN | OX_CMD_BENCH,
      .help = "instruction set of the optimizer; all give the same bits"},
-    {.name = "profile", .placeholder = "FILE", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, profile),
+    {.name = "profile", .placeholder = "FILE|NAME", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, profile),
      .text_bytes = sizeof none->profile, .group = group_placement, .default_text = "", .commands = RUN,
-     .help = "measured speeds of the machine, from `offload bench all --output FILE`, to predict the time of a step; "
-             "builtin: nominal rates; default: ~/.config/offload/machine.json if it exists, else a measurement of at "
+     .help = "measured speeds of the machine, from `offload bench all --output FILE`, to predict the time of a step; a "
+             "name such as rtx4090-1-drive: one that comes with the program; builtin: nominal rates; default: ~/.config/offload/machine.json if it exists, else a measurement of at "
              "most 3 s, which is kept"},
     {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,

@@ -20,6 +20,8 @@ for file in bin/offload share/man/man1/offload-train.1 share/bash-completion/com
     [ -s "$root/usr/$file" ] || { echo "make install did not write $file"; exit 1; }
 done
 "$root/usr/bin/offload" version >/dev/null
+"$root/usr/bin/offload" plan --model none --profile nameless 2>&1 | grep -q 'comes with .*rtx4090-1-drive' ||
+    { echo "the installed profiles are not found by name"; exit 1; }
 run_make uninstall
 left=$(find "$root" -type f)
 [ -z "$left" ] || { echo "make uninstall left: $left"; exit 1; }

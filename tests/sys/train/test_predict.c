@@ -164,6 +164,19 @@ static void test_standard_place(const char *slow) {
     begin("plan", "--profile=/nowhere/machine.json");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "/nowhere/machine.json") != NULL);
+    /* Those that come with the program have names; a file of that name comes first. */
+    begin("plan", "--profile=rtx4091-1-drive");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "no profile of that name; the program comes with "
+                                                       "a100-4-drives, cpu-2-cores, h200-4-drives, rtx4090-1-drive"));
+    json = plan("--profile=h200-4-drives", NULL);
+    check_text(json, "machine", "H200, 128 GB, four Gen4 drives");
+    json_decref(json);
+    CHECK(setenv("OFFLOAD_PROFILE", "cpu-2-cores", 1) == 0);
+    json = plan("", NULL);
+    CHECK(json_is_true(json_object_get(json, "profiled")));
+    json_decref(json);
+    CHECK(setenv("OFFLOAD_PROFILE", "", 1) == 0);
 }
 
 /* Without any profile the machine is measured, which the plan says, and where that is kept; on a busy machine it is not

@@ -1,0 +1,200 @@
+/* `offload plan`, and the plan of `offload train --dry-run`. */
+#include "tools/command/plan.h"
+
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *by_tier(const uint64_t *bytes) {
+    return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[OX_TIER_DEVICE], "host",
+                     (json_int_t)bytes[OX_TIER_HOST], "nvme", (json_int_t)bytes[OX_TIER_NVME]);
+}
+
+static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
+    json_t *const lanes = json_object();
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const struct ox_sim_lane *const lane = &step->lanes[i];
+        if (i >= OX_LANE_OF_ONE_COUNT && !(lane->busy > 0)) {
+            continue;
+        }
+        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i),
+                            json_real(busy ? lane->busy : ox_sim_stalled(lane)));
+    }
+    return lanes;
+}
+
+/* Adds the predicted times of the plan. */
+static void add_prediction(json_t *json, const struct ox_prediction *prediction) {
+    const struct ox_sim_result *const step = &prediction->step;
+    json_t *const more = json_pack(
+        "{s:f, s:f, s:o, s:o, s:o, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds,
+        "predicted_mean_seconds", prediction->mean_seconds, "eval_seconds", ox_json_number(prediction->eval_seconds),
+        "eval_after_step_seconds", ox_json_number(prediction->eval_after_step_seconds), "floor_seconds",
+        ox_json_number(prediction->floor_seconds), "hidden_tokens", ox_json_number(prediction->hidden_tokens),
+        "binding_resource", ox_sim_resource_name(step->binding), "binding_share", step->binding_share,
+        "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds", lanes_json(step, false),
+        "machine", prediction->machine->name, "profiled", prediction->profiled);
+    json_object_update(json, more);
+    json_decref(more);
+    const struct ox_measured *const measured = prediction->measured;
+    json_object_set_new(json, "measured", measured == NULL ? json_null() : json_pack(
+        "{s:s, s:f, s:o}", "day", measured->day, "seconds", measured->seconds, "path",
+        measured->path[0] != '\0' ? ox_json_text(measured->path) : json_null()));
+}
+
+static json_t *advice_json(const struct ox_advice *advice) {
+    json_t *const all = json_object();
+    for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
+        const struct ox_advice *const a = &advice[kind];
+        json_object_set_new(all, ox_advice_name((enum ox_advice_kind)kind),
+                            a->known ? json_pack("{s:f, s:f}", "seconds", a->seconds, "speedup", a->speedup)
+                                     : json_null());
+    }
+    return all;
+}
+
+/* Counts the units whose weights, state and gradients live in each tier between tasks. */
+static json_t *homes_json(const struct ox_shard_table *table) {
+    uint64_t weights[OX_TIER_COUNT] = {0}, state[OX_TIER_COUNT] = {0}, grads[OX_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < table->unit_count; i++) {
+        weights[table->shards[i].homes.weights]++;
+        state[table->shards[i].homes.state]++;
+        grads[table->shards[i].homes.grad]++;
+    }
+    return json_pack("{s:o, s:o, s:o}", "weights", by_tier(weights), "state", by_tier(state), "grads",
+                     by_tier(grads));
+}
+
+/* Adds the choices that the placement made. */
+static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
+    const struct ox_placement *const placement = &plan->input.placement;
+    uint32_t device_units = 0;
+    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
+        device_units += ox_plan_state_on_device(&plan->input, i);
+    }
+    json_t *const more = json_pack(
+        "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:b, s:i, s:i, s:b, s:b, s:i, s:b, s:i, s:o}", "tiles",
+        (int)placement->tiles, "prefetch_depth", (int)placement->prefetch_depth, "activation_tier",
+        ox_tier_name(placement->act_tier), "kept_blocks", (int)placement->kept_units, "stream_slots",
+        (int)placement->stream_slots, "overlap", placement->overlap, "speculative_units",
+        (int)placement->speculative_units, "speculative_spread", placement->speculative_spread, "saved_units",
+        (int)ox_plan_saved_units(&plan->input), "ahead_units", (int)ox_plan_ahead_units(&plan->input), "device_sums",
+        placement->device_sums, "grads_alternate", placement->grads_alternate, "device_units", (int)device_units,
+        "device_first", device_units < plan->table.unit_count && ox_plan_state_on_device(&plan->input, 0), "units",
+        (int)plan->table.unit_count, "homes", homes_json(&plan->table));
+    json_object_update(json, more);
+    json_decref(more);
+    const struct ox_plan_ranks *const ranks = &plan->input.ranks;
+    if (ranks->count > 1) {
+        uint64_t bytes[OX_TIER_COUNT];
+        for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+            bytes[tier] = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
+        }
+        json_object_set_new(json, "ranks", json_pack(
+            "{s:i, s:s, s:i, s:b, s:o}", "count", (int)ranks->count, "sharding", ox_sharding_name(ranks->sharding),
+            "sum_groups", (int)ranks->sum_groups, "library_sums", ranks->library_sums, "peak_bytes", by_tier(bytes)));
+    }
+}
+
+/* Adds what checkpoints take; null: not known. */
+static void add_room(json_t *json, const struct ox_trainer *trainer) {
+    struct ox_checkpoint_room room;
+    ox_trainer_room(trainer, &room);
+    json_object_set_new(json, "checkpoints", json_pack(
+        "{s:I, s:I, s:o, s:o, s:o}", "bytes", (json_int_t)room.each_bytes, "most_bytes", (json_int_t)room.most_bytes,
+        "written", room.written > 0 ? json_integer((json_int_t)room.written) : json_null(),
+        "kept", room.kept > 0 ? json_integer((json_int_t)room.kept) : json_null(),
+        "free_bytes", room.free_bytes < UINT64_MAX ? json_integer((json_int_t)room.free_bytes) : json_null()));
+}
+
+static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    json_t *const traffic = json_object();
+    for (int link = 0; link < ox_plan_link_count(&plan->input); link++) {
+        json_t *const kinds = json_object();
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            json_object_set_new(kinds, ox_traffic_name((enum ox_traffic_kind)kind),
+                                json_integer((json_int_t)plan->train->traffic[link][kind]));
+        }
+        json_object_set_new(traffic, ox_link_name((enum ox_link)link), kinds);
+    }
+    const struct ox_plan_budget *const budget = &plan->input.budget;
+    const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
+    uint64_t peaks[OX_TIER_COUNT];
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        peaks[tier] = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
+    }
+    json_t *const json = json_pack(
+        "{s:b, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "peak_bytes", by_tier(peaks), "budget_bytes",
+        by_tier(given), "bytes_per_step", traffic,
+        "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+    add_placement(json, plan);
+    add_room(json, trainer);
+    add_prediction(json, ox_trainer_prediction(trainer));
+    return json;
+}
+
+/* Prints a plan as text or JSON; `advice` may be NULL. */
+static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible,
+                                 const struct ox_advice *advice) {
+    if (strcmp(config->format, "json") == 0) {
+        json_t *const json = plan_json(trainer, feasible);
+        if (json != NULL && advice != NULL) {
+            json_object_set_new(json, "with_more", advice_json(advice));
+        }
+        return ox_print_json(stdout, json, JSON_INDENT(2), "the plan");
+    }
+    char *text = NULL, more[OX_ADVICE_TEXT_BYTES] = "";
+    const enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    if (status == OX_OK && advice != NULL) {
+        ox_advice_text(advice, more);
+    }
+    if (status == OX_OK) {
+        printf("%s%s%s", feasible ? "" : "the nearest plan, which is over the budget:\n", text, more);
+        free(text);
+    }
+    return status;
+}
+
+/* Opens the run. When the budget is too small, it prints the nearest plan before the error. */
+enum ox_status ox_plan_open_run(const struct ox_config *config, struct ox_trainer **trainer) {
+    const struct ox_config *own = NULL;
+    enum ox_status status = ox_profile_config(config, &own);
+    OX_TRY(status, ox_trainer_open(own, trainer));
+    if (status == OX_OK || *trainer == NULL) {
+        return status;
+    }
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const enum ox_status printed = config->quiet ? OX_OK : print_plan(*trainer, config, false, NULL);
+    fflush(stdout);
+    return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
+}
+
+int ox_cmd_plan(const struct ox_config *given) {
+    static struct ox_config config; /* tens of kilobytes */
+    struct ox_trainer *trainer = NULL;
+    config = *given;
+    config.plan_only = true;
+    enum ox_status status = ox_profile_memory(&config);
+    OX_TRY(status, ox_plan_open_run(&config, &trainer));
+    struct ox_advice advice[OX_ADVICE_COUNT];
+    OX_TRY(status, ox_trainer_advise(trainer, advice));
+    OX_TRY(status, print_plan(trainer, &config, true, advice));
+    ox_trainer_close(&trainer);
+    return ox_cmd_exit(status);
+}
+
+enum ox_status ox_plan_print_dry(const struct ox_trainer *trainer, const struct ox_config *config) {
+    if (strcmp(config->format, "json") != 0) {
+        char *yaml = NULL;
+        const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
+        if (status != OX_OK) {
+            return status;
+        }
+        printf("%s\n", yaml);
+        free(yaml);
+    }
+    return print_plan(trainer, config, true, NULL);
+}
