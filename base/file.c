@@ -721,7 +721,7 @@ enum ox_status ox_folder_commit(const char *from, const char *to) {
     char from_parent[OX_PATH_BYTES], to_parent[OX_PATH_BYTES];
     enum ox_status status = parent_of(from, from_parent);
     OX_TRY(status, parent_of(to, to_parent));
-    OX_TRY(status, ox_folder_sync(from));
+    OX_TRY(status, ox_path_is_folder(from) ? ox_folder_sync(from) : OX_OK);
     if (status != OX_OK) {
         return status;
     }

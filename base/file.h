@@ -113,7 +113,8 @@ void ox_folder_sweep(const char *path);
  * older than a day, or, after a minute, of a process that is not on this machine. */
 void ox_folder_sweep_shared(const char *path);
 OX_MUST enum ox_status ox_folder_sync(const char *path);
-/* Renames a complete folder into place and syncs it and its parent. `to` must not exist. */
+/* Renames a complete folder into place and syncs it and its parent. `to` must not exist. What is no folder, such as a
+ * file or a link, is renamed too, and not synced itself. */
 OX_MUST enum ox_status ox_folder_commit(const char *from, const char *to);
 /* Removes a folder with its content, without following links; succeeds when it does not exist. */
 OX_MUST enum ox_status ox_folder_remove(const char *path);

@@ -122,6 +122,26 @@ enum ox_status ox_checkpoint_sweep(const char *output_dir) {
     return status;
 }
 
+enum ox_status ox_checkpoint_check_places(const char *output_dir) {
+    static const char *const suffixes[] = {"", TMP_SUFFIX};
+    enum ox_status status = OX_OK;
+    for (int k = 0; k < 2 && status == OX_OK; k++) {
+        uint64_t *steps = NULL;
+        uint32_t count = 0;
+        status = list_steps(output_dir, suffixes[k], &steps, &count);
+        for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+            char path[OX_PATH_BYTES];
+            status = make_path(output_dir, steps[i], suffixes[k], path);
+            if (status == OX_OK && !ox_path_is_folder(path)) {
+                status = ox_fail(OX_E_CONFIG, "%s: is no folder, and a checkpoint has that name; move it away, or give "
+                                 "another --output", path);
+            }
+        }
+        free(steps);
+    }
+    return status;
+}
+
 static bool is_same_branch(const struct ox_run_state *a, const struct ox_run_state *b) {
     return memcmp(a->run_id, b->run_id, sizeof a->run_id) == 0 && a->branch == b->branch;
 }
@@ -155,7 +175,7 @@ static const char *what_else(const char *path, const struct ox_run_state *state)
                                            : "is of this run, with another state";
 }
 
-/* Renames a folder that has the name of this checkpoint but is another one. It is never deleted, because it may be all
+/* Renames what has the name of this checkpoint but is another one, or none. It is never deleted, because it may be all
  * that is left of another run. */
 static enum ox_status set_aside(const char *path, const struct ox_run_state *state) {
     const char *const what = what_else(path, state);
@@ -169,8 +189,11 @@ static enum ox_status set_aside(const char *path, const struct ox_run_state *sta
         memcpy(to, path, strlen(path));
         memcpy(to + strlen(path), suffix, strlen(suffix) + 1);
         if (lstat(to, &info) != 0 && errno == ENOENT) {
-            ox_log(OX_LOG_WARN, "%s: %s; it was renamed to %s", path, what, to);
-            return ox_folder_commit(path, to);
+            const enum ox_status status = ox_folder_commit(path, to);
+            if (status == OX_OK) {
+                ox_log(OX_LOG_WARN, "%s: %s; it was renamed to %s", path, what, to);
+            }
+            return status == OX_OK ? OX_OK : ox_fail_in(status, "%s, and its place is needed", what);
         }
     }
     return ox_fail(OX_E_CONFIG, "%s: %s, and its place is needed; move it away", path, what);

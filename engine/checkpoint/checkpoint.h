@@ -95,6 +95,8 @@ void ox_checkpoint_tee_fill(struct ox_checkpoint_tee *tee);
  * the tee. */
 OX_MUST enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee, double *seconds);
 
+/* Refuses a file, or a link that leads to no folder, in the place of a checkpoint. */
+OX_MUST enum ox_status ox_checkpoint_check_places(const char *output_dir);
 /* Removes unfinished checkpoints that crashes left, because their space may be needed. Nobody else may be saving there.
  * Each save begins with this. */
 OX_MUST enum ox_status ox_checkpoint_sweep(const char *output_dir);

@@ -88,7 +88,7 @@ enum ox_status ox_run_check_folder(struct ox_trainer *trainer) {
         return ox_fail(OX_E_IO, "%s: the run's folder was deleted while the run was going on, and is made again; "
                        "--resume-from-checkpoint latest goes on", before);
     }
-    trainer->saving.failed = true; /* no checkpoint may get into a folder of something else */
+    trainer->saving.failed = trainer->saving.taken = true;
     return ox_fail(OX_E_IO, "%s: the run's folder was deleted while the run was going on, and its place is taken: "
                    "nothing more is saved there", before);
 }
@@ -548,6 +548,7 @@ enum ox_status ox_run_check_names(const char *output_dir) {
                              "another --output", path);
         }
     }
+    OX_TRY(status, ox_checkpoint_check_places(output_dir));
     return status;
 }
 

@@ -86,6 +86,7 @@ struct ox_trainer_persist {
 struct ox_trainer_saving {
     uint64_t last_step;            /* step + 1 of the last complete checkpoint; 0: none */
     bool failed;                   /* the last attempt to end with a checkpoint failed */
+    bool taken;                    /* something else is in the folder's place, which may get no checkpoint */
     struct ox_checkpoint_tee *tee; /* fills a checkpoint that is not complete yet; or NULL */
     struct ox_run_state tee_state;
     uint64_t tee_begin_ns; /* when it began, by ox_clock_ns */
@@ -212,7 +213,8 @@ OX_MUST enum ox_status ox_run_check_drives_given(const struct ox_trainer *traine
 OX_MUST enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer);
 /* Refuses to write into the model folder, or below it. A run that did so before may go on. */
 OX_MUST enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const char *flag, const char *path);
-/* Refuses a folder in the place of a file of the run, which could be neither written nor removed. */
+/* Refuses a folder in the place of a file of the run, which could be neither written nor removed, and a file in the
+ * place of a checkpoint. */
 OX_MUST enum ox_status ox_run_check_names(const char *output_dir);
 /* Removes what a run has written into its folder, and nothing else, but for run.json and its copy. */
 OX_MUST enum ox_status ox_run_clear(const char *output_dir);
@@ -317,6 +319,15 @@ void ox_trainer_save_behind(struct ox_trainer *trainer);
 void ox_trainer_save_poll(struct ox_trainer *trainer);
 /* Saves before a run ends by a failure that has not touched its state; returns that failure. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
+
+/* ---- trainer_elsewhere.c ---- */
+
+/* Finds a folder, which does not exist, that takes a checkpoint where the run's folder takes none: beside that, or in
+ * the folder of temporary files. False if there is none with room for it, and with several processes. */
+bool ox_trainer_find_elsewhere(const struct ox_trainer *trainer, char *path);
+/* Saves the state there; on success `path` (OX_PATH_BYTES) is the checkpoint. */
+OX_MUST enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struct ox_checkpoint_save *how,
+                                                 char *path);
 
 /* ---- trainer_room.c ---- */
 

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 static const uint64_t SHARD_BYTES_MAX = UINT64_C(5000000000); /* as huggingface_hub writes them */
@@ -168,11 +169,21 @@ static bool await_try(const struct ox_trainer *trainer, const struct last_save *
     }
 }
 
+/* Whether no place could take the state. */
+static bool is_final(enum ox_status failure) {
+    return failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE || failure == OX_E_MEMORY;
+}
+
+/* Whether a failed save fails again unless somebody changes a name or a permission: a disk gets room by itself. */
+static bool is_lasting(enum ox_status failure) {
+    return failure == OX_E_CONFIG;
+}
+
 /* Says what is wrong and how to end it. A text that changes with each try, as one that tells the free bytes of a disk
  * in use, is told once a minute. */
 static void tell_unsaved(const struct ox_trainer *trainer, struct last_save *last, const char *text) {
     const uint64_t now_ns = ox_clock_ns();
-    char limit[OX_SIZE_TEXT_BYTES];
+    char limit[OX_SIZE_TEXT_BYTES], elsewhere[OX_PATH_BYTES], end[OX_PATH_BYTES + 64] = "ends the run without it";
     if (strcmp(text, last->told) == 0 || (last->told_ns > 0 && now_ns - last->told_ns < TELL_NS)) {
         return;
     }
@@ -181,10 +192,21 @@ static void tell_unsaved(const struct ox_trainer *trainer, struct last_save *las
     }
     last->told_ns = now_ns;
     snprintf(last->told, sizeof last->told, "%s", text);
+    if (ox_trainer_find_elsewhere(trainer, elsewhere)) {
+        snprintf(end, sizeof end, "saves it in %s and ends the run", elsewhere);
+    }
     ox_log(OX_LOG_WARN, "only memory has the state of step %" PRIu64 ", and its checkpoint cannot be saved: %s; mend "
-           "that: the save is tried again for %s (--save-wait-seconds), or until Ctrl-C (SIGINT) or SIGTERM ends the "
-           "run without it", trainer->state.step, text,
-           ox_duration_flag_text((uint64_t)(trainer->config.save_wait_seconds * 1e9), limit));
+           "that: the save is tried again for %s (--save-wait-seconds), or until Ctrl-C (SIGINT) or SIGTERM %s",
+           trainer->state.step, text,
+           ox_duration_flag_text((uint64_t)(trainer->config.save_wait_seconds * 1e9), limit), end);
+}
+
+/* Whether the run's folder is where it was; if not, the next try may find it or make it again. */
+static bool folder_is_there(const struct ox_trainer *trainer) {
+    struct stat locked, named;
+    return trainer->lock_fd >= 0 && fstat(trainer->lock_fd, &locked) == 0 &&
+           stat(trainer->config.output_dir, &named) == 0 && named.st_dev == locked.st_dev &&
+           named.st_ino == locked.st_ino;
 }
 
 /* After a failed last save: if only memory has the state, and somebody may mend the cause, says so and waits for the
@@ -192,13 +214,14 @@ static void tell_unsaved(const struct ox_trainer *trainer, struct last_save *las
 static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save *last, enum ox_status failure) {
     const uint64_t second_ns = UINT64_C(1000000000);
     const uint64_t pause_ns = ox_min_u64(ox_max_u64(ox_clock_ns() - last->try_ns, second_ns), 60 * second_ns);
-    const bool stays = failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE ||
-                       failure == OX_E_MEMORY;
-    char text[OX_ERROR_TEXT_BYTES];
-    if (stays || trainer->config.save_wait_seconds == 0 || trainer->is_torn || stores_have_it(trainer)) {
+    char text[OX_ERROR_TEXT_BYTES], elsewhere[OX_PATH_BYTES];
+    if (is_final(failure) || trainer->config.save_wait_seconds == 0 || trainer->is_torn || stores_have_it(trainer)) {
         return failure;
     }
     snprintf(text, sizeof text, "%s", ox_error_text());
+    if (is_lasting(failure) && folder_is_there(trainer) && ox_trainer_find_elsewhere(trainer, elsewhere)) {
+        return ox_fail(failure, "%s", text);
+    }
     if (ox_trainer_leads(trainer)) {
         tell_unsaved(trainer, last, text);
     }
@@ -211,16 +234,22 @@ static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save 
     return again ? OX_OK : ox_fail(failure, "%s", text);
 }
 
-/* Adds to the error of a last save where the state is now. */
-static enum ox_status fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure) {
-    char text[OX_ERROR_TEXT_BYTES];
+/* Adds to the error of a last save where the state is now: it is saved elsewhere if only memory has it. */
+static enum ox_status fail_unsaved(struct ox_trainer *trainer, enum ox_status failure) {
+    const struct ox_checkpoint_save how = how_to_save(trainer);
+    const enum ox_status as = failure == OX_E_CONFIG ? OX_E_IO : failure; /* what was asked for was right */
+    char text[OX_ERROR_TEXT_BYTES], elsewhere[OX_PATH_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
     if (stores_have_it(trainer)) {
-        return ox_fail(failure, "%s; nothing is lost: the store has step %" PRIu64 ", and the same command with "
+        return ox_fail(as, "%s; nothing is lost: the store has step %" PRIu64 ", and the same command with "
                        "--resume-from-checkpoint latest saves it", text, trainer->state.step);
     }
+    if (!is_final(failure) && ox_trainer_save_elsewhere(trainer, &how, elsewhere) == OX_OK) {
+        return ox_fail(as, "%s; step %" PRIu64 " is saved in %s instead, and --resume-from-checkpoint with that "
+                       "folder goes on", text, trainer->state.step, elsewhere);
+    }
     const char *const saved = trainer->result;
-    return ox_fail(failure, "%s; step %" PRIu64 " is not saved: there is no store (--nvme) that has it, and the newest "
+    return ox_fail(as, "%s; step %" PRIu64 " is not saved: there is no store (--nvme) that has it, and the newest "
                    "checkpoint is %s", text, trainer->state.step, saved[0] != '\0' ? saved : "none");
 }
 
@@ -285,8 +314,10 @@ enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_stat
         ox_trainer_persist(trainer);
     }
     finish_checkpoint(trainer);
-    if (trainer->stepped && !trainer->is_torn && !trainer->saving.failed) {
-        if (save_last(trainer, text) != OX_OK) {
+    if (trainer->stepped && !trainer->is_torn) {
+        const enum ox_status status = trainer->saving.taken    ? fail_unsaved(trainer, failure)
+                                      : trainer->saving.failed ? OX_OK : save_last(trainer, text);
+        if (status != OX_OK) {
             report_not_saved(trainer->state.step);
         }
     }

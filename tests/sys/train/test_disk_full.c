@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -164,6 +165,26 @@ static void test_waiting(void) {
     unmount_disk();
 }
 
+/* Stopped while it waits, it saves where it has said that it would. */
+static void test_stopped_waiting(void) {
+    CHECK(files_mount(disk, "size=20m"));
+    CHECK(setenv("TMPDIR", files_make_folder("temporary"), 1) == 0);
+    begin("disk/run", "--max-steps 100 --save-wait-seconds 60");
+    sys_args_leash(&args);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "step 1/100"));
+    CHECK(kill(process.pid, SIGSTOP) == 0);
+    fill_disk(0);
+    CHECK(kill(process.pid, SIGCONT) == 0);
+    CHECK(sys_await(&process, "SIGTERM saves it in "));
+    CHECK(kill(process.pid, SIGTERM) == 0);
+    sys_wait(&process);
+    CHECK(process.outcome.exit_status == 1 && sys_said(&process, "temporary/run.rescue/checkpoint-100 instead"));
+    check_whole("temporary/run.rescue/checkpoint-100");
+    CHECK(setenv("TMPDIR", "nowhere", 1) == 0);
+    unmount_disk();
+}
+
 /* The allowance is larger than the file system: found before anything is written. */
 static void test_store(void) {
     CHECK(files_mount(disk, "size=3m"));
@@ -196,10 +217,12 @@ int main(void) {
     unmount_disk();
     config_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
+    CHECK(setenv("TMPDIR", "nowhere", 1) == 0); /* runs find no other place for their state */
     test_checkpoints(false);
     test_checkpoints(true);
     test_no_room_at_all();
     test_waiting();
+    test_stopped_waiting();
     test_store();
     test_export();
     return test_end();

@@ -72,9 +72,19 @@ static void delete_all(void) {
 
 /* ---- runs --------------------------------------------------------------------------------------------- */
 
+/* In the place of the last checkpoint, and of what becomes that. */
+static void put_file(void) {
+    files_write_text("run/checkpoint-24", "something else");
+}
+
+static void put_unfinished(void) {
+    files_write_text("run/checkpoint-24.tmp", "something else");
+}
+
 struct what {
     void (*happens)(void);
-    const char *name, *says, *output; /* where the run is afterwards; NULL: nowhere */
+    const char *name, *says;
+    const char *output; /* where the run is afterwards; NULL: saved elsewhere, or with drives nowhere */
     bool needs_drives;
 };
 
@@ -95,7 +105,7 @@ static void complain(const char *name, const char *why) {
 }
 
 static void remove_all(void) {
-    static const char *const names[] = {"run", "moved", "drive-0", "drive-1"};
+    static const char *const names[] = {"run", "run.rescue", "moved", "drive-0", "drive-1"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         files_remove_folder(names[i]);
     }
@@ -123,21 +133,54 @@ static void check(const struct what *what, const char *words, bool drives, int c
         complain(what->name, "noticed late");
     }
     (void)commits;
-    if (what->output == NULL) {
-        CHECK(files_count("run", "", "") == 0);
+    if (what->output == NULL && drives) {
+        CHECK(files_count("run", "", "") == 0 && !files_exist("run.rescue"));
         remove_all();
         return;
     }
-    begin(what->output, words, drives);
-    sys_args_add(&args, "--resume latest");
+    begin(what->output == NULL ? "run" : what->output, words, drives);
+    if (what->output == NULL) {
+        CHECK(strstr(process.outcome.err, "run.rescue/checkpoint-") != NULL);
+        sys_args_word(&args, "--resume=%s", files_find("run.rescue", "checkpoint-", ""));
+    } else {
+        sys_args_add(&args, "--resume latest");
+    }
     sys_run(&args, &process);
     if (process.outcome.exit_status != 0 ||
         !sys_same_checkpoint(test_pathf("expected/checkpoint-%d", STEPS),
-                             test_pathf("%s/checkpoint-%d", what->output, STEPS))) {
+                             test_pathf("%s/checkpoint-%d", what->output == NULL ? "run" : what->output, STEPS))) {
         complain(what->name, "not the same in the end");
     }
     if (sys_number_after(process.outcome.err, "resumed at step ", -1) < SEEN - commits) {
         complain(what->name, "began too early");
+    }
+    remove_all();
+}
+
+/* Something comes into the place of the last checkpoint while the run goes on. A file is renamed, and said to be only
+ * when it is; what is in the way of the checkpoint's own files is not waited for: the state is saved elsewhere. */
+static void check_place(void (*happens)(void), int exit_status, const char *says, const char *saved) {
+    int status = 0;
+    begin("run", "", false);
+    sys_args_leash(&args);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 3/"));
+    kill(process.pid, SIGSTOP);
+    CHECK(waitpid(process.pid, &status, WUNTRACED) == process.pid && WIFSTOPPED(status));
+    happens();
+    kill(process.pid, SIGCONT);
+    sys_wait(&process);
+    const char *const text = strstr(process.outcome.err, says);
+    if (process.outcome.exit_status != exit_status || text == NULL || strstr(text, "is tried again") != NULL) {
+        complain(says, "not as expected");
+    }
+    CHECK(sys_same_checkpoint(test_pathf("expected/checkpoint-%d", STEPS), test_path(saved)));
+    if (exit_status == 0) { /* the next run in that folder is told before it begins */
+        CHECK(files_exist("run/checkpoint-24.old-1"));
+        files_write_text("run/checkpoint-99", "");
+        begin("run", "--overwrite-output-dir", false);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status == 2 && sys_said(&process, "run/checkpoint-99: is no folder"));
     }
     remove_all();
 }
@@ -153,6 +196,8 @@ int main(void) {
     text_path = sys_write_text(20000);
     begin("expected", "", false);
     sys_run_well(&args, &process);
+    check_place(put_file, 0, "checkpoint-24: is not a complete checkpoint; it was renamed to ", "run/checkpoint-24");
+    check_place(put_unfinished, 1, " is saved in ", "run.rescue/checkpoint-24");
     for (unsigned run = 0; run < sizeof runs / sizeof *runs; run++) {
         for (unsigned i = 0; i < sizeof whats / sizeof *whats && test_failure_count < 5; i++) {
             if (runs[run].drives || !whats[i].needs_drives) {
