@@ -254,6 +254,7 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 $(B)/tests/unit/tools/doctor/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
 $(B)/tests/unit/tools/doctor/test_doctor_memory: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o machine.o)
 $(B)/tests/unit/tools/command/test_launch: $(OBJ)/tools/command/launch.o
+$(B)/tests/unit/tools/command/test_status_line: $(OBJ)/tools/command/status_line.o
 WITH_TOOLS := $(B)/tests/unit/kernels/test_op_rows $(addprefix $(B)/tests/unit/tools/bench/test_bench_,profile shape)
 $(WITH_TOOLS): $(filter $(OBJ)/tools/bench/% $(OBJ)/tools/doctor/%,$(TOOL_O))
 

@@ -3,6 +3,7 @@
 #include "tools/command/cmd.h"
 #include "tools/command/launch.h"
 #include "tools/command/signals.h"
+#include "tools/command/status_line.h"
 
 #include "base/log.h"
 #include "kernels/comm/comm.h"
@@ -67,7 +68,7 @@ static void print_line(const char *prefix, bool names, const char *text) {
     if (names && launch.count > 1) {
         snprintf(process, sizeof process, "process %u of %u: ", launch.idx, launch.count);
     }
-    fprintf(stderr, "%s%s%s\n", prefix, process, line);
+    ox_status_say("%s%s%s\n", prefix, process, line);
 }
 
 /* The context is whether --quiet was given. Most warnings are about a machine, whose first process gives them. */

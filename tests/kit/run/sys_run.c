@@ -2,6 +2,7 @@
 
 #include "base/prng/prng.h"
 #include "tests/kit/files.h"
+#include "tests/kit/terminal.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -230,7 +231,14 @@ void sys_start(const struct sys_args *args, struct sys_process *process) {
     process->keeps_out = args->out_path != NULL;
     process->err_bytes = 0;
     process->outcome.err[0] = '\0';
-    make_pipe(args->leashed, ends);
+    if (args->terminal != NULL) {
+        ends[0] = dup(args->terminal->master);
+        ends[1] = args->terminal->slave; /* the last one that is open tells of the end */
+        args->terminal->slave = -1;
+        setenv("TERM", "xterm", 1);
+    } else {
+        make_pipe(args->leashed, ends);
+    }
     fflush(stdout);
     process->pid = fork();
     if (process->pid == 0) {

@@ -26,6 +26,8 @@ const char *sys_write_speaker(void);
 
 /* ---- the program ---------------------------------------------------------------------------------- */
 
+struct terminal;
+
 struct sys_args {
     char text[SYS_WORDS_BYTES];
     size_t used;
@@ -34,6 +36,7 @@ struct sys_args {
     const char *out_path; /* where stdout goes; NULL: to outcome.out */
     const char *program;  /* NULL: offload; another ends with the test */
     bool leashed;         /* sys_args_leash */
+    struct terminal *terminal; /* where stderr goes, whose slave this takes; NULL: to a pipe */
     struct sys_limit {
         int resource;
         rlim_t most;

@@ -1,0 +1,216 @@
+#include "tools/command/progress.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "tools/command/cmd.h"
+#include "tools/command/status_line.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], int link) {
+    uint64_t bytes = 0;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes += traffic[link][kind];
+    }
+    return bytes;
+}
+
+static void on_planned(void *context, const char *text) {
+    const struct ox_progress *const progress = context;
+    if (!progress->quiet) {
+        ox_status_say("%s\n", text);
+    }
+}
+
+static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
+    struct ox_progress *const progress = context;
+    progress->begin_ns = ox_clock_ns();
+    progress->begin_step = progress->step = state->step;
+    progress->max_steps = max_steps;
+    if (progress->quiet) {
+        return;
+    }
+    if (state->step > max_steps) {
+        ox_status_say("resumed at step %" PRIu64 " from %s: nothing left to do, the run ends at step %" PRIu64 "\n",
+                state->step, origin, max_steps);
+    } else if (state->step > 0) {
+        ox_status_say("resumed at step %" PRIu64 " of %" PRIu64 " from %s%s\n", state->step, max_steps, origin,
+                state->step == max_steps ? ": nothing left to do" : "");
+    } else {
+        ox_status_say("starting from %s: %" PRIu64 " step%s\n", origin, max_steps, ox_plural(max_steps));
+    }
+}
+
+static void add_step(struct ox_progress_sums *sums, const struct ox_step_report *report) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            sums->traffic[link][kind] += report->result.traffic[link][kind];
+        }
+    }
+    sums->steps++;
+    sums->tokens += report->tokens;
+    sums->batch_tokens += report->batch_tokens;
+    sums->skipped += report->tokens > 0 && !report->result.finite;
+    sums->empty += report->tokens == 0;
+    sums->speculated += report->result.speculated;
+    sums->loss += report->tokens > 0 && report->result.finite ? report->result.loss : 0;
+    sums->seconds += report->wall_seconds;
+    for (uint32_t i = 0; i < report->result.rank_count; i++) {
+        sums->rank_count = report->result.rank_count;
+        sums->busy_seconds += report->result.ranks[i].busy_seconds / sums->rank_count;
+        sums->peer_wait_seconds += report->result.ranks[i].peer_wait_seconds / sums->rank_count;
+    }
+}
+
+/* Writes the rates of the links that moved anything, " nvme_read 1.20 nvme_write 0.80 GB/s"; "" for none. */
+static void link_rates(const struct ox_progress_sums *sums, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        const uint64_t moved = link_bytes(sums->traffic, link);
+        if (moved > 0 && used < bytes) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s %.2f", used > 0 ? " " : "",
+                                     ox_link_name((enum ox_link)link), (double)moved / sums->seconds * 1e-9);
+        }
+    }
+    if (used > 0 && used < bytes) {
+        snprintf(text + used, bytes - used, " GB/s");
+    }
+}
+
+/* Shows a line for the steps since the last one: means, but norm and rate of the last step, as the Trainer does. */
+static void show_line(struct ox_progress *progress, const struct ox_step_report *report) {
+    struct ox_progress_sums *const since = &progress->since;
+    const uint64_t counted = since->steps - since->skipped - since->empty;
+    const double loss = counted > 0 ? since->loss / (double)counted : report->result.loss;
+    const double stalled = since->seconds > 0 ? 1 - since->busy_seconds / since->seconds : 0;
+    const double per_step = (double)(ox_clock_ns() - progress->begin_ns) * 1e-9 /
+                            (double)(report->step - progress->begin_step);
+    char eta[OX_DURATION_TEXT_BYTES], links[128], each[48] = "", peers[48] = "";
+    ox_duration_text(per_step * (double)(report->max_steps - report->step), eta);
+    since->seconds = since->seconds > 0 ? since->seconds : 1;
+    link_rates(since, links, sizeof links);
+    if (since->rank_count > 1) {
+        snprintf(each, sizeof each, ", %.0f a rank", (double)since->batch_tokens / since->seconds / since->rank_count);
+        snprintf(peers, sizeof peers, ", for other ranks %.0f%%", 100 * since->peer_wait_seconds / since->seconds);
+    }
+    struct ox_status_line line = {.count = 0};
+    ox_status_add(&line, 0, "step %" PRIu64 "/%" PRIu64, report->step, report->max_steps);
+    ox_status_add(&line, 1, "loss %.4f", loss);
+    ox_status_add(&line, 6, "norm %.3g", report->result.grad_norm);
+    ox_status_add(&line, 5, "lr %.2e", report->learning_rate);
+    ox_status_add(&line, 4, "%.0f ms", since->seconds * 1e3 / (double)since->steps);
+    ox_status_add(&line, 3, "%.0f tok/s%s", (double)since->batch_tokens / since->seconds, each);
+    ox_status_add(&line, 8, "%s", links);
+    ox_status_add(&line, 7, "stall %.0f%%%s", 100 * fmax(0, stalled), peers);
+    ox_status_add(&line, 2, "eta %s", eta);
+    ox_status_show(&line);
+    *since = (struct ox_progress_sums){0};
+}
+
+/* Adds up each step, and prints a progress line every logging_steps. */
+static void on_step(void *context, const struct ox_step_report *report) {
+    struct ox_progress *const progress = context;
+    progress->step = report->step;
+    add_step(&progress->all, report);
+    add_step(&progress->since, report);
+    const bool due = report->step % progress->logging_steps == 0 || report->step == report->max_steps;
+    /* A step without targets has no line, because a warning was logged. */
+    if (due && report->tokens > 0 && !progress->quiet) {
+        show_line(progress, report);
+    }
+}
+
+static void on_eval(void *context, const struct ox_eval_report *report) {
+    struct ox_progress *const progress = context;
+    progress->last_eval = *report;
+    progress->eval_updates += report->with_update;
+    for (int link = 0; link < OX_LINK_COUNT && report->with_update; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            progress->all.traffic[link][kind] += report->traffic[link][kind];
+        }
+    }
+    if (!progress->quiet) {
+        ox_status_say("eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " token%s\n", report->step,
+                report->loss, report->perplexity, report->tokens, ox_plural(report->tokens));
+    }
+}
+
+static void on_saved(void *context, const char *path, double seconds) {
+    struct ox_progress *const progress = context;
+    if (!progress->quiet) {
+        ox_status_say("saved %s in %.1f s\n", path, seconds);
+    }
+}
+
+struct ox_trainer_hooks ox_progress_hooks(struct ox_progress *progress) {
+    return (struct ox_trainer_hooks){.context = progress, .planned = on_planned, .start = on_start, .step = on_step,
+                                     .eval = on_eval, .saved = on_saved};
+}
+
+/* ---- results -------------------------------------------------------------------------------------- */
+
+static void print_traffic(const struct ox_progress_sums *all, int link_count) {
+    uint64_t total = 0;
+    for (int link = 0; link < link_count; link++) {
+        total += link_bytes(all->traffic, link);
+    }
+    if (total == 0) {
+        return;
+    }
+    printf("traffic per step, measured (MiB)\n  %-12s", "");
+    for (int link = 0; link < link_count; link++) {
+        printf("%12s", ox_link_name((enum ox_link)link));
+    }
+    printf("\n");
+    const double steps = all->steps > 0 ? (double)all->steps : 1;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        uint64_t sum = 0;
+        for (int link = 0; link < link_count; link++) {
+            sum += all->traffic[link][kind];
+        }
+        if (sum == 0) {
+            continue;
+        }
+        printf("  %-12s", ox_traffic_name((enum ox_traffic_kind)kind));
+        for (int link = 0; link < link_count; link++) {
+            printf("%12.2f", (double)all->traffic[link][kind] / steps / (double)OX_MIB);
+        }
+        printf("\n");
+    }
+}
+
+void ox_progress_summary(const struct ox_progress *progress, const struct ox_trainer *trainer) {
+    const struct ox_progress_sums *const all = &progress->all;
+    if (all->steps > 0) {
+        const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
+        printf("%" PRIu64 " step%s, %" PRIu64 " token%s (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
+               "%.0f%% of the time\n", all->steps, ox_plural(all->steps), all->batch_tokens,
+               ox_plural(all->batch_tokens), all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
+               100 * all->busy_seconds / all->seconds);
+        if (progress->eval_updates > 0) {
+            printf("%" PRIu64 " update%s ran within evaluations: these seconds leave out their time, the table "
+                   "counts their bytes\n", progress->eval_updates, ox_plural(progress->eval_updates));
+        }
+        if (all->skipped > 0) {
+            printf("%" PRIu64 " step%s not finite and had no effect\n", all->skipped,
+                   all->skipped == 1 ? " was" : "s were");
+        }
+        if (all->empty > 0) {
+            printf("%" PRIu64 " step%s no token to be trained on\n", all->empty,
+                   all->empty == 1 ? " had" : "s had");
+        }
+        if (units > 0 && all->speculated < all->steps) {
+            printf("%" PRIu64 " of %" PRIu64 " steps updated %" PRIu32 " units in backward, as planned; the "
+                   "norm of the others was clipped, so these units were updated again in the next forward\n",
+                   all->speculated, all->steps, units);
+        }
+        print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
+    }
+    if (progress->last_eval.tokens > 0) {
+        printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
+               progress->last_eval.perplexity);
+    }
+}
