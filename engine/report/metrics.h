@@ -12,6 +12,8 @@ extern "C" {
 
 struct ox_step_report {
     uint64_t step, max_steps;
+    double epoch;         /* how much of the data is taken, as the Trainer counts it: 1.5 is half of the second time */
+    uint64_t epoch_steps; /* steps of an epoch, of which the last one may be partial */
     double learning_rate;
     uint64_t tokens;          /* targets that counted in this step                           */
     uint64_t tokens_seen;     /* targets that counted in the run                             */
@@ -23,6 +25,7 @@ struct ox_step_report {
 
 struct ox_eval_report {
     uint64_t step;
+    double epoch;      /* as in struct ox_step_report */
     double loss;       /* mean negative log-likelihood per token, natural logarithm */
     double perplexity;
     uint64_t tokens;

@@ -81,6 +81,8 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     counter(out, "steps_skipped_total", p->steps_skipped, "Steps of this process that changed nothing: not finite, or "
             "without targets.");
     gauge(out, "max_steps", (double)last->max_steps, "Steps at which the run ends.");
+    gauge(out, "epoch", last->epoch, "How often the data was taken; a fraction within an epoch.");
+    gauge(out, "steps_per_epoch", (double)last->epoch_steps, "Steps of an epoch.");
     gauge(out, "loss", last->result.loss, "Mean loss per token of the last step.");
     gauge(out, "grad_norm", last->result.grad_norm, "Gradient norm of the last step, before clipping.");
     gauge(out, "learning_rate", last->learning_rate, "Learning rate of the last step.");

@@ -94,7 +94,7 @@ enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_prediction *const prediction = &trainer->prediction;
     struct eval_sum sum;
-    *out = (struct ox_eval_report){.step = trainer->state.step};
+    *out = (struct ox_eval_report){.step = trainer->state.step, .epoch = ox_trainer_epoch(trainer)};
     const enum ox_status status = eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, &sum);
     out->tokens = sum.targets;
     out->with_update = sum.with_update;

@@ -20,6 +20,10 @@ uint64_t ox_schedule_steps_left(double epochs, uint64_t rows, uint64_t step_rows
     return epoch > last || taken >= end ? 0 : steps_for(end - taken, step_rows);
 }
 
+double ox_schedule_epoch(uint64_t rows, uint64_t batch, uint64_t cursor) {
+    return (double)(cursor / rows) + (double)steps_for(cursor % rows, batch) / (double)steps_for(rows, batch);
+}
+
 /* The end of the decay as a share of the peak. */
 static double floor_of(const struct ox_config *config) {
     const double polynomial_end = 1e-7; /* lr_end of transformers */

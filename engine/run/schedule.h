@@ -28,6 +28,10 @@ struct ox_schedule {
  * rounded up, and at least one, as in the Trainer. */
 uint64_t ox_schedule_steps_left(double epochs, uint64_t rows, uint64_t step_rows, uint64_t cursor);
 
+/* How much of the data is taken with `cursor` rows, as the Trainer counts it: whole epochs, and of the next one the
+ * share of its micro-batches of `batch` rows, the last of which may be partial. */
+double ox_schedule_epoch(uint64_t rows, uint64_t batch, uint64_t cursor);
+
 /* The schedule of a validated configuration for a known number of steps. */
 struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps);
 

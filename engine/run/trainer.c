@@ -386,6 +386,21 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     trainer->schedule.from_one = old;
 }
 
+double ox_trainer_epoch(const struct ox_trainer *trainer) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(trainer->input.train, &counts);
+    return ox_schedule_epoch(counts.rows, trainer->engine_config.batch, trainer->state.cursor);
+}
+
+uint64_t ox_trainer_epoch_steps(const struct ox_trainer *trainer) {
+    const uint64_t whole = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    struct ox_windows_counts counts = {.rows = 0};
+    if (trainer->input.train != NULL) {
+        ox_windows_counts(trainer->input.train, &counts);
+    }
+    return (counts.rows + whole - 1) / whole;
+}
+
 uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor) {
     const uint64_t whole = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
     struct ox_windows_counts counts;

@@ -23,12 +23,20 @@ struct ox_trainer_events {
     volatile sig_atomic_t finish; /* USR2: save and end with 0                                         */
 };
 
+/* How a run begins. */
+struct ox_run_start {
+    const struct ox_run_state *state;
+    uint64_t max_steps, epoch_steps; /* steps at which it ends; steps of an epoch */
+    double epoch;                    /* as in struct ox_step_report */
+    const char *origin;              /* what it begins with, for people */
+};
+
 /* What a run reports while it goes on, called on the trainer's thread; any may be NULL. `saved` comes when a checkpoint
  * is complete, which may be steps later than its step, with the seconds for which training has waited. */
 struct ox_trainer_hooks {
     void *context;
     void (*planned)(void *context, const char *text); /* the text of the plan, once the data is known to train */
-    void (*start)(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin);
+    void (*start)(void *context, const struct ox_run_start *start);
     void (*step)(void *context, const struct ox_step_report *report);
     void (*eval)(void *context, const struct ox_eval_report *report);
     void (*saved)(void *context, const char *path, double seconds);
@@ -47,6 +55,8 @@ const struct ox_engine_plan *ox_trainer_plan(const struct ox_trainer *trainer);
 const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *trainer);
 /* Predicts what more hardware or a larger step would gain; requires a plan that fits. */
 OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]);
+/* Steps of an epoch, of which the last one may be partial; 0: the data is not open yet. */
+uint64_t ox_trainer_epoch_steps(const struct ox_trainer *trainer);
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
 /* Writes the text of plan.txt: model, step, memory, traffic. The caller frees it. */
 OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text);

@@ -373,6 +373,8 @@ OX_MUST enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weigh
 bool ox_trainer_is_old(const struct ox_trainer *trainer);
 /* Sets the number of steps and the schedule, once the data is open or --max-steps is given. */
 void ox_trainer_set_steps(struct ox_trainer *trainer);
+/* The epoch of the run's cursor; the data is open. */
+double ox_trainer_epoch(const struct ox_trainer *trainer);
 /* The rows of the step that begins at `cursor`: the last step of an epoch has what is left of it. */
 uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor);
 

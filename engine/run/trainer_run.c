@@ -105,8 +105,12 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
     return OX_OK;
 }
 
-static void report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+/* Reports a step that trainer->state has. */
+static void report_step(struct ox_trainer *trainer, struct ox_step_report *report) {
     trainer->stepped = true;
+    report->max_steps = trainer->max_steps;
+    report->epoch = ox_trainer_epoch(trainer);
+    report->epoch_steps = ox_trainer_epoch_steps(trainer);
     ox_trainer_report_step(trainer, report);
     if (trainer->hooks->step != NULL) {
         trainer->hooks->step(trainer->hooks->context, report);
@@ -120,7 +124,7 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
     state->cursor += windows;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: its windows of %s have no token to be trained on", state->step,
            trainer->config.data[0].path);
-    report_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
+    report_step(trainer, &(struct ox_step_report){.step = state->step,
                                                 .tokens_seen = state->tokens_seen,
                                                 .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,
                                                 .predicted_seconds = NAN,
@@ -161,7 +165,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.nonfinite_in_row = 0;
     const struct ox_step_input input = step_input(trainer, &next);
     const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* others take longer */
-    struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
+    struct ox_step_report report = {.step = next.step, .tokens = targets,
                                     .batch_tokens = windows * trainer->engine_config.seq,
                                     .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
     trainer->note = (struct ox_commit_note){

@@ -653,6 +653,7 @@ static void restore_line(struct ox_trainer *trainer) {
     if (note->tokens > 0 && note->state.step == trainer->state.step && last.step < note->state.step) {
         const struct ox_step_report report = {
             .step = note->state.step, .max_steps = trainer->max_steps, .learning_rate = note->learning_rate,
+            .epoch = ox_trainer_epoch(trainer), .epoch_steps = ox_trainer_epoch_steps(trainer),
             .tokens = note->tokens, .tokens_seen = note->state.tokens_seen, .wall_seconds = NAN,
             .result = {.loss = note->loss, .grad_norm = note->grad_norm, .grad_scale = note->grad_scale,
                        .finite = true}};
@@ -768,7 +769,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         announce_choices(trainer);
     }
     if (status == OX_OK && trainer->hooks->start != NULL) {
-        trainer->hooks->start(trainer->hooks->context, &trainer->state, trainer->max_steps, origin);
+        trainer->hooks->start(trainer->hooks->context, &(struct ox_run_start){
+            .state = &trainer->state, .max_steps = trainer->max_steps, .epoch_steps = ox_trainer_epoch_steps(trainer),
+            .epoch = ox_trainer_epoch(trainer), .origin = origin});
     }
     return status;
 }

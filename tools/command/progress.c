@@ -24,22 +24,27 @@ static void on_planned(void *context, const char *text) {
     }
 }
 
-static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
+static void on_start(void *context, const struct ox_run_start *start) {
     struct ox_progress *const progress = context;
+    const uint64_t step = start->state->step, max_steps = start->max_steps;
     progress->begin_ns = ox_clock_ns();
-    progress->begin_step = progress->step = state->step;
+    progress->begin_step = progress->step = step;
     progress->max_steps = max_steps;
     if (progress->quiet) {
         return;
     }
-    if (state->step > max_steps) {
-        ox_status_say("resumed at step %" PRIu64 " from %s: nothing left to do, the run ends at step %" PRIu64 "\n",
-                state->step, origin, max_steps);
-    } else if (state->step > 0) {
-        ox_status_say("resumed at step %" PRIu64 " of %" PRIu64 " from %s%s\n", state->step, max_steps, origin,
-                state->step == max_steps ? ": nothing left to do" : "");
+    if (step > max_steps) {
+        ox_status_say("resumed at step %" PRIu64 " from %s: nothing left to do, the run ends at step %" PRIu64 "\n", step,
+                      start->origin, max_steps);
+    } else if (step > 0 && step == max_steps) {
+        ox_status_say("resumed at step %" PRIu64 " of %" PRIu64 " from %s: nothing left to do\n", step, max_steps,
+                      start->origin);
+    } else if (step > 0) {
+        ox_status_say("resumed at step %" PRIu64 " of %" PRIu64 " from %s: epoch %.4g, %" PRIu64 " step%s an epoch\n",
+                      step, max_steps, start->origin, start->epoch, start->epoch_steps, ox_plural(start->epoch_steps));
     } else {
-        ox_status_say("starting from %s: %" PRIu64 " step%s\n", origin, max_steps, ox_plural(max_steps));
+        ox_status_say("starting from %s: %" PRIu64 " step%s, %" PRIu64 " an epoch\n", start->origin, max_steps,
+                      ox_plural(max_steps), start->epoch_steps);
     }
 }
 
@@ -99,12 +104,13 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
     struct ox_status_line line = {.count = 0};
     ox_status_add(&line, 0, "step %" PRIu64 "/%" PRIu64, report->step, report->max_steps);
     ox_status_add(&line, 1, "loss %.4f", loss);
-    ox_status_add(&line, 6, "norm %.3g", report->result.grad_norm);
-    ox_status_add(&line, 5, "lr %.2e", report->learning_rate);
+    ox_status_add(&line, 7, "norm %.3g", report->result.grad_norm);
+    ox_status_add(&line, 6, "lr %.2e", report->learning_rate);
+    ox_status_add(&line, 5, "epoch %.4g", report->epoch);
     ox_status_add(&line, 4, "%.0f ms", since->seconds * 1e3 / (double)since->steps);
     ox_status_add(&line, 3, "%.0f tok/s%s", (double)since->batch_tokens / since->seconds, each);
-    ox_status_add(&line, 8, "%s", links);
-    ox_status_add(&line, 7, "stall %.0f%%%s", 100 * fmax(0, stalled), peers);
+    ox_status_add(&line, 9, "%s", links);
+    ox_status_add(&line, 8, "stall %.0f%%%s", 100 * fmax(0, stalled), peers);
     ox_status_add(&line, 2, "eta %s", eta);
     ox_status_show(&line);
     *since = (struct ox_progress_sums){0};
@@ -133,8 +139,9 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
         }
     }
     if (!progress->quiet) {
-        ox_status_say("eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " token%s\n", report->step,
-                report->loss, report->perplexity, report->tokens, ox_plural(report->tokens));
+        ox_status_say("eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | epoch %.4g | %" PRIu64 " token%s\n",
+                      report->step, report->loss, report->perplexity, report->epoch, report->tokens,
+                      ox_plural(report->tokens));
     }
 }
 

@@ -110,6 +110,7 @@ def main():
                    "seq": SEQ, "options": {name: str(value) for name, value in OPTIONS.items()}, "rows": rows,
                    "learning_rates": [line["learning_rate"] for line in steps],
                    "losses": [line["loss"] for line in steps], "grad_norms": [line["grad_norm"] for line in steps],
+                   "epochs": [line["epoch"] for line in steps],
                    "logged_every_4": [line["loss"] for line in run_trainer(rows, folder, logging_steps=4)],
                    "decayed": decayed(folder)}
     with open(args.output, "w", encoding="utf-8") as file:

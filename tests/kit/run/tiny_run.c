@@ -130,12 +130,10 @@ static void on_log(void *context, enum ox_log_level level, const char *line) {
     }
 }
 
-static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
+static void on_start(void *context, const struct ox_run_start *start) {
     struct tiny_told *const told = context;
-    (void)max_steps;
-    (void)origin;
-    atomic_store(&told->begin_step, state->step);
-    atomic_store(&told->step, state->step);
+    atomic_store(&told->begin_step, start->state->step);
+    atomic_store(&told->step, start->state->step);
     atomic_store(&told->began, 1);
 }
 

@@ -58,7 +58,7 @@ static void test_notice(void) {
     sys_run_well(&args, &process);
     CHECK(says("chat template: chat_template.jinja of "));
     CHECK(says("; assistant turns found by rendering prefixes; all of them are trained\n"));
-    CHECK(says("starting from fresh weights: 1 step\n"));
+    CHECK(says("starting from fresh weights: 1 step, "));
     begin("plan", "--from-scratch --seq-len 64 --max-steps 1 --eval-fraction 0 --train-on last");
     sys_args_word(&args, "--data-cache=%s", cache_path);
     sys_run_well(&args, &process);

@@ -1,5 +1,5 @@
 /* A run against transformers' own Trainer (tests/golden/trainer.json): the same options, by the same names, give the
- * same rates, losses and norms over 20 steps, with the Trainer's decay groups, a warmup, micro-batches of unequal rows
+ * same rates, losses, norms and epochs over 20 steps, with the Trainer's decay groups, a warmup, micro-batches of unequal rows
  * and epochs that end with a step that is not full. Also which runs of earlier versions go on as they began. */
 #include "base/json.h"
 #include "engine/hf/hf.h"
@@ -80,6 +80,8 @@ static void test_same(void) {
         const double rate = sys_metric(curve, step + 1, "learning_rate");
         const double norm = sys_metric(curve, step + 1, "grad_norm");
         CHECK(fabs(rate - number("learning_rates", step)) < 1e-15);
+        CHECK(sys_metric(curve, step + 1, "epoch") == number("epochs", step));
+        CHECK(sys_metric(curve, step + 1, "steps_per_epoch") == STEPS_PER_EPOCH);
         worst_norm = fmax(worst_norm, fabs(norm - number("grad_norms", step)));
     }
     printf("losses within %.1e of the Trainer's, norms within %.1e\n", apart(curve), worst_norm);
@@ -150,8 +152,9 @@ static void test_log_lines(void) {
         double loss = 0;
         CHECK(line != NULL && sscanf(line, "step %*u/20 | loss %lf", &loss) == 1);
         CHECK(fabs(loss - number("logged_every_4", i)) < 6e-5); /* it has four places */
+        CHECK(strstr(line, plain_pathf(" | epoch %.4g | ", number("epochs", 4 * i + 3))) != NULL);
     }
-    CHECK(strstr(process.outcome.err, "step 3/20") == NULL);
+    CHECK(strstr(process.outcome.err, "step 3/20") == NULL && sys_said(&process, ": 20 steps, 10 an epoch\n"));
 }
 
 /* ---- defaults --------------------------------------------------------------------------------------- */

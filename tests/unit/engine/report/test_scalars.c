@@ -14,8 +14,9 @@
 enum { BYTES_MAX = 1 << 20 };
 
 static struct ox_step_report report_of(uint64_t step) {
-    struct ox_step_report report = {.step = step, .max_steps = 10, .learning_rate = 1e-3, .tokens = 80,
-                                    .batch_tokens = 100, .tokens_seen = 100 * step, .wall_seconds = 0.5};
+    struct ox_step_report report = {.step = step, .max_steps = 10, .epoch = 0.5, .epoch_steps = 4,
+                                    .learning_rate = 1e-3, .tokens = 80, .batch_tokens = 100,
+                                    .tokens_seen = 100 * step, .wall_seconds = 0.5};
     report.result.loss = 3.0 - 0.25 * (double)step;
     report.result.grad_norm = 1.5;
     report.result.finite = true;
@@ -115,7 +116,7 @@ static void test_tensorboard(void) {
         CHECK(next_event(&at, end, &event) && test_field_get(event.data, event.bytes, 2).value == step);
         field = test_field_get(event.data, event.bytes, 1);
         CHECK(test_field_double(&field) > 1.6e9);
-        CHECK(scalar(&event, "train/loss") == 3.0 - 0.25 * (double)step);
+        CHECK(scalar(&event, "train/loss") == 3.0 - 0.25 * (double)step && scalar(&event, "train/epoch") == 0.5);
         CHECK(scalar(&event, "speed/tokens_per_second") == 200 && scalar(&event, "busy_seconds/compute") == 0.25);
         CHECK(scalar(&event, "bytes_per_step/h2d") == 1024 && isnan(scalar(&event, "bytes_per_step/d2h")));
     }
@@ -177,6 +178,7 @@ static void test_prometheus(void) {
     REQUIRE_OK(ox_file_read(path, BYTES_MAX, &text, &bytes));
     CHECK(strstr(text, "rank") == NULL); /* there is one */
     CHECK(value_of(text, "offload_steps_total") == 3 && value_of(text, "offload_tokens_total") == 300);
+    CHECK(value_of(text, "offload_epoch") == 0.5 && value_of(text, "offload_steps_per_epoch") == 4);
     CHECK(value_of(text, "offload_steps_skipped_total") == 1 && value_of(text, "offload_loss") == 2.25);
     CHECK(isinf(value_of(text, "offload_grad_norm")) && value_of(text, "offload_eval_loss") == 1.25);
     CHECK(value_of(text, "offload_link_bytes_total{link=\"h2d\",kind=\"weights\"}") == 3005);
