@@ -275,7 +275,8 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     if (config->tokenizer[0] == '\0') {
         const bool known = config->no_bytes != NULL && config->no_bytes[0] != '\0';
         return ox_fail(OX_E_CONFIG, "%.300s: holds %s, %s%s", config->path, out->rules.rows ? "rows" : "text",
-                       known ? "but " : "", known ? config->no_bytes : "which needs a tokenizer; name one with --tokenizer");
+                       known ? "but " : "",
+                       known ? config->no_bytes : "which needs a tokenizer; name one with --tokenizer");
     }
     out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
     enum ox_status status = read_separator(out, out->rules.rows ? "" : config->separator);

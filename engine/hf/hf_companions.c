@@ -114,8 +114,8 @@ static const char *objection(const char *name, const char *real, const char *fol
     if (info.st_size > (off_t)COMPANION_MIB_MAX << 20) {
         return "larger than any such file";
     }
-    return belongs(real, folder) || holds_its_kind(name, real) ? NULL
-                                                               : "a link that leads out of the folder, to something else";
+    const bool fits = belongs(real, folder) || holds_its_kind(name, real);
+    return fits ? NULL : "a link that leads out of the folder, to something else";
 }
 
 static void add_skipped(char *skipped, const char *name, const char *why) {

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/hash/listed.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,23 @@ static bool same_flags(const struct ox_added_token *a, const struct ox_added_tok
            a->normalized == b->normalized && a->special == b->special;
 }
 
+/* Puts a token with these flags into the search that they mean. Once a token is special, it stays where it is. */
+static void add_search(struct ox_added_token *token, bool special, bool normalized) {
+    if (!token->special) {
+        token->searches |= special ? (normalized ? OX_FIND_SPECIAL_LATE : OX_FIND_SPECIAL)
+                                   : (normalized ? OX_FIND_OTHER_LATE : OX_FIND_OTHER);
+        token->special = special;
+    }
+    token->normalized = (token->searches & (OX_FIND_SPECIAL_LATE | OX_FIND_OTHER_LATE)) != 0;
+}
+
+/* The id of a token that is to be added: its own in the vocabulary, else the next free one. */
+static int64_t id_for(const struct ox_tokenizer *tokenizer, const struct ox_added_token *token, int64_t id_max) {
+    const int64_t own = ox_bpe_find(&tokenizer->bpe, token->text, token->bytes);
+    const int64_t count = tokenizer->bpe.token_count;
+    return own >= 0 ? own : id_max >= count ? id_max + 1 : count;
+}
+
 /* Keeps the token at index added_count, or drops it if it repeats an earlier one. The original gives a token that is
  * not in the vocabulary the next free id and ignores the id in the file. A file with another id is refused, because
  * readers of it would disagree. */
@@ -78,10 +96,7 @@ static enum ox_status keep_added(const char *where, struct ox_tokenizer *tokeniz
         memset(token, 0, sizeof *token);
         return OX_OK;
     }
-    int64_t expected = ox_bpe_find(&tokenizer->bpe, token->text, token->bytes);
-    if (expected < 0) {
-        expected = *id_max >= (int64_t)tokenizer->bpe.token_count ? *id_max + 1 : (int64_t)tokenizer->bpe.token_count;
-    }
+    const int64_t expected = id_for(tokenizer, token, *id_max);
     if (id != (uint64_t)expected || expected >= OX_TOK_ID_LIMIT) {
         return ox_fail(
             OX_E_CONFIG,
@@ -92,20 +107,66 @@ static enum ox_status keep_added(const char *where, struct ox_tokenizer *tokeniz
     token->id = (uint32_t)id;
     *id_max = expected > *id_max ? expected : *id_max;
     tokenizer->added_slots[slot] = ++tokenizer->added_count;
+    const bool special = token->special;
+    token->special = false;
+    add_search(token, special, token->normalized);
     return OX_OK;
 }
 
-static enum ox_status load_added(const char *where, const json_t *list, struct ox_tokenizer *tokenizer) {
-    const size_t count = json_array_size(list);
+/* Notes in the fingerprint what a file beside tokenizer.json has changed. */
+static void note_change(struct ox_tokenizer *tokenizer, const struct ox_added_token *token) {
+    const uint64_t words[] = {tokenizer->fingerprint, ox_hash64(token->text, token->bytes, token->id), token->searches,
+                              token->single_word, token->lstrip, token->rstrip};
+    tokenizer->fingerprint = ox_hash_seed(words, sizeof words / sizeof *words);
+}
+
+/* Adds a token of a file beside, or gives a known one its flags. Takes its text if it is new. */
+static enum ox_status add_beside(const char *where, struct ox_tokenizer *tokenizer, struct ox_tok_beside_token *beside,
+                                 int64_t *id_max) {
+    struct ox_added_token *const token = &beside->token;
+    const uint64_t slot = added_slot(tokenizer, token->text, token->bytes);
+    const uint32_t known = tokenizer->added_slots[slot];
+    struct ox_added_token *const kept = &tokenizer->added[known != 0 ? known - 1 : tokenizer->added_count];
+    const int64_t id = known != 0 ? (int64_t)kept->id : id_for(tokenizer, token, *id_max);
+    if (known != 0 && same_flags(token, kept)) {
+        return OX_OK;
+    }
+    if (id >= OX_TOK_ID_LIMIT) {
+        return ox_fail(OX_E_CONFIG, "%s: the added token \"%.80s\" would get the id %lld, more than any model knows",
+                       where, token->text, (long long)id);
+    }
+    if (beside->id >= 0 && beside->id != id) {
+        ox_log(OX_LOG_WARN, "%s: the added token \"%.80s\" is listed with the id %lld, but gets %lld, as in "
+               "transformers: ids of added tokens follow the vocabulary, one after the other", where, token->text,
+               (long long)beside->id, (long long)id);
+    }
+    if (known == 0) {
+        *kept = (struct ox_added_token){.text = token->text, .bytes = token->bytes, .id = (uint32_t)id};
+        token->text = NULL;
+        *id_max = id > *id_max ? id : *id_max;
+        tokenizer->added_slots[slot] = ++tokenizer->added_count;
+    }
+    kept->single_word = token->single_word;
+    kept->lstrip = token->lstrip;
+    kept->rstrip = token->rstrip;
+    add_search(kept, token->special, token->normalized);
+    note_change(tokenizer, kept);
+    return OX_OK;
+}
+
+/* Adds the tokens of the list in tokenizer.json, then those of the files beside. */
+static enum ox_status load_added(const char *where, const json_t *list, struct ox_tok_beside *beside,
+                                 struct ox_tokenizer *tokenizer) {
+    const size_t count = json_array_size(list), room = count + beside->count;
     if (list != NULL && !json_is_array(list)) {
         return ox_fail(OX_E_CONFIG, "%s: \"added_tokens\" must be a list", where);
     }
     size_t slots = 16;
-    while (slots < 2 * count + 2) {
+    while (slots < 2 * room + 2) {
         slots *= 2;
     }
     tokenizer->added_mask = slots - 1;
-    tokenizer->added = calloc(count + 1, sizeof *tokenizer->added);
+    tokenizer->added = calloc(room + 1, sizeof *tokenizer->added);
     tokenizer->added_slots = calloc(slots, sizeof *tokenizer->added_slots);
     if (tokenizer->added == NULL || tokenizer->added_slots == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for the added tokens", where);
@@ -121,6 +182,12 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
             return status;
         }
     }
+    for (size_t i = 0; i < beside->count; i++) {
+        const enum ox_status status = add_beside(beside->where, tokenizer, &beside->tokens[i], &id_max);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
     const uint32_t above = (uint32_t)(id_max + 1);
     tokenizer->vocab_count = above > tokenizer->bpe.id_count ? above : tokenizer->bpe.id_count;
     tokenizer->added_by_id = calloc(tokenizer->vocab_count, sizeof *tokenizer->added_by_id);
@@ -133,28 +200,33 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
     return OX_OK;
 }
 
+static enum ox_status add_late(const char *where, struct ox_tokenizer *tokenizer, struct ox_normal_scratch *work,
+                               uint32_t index) {
+    const struct ox_added_token *const token = &tokenizer->added[index];
+    const char *text = NULL;
+    size_t bytes = 0;
+    enum ox_status status = ox_tok_normalize(&tokenizer->normalizer, work, token->text, token->bytes, &text, &bytes);
+    if (status == OX_OK && bytes == 0) {
+        status = ox_fail(OX_E_CONFIG, "%s: the normalizer removes all of the added token \"%.80s\"", where,
+                         token->text);
+    }
+    return status == OX_OK ? ox_trie_add(&tokenizer->normalized, text, bytes, index) : status;
+}
+
 /* Fills the two tries, special tokens first: if two tokens have the same text, the trie keeps the first. */
 static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokenizer) {
     struct ox_normal_scratch work = {0};
     enum ox_status status = ox_matcher_open(&work.matcher);
     for (uint32_t i = 0; i < 2 * tokenizer->added_count && status == OX_OK; i++) {
+        const bool special = i < tokenizer->added_count;
         const uint32_t index = i % tokenizer->added_count;
         const struct ox_added_token *const token = &tokenizer->added[index];
-        if (token->special != (i < tokenizer->added_count)) {
-            continue;
-        }
-        if (!token->normalized) {
+        if ((token->searches & (special ? OX_FIND_SPECIAL : OX_FIND_OTHER)) != 0) {
             status = ox_trie_add(&tokenizer->raw, token->text, token->bytes, index);
-            continue;
         }
-        const char *text = NULL;
-        size_t bytes = 0;
-        status = ox_tok_normalize(&tokenizer->normalizer, &work, token->text, token->bytes, &text, &bytes);
-        if (status == OX_OK && bytes == 0) {
-            status = ox_fail(OX_E_CONFIG, "%s: the normalizer removes all of the added token \"%.80s\"", where,
-                             token->text);
+        if ((token->searches & (special ? OX_FIND_SPECIAL_LATE : OX_FIND_OTHER_LATE)) != 0) {
+            OX_TRY(status, add_late(where, tokenizer, &work, index));
         }
-        OX_TRY(status, ox_trie_add(&tokenizer->normalized, text, bytes, index));
     }
     ox_normal_scratch_close(&work);
     return status;
@@ -162,7 +234,9 @@ static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokeni
 
 /* ---- the files ----------------------------------------------------------------------------------------------- */
 
-static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *tokenizer) {
+/* Reads the tokenizer.json at `path`, and the tokens that the files of `folder` add. */
+static enum ox_status load_tokenizer(const char *path, const char *folder, struct ox_tok_beside *beside,
+                                     struct ox_tokenizer *tokenizer) {
     char *text = NULL;
     size_t bytes = 0;
     json_t *json = NULL;
@@ -186,27 +260,18 @@ static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *toke
     }
     OX_TRY(status, ox_tok_post_open(path, json_object_get(json, "post_processor"), &tokenizer->post));
     OX_TRY(status, ox_bpe_open(path, json_object_get(json, "model"), byte_level, &tokenizer->bpe));
-    OX_TRY(status, load_added(path, json_object_get(json, "added_tokens"), tokenizer));
+    OX_TRY(status, ox_tok_beside_open(folder, json_object_get(json, "added_tokens"), beside));
+    OX_TRY(status, load_added(path, json_object_get(json, "added_tokens"), beside, tokenizer));
     OX_TRY(status, build_tries(path, tokenizer));
     json_decref(json);
     return status;
 }
 
-/* Reads a token that is named by its text or by an object with "content"; *id is -1 if it is not named. */
-static enum ox_status named_token(const char *where, const struct ox_tokenizer *tokenizer, const json_t *config,
-                                  const char *key, int64_t *id) {
+/* Finds a token that is named by its text or by an object with "content"; *id is -1 if none is named. */
+static void named_token(const struct ox_tokenizer *tokenizer, const json_t *config, const char *key, int64_t *id) {
     const json_t *value = json_object_get(config, key);
-    if (json_is_object(value)) {
-        value = json_object_get(value, "content");
-    }
-    const char *const text = json_string_value(value);
-    if (text == NULL) {
-        return OX_OK;
-    }
-    *id = ox_tokenizer_find(tokenizer, text, strlen(text));
-    return *id >= 0 ? OX_OK
-                    : ox_fail(OX_E_CONFIG, "%s: %s is \"%.80s\", which is not a token of the tokenizer.json beside it",
-                              where, key, text);
+    const char *const text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    *id = text != NULL ? ox_tokenizer_find(tokenizer, text, strlen(text)) : -1;
 }
 
 /* Reads an id from config.json, the only place where older folders name the token: a number, or a list whose first
@@ -239,25 +304,13 @@ static enum ox_status load_flags(const char *where, const json_t *config, struct
     return status;
 }
 
-static enum ox_status load_tokenizer_config(const char *path, struct ox_tokenizer *tokenizer) {
-    json_t *config = NULL;
-    enum ox_status status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
-    if (status != OX_OK) {
-        return status;
-    }
-    status = named_token(path, tokenizer, config, "bos_token", &tokenizer->bos);
-    OX_TRY(status, named_token(path, tokenizer, config, "eos_token", &tokenizer->eos));
-    OX_TRY(status, load_flags(path, config, tokenizer));
-    json_decref(config);
-    return status;
-}
-
-static enum ox_status load_beside(const char *folder, struct ox_tokenizer *tokenizer) {
+/* Finds BOS and EOS, and what is added around a text. */
+static enum ox_status load_ends(const char *folder, const struct ox_tok_beside *beside,
+                                struct ox_tokenizer *tokenizer) {
     char path[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(folder, "tokenizer_config.json", path);
-    if (status == OX_OK && ox_path_exists(path)) {
-        status = load_tokenizer_config(path, tokenizer);
-    }
+    named_token(tokenizer, beside->config, "bos_token", &tokenizer->bos);
+    named_token(tokenizer, beside->config, "eos_token", &tokenizer->eos);
+    enum ox_status status = load_flags(beside->where, beside->config, tokenizer);
     OX_TRY(status, ox_path_join(folder, "config.json", path));
     if (status == OX_OK && ox_path_exists(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
         json_t *config = NULL;
@@ -310,7 +363,8 @@ static enum ox_status find_files(const char *path, char *file, char *folder) {
 const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISSING_BYTES]) {
     static const struct {
         const char *name, *with;
-    } others[] = {{"tokenizer.model", ""}, {"vocab.json", " and merges.txt"}, {"tekken.json", ""}, {"spiece.model", ""}};
+    } others[] = {{"tokenizer.model", ""}, {"vocab.json", " and merges.txt"}, {"tekken.json", ""},
+                  {"spiece.model", ""}};
     snprintf(text, OX_TOKENIZER_MISSING_BYTES, "has no tokenizer.json");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         char path[OX_PATH_BYTES];
@@ -328,6 +382,7 @@ const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISS
 enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     char file[OX_PATH_BYTES], folder[OX_PATH_BYTES];
     struct ox_tokenizer *tokenizer = NULL;
+    struct ox_tok_beside beside = {0};
     enum ox_status status = find_files(path, file, folder);
     if (status != OX_OK) {
         return status;
@@ -339,9 +394,10 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     ox_path_warn_shared(path);
     tokenizer->bos = tokenizer->eos = -1;
     status = ox_listed_verify_small(folder);
-    OX_TRY(status, load_tokenizer(file, tokenizer));
-    OX_TRY(status, load_beside(folder, tokenizer));
+    OX_TRY(status, load_tokenizer(file, folder, &beside, tokenizer));
+    OX_TRY(status, load_ends(folder, &beside, tokenizer));
     OX_TRY(status, check_post(file, tokenizer));
+    ox_tok_beside_close(&beside);
     if (status != OX_OK) {
         ox_tokenizer_close(&tokenizer);
         return status;

@@ -19,8 +19,9 @@ struct ox_tokenizer; /* immutable after open: any number of threads may use it, 
 
 /* Opens `path`, a tokenizer.json of at most 256 MiB or a folder that contains one. Files beside it are read if they
  * exist:
- * - tokenizer_config.json gives BOS and EOS. Its add_bos_token and add_eos_token replace what the
- *   post-processor adds, as in transformers.
+ * - tokenizer_config.json, and where it has no added_tokens_decoder special_tokens_map.json and added_tokens.json, add
+ *   tokens and name BOS and EOS as they do in transformers; a warning tells where a new token gets another id there
+ *   than the file says. add_bos_token and add_eos_token replace what the post-processor adds.
  * - config.json gives the ids of BOS and EOS that tokenizer_config.json leaves out. */
 OX_MUST enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out);
 void ox_tokenizer_close(struct ox_tokenizer **tokenizer);

@@ -4,6 +4,7 @@
 #ifndef OX_ENGINE_TOKENIZER_INTERNAL_H
 #define OX_ENGINE_TOKENIZER_INTERNAL_H
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/text/text.h"
 #include "engine/text/tokenizer.h"
@@ -115,8 +116,32 @@ struct ox_added_token {
     char *text;
     size_t bytes;
     uint32_t id;
-    bool single_word, lstrip, rstrip, normalized, special;
+    bool single_word, lstrip, rstrip, normalized, special; /* normalized: some search finds it after the normalizer */
+    unsigned searches; /* bits of enum ox_added_search */
 };
+/* The searches that find an added token: first special ones, each before and after the normalizer. Where a file beside
+ * gives a token other flags, it stays in the searches in which it was. */
+enum ox_added_search { OX_FIND_SPECIAL = 1, OX_FIND_SPECIAL_LATE = 2, OX_FIND_OTHER = 4, OX_FIND_OTHER_LATE = 8 };
+
+/* ---- files beside (tokenizer_beside.c) ----------------------------------------------------------------------- */
+
+/* A token that a file beside tokenizer.json adds, in the order of adding. One with the same text gets its flags. Its
+ * own id follows from its place; `id` is what the file says, -1 for nothing. */
+struct ox_tok_beside_token {
+    struct ox_added_token token;
+    int64_t id;
+    size_t order;
+};
+struct ox_tok_beside {
+    json_t *config;            /* tokenizer_config.json with the names of special_tokens_map.json */
+    char where[OX_PATH_BYTES]; /* path of the former */
+    struct ox_tok_beside_token *tokens;
+    size_t count, capacity;
+};
+/* Reads the files of `folder`, which need not be there; `listed` are the added tokens of tokenizer.json. Close *out
+ * after failures too. */
+OX_MUST enum ox_status ox_tok_beside_open(const char *folder, const json_t *listed, struct ox_tok_beside *out);
+void ox_tok_beside_close(struct ox_tok_beside *beside);
 
 struct ox_trie_node {
     uint32_t child, sibling; /* 0: none; node 0 is the root */

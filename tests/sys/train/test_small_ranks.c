@@ -17,7 +17,8 @@ static void train(const char *name, const char *words) {
     char drive[64];
     snprintf(drive, sizeof drive, "%s-drive", name);
     sys_args_train(&args, config, text, name);
-    sys_args_add(&args, "--data-format bytes --max-seq-length 16 --global-batch-size 4 --sum-groups 4 --host-mem 128MiB "
+    sys_args_add(&args, "--data-format bytes --max-seq-length 16 --global-batch-size 4 --sum-groups 4 "
+                        "--host-mem 128MiB "
                         "--compute-threads 1 --optimizer-threads 1 --lr-scheduler-type constant --state-tier nvme "
                         "--save-steps 2 --eval-steps 0");
     sys_args_drive(&args, drive, "64MiB");

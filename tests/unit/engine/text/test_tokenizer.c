@@ -384,9 +384,18 @@ static void test_beside(void) {
     struct ox_tokenizer *tokenizer = NULL;
     REQUIRE_OK(open_with("", "", &tokenizer));
     ox_tokenizer_close(&tokenizer);
-    files_write_text("tokenizer_config.json", "{\"eos_token\":\"nowhere\"}");
-    CHECK(ox_tokenizer_open(test_folder(), &tokenizer) == OX_E_CONFIG);
-    CHECK(strstr(ox_error_text(), "\"nowhere\"") != NULL);
+    const char *const bad[][2] = {{"tokenizer_config.json", "{\"added_tokens_decoder\":[]}"},
+                                  {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"a\"}}}"},
+                                  {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"7\":{}}}"},
+                                  {"tokenizer_config.json", "[]"},
+                                  {"special_tokens_map.json", "[]"},
+                                  {"added_tokens.json", "{\"a\":\"b\"}"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        files_write_text(bad[i][0], bad[i][1]);
+        CHECK(ox_tokenizer_open(test_folder(), &tokenizer) == OX_E_CONFIG);
+        CHECK(strstr(ox_error_text(), bad[i][0]) != NULL);
+        remove(test_path(bad[i][0]));
+    }
     files_write_text("tokenizer_config.json", "{\"bos_token\":null}");
     files_write_text("config.json", "{\"bos_token_id\":77,\"eos_token_id\":[3,2]}");
     REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
