@@ -8,8 +8,8 @@ static const struct ox_cost_loops loops_of_cpu = {.norm = {2, 1},
 static const struct ox_cost_loops loops_of_gpu = {.norm = {2, 1},
                                                   .norm_of_sum = {2, 1},
                                                   .norm_backward = {6, 3},
-                                                  .head_norm = {3, 2},
-                                                  .head_norm_backward = {5, 6}};
+                                                  .head_norm = {3, 1},
+                                                  .head_norm_backward = {5, 3}};
 
 struct ox_cost ox_cost_begin(const struct ox_shape *shape, const struct ox_unit *unit) {
     const bool on_gpu = shape->compute.device != OX_DEVICE_CPU;

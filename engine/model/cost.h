@@ -21,7 +21,7 @@ struct ox_cost_loop {
 struct ox_cost_loops {
     struct ox_cost_loop norm, norm_backward;
     struct ox_cost_loop norm_of_sum; /* norm of a sum with a residual, which a GPU's GEMM has already made */
-    struct ox_cost_loop head_norm, head_norm_backward; /* norm of queries and keys, beside their rotation */
+    struct ox_cost_loop head_norm, head_norm_backward; /* norm of queries, or of keys, beside their rotation */
 };
 
 struct ox_cost {

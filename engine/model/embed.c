@@ -1,5 +1,5 @@
 /* The embedding: a row of the table for each id, and of the learned positions where the family has them. */
-#include "engine/model/half.h"
+#include "engine/model/pieces.h"
 
 enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y) {
     const uint64_t table = job->unit->role_offset[OX_ROLE_EMBED];

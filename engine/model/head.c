@@ -1,6 +1,7 @@
 /* The head: final norm, logits and cross-entropy. Forward and backward are one run, as the logits never exist whole. */
-#include "engine/model/half.h"
+#include "engine/model/pieces.h"
 
+#include "base/arena.h"
 #include "base/bytes.h"
 #include "kernels/head_walk.h"
 

@@ -82,12 +82,6 @@ static void format_name(const struct ox_family *family, const struct ox_family_r
     OX_ASSERT(bytes > 0 && bytes < OX_TENSOR_NAME_BYTES);
 }
 
-static void add_halves(const struct ox_model_config *config, uint32_t layer, struct ox_unit *unit) {
-    const uint32_t window = layer >= config->window_layer ? config->window : 0;
-    unit->halves[unit->half_count++] = (struct ox_half){.kind = OX_HALF_ATTENTION, .window = window};
-    unit->halves[unit->half_count++] = (struct ox_half){.kind = OX_HALF_MLP};
-}
-
 /* Adds the unit that comes next in forward, and returns its index. `layer` is that of a block, from 0. */
 static uint32_t add_unit(struct ox_model *model, const struct ox_family *family, enum ox_unit_kind kind,
                          uint32_t layer) {
@@ -97,9 +91,7 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     model->stages[unit_idx] = unit_idx;
     unit->kind = kind;
     unit->tensor_first = model->tensor_count;
-    if (kind == OX_UNIT_BLOCK) {
-        add_halves(config, layer, unit);
-    }
+    unit->window = kind == OX_UNIT_BLOCK && layer >= config->window_layer ? config->window : 0;
     for (int i = 0; i < OX_ROLE_COUNT; i++) {
         unit->role_offset[i] = UINT64_MAX;
     }

@@ -80,15 +80,6 @@ struct ox_tensor {
 
 enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
 
-/* A block is a list of halves, each y = x + f(norm(x)); each kind has a file in this folder (half.h). Blocks of one
- * model may have different halves, and halves of one kind different parameters. */
-enum ox_half_kind { OX_HALF_ATTENTION, OX_HALF_MLP, OX_HALF_KIND_COUNT };
-enum { OX_HALVES_MAX = 2 };
-struct ox_half {
-    enum ox_half_kind kind;
-    uint32_t window; /* attention: a token sees itself and window - 1 before it; 0: all before it */
-};
-
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
  * between tensors and at the end hold zeros and stay zero. */
 struct ox_unit {
@@ -97,8 +88,7 @@ struct ox_unit {
     uint64_t elem_count;
     uint64_t param_count; /* elem_count without gaps */
     uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
-    struct ox_half halves[OX_HALVES_MAX]; /* halves of a block, in the order of forward */
-    uint32_t half_count;
+    uint32_t window; /* of a block's attention: a token sees itself and window - 1 before it; 0: all before it */
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */

@@ -1,5 +1,5 @@
 /* Memory and cost of a unit, whatever its kind. */
-#include "engine/model/half.h"
+#include "engine/model/pieces.h"
 
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
     const struct ox_unit *const unit = &shape->model->units[unit_idx];
@@ -33,4 +33,12 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx
         break;
     }
     return cost.work;
+}
+
+enum ox_status ox_units_check(const struct ox_shape *shape) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < shape->model->block_count && status == OX_OK; i++) {
+        status = ox_block_check(shape, &shape->model->units[shape->model->blocks[i]]);
+    }
+    return status;
 }

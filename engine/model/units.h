@@ -55,10 +55,12 @@ struct ox_planes {
     const uint16_t *hi, *lo;
 };
 
-/* Bytes of `work` that a pass needs; 0 where it needs none. */
+/* Bytes of `work` that a pass needs; 0 where the unit is no block and needs none. */
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
 /* Bytes of `kept`; 0 for units that keep nothing. */
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx);
+/* Proves how the passes of every block use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
+OX_MUST enum ox_status ox_units_check(const struct ox_shape *shape);
 /* What a pass makes the device do, if every document is as long as its sequence. The head's forward pass computes the
  * loss alone, its backward pass the loss and its gradients. */
 struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);

@@ -184,7 +184,8 @@ static enum ox_status check_shape(const struct ox_engine_config *config) {
         return ox_fail(OX_E_CONFIG, "--per-device-train-batch-size %u of %u tokens: a micro-batch has at most 16777216 "
                        "tokens; use more --gradient-accumulation-steps instead", config->batch, config->seq);
     }
-    return OX_OK;
+    const struct ox_shape shape = ox_engine_shape(config);
+    return ox_units_check(&shape);
 }
 
 /* What a rank has of the machine's threads; 0 stays: one per core. */

@@ -1,4 +1,4 @@
-/* The sizes of a step, and its products: those that engine/model/attention.c, mlp.c and head.c run. */
+/* The sizes of a step, and its products: those that engine/model/list.c and head.c run. */
 #include "tools/bench/bench_device.h"
 
 #include "base/bytes.h"

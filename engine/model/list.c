@@ -1,0 +1,119 @@
+/* Builds lists of nodes, and the list of a block. */
+#include "engine/model/list.h"
+
+#include "base/assert.h"
+
+static uint32_t add_value(struct ox_list *list, uint64_t bytes) {
+    const uint32_t id = list->value_count++;
+    OX_ASSERT(id < OX_LIST_VALUES_MAX);
+    list->values[id] = (struct ox_value){.bytes = bytes, .home = id};
+    return id;
+}
+
+/* A value with `width` elements of the shape's type, or float32 values, for each row. */
+static uint32_t add_rows(struct ox_list *list, uint32_t width) {
+    return add_value(list, (uint64_t)list->shape->rows * width * ox_real_bytes(list->shape->compute.real));
+}
+
+static uint32_t add_floats(struct ox_list *list, uint32_t width) {
+    return add_value(list, (uint64_t)list->shape->rows * width * sizeof(float));
+}
+
+static uint32_t add_node(struct ox_list *list, struct ox_node node) {
+    OX_ASSERT(list->node_count < OX_LIST_NODES_MAX);
+    list->nodes[list->node_count++] = node;
+    return node.out;
+}
+
+/* A value that is written over another. */
+static uint32_t add_in_place(struct ox_list *list, uint32_t over) {
+    const uint32_t id = add_value(list, list->values[over].bytes);
+    list->values[id].home = list->values[over].home;
+    return id;
+}
+
+static uint32_t heads_width(const struct ox_list *list, uint32_t heads) {
+    return heads * list->shape->model->config.head_dim;
+}
+
+uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const struct ox_unit *unit) {
+    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1};
+    list->in = add_rows(list, shape->model->config.hidden);
+    return list->in;
+}
+
+uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
+    const struct ox_model_config *const config = &list->shape->model->config;
+    struct ox_node node = {.kind = OX_NODE_NORM, .role = gain, .in = in,
+                           .in_count = config->hidden, .out_count = config->hidden};
+    node.out = add_rows(list, config->hidden);
+    node.saved[0] = add_floats(list, 1);
+    node.saved[1] = config->norm == OX_NORM_LAYER ? add_floats(list, 1) : OX_NO_VALUE;
+    for (uint32_t i = 0; i < list->node_count; i++) {
+        node.of_sum |= list->nodes[i].out == in && list->nodes[i].residual != OX_NO_VALUE;
+    }
+    return add_node(list, node);
+}
+
+uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count,
+                        uint32_t out_count) {
+    return add_node(list, (struct ox_node){.kind = OX_NODE_LINEAR, .role = weight, .in = in, .in_count = in_count,
+                                           .out_count = out_count, .out = add_rows(list, out_count)});
+}
+
+uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
+    struct ox_node *const last = &list->nodes[list->node_count - 1];
+    OX_ASSERT(list->node_count > 0 && last->kind == OX_NODE_LINEAR && last->out == h && last->residual == OX_NO_VALUE);
+    last->residual = x;
+    return h;
+}
+
+uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count) {
+    struct ox_node node = {.kind = OX_NODE_HEAD_NORM, .role = gain, .in = qkv, .head_first = first,
+                           .head_count = count};
+    node.out = add_in_place(list, qkv);
+    node.saved[0] = add_rows(list, heads_width(list, count)); /* the heads before the norm */
+    node.saved[1] = add_floats(list, count);
+    return add_node(list, node);
+}
+
+uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv) {
+    return add_node(list, (struct ox_node){.kind = OX_NODE_ROPE, .in = qkv, .out = add_in_place(list, qkv)});
+}
+
+uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
+    const uint32_t heads = list->shape->model->config.heads;
+    struct ox_node node = {.kind = OX_NODE_ATTEND, .in = qkv, .window = window};
+    node.out = add_rows(list, heads_width(list, heads));
+    node.saved[0] = add_floats(list, heads);
+    return add_node(list, node);
+}
+
+uint32_t ox_list_act(struct ox_list *list, uint32_t in) {
+    return add_node(list, (struct ox_node){.kind = OX_NODE_ACT, .in = in,
+                                           .out = add_rows(list, list->shape->model->config.width)});
+}
+
+void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
+    const struct ox_model_config *const c = &shape->model->config;
+    const uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const uint32_t gate_up = c->act == OX_ACTIVATION_SWIGLU ? 2 * c->width : c->width;
+
+    uint32_t x = ox_list_begin(list, shape, unit);
+    uint32_t h = ox_list_norm(list, x, OX_ROLE_NORM1);
+    h = ox_list_linear(list, h, OX_ROLE_QKV, c->hidden, q + 2 * kv);
+    if (c->qk_norm) {
+        h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
+        h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
+    }
+    if (c->rope) {
+        h = ox_list_rope(list, h);
+    }
+    h = ox_list_attend(list, h, unit->window);
+    x = ox_list_add(list, x, ox_list_linear(list, h, OX_ROLE_OUT, q, c->hidden));
+
+    h = ox_list_norm(list, x, OX_ROLE_NORM2);
+    h = ox_list_act(list, ox_list_linear(list, h, OX_ROLE_GATE_UP, c->hidden, gate_up));
+    x = ox_list_add(list, x, ox_list_linear(list, h, OX_ROLE_DOWN, c->width, c->hidden));
+    list->out = x;
+}

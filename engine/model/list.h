@@ -1,0 +1,120 @@
+/* A pass of a stage as a short list of nodes, built in C that reads like the paper. A node makes one value, which has
+ * something for every row of the micro-batch; nodes and values are known by their indices. What backward does, what is
+ * kept for it, where every value lies and what a pass costs follow from the list (schedule.h): a node's row says how.
+ * For the files of this folder. */
+#ifndef OX_ENGINE_LIST_H
+#define OX_ENGINE_LIST_H
+
+#include "engine/model/cost.h"
+#include "engine/model/units.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_LIST_NODES_MAX = 64, OX_LIST_VALUES_MAX = 320, OX_NODE_SAVED_MAX = 2, OX_NO_VALUE = 0 };
+
+enum ox_node_kind {
+    OX_NODE_NORM,      /* out = norm(in) * gain [+ bias] */
+    OX_NODE_LINEAR,    /* out = [residual +] in * W^T [+ bias] */
+    OX_NODE_HEAD_NORM, /* a norm of each of some heads, in place */
+    OX_NODE_ROPE,      /* rotates queries and keys by their positions, in place */
+    OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
+    OX_NODE_ACT,       /* out = activation(in) */
+    OX_NODE_KIND_COUNT
+};
+
+struct ox_value {
+    uint64_t bytes;
+    uint32_t home; /* the value in whose memory it lies: itself, or one that it is written over */
+};
+
+struct ox_node {
+    enum ox_node_kind kind;
+    enum ox_role role;         /* of its weight, where it has one; its bias has the role after that */
+    uint32_t in, residual;     /* values that it reads; OX_NO_VALUE: none */
+    uint32_t out;
+    uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
+    uint32_t in_count, out_count;      /* elements of a row of `in` and of `out` */
+    uint32_t head_first, head_count;   /* HEAD_NORM: the heads of a row that it takes */
+    uint32_t window;                   /* ATTEND: as in struct ox_attention_shape */
+    bool of_sum;                       /* NORM: a node with a residual has made `in` */
+};
+
+/* Value 0 is none; `in` and `out` are (rows, hidden). */
+struct ox_list {
+    const struct ox_shape *shape;
+    const struct ox_unit *unit;
+    struct ox_node nodes[OX_LIST_NODES_MAX];
+    struct ox_value values[OX_LIST_VALUES_MAX];
+    uint32_t node_count, value_count;
+    uint32_t in, out;
+};
+
+/* ---- building: each function adds a node and returns the value that it makes ---- */
+
+/* Begins a list whose input has `hidden` elements a row, and returns that input. */
+uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const struct ox_unit *unit);
+uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain);
+uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count, uint32_t out_count);
+/* x + h, where a linear node has made h and nothing else reads it: that node adds x. */
+uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h);
+uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count);
+uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
+uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
+uint32_t ox_list_act(struct ox_list *list, uint32_t in);
+
+/* The list of a block. */
+void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
+
+/* ---- what nodes do: node.c ---- */
+
+/* Values of forward that a node's backward reads, by bits. */
+enum ox_node_reads { OX_READS_IN = 1, OX_READS_OUT = 2, OX_READS_SAVED = 4 };
+
+/* What the gradient of a node's input may be written over. */
+enum ox_node_over {
+    OX_OVER_NOTHING,
+    OX_OVER_DOUT, /* always: the node works in place, forward and backward */
+    OX_OVER_IN,   /* over `in`, once nothing reads that any more */
+};
+
+/* Where the values of a node lie in one pass; NULL for what the pass lacks. */
+struct ox_node_call {
+    struct ox_unit_job *job;
+    const struct ox_node *node;
+    const void *weights;    /* the unit's flat vector */
+    float *grads;           /* laid out as the weights; for backward */
+    void *in, *residual, *out, *saved[OX_NODE_SAVED_MAX], *scratch;
+    void *dout, *dresidual, *din; /* for backward; dresidual: added to din */
+};
+
+struct ox_node_row {
+    unsigned reads;          /* enum ox_node_reads */
+    unsigned saved_optional; /* bits of `saved` that forward leaves out where backward reads nothing of it */
+    enum ox_node_over over;
+    bool adds;             /* backward can add another gradient of `in` */
+    uint32_t weight_count; /* roles of its weights: node->role and those after it, of which the family may lack some */
+    /* Bytes of scratch while it runs; NULL: none. */
+    uint64_t (*scratch)(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+    void (*forward)(const struct ox_node_call *call);
+    void (*backward)(const struct ox_node_call *call);
+    void (*cost)(struct ox_cost *cost, const struct ox_node *node, bool backward);
+};
+extern const struct ox_node_row ox_node_rows[OX_NODE_KIND_COUNT];
+
+/* The costs of the rows: node_cost.c. */
+void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_rope(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward);
+
+/* Attention as the model of the shape computes it. */
+struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,199 @@
+/* What each kind of node does on the device: its row, and the operations that it queues. */
+#include "engine/model/list.h"
+#include "engine/model/pieces.h"
+
+/* ---- weights ---- */
+
+static const void *weight_of(const struct ox_node_call *call, enum ox_role role) {
+    const uint64_t offset = call->job->unit->role_offset[role];
+    const uint32_t width = ox_real_bytes(call->job->shape->compute.real);
+    return offset == UINT64_MAX ? NULL : (const unsigned char *)call->weights + offset * width;
+}
+
+static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
+    const uint64_t offset = call->job->unit->role_offset[role];
+    return offset == UINT64_MAX || call->grads == NULL ? NULL : call->grads + offset;
+}
+
+static enum ox_role bias_of(const struct ox_node *node) {
+    return (enum ox_role)(node->role + 1);
+}
+
+/* ---- norm ---- */
+
+static uint64_t norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    return backward ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count) : 0;
+}
+
+static struct ox_norm norm_of(const struct ox_node_call *call) {
+    const enum ox_role gain = call->node->role, bias = bias_of(call->node);
+    return (struct ox_norm){.gain = weight_of(call, gain), .bias = weight_of(call, bias), .mean = call->saved[1],
+                            .rstd = call->saved[0], .dgain = grad_of(call, gain), .dbias = grad_of(call, bias),
+                            .scratch = call->scratch};
+}
+
+static void norm_forward(const struct ox_node_call *call) {
+    const struct ox_norm norm = norm_of(call);
+    ox_norm_forward(call->job, &norm, call->in, call->out);
+}
+
+static void norm_backward(const struct ox_node_call *call) {
+    const struct ox_norm norm = norm_of(call);
+    ox_norm_backward(call->job, &norm, call->in, call->dout, call->dresidual, call->din);
+}
+
+/* ---- linear ---- */
+
+static void linear_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    OX_RUN(&call->job->run, linear_forward,
+           .out = call->out, .in = call->in, .weight = weight_of(call, node->role),
+           .bias = weight_of(call, bias_of(node)), .residual = call->residual, .rows = shape->rows,
+           .in_count = node->in_count, .out_count = node->out_count, .layout = shape->model->config.layout,
+           .real = shape->compute.real);
+}
+
+static void linear_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    OX_RUN(&call->job->run, linear_backward,
+           .din = call->din, .dweight = grad_of(call, node->role), .dbias = grad_of(call, bias_of(node)),
+           .dout = call->dout, .in = call->in, .weight = weight_of(call, node->role), .rows = shape->rows,
+           .in_count = node->in_count, .out_count = node->out_count, .layout = shape->model->config.layout,
+           .real = shape->compute.real, .begins = call->job->begins);
+}
+
+/* ---- heads: norm, rotation, attention ---- */
+
+static uint32_t qkv_width(const struct ox_shape *shape) {
+    const struct ox_model_config *const config = &shape->model->config;
+    return (config->heads + 2 * config->kv_heads) * config->head_dim;
+}
+
+/* Where the node's heads begin in the first row of queries, keys and values. */
+static void *heads_at(const struct ox_node_call *call, void *qkv) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint64_t elems = (uint64_t)call->node->head_first * shape->model->config.head_dim;
+    return (unsigned char *)qkv + elems * ox_real_bytes(shape->compute.real);
+}
+
+static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)node;
+    return backward ? ox_ops_norm_scratch_bytes(&shape->compute, shape->model->config.head_dim) : 0;
+}
+
+static void head_norm_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, head_norm_forward,
+           .inout = heads_at(call, call->out), .saved = call->saved[0], .rstd = call->saved[1],
+           .gain = weight_of(call, call->node->role), .rows = shape->rows, .row_stride = qkv_width(shape),
+           .heads = call->node->head_count, .head_dim = shape->model->config.head_dim,
+           .eps = shape->model->config.norm_eps, .real = shape->compute.real);
+}
+
+static void head_norm_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, head_norm_backward,
+           .dinout = heads_at(call, call->din), .dgain = grad_of(call, call->node->role), .saved = call->saved[0],
+           .rstd = call->saved[1], .gain = weight_of(call, call->node->role), .scratch = call->scratch,
+           .rows = shape->rows, .row_stride = qkv_width(shape), .heads = call->node->head_count,
+           .head_dim = shape->model->config.head_dim, .real = shape->compute.real, .begins = call->job->begins);
+}
+
+static void rotate(const struct ox_node_call *call, void *qkv, bool inverse) {
+    const struct ox_unit_job *const job = call->job;
+    const struct ox_model_config *const config = &job->shape->model->config;
+    OX_RUN(&call->job->run, rope,
+           .qk = qkv, .cos_table = job->cos_table, .sin_table = job->sin_table, .positions = job->positions,
+           .rows = job->shape->rows, .row_stride = qkv_width(job->shape),
+           .heads = config->heads + config->kv_heads, /* q and k lie before v */
+           .head_dim = config->head_dim, .inverse = inverse, .real = job->shape->compute.real);
+}
+
+static void rope_forward(const struct ox_node_call *call) {
+    rotate(call, call->out, false);
+}
+
+static void rope_backward(const struct ox_node_call *call) {
+    rotate(call, call->din, true);
+}
+
+struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window) {
+    const struct ox_model_config *const config = &shape->model->config;
+    return (struct ox_attention_shape){.batch = shape->batch,
+                                       .seq = shape->seq,
+                                       .heads = config->heads,
+                                       .kv_heads = config->kv_heads,
+                                       .head_dim = config->head_dim,
+                                       .window = window,
+                                       .scale = (float)(1.0 / __builtin_sqrt((double)config->head_dim))};
+}
+
+static uint64_t attend_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    const struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
+    (void)backward;
+    return ox_ops_attention_scratch_bytes(&shape->compute, &attention);
+}
+
+static void attend_cached(const struct ox_node_call *call, const struct ox_cache *cache) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_attention_shape attention = ox_attention_shape_of(shape, call->node->window);
+    OX_RUN(&call->job->run, attention_cached,
+           .out = call->out, .qkv = call->in, .keys = cache->keys, .values = cache->values, .scratch = cache->scratch,
+           .rows = shape->rows, .cached = cache->count, .heads = attention.heads, .kv_heads = attention.kv_heads,
+           .head_dim = attention.head_dim, .window = attention.window, .scale = attention.scale,
+           .real = shape->compute.real);
+}
+
+static void attend_forward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    if (job->cache != NULL) {
+        attend_cached(call, job->cache);
+        return;
+    }
+    OX_RUN(&call->job->run, attention_forward,
+           .out = call->out, .lse = call->saved[0], .qkv = call->in, .positions = job->documents,
+           .scratch = call->scratch, .shape = ox_attention_shape_of(job->shape, call->node->window),
+           .real = job->shape->compute.real);
+}
+
+static void attend_backward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    OX_RUN(&call->job->run, attention_backward,
+           .dqkv = call->din, .dout = call->dout, .qkv = call->in, .out = call->out, .lse = call->saved[0],
+           .positions = job->documents, .scratch = call->scratch,
+           .shape = ox_attention_shape_of(job->shape, call->node->window), .real = job->shape->compute.real);
+}
+
+/* ---- activation ---- */
+
+static void act_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, act_forward, .out = call->out, .in = call->in, .rows = shape->rows,
+           .width = shape->model->config.width, .kind = shape->model->config.act, .real = shape->compute.real);
+}
+
+static void act_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, act_backward, .din = call->din, .dout = call->dout, .in = call->in, .rows = shape->rows,
+           .width = shape->model->config.width, .kind = shape->model->config.act, .real = shape->compute.real);
+}
+
+/* ---- the table ---- */
+
+const struct ox_node_row ox_node_rows[OX_NODE_KIND_COUNT] = {
+    [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED, .adds = true, .weight_count = 2,
+                      .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
+                      .cost = ox_cost_norm},
+    [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .weight_count = 2, .forward = linear_forward,
+                        .backward = linear_backward, .cost = ox_cost_linear},
+    [OX_NODE_HEAD_NORM] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT, .weight_count = 1,
+                           .scratch = head_norm_scratch, .forward = head_norm_forward,
+                           .backward = head_norm_backward, .cost = ox_cost_head_norm},
+    [OX_NODE_ROPE] = {.over = OX_OVER_DOUT, .forward = rope_forward, .backward = rope_backward, .cost = ox_cost_rope},
+    [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED, .scratch = attend_scratch,
+                        .forward = attend_forward, .backward = attend_backward, .cost = ox_cost_attend},
+    [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
+                     .cost = ox_cost_act},
+};

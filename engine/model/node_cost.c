@@ -1,0 +1,95 @@
+/* What each kind of node makes a device do, for predictions: one function a kind, beside the operations of node.c. */
+#include "engine/model/list.h"
+
+#include "base/bytes.h"
+#include "kernels/attention_slices.h"
+
+void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const struct ox_cost_loop forward = node->of_sum ? cost->loops->norm_of_sum : cost->loops->norm;
+    ox_cost_add_loop(cost, cost->rows, node->in_count, backward ? cost->loops->norm_backward : forward);
+}
+
+/* The gradient of a bias is a sum over rows; the CPU makes it with the GEMM. */
+void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    if (!backward) {
+        ox_cost_add_linear(cost, node->in_count, node->out_count, node->residual != OX_NO_VALUE);
+        return;
+    }
+    ox_cost_add_linear_backward(cost, node->in_count, node->out_count);
+    if (cost->on_gpu && cost->unit->role_offset[node->role + 1] != UINT64_MAX) {
+        ox_cost_add_loop(cost, cost->rows, node->out_count, (struct ox_cost_loop){.passes = 1, .ops = 2});
+    }
+}
+
+void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const double width = (double)node->head_count * cost->shape->model->config.head_dim;
+    ox_cost_add_loop(cost, cost->rows, width, backward ? cost->loops->head_norm_backward : cost->loops->head_norm);
+}
+
+static void rotation_cost(struct ox_cost *cost) {
+    const struct ox_model_config *const config = &cost->shape->model->config;
+    const double width = (double)(config->heads + config->kv_heads) * config->head_dim;
+    ox_cost_add_loop(cost, cost->rows, width, (struct ox_cost_loop){.passes = 2, .ops = 1});
+}
+
+void ox_cost_rope(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)node, (void)backward;
+    if (cost->on_gpu) { /* the CPU's is counted with attention */
+        rotation_cost(cost);
+    }
+}
+
+/* For each row of a head the CPU copies and turns values for its products; that takes as long as this many pairs. */
+static const double PAIRS_OF_A_ROW = 32;
+
+/* Multiprocessors of the GPU that predictions assume: those of an H100 or H200. */
+enum { PROCESSORS = 132 };
+
+/* How backward runs on a GPU: our own kernels are three launches; a library has three for each slice of heads, and a
+ * slice takes as long as the waves of blocks that it begins. */
+struct launched {
+    uint32_t count;
+    double waiting; /* time over that with all multiprocessors busy */
+};
+
+static struct launched backward_launches(const struct ox_attention_shape *attention) {
+    struct ox_attention_slices slices;
+    if (!ox_attention_slices_of(attention, OX_ATTENTION_SLICE_BYTES, &slices) ||
+        !ox_attention_slices_fill(attention, &slices, PROCESSORS)) {
+        return (struct launched){.count = 3, .waiting = 1};
+    }
+    const uint64_t blocks = ox_attention_slices_blocks(attention, &slices);
+    return (struct launched){
+        .count = 3 * (attention->batch / slices.batch) * (attention->kv_heads / slices.kv_heads),
+        .waiting = (double)ox_align_up(blocks, PROCESSORS) / (double)blocks};
+}
+
+/* Each pair of a query and a key takes part in two GEMMs forward and five backward. */
+double ox_attention_flops(const struct ox_compute *compute, const struct ox_attention_shape *attention,
+                          bool backward) {
+    const double rows = (double)attention->batch * attention->seq * attention->heads;
+    const double pairs = (double)ox_ops_attention_pairs(compute, attention) +
+                         (compute->device == OX_DEVICE_CPU ? PAIRS_OF_A_ROW * rows : 0);
+    return (backward ? 5 : 2) * 2 * pairs * attention->head_dim;
+}
+
+/* The CPU's rates were measured with the rotation of queries and keys, whether a model has it or not. */
+void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const struct ox_attention_shape attention = ox_attention_shape_of(cost->shape, node->window);
+    const struct launched launched = cost->on_gpu && backward ? backward_launches(&attention)
+                                                              : (struct launched){.count = 1, .waiting = 1};
+    *(backward ? &cost->work.attention_backward_flops : &cost->work.attention_flops) +=
+        launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward);
+    cost->work.ops += launched.count;
+    if (!cost->on_gpu) {
+        rotation_cost(cost);
+    }
+}
+
+void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const struct ox_model_config *const config = &cost->shape->model->config;
+    const double in_width = (config->act == OX_ACTIVATION_SWIGLU ? 2.0 : 1.0) * config->width;
+    (void)node;
+    ox_cost_add_loop(cost, cost->rows, (backward ? 2 : 1) * in_width + config->width,
+                     (struct ox_cost_loop){.passes = 1, .ops = 1});
+}

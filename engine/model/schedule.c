@@ -1,0 +1,359 @@
+/* Makes the schedule of a pass: which nodes run, the gradients that flow back, how long each value is needed, and where
+ * it lies. */
+#include "engine/model/schedule.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "engine/model/pieces.h"
+
+#include <string.h>
+
+enum { VALUE_ALIGN_BYTES = 64, TOUCHES_MAX = 12 };
+
+static const struct ox_node_row *row_of(const struct ox_node *node) {
+    return &ox_node_rows[node->kind];
+}
+
+static uint32_t home_of(const struct ox_schedule *schedule, uint32_t value) {
+    return schedule->list.values[value].home;
+}
+
+static uint32_t add_value(struct ox_schedule *schedule, uint64_t bytes) {
+    const uint32_t id = schedule->list.value_count++;
+    OX_ASSERT(id < OX_LIST_VALUES_MAX);
+    schedule->list.values[id] = (struct ox_value){.bytes = bytes, .home = id};
+    return id;
+}
+
+/* ---- what runs ---- */
+
+static void mark_needed(struct ox_schedule *schedule) {
+    bool *const needed = schedule->needed;
+    for (uint32_t i = 0; i < schedule->list.node_count; i++) {
+        const struct ox_node *const node = &schedule->list.nodes[i];
+        const unsigned reads = row_of(node)->reads;
+        needed[node->in] |= (reads & OX_READS_IN) != 0;
+        needed[node->out] |= (reads & OX_READS_OUT) != 0;
+        for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
+            needed[node->saved[k]] |= (reads & OX_READS_SAVED) != 0;
+        }
+    }
+    needed[OX_NO_VALUE] = needed[schedule->list.in] = false; /* the caller has the input */
+}
+
+/* A forward pass alone leaves out what is saved for backward and made for nothing else. */
+static void mark_absent(struct ox_schedule *schedule) {
+    for (uint32_t i = 0; i < schedule->list.node_count; i++) {
+        const struct ox_node *const node = &schedule->list.nodes[i];
+        for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
+            schedule->absent[node->saved[k]] = (row_of(node)->saved_optional >> k & 1) != 0;
+        }
+    }
+}
+
+/* The value that the node at `idx` works on in place is wanted wherever a later version of it is. */
+static bool is_wanted(const struct ox_schedule *schedule, const bool *wanted, const struct ox_node *node) {
+    bool is = wanted[node->out];
+    for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
+        is |= schedule->needed[node->saved[k]];
+    }
+    return is;
+}
+
+static void add_forward(struct ox_schedule *schedule) {
+    const struct ox_list *const list = &schedule->list;
+    const bool whole = !ox_pass_is_backward(schedule->pass);
+    bool wanted[OX_LIST_VALUES_MAX], runs[OX_LIST_NODES_MAX];
+    memcpy(wanted, schedule->needed, sizeof wanted);
+    wanted[list->out] |= whole;
+    for (uint32_t i = list->node_count; i-- > 0;) { /* what nothing reads is not recomputed */
+        const struct ox_node *const node = &list->nodes[i];
+        runs[i] = whole || is_wanted(schedule, wanted, node);
+        wanted[node->in] |= runs[i];
+        wanted[node->residual] |= runs[i];
+    }
+    for (uint32_t i = 0; i < list->node_count; i++) {
+        if (runs[i]) {
+            schedule->steps[schedule->step_count++] = (struct ox_schedule_step){.node_idx = i};
+        }
+    }
+}
+
+/* ---- gradients ---- */
+
+/* Whether backward of a node before `node_idx`, which runs later, reads what lies in `home`. */
+static bool is_read_later(const struct ox_schedule *schedule, uint32_t home, uint32_t node_idx) {
+    for (uint32_t i = 0; i < node_idx; i++) {
+        const struct ox_node *const node = &schedule->list.nodes[i];
+        const unsigned reads = row_of(node)->reads;
+        if (((reads & OX_READS_IN) != 0 && home_of(schedule, node->in) == home) ||
+            ((reads & OX_READS_OUT) != 0 && home_of(schedule, node->out) == home)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The home of a gradient: in the memory of what it may replace, or of its own. */
+static uint32_t home_of_din(const struct ox_schedule *schedule, const struct ox_schedule_step *step, uint32_t din) {
+    const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+    const uint32_t in_home = home_of(schedule, node->in);
+    if (step->dresidual != OX_NO_VALUE) {
+        return home_of(schedule, step->dresidual);
+    }
+    switch (row_of(node)->over) {
+    case OX_OVER_DOUT:
+        return home_of(schedule, step->dout);
+    case OX_OVER_IN:
+        return is_read_later(schedule, in_home, step->node_idx) ? din : in_home;
+    case OX_OVER_NOTHING:
+        break;
+    }
+    return din;
+}
+
+/* Backward of the nodes in reverse. A residual passes its gradient on as it is; a second gradient of a value is added
+ * by the node that makes it. */
+static void add_backward(struct ox_schedule *schedule) {
+    struct ox_list *const list = &schedule->list;
+    uint32_t grads[OX_LIST_VALUES_MAX] = {0};
+    grads[list->out] = schedule->dx = add_value(schedule, list->values[list->in].bytes);
+    for (uint32_t i = list->node_count; i-- > 0;) {
+        const struct ox_node *const node = &list->nodes[i];
+        struct ox_schedule_step step = {.node_idx = i, .backward = true, .dout = grads[node->out]};
+        OX_ASSERT(step.dout != OX_NO_VALUE);
+        if (node->residual != OX_NO_VALUE) {
+            OX_ASSERT(grads[node->residual] == OX_NO_VALUE);
+            grads[node->residual] = step.dout;
+        }
+        step.dresidual = grads[node->in];
+        OX_ASSERT(step.dresidual == OX_NO_VALUE || row_of(node)->adds);
+        step.din = add_value(schedule, list->values[node->in].bytes);
+        list->values[step.din].home = home_of_din(schedule, &step, step.din);
+        grads[node->in] = step.din;
+        schedule->steps[schedule->step_count++] = step;
+    }
+}
+
+static void add_scratch(struct ox_schedule *schedule) {
+    for (uint32_t i = 0; i < schedule->step_count; i++) {
+        struct ox_schedule_step *const step = &schedule->steps[i];
+        const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+        const struct ox_node_row *const row = row_of(node);
+        const uint64_t bytes = row->scratch == NULL ? 0 : row->scratch(schedule->list.shape, node, step->backward);
+        step->scratch = bytes == 0 ? OX_NO_VALUE : add_value(schedule, bytes);
+    }
+}
+
+/* ---- sums over residuals ---- */
+
+/* Whether a step of forward behind `node_idx` reads what lies in `home`, or backward does. */
+static bool stays(const struct ox_schedule *schedule, uint32_t home, uint32_t node_idx) {
+    const struct ox_list *const list = &schedule->list;
+    bool is = false;
+    for (uint32_t i = node_idx + 1; i < list->node_count; i++) {
+        is |= home_of(schedule, list->nodes[i].in) == home || home_of(schedule, list->nodes[i].residual) == home;
+    }
+    for (uint32_t v = 1; v < list->value_count; v++) {
+        is |= schedule->needed[v] && home_of(schedule, v) == home;
+    }
+    return is;
+}
+
+/* A sum takes the place of its residual where nothing reads that any more; not of the input, which is the caller's. */
+static void share_sums(struct ox_schedule *schedule) {
+    struct ox_list *const list = &schedule->list;
+    for (uint32_t i = 0; i < list->node_count; i++) {
+        const struct ox_node *const node = &list->nodes[i];
+        const uint32_t home = home_of(schedule, node->residual);
+        if (node->residual != OX_NO_VALUE && node->residual != list->in && !stays(schedule, home, i)) {
+            list->values[node->out].home = home;
+        }
+    }
+}
+
+/* ---- lives ---- */
+
+static void push(const struct ox_schedule *schedule, uint32_t *values, uint32_t *count, uint32_t value) {
+    if (value != OX_NO_VALUE && !schedule->absent[value]) {
+        OX_ASSERT(*count < TOUCHES_MAX);
+        values[(*count)++] = value;
+    }
+}
+
+/* What a step reads and writes. */
+static uint32_t touched(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
+                        uint32_t values[TOUCHES_MAX]) {
+    const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+    const unsigned reads = step->backward ? row_of(node)->reads : OX_READS_IN;
+    uint32_t count = 0;
+    push(schedule, values, &count, (reads & OX_READS_IN) != 0 ? node->in : OX_NO_VALUE);
+    push(schedule, values, &count, (reads & OX_READS_OUT) != 0 || !step->backward ? node->out : OX_NO_VALUE);
+    for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
+        push(schedule, values, &count, (reads & OX_READS_SAVED) != 0 || !step->backward ? node->saved[k] : OX_NO_VALUE);
+    }
+    push(schedule, values, &count, step->backward ? OX_NO_VALUE : node->residual);
+    push(schedule, values, &count, step->dout);
+    push(schedule, values, &count, step->dresidual);
+    push(schedule, values, &count, step->din);
+    push(schedule, values, &count, step->scratch);
+    return count;
+}
+
+static void live(struct ox_schedule *schedule, uint32_t value, uint32_t step_idx) {
+    struct ox_life *const life = &schedule->lives[home_of(schedule, value)];
+    life->first = step_idx < life->first ? step_idx : life->first;
+    life->last = step_idx > life->last ? step_idx : life->last;
+}
+
+static void find_lives(struct ox_schedule *schedule) {
+    uint32_t values[TOUCHES_MAX];
+    for (uint32_t v = 0; v < schedule->list.value_count; v++) {
+        schedule->lives[v] = (struct ox_life){.first = UINT32_MAX};
+    }
+    for (uint32_t i = 0; i < schedule->step_count; i++) {
+        const uint32_t count = touched(schedule, &schedule->steps[i], values);
+        for (uint32_t k = 0; k < count; k++) {
+            live(schedule, values[k], i);
+        }
+    }
+    for (uint32_t v = 1; ox_pass_is_kept(schedule->pass) && v < schedule->list.value_count; v++) {
+        if (schedule->needed[v]) {
+            live(schedule, v, ox_pass_is_backward(schedule->pass) ? 0 : schedule->step_count - 1);
+        }
+    }
+}
+
+/* ---- places ---- */
+
+/* Lays out what is kept, in the same way for the pass that leaves it and the one that finds it. */
+static void place_kept(struct ox_schedule *schedule) {
+    for (uint32_t v = 1; v < schedule->list.value_count; v++) {
+        struct ox_place *const place = &schedule->places[home_of(schedule, v)];
+        if (schedule->needed[v] && place->memory == OX_MEMORY_NONE) {
+            *place = (struct ox_place){.memory = OX_MEMORY_KEPT, .offset = schedule->kept_bytes};
+            schedule->kept_bytes +=
+                ox_align_up(schedule->list.values[home_of(schedule, v)].bytes, VALUE_ALIGN_BYTES);
+        }
+    }
+}
+
+static bool overlaps(struct ox_life a, struct ox_life b) {
+    return a.first <= b.last && b.first <= a.last;
+}
+
+/* The end of a value that is in the way of `bytes` at `offset` of a memory while `life` lasts; 0: nothing is. */
+static uint64_t in_the_way(const struct ox_schedule *schedule, enum ox_memory memory, uint64_t offset, uint64_t bytes,
+                           struct ox_life life) {
+    for (uint32_t v = 1; v < schedule->list.value_count; v++) {
+        const struct ox_place *const place = &schedule->places[v];
+        const uint64_t end = place->offset + ox_align_up(schedule->list.values[v].bytes, VALUE_ALIGN_BYTES);
+        if (place->memory == memory && place->offset < offset + bytes && offset < end &&
+            overlaps(schedule->lives[v], life)) {
+            return end;
+        }
+    }
+    return 0;
+}
+
+/* The lowest offset at which a value fits beside what is placed already. It is 0 or the end of another value. */
+static uint64_t lowest(const struct ox_schedule *schedule, enum ox_memory memory, uint32_t home) {
+    const uint64_t bytes = ox_align_up(schedule->list.values[home].bytes, VALUE_ALIGN_BYTES);
+    const struct ox_life life = schedule->lives[home];
+    uint64_t best = UINT64_MAX;
+    for (uint32_t v = 0; v < schedule->list.value_count; v++) {
+        const struct ox_place *const place = &schedule->places[v];
+        const uint64_t end = ox_align_up(schedule->list.values[v].bytes, VALUE_ALIGN_BYTES) + place->offset;
+        const uint64_t offset = v == 0 ? 0 : end;
+        if ((v == 0 || place->memory == memory) && offset < best &&
+            in_the_way(schedule, memory, offset, bytes, life) == 0) {
+            best = offset;
+        }
+    }
+    return best;
+}
+
+/* Places the rest by size, largest first; in a pass with kept values where those have left room, if it fits there. */
+static void place_rest(struct ox_schedule *schedule) {
+    for (;;) {
+        uint32_t next = 0;
+        for (uint32_t v = 1; v < schedule->list.value_count; v++) {
+            const bool is_open = home_of(schedule, v) == v && schedule->lives[v].first != UINT32_MAX &&
+                                 schedule->places[v].memory == OX_MEMORY_NONE;
+            next = is_open && (next == 0 || schedule->list.values[v].bytes > schedule->list.values[next].bytes)
+                       ? v : next;
+        }
+        if (next == 0) {
+            return;
+        }
+        const uint64_t bytes = ox_align_up(schedule->list.values[next].bytes, VALUE_ALIGN_BYTES);
+        struct ox_place place = {.memory = OX_MEMORY_KEPT, .offset = lowest(schedule, OX_MEMORY_KEPT, next)};
+        if (place.offset > schedule->kept_bytes || bytes > schedule->kept_bytes - place.offset) {
+            place = (struct ox_place){.memory = OX_MEMORY_WORK, .offset = lowest(schedule, OX_MEMORY_WORK, next)};
+            schedule->work_bytes = ox_max_u64(schedule->work_bytes, place.offset + bytes);
+        }
+        schedule->places[next] = place;
+    }
+}
+
+void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_schedule *out) {
+    const bool backward = ox_pass_is_backward(pass);
+    memset(out, 0, sizeof *out);
+    out->list = *list;
+    out->pass = pass;
+    if (pass == OX_PASS_FORWARD) {
+        mark_absent(out);
+    } else {
+        mark_needed(out);
+    }
+    share_sums(out);
+    if (pass != OX_PASS_BACKWARD_KEPT) {
+        add_forward(out);
+    }
+    if (backward) {
+        add_backward(out);
+    }
+    add_scratch(out);
+    find_lives(out);
+    out->places[home_of(out, list->in)].memory = OX_MEMORY_X;
+    if (backward) {
+        out->places[home_of(out, out->dx)].memory = OX_MEMORY_DX;
+    } else {
+        out->places[home_of(out, list->out)].memory = OX_MEMORY_Y;
+    }
+    if (ox_pass_is_kept(pass)) {
+        place_kept(out);
+    }
+    place_rest(out);
+}
+
+/* ---- running ---- */
+
+static void *at(const struct ox_schedule *schedule, uint32_t value, void *const bases[OX_MEMORY_KEPT + 1]) {
+    const struct ox_place place = schedule->places[home_of(schedule, value)];
+    if (value == OX_NO_VALUE || schedule->absent[value] || place.memory == OX_MEMORY_NONE) {
+        return NULL;
+    }
+    return (unsigned char *)bases[place.memory] + place.offset;
+}
+
+void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job, const void *weights, float *grads,
+                     void *const bases[OX_MEMORY_KEPT + 1]) {
+    bool gaps_are_clear = !job->begins;
+    for (uint32_t i = 0; i < schedule->step_count; i++) {
+        const struct ox_schedule_step *const step = &schedule->steps[i];
+        const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+        const struct ox_node_call call = {
+            .job = job, .node = node, .weights = weights, .grads = grads,
+            .in = at(schedule, node->in, bases), .residual = at(schedule, node->residual, bases),
+            .out = at(schedule, node->out, bases),
+            .saved = {at(schedule, node->saved[0], bases), at(schedule, node->saved[1], bases)},
+            .scratch = at(schedule, step->scratch, bases), .dout = at(schedule, step->dout, bases),
+            .din = at(schedule, step->din, bases), .dresidual = at(schedule, step->dresidual, bases)};
+        if (step->backward && !gaps_are_clear) {
+            ox_clear_gaps(job, grads);
+            gaps_are_clear = true;
+        }
+        (step->backward ? row_of(node)->backward : row_of(node)->forward)(&call);
+    }
+}

@@ -1,0 +1,304 @@
+/* Proves schedules: follows what every memory holds from step to step. It takes the list, the nodes' rows and the
+ * schedule as data, and calls nothing of schedule.c. */
+#include "engine/model/schedule.h"
+
+#include "base/bytes.h"
+#include "engine/model/pieces.h"
+
+#include <string.h>
+
+enum { ALIGN_BYTES = 64 };
+
+struct checker {
+    const struct ox_schedule *schedule;
+    const struct ox_list *list;
+    uint32_t step_idx;
+    uint32_t content[OX_LIST_VALUES_MAX]; /* of a home: the value that lies there; 0: nothing, or not any more */
+    uint32_t grads[OX_LIST_VALUES_MAX];   /* of a value: its gradient so far; 0: none yet */
+    uint32_t done[OX_LIST_NODES_MAX];     /* how often backward of a node has run */
+    uint32_t adds[OX_ROLE_COUNT + 1];     /* additions to the gradient of a tensor */
+    enum ox_status status;
+};
+
+/* Keeps the first failure. */
+static void refuse(struct checker *c, const char *what, uint32_t value) {
+    if (c->status == OX_OK) {
+        c->status = ox_fail(OX_E_CONFIG, "pass %d of a stage, step %u of %u: %s (value %u)", (int)c->schedule->pass,
+                            c->step_idx, c->schedule->step_count, what, value);
+    }
+}
+
+static void demand(struct checker *c, bool holds, const char *what, uint32_t value) {
+    if (!holds) {
+        refuse(c, what, value);
+    }
+}
+
+static bool is_value(const struct checker *c, uint32_t value) {
+    return value < c->list->value_count;
+}
+
+static uint32_t home_of(const struct checker *c, uint32_t value) {
+    return c->list->values[value].home;
+}
+
+static const struct ox_node *node_of(const struct checker *c, const struct ox_schedule_step *step) {
+    return &c->list->nodes[step->node_idx];
+}
+
+static bool works_in_place(const struct ox_node *node) {
+    return ox_node_rows[node->kind].over == OX_OVER_DOUT;
+}
+
+/* ---- places ---- */
+
+static bool overlap(const struct checker *c, uint32_t a, uint32_t b) {
+    const struct ox_place *const x = &c->schedule->places[a], *const y = &c->schedule->places[b];
+    const bool same_rows = x->memory + y->memory == OX_MEMORY_X + OX_MEMORY_Y && x->memory != y->memory &&
+                           (x->memory == OX_MEMORY_X || x->memory == OX_MEMORY_Y); /* the caller's y may be its x */
+    return (x->memory == y->memory || same_rows) && x->offset < y->offset + c->list->values[b].bytes &&
+           y->offset < x->offset + c->list->values[a].bytes;
+}
+
+/* Bytes that the pass has there. */
+static uint64_t room_of(const struct checker *c, enum ox_memory memory) {
+    const bool backward = ox_pass_is_backward(c->schedule->pass);
+    const uint64_t rows = c->list->values[c->list->in].bytes;
+    switch (memory) {
+    case OX_MEMORY_NONE:
+        return 0;
+    case OX_MEMORY_X:
+        return rows;
+    case OX_MEMORY_Y:
+        return backward ? 0 : rows;
+    case OX_MEMORY_DX:
+        return backward ? rows : 0;
+    case OX_MEMORY_WORK:
+        return c->schedule->work_bytes;
+    case OX_MEMORY_KEPT:
+        return ox_pass_is_kept(c->schedule->pass) ? c->schedule->kept_bytes : 0;
+    }
+    return 0;
+}
+
+static void check_place(struct checker *c, uint32_t value) {
+    const uint32_t home = home_of(c, value);
+    demand(c, is_value(c, home) && home != OX_NO_VALUE && home_of(c, home) == home, "a home has another home", value);
+    if (c->status != OX_OK) {
+        return;
+    }
+    const struct ox_place *const place = &c->schedule->places[home];
+    const uint64_t bytes = c->list->values[value].bytes, room = room_of(c, place->memory);
+    demand(c, bytes <= c->list->values[home].bytes, "a value is larger than its home", value);
+    demand(c, place->memory != OX_MEMORY_X || value == c->list->in, "a value lies where the input does", value);
+    demand(c, place->offset % ALIGN_BYTES == 0, "a value is not aligned", value);
+    demand(c, bytes <= room && place->offset <= room - bytes, "a value lies outside its memory", value);
+}
+
+/* ---- reading and writing ---- */
+
+static void read_value(struct checker *c, uint32_t value) {
+    if (value == OX_NO_VALUE) {
+        return;
+    }
+    demand(c, is_value(c, value) && c->content[home_of(c, value)] == value, "what is read is not there", value);
+}
+
+/* `over`: a value that the step reads and may write over; 0: none. */
+static void write_value(struct checker *c, uint32_t value, uint32_t over, const uint32_t *reads, uint32_t count) {
+    if (value == OX_NO_VALUE) {
+        return;
+    }
+    demand(c, is_value(c, value) && !c->schedule->absent[value], "what is written has no place", value);
+    if (c->status == OX_OK) {
+        check_place(c, value);
+    }
+    if (c->status != OX_OK) {
+        return;
+    }
+    const uint32_t home = home_of(c, value);
+    demand(c, home != home_of(c, c->list->in), "the input is written over", value);
+    for (uint32_t i = 0; i < count; i++) {
+        const bool may = reads[i] == over && (home_of(c, over) == home || over == c->list->in);
+        demand(c, reads[i] == OX_NO_VALUE || may || !overlap(c, home_of(c, reads[i]), home),
+               "a step writes over what it reads", value);
+    }
+    for (uint32_t h = 1; h < c->list->value_count; h++) {
+        if (c->content[h] != OX_NO_VALUE && overlap(c, h, home)) {
+            c->content[h] = OX_NO_VALUE;
+        }
+    }
+    c->content[home] = value;
+}
+
+/* ---- steps ---- */
+
+static void check_forward(struct checker *c, const struct ox_schedule_step *step) {
+    const struct ox_node *const node = node_of(c, step);
+    const uint32_t reads[] = {node->in, node->residual};
+    const uint32_t writes[] = {node->saved[0], node->saved[1], step->scratch, node->out};
+    const uint32_t over = works_in_place(node) ? node->in : node->residual;
+    read_value(c, node->in);
+    read_value(c, node->residual);
+    for (uint32_t i = 0; i < 4; i++) {
+        if (!c->schedule->absent[writes[i]] || writes[i] == node->out) {
+            write_value(c, writes[i], writes[i] == node->out ? over : OX_NO_VALUE, reads, 2);
+        }
+    }
+    for (uint32_t i = 0; c->status == OX_OK && i < 4; i++) { /* what a step writes lies apart */
+        const bool is_there = writes[i] != OX_NO_VALUE && !c->schedule->absent[writes[i]];
+        demand(c, !is_there || c->content[home_of(c, writes[i])] == writes[i], "a step writes twice to one place",
+               writes[i]);
+    }
+    demand(c, !works_in_place(node) || home_of(c, node->out) == home_of(c, node->in),
+           "an in-place node moves its input", node->out);
+}
+
+/* Every node that reads `value` has handed back its gradient. */
+static bool is_complete(const struct checker *c, uint32_t value) {
+    for (uint32_t i = 0; i < c->list->node_count; i++) {
+        const struct ox_node *const node = &c->list->nodes[i];
+        if ((node->in == value || node->residual == value) && c->done[i] == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void check_gradients(struct checker *c, const struct ox_schedule_step *step) {
+    const struct ox_node *const node = node_of(c, step);
+    demand(c, step->dout != OX_NO_VALUE && step->dout == c->grads[node->out] && is_complete(c, node->out),
+           "backward begins with what is not the gradient", step->dout);
+    if (node->residual != OX_NO_VALUE) {
+        demand(c, c->grads[node->residual] == OX_NO_VALUE, "a gradient of a residual is lost", node->residual);
+        c->grads[node->residual] = step->dout;
+    }
+    demand(c, step->dresidual == c->grads[node->in], "a gradient is lost, or added twice", step->dresidual);
+    demand(c, step->dresidual == OX_NO_VALUE || ox_node_rows[node->kind].adds, "a node cannot add", step->dresidual);
+    demand(c, is_value(c, step->din) && step->din != OX_NO_VALUE &&
+                  c->list->values[step->din].bytes == c->list->values[node->in].bytes,
+           "a gradient has not the size of its value", step->din);
+    c->grads[node->in] = step->din;
+    for (uint32_t k = 0; k < ox_node_rows[node->kind].weight_count; k++) {
+        c->adds[node->role + k]++;
+    }
+}
+
+static void check_backward(struct checker *c, const struct ox_schedule_step *step) {
+    const struct ox_node *const node = node_of(c, step);
+    const struct ox_node_row *const row = &ox_node_rows[node->kind];
+    const bool saved = (row->reads & OX_READS_SAVED) != 0;
+    const uint32_t reads[] = {(row->reads & OX_READS_IN) != 0 ? node->in : OX_NO_VALUE,
+                              (row->reads & OX_READS_OUT) != 0 ? node->out : OX_NO_VALUE,
+                              saved ? node->saved[0] : OX_NO_VALUE, saved ? node->saved[1] : OX_NO_VALUE,
+                              step->dout, step->dresidual};
+    const uint32_t count = sizeof reads / sizeof *reads;
+    check_gradients(c, step);
+    for (uint32_t i = 0; i < count && c->status == OX_OK; i++) {
+        read_value(c, reads[i]);
+    }
+    if (c->status != OX_OK) {
+        return;
+    }
+    const uint32_t over = step->dresidual != OX_NO_VALUE ? step->dresidual
+                          : works_in_place(node)         ? step->dout
+                          : row->over == OX_OVER_IN      ? node->in
+                                                         : OX_NO_VALUE;
+    write_value(c, step->scratch, OX_NO_VALUE, reads, count);
+    write_value(c, step->din, over, reads, count);
+    demand(c, step->scratch == OX_NO_VALUE || c->content[home_of(c, step->scratch)] == step->scratch,
+           "a step writes its result over its scratch", step->scratch);
+    demand(c, !works_in_place(node) || home_of(c, step->din) == home_of(c, step->dout),
+           "an in-place node moves its gradient", step->din);
+    c->done[step->node_idx]++;
+}
+
+/* The scratch of a step is as large as its node asks for. */
+static void check_scratch(struct checker *c, const struct ox_schedule_step *step) {
+    const struct ox_node *const node = node_of(c, step);
+    const struct ox_node_row *const row = &ox_node_rows[node->kind];
+    const uint64_t bytes = row->scratch == NULL ? 0 : row->scratch(c->list->shape, node, step->backward);
+    demand(c, is_value(c, step->scratch) && c->list->values[step->scratch].bytes == bytes, "scratch of another size",
+           step->scratch);
+}
+
+/* ---- beginning and end ---- */
+
+/* What a pass finds: its input, the gradient of its output, what the forward pass has kept. */
+static void begin(struct checker *c) {
+    const struct ox_schedule *const s = c->schedule;
+    const bool backward = ox_pass_is_backward(s->pass);
+    check_place(c, c->list->in);
+    c->content[home_of(c, c->list->in)] = c->list->in;
+    demand(c, s->places[home_of(c, c->list->in)].memory == OX_MEMORY_X, "the input is elsewhere", c->list->in);
+    if (backward) {
+        demand(c, is_value(c, s->dx) && s->dx != OX_NO_VALUE, "there is no gradient to begin with", s->dx);
+    }
+    if (backward && c->status == OX_OK) {
+        check_place(c, s->dx);
+        c->content[home_of(c, s->dx)] = c->grads[c->list->out] = s->dx;
+        demand(c, s->places[home_of(c, s->dx)].memory == OX_MEMORY_DX, "the gradient is elsewhere", s->dx);
+    }
+    for (uint32_t v = 1; s->pass == OX_PASS_BACKWARD_KEPT && v < c->list->value_count && c->status == OX_OK; v++) {
+        if (s->needed[v]) {
+            check_place(c, v);
+            demand(c, s->places[home_of(c, v)].memory == OX_MEMORY_KEPT, "a kept value is elsewhere", v);
+            for (uint32_t h = 1; h < c->list->value_count; h++) {
+                demand(c, c->content[h] == OX_NO_VALUE || !overlap(c, h, home_of(c, v)), "kept values overlap", v);
+            }
+            c->content[home_of(c, v)] = v;
+        }
+    }
+}
+
+static void check_tensors(struct checker *c) {
+    for (uint32_t role = 0; role < OX_ROLE_COUNT; role++) {
+        const bool exists = c->list->unit->role_offset[role] != UINT64_MAX;
+        demand(c, !exists || c->adds[role] == 1, "a tensor's gradient has not one addition; its role is the value",
+               role);
+    }
+}
+
+static void end(struct checker *c) {
+    const struct ox_schedule *const s = c->schedule;
+    if (ox_pass_is_backward(s->pass)) {
+        const uint32_t dx_in = c->grads[c->list->in];
+        demand(c, dx_in != OX_NO_VALUE && is_complete(c, c->list->in) && c->content[home_of(c, dx_in)] == dx_in &&
+                      s->places[home_of(c, dx_in)].memory == OX_MEMORY_DX,
+               "the gradient of the input is not where the caller looks", dx_in);
+        for (uint32_t i = 0; i < c->list->node_count; i++) {
+            demand(c, c->done[i] == 1, "a node's backward has not run once; its index is the value", i);
+        }
+        check_tensors(c);
+        return;
+    }
+    const uint32_t out_home = home_of(c, c->list->out);
+    demand(c, c->content[out_home] == c->list->out && s->places[out_home].memory == OX_MEMORY_Y,
+           "the output is not where the caller looks", c->list->out);
+    for (uint32_t v = 1; s->pass == OX_PASS_FORWARD_KEPT && v < c->list->value_count; v++) {
+        demand(c, !s->needed[v] || (c->content[home_of(c, v)] == v &&
+                                    s->places[home_of(c, v)].memory == OX_MEMORY_KEPT), "a value is not kept", v);
+    }
+}
+
+enum ox_status ox_schedule_check(const struct ox_schedule *schedule) {
+    struct checker c = {.schedule = schedule, .list = &schedule->list};
+    demand(&c, schedule->step_count <= OX_SCHEDULE_STEPS_MAX, "there are too many steps", schedule->step_count);
+    if (c.status == OX_OK) {
+        begin(&c);
+    }
+    for (; c.status == OX_OK && c.step_idx < schedule->step_count; c.step_idx++) {
+        const struct ox_schedule_step *const step = &schedule->steps[c.step_idx];
+        demand(&c, step->node_idx < c.list->node_count, "there is no such node", step->node_idx);
+        if (c.status == OX_OK) {
+            check_scratch(&c, step);
+        }
+        if (c.status == OX_OK) {
+            (step->backward ? check_backward : check_forward)(&c, step);
+        }
+    }
+    if (c.status == OX_OK) {
+        end(&c);
+    }
+    return c.status;
+}

@@ -1,0 +1,419 @@
+/* Schedules of blocks: every family's pass is proven at many shapes; its memory is at most that of the layout by hand
+ * that it replaced; faults planted by machine are refused, or change no bit. */
+#include "base/json.h"
+#include "base/prng/prng.h"
+#include "engine/model/schedule.h"
+#include "kernels/device.h"
+#include "tests/kit/draw.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BIG "\"num_hidden_layers\":1,\"max_position_embeddings\":8192,"
+#define SMALL "\"num_hidden_layers\":1,\"vocab_size\":64,\"max_position_embeddings\":64,"
+static const char llama_8b[] = "{\"model_type\":\"llama\"," BIG "\"hidden_size\":4096,\"num_attention_heads\":32,"
+                               "\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":128256}";
+static const char mistral_7b[] = "{\"model_type\":\"mistral\"," BIG "\"hidden_size\":4096,\"num_attention_heads\":32,"
+                                 "\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":32000}";
+static const char qwen2_7b[] = "{\"model_type\":\"qwen2\"," BIG "\"hidden_size\":3584,\"num_attention_heads\":28,"
+                               "\"num_key_value_heads\":4,\"intermediate_size\":18944,\"vocab_size\":152064}";
+static const char qwen3_8b[] = "{\"model_type\":\"qwen3\"," BIG "\"hidden_size\":4096,\"num_attention_heads\":32,"
+                               "\"num_key_value_heads\":8,\"head_dim\":128,\"intermediate_size\":12288,"
+                               "\"vocab_size\":151936}";
+static const char gpt2_xl[] = "{\"model_type\":\"gpt2\",\"n_embd\":1600,\"n_layer\":1,\"n_head\":25,"
+                              "\"n_positions\":4096,\"vocab_size\":50257}";
+static const char llama_small[] = "{\"model_type\":\"llama\"," SMALL "\"hidden_size\":24,\"num_attention_heads\":4,"
+                                  "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":40,"
+                                  "\"attention_bias\":true,\"mlp_bias\":true}";
+static const char qwen3_small[] = "{\"model_type\":\"qwen3\"," SMALL "\"hidden_size\":24,\"num_attention_heads\":4,"
+                                  "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":40}";
+static const char gpt2_small[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":1,\"n_head\":3,"
+                                 "\"n_positions\":64,\"vocab_size\":64}";
+static const char wide_heads[] = "{\"model_type\":\"llama\"," BIG "\"hidden_size\":128,\"num_attention_heads\":32,"
+                                 "\"num_key_value_heads\":32,\"head_dim\":64,\"intermediate_size\":64,"
+                                 "\"vocab_size\":512}";
+
+static struct ox_model *model_of(const char *text) {
+    struct ox_model_config config = {0};
+    struct ox_model *model = NULL;
+    json_t *json = NULL;
+    REQUIRE_OK(ox_json_parse("test", text, strlen(text), &json));
+    REQUIRE_OK(ox_model_config_parse("config.json", json, &config));
+    REQUIRE_OK(ox_model_build(&config, &model));
+    json_decref(json);
+    return model;
+}
+
+static struct ox_shape shape_of(const struct ox_model *model, uint32_t batch, uint32_t seq, enum ox_device_kind device,
+                                enum ox_real real) {
+    return (struct ox_shape){.model = model, .batch = batch, .seq = seq, .rows = batch * seq,
+                             .compute = {.device = device, .real = real, .threads = 2}};
+}
+
+static const struct ox_unit *block_of(const struct ox_model *model) {
+    return &model->units[model->blocks[0]];
+}
+
+static void make(const struct ox_shape *shape, enum ox_pass pass, struct ox_schedule *out) {
+    struct ox_list list;
+    ox_block_list(shape, block_of(shape->model), &list);
+    ox_schedule_make(&list, pass, out);
+}
+
+/* ---- every family ---- */
+
+static void check_shape(const char *text, const struct ox_shape *shape) {
+    static struct ox_schedule schedules[4];
+    for (int pass = 0; pass < 4; pass++) {
+        make(shape, (enum ox_pass)pass, &schedules[pass]);
+        if (ox_schedule_check(&schedules[pass]) != OX_OK) {
+            printf("%.24s..., batch %u, seq %u: %s\n", text, shape->batch, shape->seq, ox_error_text());
+            CHECK(!"a schedule is refused");
+        }
+    }
+    const struct ox_schedule *const leaves = &schedules[OX_PASS_FORWARD_KEPT];
+    const struct ox_schedule *const finds = &schedules[OX_PASS_BACKWARD_KEPT];
+    CHECK(leaves->kept_bytes == finds->kept_bytes);
+    for (uint32_t v = 0; v < OX_LIST_VALUES_MAX; v++) {
+        const uint32_t home = leaves->list.values[v].home;
+        CHECK(leaves->needed[v] == finds->needed[v]);
+        CHECK(!leaves->needed[v] || (home == finds->list.values[v].home &&
+                                     leaves->places[home].offset == finds->places[home].offset));
+    }
+}
+
+static void test_families(void) {
+    static const char *const texts[] = {llama_8b, mistral_7b, qwen2_7b, qwen3_8b, gpt2_xl, llama_small, qwen3_small,
+                                        gpt2_small, wide_heads};
+    static const uint32_t sizes[][2] = {{1, 1}, {1, 8}, {3, 21}, {2, 64}, {1, 2048}, {4, 1024}};
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
+        struct ox_model *model = model_of(texts[t]);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            struct ox_shape shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CPU, OX_REAL_F32);
+            check_shape(texts[t], &shape);
+            shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CUDA, OX_REAL_F32);
+            check_shape(texts[t], &shape);
+            shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CUDA, OX_REAL_BF16);
+            check_shape(texts[t], &shape);
+        }
+        ox_model_close(&model);
+    }
+}
+
+/* ---- memory ---- */
+
+/* Bytes that the layout by hand took until November 2026: `kept`, and the work of the four passes. */
+struct by_hand {
+    const char *text;
+    uint32_t batch, seq;
+    enum ox_device_kind device;
+    enum ox_real real;
+    uint64_t kept, work[4];
+    double most; /* share of the work of a recomputing backward that is allowed now */
+};
+static const struct by_hand by_hand[] = {
+    {gpt2_xl, 1, 8, OX_DEVICE_CPU, OX_REAL_F32, 769088, {720832, 54144, 1335232, 566144}, 1},
+    {gpt2_xl, 4, 1024, OX_DEVICE_CPU, OX_REAL_F32, 393691136, {341924864, 662528, 499518464, 105827328}, 1},
+    {gpt2_xl, 1, 4096, OX_DEVICE_CPU, OX_REAL_F32, 393691136, {341924864, 662528, 499518464, 105827328}, 1},
+    {gpt2_xl, 1, 8, OX_DEVICE_CUDA, OX_REAL_BF16, 385088, {1322048, 988160, 4752448, 4367360}, 1},
+    {gpt2_xl, 4, 1024, OX_DEVICE_CUDA, OX_REAL_BF16, 197083136, {433487872, 262619136, 515407872, 318324736}, 1},
+    {gpt2_xl, 1, 4096, OX_DEVICE_CUDA, OX_REAL_BF16, 197083136, {349274112, 178405376, 431194112, 234110976}, 1},
+    {llama_8b, 1, 8, OX_DEVICE_CPU, OX_REAL_F32, 2098432, {1939584, 103296, 3446912, 1348480}, 1},
+    {llama_8b, 4, 1024, OX_DEVICE_CPU, OX_REAL_F32, 1074331648, {941169664, 1055744, 1311054848, 236723200}, 1},
+    {llama_8b, 1, 4096, OX_DEVICE_CPU, OX_REAL_F32, 1074331648, {941169664, 1055744, 1311054848, 236723200}, 1},
+    {llama_8b, 1, 8, OX_DEVICE_CUDA, OX_REAL_BF16, 1049856, {2296064, 1377280, 11045120, 9995264}, 1},
+    {llama_8b, 4, 1024, OX_DEVICE_CUDA, OX_REAL_BF16, 537460736, {672006144, 201654272, 864944128, 327483392}, 0.81},
+    {llama_8b, 1, 4096, OX_DEVICE_CUDA, OX_REAL_BF16, 537460736, {772538368, 302186496, 965476352, 428015616}, 0.745},
+    {mistral_7b, 1, 8, OX_DEVICE_CPU, OX_REAL_F32, 2098432, {1939584, 103296, 3446912, 1348480}, 1},
+    {mistral_7b, 4, 1024, OX_DEVICE_CPU, OX_REAL_F32, 1074331648, {941169664, 1055744, 1311054848, 236723200}, 1},
+    {mistral_7b, 1, 4096, OX_DEVICE_CPU, OX_REAL_F32, 1074331648, {941169664, 1055744, 1311054848, 236723200}, 1},
+    {mistral_7b, 1, 8, OX_DEVICE_CUDA, OX_REAL_BF16, 1049856, {2296064, 1377280, 11045120, 9995264}, 1},
+    {mistral_7b, 4, 1024, OX_DEVICE_CUDA, OX_REAL_BF16, 537460736, {672006144, 201654272, 864944128, 327483392}, 0.81},
+    {mistral_7b, 1, 4096, OX_DEVICE_CUDA, OX_REAL_BF16, 537460736, {772538368, 302186496, 965476352, 428015616}, 0.745},
+    {qwen2_7b, 1, 8, OX_DEVICE_CPU, OX_REAL_F32, 2425984, {2299904, 103296, 3823616, 1397632}, 1},
+    {qwen2_7b, 4, 1024, OX_DEVICE_CPU, OX_REAL_F32, 1242038272, {1125653504, 1055744, 1554160640, 312122368}, 1},
+    {qwen2_7b, 1, 4096, OX_DEVICE_CPU, OX_REAL_F32, 1242038272, {1125653504, 1055744, 1554160640, 312122368}, 1},
+    {qwen2_7b, 1, 8, OX_DEVICE_CUDA, OX_REAL_BF16, 1213568, {2312320, 1213440, 10070144, 8856576}, 1},
+    {qwen2_7b, 4, 1024, OX_DEVICE_CUDA, OX_REAL_BF16, 621281280, {739016704, 176455680, 960266240, 338984960}, 0.81},
+    {qwen2_7b, 1, 4096, OX_DEVICE_CUDA, OX_REAL_BF16, 621281280, {826982400, 264421376, 1048231936, 426950656}, 0.745},
+    {qwen3_8b, 1, 8, OX_DEVICE_CPU, OX_REAL_F32, 2066944, {1744256, 103296, 3349888, 1282944}, 1},
+    {qwen3_8b, 4, 1024, OX_DEVICE_CPU, OX_REAL_F32, 1058209792, {841161728, 1055744, 1261378560, 203168768}, 1},
+    {qwen3_8b, 1, 4096, OX_DEVICE_CPU, OX_REAL_F32, 1058209792, {841161728, 1055744, 1261378560, 203168768}, 1},
+    {qwen3_8b, 1, 8, OX_DEVICE_CUDA, OX_REAL_BF16, 1034752, {2199040, 1377280, 10997248, 9962496}, 1},
+    {qwen3_8b, 4, 1024, OX_DEVICE_CUDA, OX_REAL_BF16, 529727488, {622329856, 201654272, 840433664, 310706176}, 0.81},
+    {qwen3_8b, 1, 4096, OX_DEVICE_CUDA, OX_REAL_BF16, 529727488, {722862080, 302186496, 940965888, 411238400}, 0.745},
+    {wide_heads, 1, 8, OX_DEVICE_CPU, OX_REAL_F32, 537856, {327808, 54144, 620672, 82816}, 1},
+    {wide_heads, 4, 1024, OX_DEVICE_CPU, OX_REAL_F32, 275316736, {140712960, 662528, 278100992, 2784256}, 1},
+    {wide_heads, 1, 4096, OX_DEVICE_CPU, OX_REAL_F32, 275316736, {140712960, 662528, 278100992, 2784256}, 1},
+    {wide_heads, 1, 8, OX_DEVICE_CUDA, OX_REAL_BF16, 269568, {1383680, 1246208, 1779968, 1510400}, 1},
+    {wide_heads, 4, 1024, OX_DEVICE_CUDA, OX_REAL_BF16, 137953280, {238419968, 168099840, 307363840, 169410560}, 1},
+    {wide_heads, 1, 4096, OX_DEVICE_CUDA, OX_REAL_BF16, 137953280, {355729408, 285409280, 424673280, 286720000}, 1},
+};
+
+/* The largest sum of what lies in `work` at one step: no layout takes less. */
+static uint64_t live_bytes(const struct ox_schedule *schedule) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < schedule->step_count; i++) {
+        uint64_t sum = 0;
+        for (uint32_t v = 1; v < schedule->list.value_count; v++) {
+            const bool is_live = schedule->places[v].memory == OX_MEMORY_WORK && schedule->lives[v].first <= i &&
+                                 i <= schedule->lives[v].last;
+            sum += is_live ? (schedule->list.values[v].bytes + 63) / 64 * 64 : 0;
+        }
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+static void check_least(const struct ox_shape *shape) {
+    static struct ox_schedule schedule;
+    for (int pass = 0; pass < 4; pass++) {
+        make(shape, (enum ox_pass)pass, &schedule);
+        CHECK(schedule.work_bytes == live_bytes(&schedule));
+    }
+}
+
+static void test_memory(void) {
+    for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+        const struct by_hand *const hand = &by_hand[i];
+        struct ox_model *model = model_of(hand->text);
+        const struct ox_shape shape = shape_of(model, hand->batch, hand->seq, hand->device, hand->real);
+        const uint64_t kept = ox_unit_kept_bytes(&shape, model->blocks[0]);
+        check_least(&shape);
+        CHECK(kept <= hand->kept);
+        for (int pass = 0; pass < 4; pass++) {
+            /* A kept pass finds less room where less is kept; kept values are many, such a pass is one at a time. */
+            const uint64_t saved = pass % 2 == 1 ? hand->kept - kept + hand->kept / 500 : 0;
+            const uint64_t work = ox_unit_work_bytes(&shape, model->blocks[0], (enum ox_pass)pass);
+            const double most = pass == OX_PASS_BACKWARD ? hand->most : 1;
+            if ((double)work > most * (double)(hand->work[pass] + saved)) {
+                printf("%.24s..., batch %u, seq %u, pass %d: %llu bytes, by hand %llu\n", hand->text, hand->batch,
+                       hand->seq, pass, (unsigned long long)work, (unsigned long long)hand->work[pass]);
+                CHECK(!"a pass takes more memory than by hand");
+            }
+        }
+        ox_model_close(&model);
+    }
+}
+
+/* ---- faults planted by machine ---- */
+
+/* A small block on the CPU, and what its passes compute. */
+struct bench {
+    struct ox_model *model;
+    struct ox_shape shape;
+    struct ox_device *device;
+    struct ox_lane *lane;
+    struct ox_ops ops;
+    float *weights, *grads, *x, *y, *dx, *cos_table, *sin_table;
+    int32_t *positions;
+    unsigned char *work, *kept;
+    size_t rows_bytes, elems, work_bytes, kept_bytes;
+};
+
+static void *room(size_t bytes) {
+    void *const memory = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    if (memory == NULL) {
+        exit(1);
+    }
+    return memory;
+}
+
+static float *floats(size_t count, uint64_t stream) {
+    float *const values = room(count * sizeof *values);
+    ox_normals(7, stream, 0, count, 0.3, values);
+    return values;
+}
+
+static void bench_open(struct bench *b, const char *text) {
+    const struct ox_cpu_device_config config = {.thread_count = 1};
+    *b = (struct bench){.model = model_of(text)};
+    const struct ox_model_config *const c = &b->model->config;
+    b->shape = shape_of(b->model, 2, 5, OX_DEVICE_CPU, OX_REAL_F32);
+    b->shape.compute.threads = 1;
+    REQUIRE_OK(ox_cpu_device_open(&config, &b->device));
+    REQUIRE_OK(ox_device_lane_open(b->device, "compute", &b->lane));
+    ox_ops_init_cpu(&b->ops);
+    b->elems = block_of(b->model)->elem_count;
+    b->rows_bytes = b->shape.rows * c->hidden * sizeof(float);
+    for (int pass = 0; pass < 4; pass++) {
+        const size_t bytes = ox_unit_work_bytes(&b->shape, b->model->blocks[0], (enum ox_pass)pass);
+        b->work_bytes = bytes > b->work_bytes ? bytes : b->work_bytes;
+    }
+    b->kept_bytes = ox_unit_kept_bytes(&b->shape, b->model->blocks[0]);
+    b->weights = floats(b->elems, 1);
+    b->grads = floats(b->elems, 2);
+    b->x = floats(b->rows_bytes / 4, 3);
+    b->y = floats(b->rows_bytes / 4, 4);
+    b->dx = floats(b->rows_bytes / 4, 5);
+    b->cos_table = floats(64 * c->head_dim / 2, 6);
+    b->sin_table = floats(64 * c->head_dim / 2, 7);
+    b->positions = room(b->shape.rows * sizeof *b->positions);
+    for (uint32_t i = 0; i < b->shape.rows; i++) {
+        b->positions[i] = (int32_t)(i % b->shape.seq);
+    }
+    b->work = room(b->work_bytes);
+    b->kept = room(b->kept_bytes);
+}
+
+static void bench_close(struct bench *b) {
+    void *const memory[] = {b->weights, b->grads, b->x, b->y, b->dx, b->cos_table, b->sin_table, b->positions,
+                            b->work, b->kept};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
+        free(memory[i]);
+    }
+    ox_lane_close(&b->lane);
+    ox_device_close(&b->device);
+    ox_model_close(&b->model);
+}
+
+static void run(struct bench *b, const struct ox_schedule *schedule) {
+    struct ox_unit_job job = {.run = {.ops = &b->ops, .lane = b->lane}, .shape = &b->shape,
+                              .unit = block_of(b->model), .positions = b->positions, .cos_table = b->cos_table,
+                              .sin_table = b->sin_table};
+    void *const bases[] = {[OX_MEMORY_X] = b->x, [OX_MEMORY_Y] = b->y, [OX_MEMORY_DX] = b->dx,
+                           [OX_MEMORY_WORK] = b->work, [OX_MEMORY_KEPT] = b->kept};
+    memset(b->work, 0xff, b->work_bytes); /* numbers that are none */
+    ox_schedule_run(schedule, &job, b->weights, b->grads, bases);
+    REQUIRE_OK(job.run.status);
+    REQUIRE_OK(ox_lane_drain(b->lane));
+}
+
+/* Runs `mutant` in the place of its pass, with what belongs before and after it, and hashes all results. */
+static uint64_t results(struct bench *b, const struct ox_schedule *proper, const struct ox_schedule *mutant) {
+    const size_t count = b->rows_bytes / 4;
+    const bool kept = mutant->pass == OX_PASS_FORWARD_KEPT || mutant->pass == OX_PASS_BACKWARD_KEPT;
+    const int first = kept ? OX_PASS_FORWARD_KEPT : OX_PASS_FORWARD;
+    const int second = kept ? OX_PASS_BACKWARD_KEPT : OX_PASS_BACKWARD;
+    ox_normals(7, 2, 0, b->elems, 0.3, b->grads);
+    ox_normals(7, 3, 0, count, 0.3, b->x);
+    ox_normals(7, 5, 0, count, 0.3, b->dx);
+    memset(b->y, 0xff, b->rows_bytes);
+    memset(b->kept, 0xff, b->kept_bytes);
+    run(b, first == (int)mutant->pass ? mutant : &proper[first]);
+    run(b, second == (int)mutant->pass ? mutant : &proper[second]);
+    uint64_t hash = 1469598103934665603u;
+    const struct {
+        const void *at;
+        size_t bytes;
+    } parts[] = {{b->y, b->rows_bytes}, {b->dx, b->rows_bytes}, {b->x, b->rows_bytes}, {b->grads, b->elems * 4}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        for (size_t k = 0; k < parts[i].bytes; k++) {
+            hash = (hash ^ ((const unsigned char *)parts[i].at)[k]) * 1099511628211u;
+        }
+    }
+    return hash;
+}
+
+/* Another of `count` numbers. */
+static uint32_t other(uint32_t value, uint32_t count) {
+    return (value + 1 + random_u32() % (count - 1)) % count;
+}
+
+enum { FAULT_COUNT = 12 };
+static const char *const fault_names[FAULT_COUNT] = {
+    "two steps in the other order", "a step is missing", "a step runs twice", "another gradient comes in",
+    "another gradient goes out", "another gradient is added", "another scratch", "a value lies elsewhere",
+    "a value lies in another memory", "a value has another home", "backward for forward", "less memory than is used"};
+
+static void plant(struct ox_schedule *s, int fault) {
+    const uint32_t i = random_u32() % s->step_count, v = 1 + random_u32() % (s->list.value_count - 1);
+    struct ox_schedule_step *const step = &s->steps[i];
+    const uint32_t home = s->list.values[v].home;
+    switch (fault) {
+    case 0: {
+        const uint32_t k = other(i, s->step_count);
+        const struct ox_schedule_step kept = *step;
+        *step = s->steps[k];
+        s->steps[k] = kept;
+        break;
+    }
+    case 1:
+        memmove(step, step + 1, (s->step_count - i - 1) * sizeof *step);
+        s->step_count--;
+        break;
+    case 2:
+        memmove(step + 1, step, (s->step_count - i) * sizeof *step);
+        s->step_count++;
+        break;
+    case 3:
+        step->dout = other(step->dout, s->list.value_count);
+        break;
+    case 4:
+        step->din = other(step->din, s->list.value_count);
+        break;
+    case 5:
+        step->dresidual = other(step->dresidual, s->list.value_count);
+        break;
+    case 6:
+        step->scratch = other(step->scratch, s->list.value_count);
+        break;
+    case 7:
+        s->places[home].offset = random_u32() % (s->work_bytes / 64 + 1) * 64;
+        break;
+    case 8:
+        s->places[home].memory = (enum ox_memory)other(s->places[home].memory, OX_MEMORY_KEPT + 1);
+        break;
+    case 9:
+        s->list.values[v].home = 1 + other(home - 1, s->list.value_count - 1);
+        break;
+    case 10:
+        step->backward = !step->backward;
+        break;
+    default:
+        s->work_bytes -= 64;
+        break;
+    }
+}
+
+/* A mutant that is accepted must compute the same bits, or it counts as missed. A schedule that asks for less memory
+ * than it uses computes them too, in a room that is larger than it says. */
+static void test_faults(const char *text) {
+    static struct ox_schedule proper[4], mutant;
+    struct bench b;
+    uint64_t right[4];
+    uint32_t refused[FAULT_COUNT] = {0}, harmless = 0, missed = 0;
+    bench_open(&b, text);
+    for (int pass = 0; pass < 4; pass++) {
+        make(&b.shape, (enum ox_pass)pass, &proper[pass]);
+    }
+    for (int pass = 0; pass < 4; pass++) {
+        right[pass] = results(&b, proper, &proper[pass]);
+    }
+    CHECK(right[OX_PASS_FORWARD] == right[OX_PASS_BACKWARD]);
+    CHECK(right[OX_PASS_FORWARD] == right[OX_PASS_FORWARD_KEPT]);
+    for (int n = 0; n < 4000; n++) {
+        const int pass = n % 4, fault = n / 4 % FAULT_COUNT;
+        mutant = proper[pass];
+        if (fault == FAULT_COUNT - 1 && mutant.work_bytes == 0) {
+            continue;
+        }
+        plant(&mutant, fault);
+        if (ox_schedule_check(&mutant) != OX_OK) {
+            refused[fault]++;
+        } else if (fault != FAULT_COUNT - 1 && results(&b, proper, &mutant) == right[pass]) {
+            harmless++;
+        } else {
+            printf("missed in pass %d: %s\n", pass, fault_names[fault]);
+            missed++;
+        }
+    }
+    uint32_t sum = 0;
+    for (int fault = 0; fault < FAULT_COUNT; fault++) {
+        CHECK(refused[fault] > 0);
+        sum += refused[fault];
+    }
+    printf("%u faults refused, %u change no bit, %u missed\n", sum, harmless, missed);
+    CHECK(missed == 0);
+    bench_close(&b);
+}
+
+int main(void) {
+    test_families();
+    test_memory();
+    test_faults(llama_small);
+    test_faults(qwen3_small);
+    test_faults(gpt2_small);
+    return test_end();
+}
