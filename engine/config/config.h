@@ -223,6 +223,7 @@ struct ox_option {
     const char *help;          /* one line */
     const char *default_text;
     unsigned commands;
+    const char *in_eval; /* the option that the flag stands for in `eval`, which does not take this one; or NULL */
 };
 
 /* The option table, of *count options in the order of help. */

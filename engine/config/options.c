@@ -38,6 +38,7 @@ static const struct ox_option options[] = {
              "it in an epoch"},
     {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
      .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
+     .in_eval = "data",
      .help = "text to evaluate on; default: the held-out end of --data"},
     {.name = "tokenizer", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, tokenizer),
      .text_bytes = sizeof none->tokenizer, .group = group_files, .default_text = "",
@@ -217,8 +218,8 @@ static const struct ox_option options[] = {
      .default_text = "1024", .commands = TEXTS, .help = "tokens in a sequence, at most the model's context length"},
     {.name = "stride", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, stride), .min = 0, .max = 16777216,
      .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL,
-     .help = "start a window every N tokens; each counts only tokens that no earlier window counted; 0: windows share "
-             "no token"},
+     .help = "start a window every N tokens; each counts only tokens that no earlier window counted; 0: "
+             "--max-seq-length, so that every token but the first counts once"},
     {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
      .max = 1e+12, .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .help = "use only the first N windows of every file; 0: all; tokenize --show: windows to print, 0: 1"},

@@ -44,9 +44,31 @@ static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result,
     }
 }
 
-/* Takes the first `limit` rows, or all for 0. */
+/* Who looks on, and at what. */
+struct watch {
+    const struct ox_eval_hooks *hooks;
+    struct ox_eval_source *source;
+    uint64_t begin_ns;
+};
+
+static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns) {
+    report->loss = report->tokens > 0 ? sum / (double)report->tokens : NAN;
+    report->perplexity = exp(report->loss);
+    report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+}
+
+static void note(const struct watch *watch, const struct eval_sum *sum, uint64_t done) {
+    watch->source->windows_done = done;
+    watch->source->report.tokens = sum->targets;
+    finish(&watch->source->report, sum->loss, watch->begin_ns);
+    if (watch->hooks->went != NULL) {
+        watch->hooks->went(watch->hooks->context, watch->source);
+    }
+}
+
+/* Takes the first `limit` rows, or all for 0; `watch` may be NULL. */
 static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
-                                struct eval_sum *out) {
+                                const struct watch *watch, struct eval_sum *out) {
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
     const uint64_t rows = limit > 0 ? ox_min_u64(counts.rows, limit) : counts.rows;
@@ -68,14 +90,11 @@ static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *w
         }
         add_losses(out, trainer, result.losses);
         add_batch(out, &result, input.target_count);
+        if (watch != NULL) {
+            note(watch, out, ox_min_u64(done + at_once, rows));
+        }
     }
     return OX_OK;
-}
-
-static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns) {
-    report->loss = report->tokens > 0 ? sum / (double)report->tokens : NAN;
-    report->perplexity = exp(report->loss);
-    report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
 void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss) {
@@ -95,7 +114,8 @@ enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report
     const struct ox_prediction *const prediction = &trainer->prediction;
     struct eval_sum sum;
     *out = (struct ox_eval_report){.step = trainer->state.step, .epoch = ox_trainer_epoch(trainer)};
-    const enum ox_status status = eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, &sum);
+    const enum ox_status status = eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, NULL,
+                                            &sum);
     out->tokens = sum.targets;
     out->with_update = sum.with_update;
     memcpy(out->traffic, sum.traffic, sizeof out->traffic);
@@ -172,41 +192,43 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
     }
     windows.sources = &source;
     windows.source_count = 1;
-    /* Windows share no token unless --stride says so. */
-    windows.stride = (uint32_t)(config->stride > 0 ? config->stride : config->max_seq_length + (windows.bos < 0));
+    /* The last token of a window is the first of the next one, unless --stride says otherwise. */
+    windows.stride = (uint32_t)(config->stride > 0 ? config->stride : config->max_seq_length);
     windows.tail = true;
     windows.order = OX_WINDOWS_SEQUENTIAL;
     if (windows.packing != OX_PACK_STREAM && config->stride > 0) {
         return ox_fail(OX_E_CONFIG, "%s: --stride works on a stream of tokens; add --packing stream",
                        config->data[idx].path);
     }
-    if (config->stride > config->max_seq_length) {
-        return ox_fail(OX_E_CONFIG, "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 ", tokens between "
-                       "windows would not be counted", config->stride, config->max_seq_length);
+    const bool apart = windows.bos < 0; /* a window may begin behind the last one's end: the first token of each is lost */
+    if (config->stride > config->max_seq_length + apart) {
+        return ox_fail(OX_E_CONFIG, "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 "%s, so that tokens between "
+                       "windows would be in none", config->stride, config->max_seq_length, apart ? " + 1" : "");
     }
     return ox_windows_open(&windows, out);
 }
 
-static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, struct eval_sum *sum,
-                                      struct ox_eval_source *out) {
-    const uint64_t begin_ns = ox_clock_ns();
+static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, const struct ox_eval_hooks *hooks,
+                                      struct eval_sum *sum, struct ox_eval_source *out) {
     const uint64_t limit = trainer->config.max_windows;
+    const struct watch watch = {.hooks = hooks, .source = out, .begin_ns = ox_clock_ns()};
     struct ox_windows_counts counts;
-    *out = (struct ox_eval_source){.path = trainer->config.data[idx].path};
+    *out = (struct ox_eval_source){.path = trainer->config.data[idx].path,
+                                   .data_tokens = ox_data_token_count(trainer->input.data[idx])};
     enum ox_status status = open_windows(trainer, idx, &trainer->input.eval);
     if (status == OX_OK) {
         ox_windows_counts(trainer->input.eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
         ox_trainer_log_rows(trainer->input.eval, out->path, (uint32_t)trainer->config.max_seq_length);
-        status = eval_rows(trainer, trainer->input.eval, limit, sum);
+        status = eval_rows(trainer, trainer->input.eval, limit, &watch, sum);
     }
     out->report.tokens = sum->targets;
-    finish(&out->report, sum->loss, begin_ns);
+    finish(&out->report, sum->loss, watch.begin_ns);
     ox_windows_close(&trainer->input.eval);
     return status;
 }
 
-static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, void *context,
+static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_hooks *hooks,
                                struct ox_eval_source *out) {
     const uint64_t begin_ns = ox_clock_ns();
     double total = 0;
@@ -215,16 +237,17 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
         struct eval_sum sum = {0};
-        status = evaluate_source(trainer, i, &sum, &source);
+        status = evaluate_source(trainer, i, hooks, &sum, &source);
         if (status == OX_OK && source.report.tokens == 0) {
             status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "
                              "with something to train on", source.path);
         }
-        if (status == OX_OK && seen != NULL) {
-            seen(context, &source);
+        if (status == OX_OK && hooks->seen != NULL) {
+            hooks->seen(hooks->context, &source);
         }
         total += sum.loss;
         out->windows += source.windows;
+        out->data_tokens += source.data_tokens;
         out->report.tokens += source.report.tokens;
     }
     finish(&out->report, total, begin_ns);
@@ -234,14 +257,14 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
     return status;
 }
 
-enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen *seen, void *context,
+enum ox_status ox_evaluate(const struct ox_config *config, const struct ox_eval_hooks *hooks,
                            struct ox_eval_source *out) {
     struct ox_trainer *trainer = calloc(1, sizeof *trainer);
     if (trainer == NULL) {
         return ox_fail(OX_E_NOMEM, "evaluation: no memory");
     }
     take_config(trainer, config);
-    const enum ox_status status = evaluate(trainer, seen, context, out);
+    const enum ox_status status = evaluate(trainer, hooks, out);
     ox_trainer_close(&trainer);
     return status;
 }

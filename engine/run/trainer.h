@@ -79,15 +79,22 @@ const char *ox_trainer_result(const struct ox_trainer *trainer);
 /* Whether the folder is that of a run: it has run.json, or its copy. */
 bool ox_run_exists(const char *output_dir);
 
-/* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens.
- * `seen` (may be NULL) is called with the result of each source; `out` gets that of all together. */
+/* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens,
+ * which are all but the first of a text unless the options say otherwise. `out` gets the result of all together. */
 struct ox_eval_source {
     const char *path;
-    uint64_t windows;
+    uint64_t windows, windows_done;
+    uint64_t data_tokens; /* all that the source has, also those that are not predicted */
     struct ox_eval_report report;
 };
-typedef void ox_eval_seen(void *context, const struct ox_eval_source *source);
-OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen *seen, void *context,
+/* Called on the caller's thread; each may be NULL: with what is known of a source after each batch, and with its
+ * result. */
+struct ox_eval_hooks {
+    void *context;
+    void (*went)(void *context, const struct ox_eval_source *source);
+    void (*seen)(void *context, const struct ox_eval_source *source);
+};
+OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, const struct ox_eval_hooks *hooks,
                                    struct ox_eval_source *out);
 
 #ifdef __cplusplus

@@ -68,6 +68,9 @@ static enum ox_status find_option(const struct arguments *a, const char *argumen
     if (option == NULL) {
         return fail_unknown(a, argument, flag->name);
     }
+    if (option->in_eval != NULL && a->command->mask == OX_CMD_EVAL) {
+        option = ox_option_find(option->in_eval);
+    }
     if ((option->commands & a->command->mask) == 0) {
         return ox_fail(OX_E_CONFIG, "`offload %s` does not take --%s; remove it", a->command->name,
                        option->name);

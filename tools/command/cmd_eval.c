@@ -1,5 +1,6 @@
 /* `offload eval`: measures the perplexity of a model folder on texts. */
 #include "tools/command/cmd.h"
+#include "tools/command/status_line.h"
 
 #include "base/bytes.h"
 #include "base/file.h"
@@ -19,20 +20,45 @@ struct output {
     json_t *files;
 };
 
+/* The share of the source's tokens that were predicted. */
+static double coverage(const struct ox_eval_source *source) {
+    return (double)source->report.tokens / (double)source->data_tokens;
+}
+
 static json_t *source_json(const struct ox_eval_source *source) {
     const struct ox_eval_report *const report = &source->report;
-    return json_pack("{s:o, s:o, s:I, s:I}", "mean_nll", ox_json_number(report->loss), "perplexity",
-                     ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens, "windows",
+    return json_pack("{s:o, s:o, s:I, s:I, s:f, s:I}", "mean_nll", ox_json_number(report->loss), "perplexity",
+                     ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens,
+                     "data_tokens", (json_int_t)source->data_tokens, "coverage", coverage(source), "windows",
                      (json_int_t)source->windows);
 }
 
 /* Prints a line; `model` is NULL but in the last one. */
 static void print_source(const struct ox_eval_source *source, bool named, const char *model) {
     const struct ox_eval_report *const report = &source->report;
-    printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " token%s | %" PRIu64 " window%s | %.1f s%s%s\n",
-           named ? source->path : "", named ? ": " : "", report->loss, report->perplexity, report->tokens,
-           ox_plural(report->tokens), source->windows, ox_plural(source->windows), report->seconds,
-           model != NULL ? " | model " : "", model != NULL ? model : "");
+    ox_status_clear();
+    printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " of %" PRIu64 " tokens predicted, %.4g %% | %" PRIu64
+           " window%s | %.1f s%s%s\n", named ? source->path : "", named ? ": " : "", report->loss, report->perplexity,
+           report->tokens, source->data_tokens, 100 * coverage(source), source->windows, ox_plural(source->windows),
+           report->seconds, model != NULL ? " | model " : "", model != NULL ? model : "");
+    fflush(stdout); /* before the line of the next source */
+}
+
+/* Only for people who wait: a file would have a line for each batch. */
+static void on_went(void *context, const struct ox_eval_source *source) {
+    const struct output *const output = context;
+    const double left = source->report.seconds / (double)source->windows_done *
+                        (double)(source->windows - source->windows_done);
+    char time[OX_DURATION_TEXT_BYTES];
+    if (output->quiet || !ox_status_is_live()) {
+        return;
+    }
+    struct ox_status_line line = {.count = 0};
+    ox_status_add(&line, 0, "window %" PRIu64 "/%" PRIu64, source->windows_done, source->windows);
+    ox_status_add(&line, 2, "loss %.4f", source->report.loss);
+    ox_status_add(&line, 1, "eta %s", ox_duration_text(left, time));
+    ox_status_add(&line, 3, "%s", source->path);
+    ox_status_show(&line);
 }
 
 static void on_source(void *context, const struct ox_eval_source *source) {
@@ -86,8 +112,10 @@ int ox_cmd_eval(const struct ox_config *given) {
     enum ox_status status = ox_cmd_model(given->model, own.model);
     if (status == OX_OK) {
         warn_of_untrained(config);
-        status = ox_evaluate(config, on_source, &output, &total);
+        status = ox_evaluate(config, &(struct ox_eval_hooks){.context = &output, .went = on_went, .seen = on_source},
+                             &total);
     }
+    ox_status_clear();
     if (status == OX_OK && output.json) {
         status = print_json(&total, &output);
     } else if (status == OX_OK) {

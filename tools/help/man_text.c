@@ -100,8 +100,9 @@ static const struct ox_page pages[] = {
          "--data and for all together. Text is used as is, without BOS and EOS unless --add-bos on or --add-eos on is "
          "given; rows and conversations are treated as in training.\n"
          "A window is one token and the --max-seq-length tokens after it, which are predicted; the next window begins "
-         "after them. With --stride N windows begin every N tokens, and each counts only tokens that no earlier one "
-         "counted. Weights are held in host memory.",
+         "with the last of them, so every token of a text but the first is predicted once. With --stride N windows "
+         "begin every N tokens, and each counts only tokens that no earlier one counted. Weights are held in host "
+         "memory.",
      .examples =
          "offload eval --model run1/checkpoint-500 --data held_out.txt --max-seq-length 1024\tPerplexity of a text:\n"
          "offload eval --model gpt2 --data wiki.txt --max-seq-length 1024 --stride 512 --format json\tOverlapping "

@@ -136,6 +136,7 @@ void sys_args_begin(struct sys_args *args, const char *command) {
     args->out_path = NULL;
     args->program = NULL;
     args->leashed = false;
+    args->terminal = NULL;
     args->limit_count = 0;
     sys_args_word(args, "offload");
     sys_args_add(args, command);

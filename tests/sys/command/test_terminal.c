@@ -20,7 +20,7 @@ static unsigned count_of(const char *text, const char *words) {
     return count;
 }
 
-/* Runs to the end; where the program has said `words`, the terminal gets another width. */
+/* Runs on a terminal to the end; where the program has said `words`, the terminal gets another width. */
 static void run(unsigned columns, const char *words, unsigned then) {
     terminal_open(&terminal, columns);
     args.terminal = &terminal;
@@ -59,10 +59,33 @@ static void test_train(const char *model, const char *text, unsigned columns, co
     files_remove_folder("run");
 }
 
+/* An evaluation shows how far it is, and leaves its results alone. */
+static void test_eval(const char *model, const char *text) {
+    sys_args_train(&args, model, text, "run");
+    sys_args_add(&args, "--max-steps 1 --max-seq-length 16 --batch-size 1 --save-steps 1 --compute-threads 1");
+    sys_run_well(&args, &process);
+    for (int live = 0; live < 2; live++) {
+        sys_args_begin(&args, "eval");
+        sys_args_word(&args, "--model=%s", test_path("run/checkpoint-1"));
+        sys_args_word(&args, "--eval-data=%s", text);
+        sys_args_add(&args, "--max-seq-length 16 --batch-size 4 --compute-threads 1");
+        if (live) {
+            run(40, NULL, 40);
+            expect(strstr(rows, "window ") == NULL, "no line of the evaluation is left");
+        } else {
+            sys_run_well(&args, &process);
+        }
+        CHECK((strstr(process.outcome.err, "window 4/") != NULL) == live);
+        CHECK(strstr(process.outcome.out, " tokens predicted, ") != NULL);
+    }
+    files_remove_folder("run");
+}
+
 int main(void) {
     const char *const model = sys_write_model("llama"), *const text = sys_write_text(4096);
     test_train(model, text, 80, NULL, 80);
     test_train(model, text, 40, NULL, 40);
     test_train(model, text, 100, "step 3/30", 30);
+    test_eval(model, text);
     return test_end();
 }

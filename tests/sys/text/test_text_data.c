@@ -342,16 +342,17 @@ static double expect_counts(const char *data, const char *words, double tokens, 
     return mean;
 }
 
-/* Windows share no token; with a stride they count every token but the first once. */
+/* Every token but the first counts once, unless windows share none. */
 static void test_window_stride(const char *text) {
-    const double apart = expect_counts(text, "", 30 * 32 + 9, 31), /* 30 * 33 + 10 tokens */
-                 whole = expect_counts(text, "--stride 32", 999, 32), /* 31 * 32 + 7 */
+    const double whole = expect_counts(text, "", 999, 32), /* 31 * 32 + 7 */
+                 apart = expect_counts(text, "--stride 33", 30 * 32 + 9, 31), /* 30 * 33 + 10 tokens */
                  eighth = expect_counts(text, "--stride 8", 999, 1 + 121), /* 32 + 967 */
                  single = expect_counts(text, "--stride 1 --batch-size 8", 999, 1 + 967);
     CHECK(apart != whole && eighth != whole && single != eighth);
+    CHECK(expect_counts(text, "--stride 32", 999, 32) == whole);
     expect_counts(text, "--stride 8 --max-windows 3", 32 + 8 + 8, 3);
     expect_counts(text, "--bos-per-window", 1000, 32);
-    expect_counts(text, "--add-bos on --add-eos on", 30 * 32 + 11, 31);
+    expect_counts(text, "--add-bos on --add-eos on", 1001, 32);
 }
 
 static double mean_of_one(const char *data) {
@@ -364,7 +365,7 @@ static double mean_of_one(const char *data) {
 
 static void check_files(const json_t *json, const char *const *paths, const double *means) {
     const json_t *const files = json_object_get(json, "files");
-    double tokens = 0, windows = 0, sum = 0;
+    double tokens = 0, data_tokens = 0, windows = 0, sum = 0;
     CHECK(json_array_size(files) == 3);
     for (size_t i = 0; i < 3; i++) {
         const json_t *const file = json_array_get(files, i);
@@ -375,10 +376,13 @@ static void check_files(const json_t *json, const char *const *paths, const doub
             test_failure_count++;
         }
         tokens += number(file, "tokens");
+        data_tokens += number(file, "data_tokens");
+        CHECK(number(file, "coverage") == number(file, "tokens") / number(file, "data_tokens"));
         windows += number(file, "windows");
         sum += number(file, "tokens") * number(file, "mean_nll");
     }
     CHECK(number(json, "tokens") == tokens && number(json, "windows") == windows);
+    CHECK(number(json, "data_tokens") == data_tokens && number(json, "coverage") == tokens / data_tokens);
     CHECK(fabs(number(json, "mean_nll") - sum / tokens) < 1e-12);
     CHECK(fabs(number(json, "perplexity") - exp(sum / tokens)) < 1e-9);
 }
@@ -396,8 +400,8 @@ static void test_several(const char *text) {
         means[i] = mean_of_one(paths[i]);
     }
     begin("eval", text, "--seq-len 64");
-    sys_args_word(&args, "--data=%s", rows);
-    sys_args_word(&args, "--data=%s", chats);
+    sys_args_word(&args, "--eval-data=%s", rows);
+    sys_args_word(&args, "--eval_data=%s", chats);
     json_t *const json = evaluate("");
     check_files(json, paths, means);
     begin("eval", text, "--seq-len 64 --compute-threads 1");
@@ -408,8 +412,9 @@ static void test_several(const char *text) {
         snprintf(line, sizeof line, "%s: loss %.6f | perplexity %.4f | ", paths[i], means[i], exp(means[i]));
         CHECK(strstr(process.outcome.out, line) != NULL);
     }
-    snprintf(line, sizeof line, "total: loss %.6f | perplexity %.4f | %.0f tokens | %.0f windows | ",
-             number(json, "mean_nll"), number(json, "perplexity"), number(json, "tokens"), number(json, "windows"));
+    snprintf(line, sizeof line, "total: loss %.6f | perplexity %.4f | %.0f of %.0f tokens predicted, %.4g %% | %.0f "
+             "windows | ", number(json, "mean_nll"), number(json, "perplexity"), number(json, "tokens"),
+             number(json, "data_tokens"), 100 * number(json, "coverage"), number(json, "windows"));
     CHECK(strstr(process.outcome.out, line) != NULL);
     json_decref(json);
 }
