@@ -110,7 +110,7 @@ endif
 # Objects lie in build/obj, because build/offload is the program and offload/ a folder of sources.
 OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o) $(if $(counted),$(OBJ)/tests/coverage/exit.o)
-TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench doctor))))
+TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command start help bench doctor))))
 # What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
 KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c tests/kit/*/*.c)))
 # In tests/<kind>/, programs named test_* are the suite; bench_* and fuzz_* are run by hand.
@@ -253,8 +253,8 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS) -o $@ $<
 $(B)/tests/unit/tools/doctor/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
 $(B)/tests/unit/tools/doctor/test_doctor_memory: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o machine.o)
-$(B)/tests/unit/tools/command/test_launch: $(OBJ)/tools/command/launch.o
-$(B)/tests/unit/tools/command/test_status_line: $(OBJ)/tools/command/status_line.o
+$(B)/tests/unit/tools/start/test_launch: $(OBJ)/tools/start/launch.o
+$(B)/tests/unit/tools/start/test_status_line: $(OBJ)/tools/start/status_line.o
 WITH_TOOLS := $(B)/tests/unit/kernels/test_op_rows $(addprefix $(B)/tests/unit/tools/bench/test_bench_,profile shape)
 $(WITH_TOOLS): $(filter $(OBJ)/tools/bench/% $(OBJ)/tools/doctor/%,$(TOOL_O))
 

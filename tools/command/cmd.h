@@ -48,9 +48,6 @@ OX_MUST enum ox_status ox_fail_command(const char *name);
 /* Returns the exit status: 0 for OX_OK, 2 for OX_E_CONFIG, which the user can fix, else 1. After a failure it prints
  * "offload: <the error text>" as one line on stderr. */
 int ox_cmd_exit(enum ox_status status);
-/* Makes limits of the process (ulimit) ordinary errors; called once, first. OX_E_CONFIG where the stack is too small
- * for anything. */
-OX_MUST enum ox_status ox_cmd_mind_limits(void);
 
 /* Resolves --model to the folder that is read: of a run folder its newest checkpoint, else the path itself. `path` has
  * OX_CONFIG_TEXT_BYTES. */
@@ -62,6 +59,13 @@ OX_MUST enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, cons
 /* Writes "2h05m", "3m20s" or "12s" to `text` (OX_DURATION_TEXT_BYTES) and returns it. */
 enum { OX_DURATION_TEXT_BYTES = 32 };
 const char *ox_duration_text(double seconds, char *text);
+
+/* In cmd_plan.c. */
+struct ox_trainer;
+/* Opens the run. When the budget is too small, it prints the nearest plan before the error. */
+OX_MUST enum ox_status ox_plan_open_run(const struct ox_config *config, struct ox_trainer **trainer);
+/* Prints what `train --dry-run` shows: the configuration and the plan. */
+OX_MUST enum ox_status ox_plan_print_dry(const struct ox_trainer *trainer, const struct ox_config *config);
 
 /* In tools/command/cmd_<name>.c and tools/help/help.c. */
 int ox_cmd_train(const struct ox_config *config);

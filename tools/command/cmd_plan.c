@@ -1,7 +1,9 @@
 /* `offload plan`, and the plan of `offload train --dry-run`. */
-#include "tools/command/plan.h"
+#include "tools/command/cmd.h"
+#include "tools/start/profile.h"
 
 #include "base/json.h"
+#include "engine/run/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,8 @@
 /* `offload train`. */
 #include "tools/command/cmd.h"
-#include "tools/command/plan.h"
 #include "tools/command/progress.h"
-#include "tools/command/signals.h"
-#include "tools/command/status_line.h"
+#include "tools/start/status_line.h"
+#include "tools/start/signals.h"
 
 #include "base/log.h"
 #include "engine/run/trainer.h"

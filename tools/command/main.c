@@ -1,12 +1,12 @@
 /* The `offload` command: the table of subcommands, and how errors are printed. Results go to stdout, everything else to
  * stderr, without colour. */
 #include "tools/command/cmd.h"
-#include "tools/command/launch.h"
-#include "tools/command/signals.h"
-#include "tools/command/status_line.h"
+#include "tools/start/status_line.h"
+#include "tools/start/launch.h"
+#include "tools/start/limits.h"
+#include "tools/start/signals.h"
 
 #include "base/log.h"
-#include "kernels/comm/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -126,22 +126,6 @@ static enum ox_status find_processes(const struct ox_command *command) {
     return status;
 }
 
-/* Refuses processes that cannot reach each other. Each one says so itself, because there may be no first one. */
-static enum ox_status meet_others(void) {
-    char why[OX_ERROR_TEXT_BYTES];
-    uint32_t process = 0, count = 1;
-    enum ox_status status = launch.count > 1 ? ox_comm_mpi_world(NULL, &process, &count) : OX_OK;
-    if (status == OX_OK && count == launch.count) {
-        return OX_OK;
-    }
-    if (status == OX_OK) {
-        snprintf(why, sizeof why, "MPI knows of %u", count);
-    } else {
-        snprintf(why, sizeof why, "there is no MPI (%s)", ox_error_text());
-    }
-    return ox_launch_fail(&launch, why);
-}
-
 /* The first process says what is wrong with the words, as they are usually the same: its launcher then ends the others
  * within this time. Where the words of this process alone are wrong, it lives to say so. */
 static enum ox_status leave_to_first(enum ox_status status) {
@@ -171,7 +155,7 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
         status = read_clock(&config.clock_s);
     }
-    OX_TRY(status, meet_others());
+    OX_TRY(status, ox_launch_meet(&launch));
     trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
     if (launch.idx > 0) { /* the first process prints results */
         config.quiet = true;
@@ -230,7 +214,7 @@ int main(int argc, char **argv) {
     ox_signals_hold();
     static bool quiet; /* until the arguments are read */
     ox_log_set_sink(log_to_stderr, &quiet);
-    const enum ox_status status = ox_cmd_mind_limits();
+    const enum ox_status status = ox_limits_mind();
     const int exit_status = status == OX_OK ? dispatch(argc, argv) : ox_cmd_exit(status);
     /* A full disk or a closed pipe shows up at the latest here. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {

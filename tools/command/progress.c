@@ -3,7 +3,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "tools/command/cmd.h"
-#include "tools/command/status_line.h"
+#include "tools/start/status_line.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -43,8 +43,9 @@ BEGIN {
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
     room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step engine/measure" \
         " tools/doctor")
-    room("tools/command", "base nvme kernels/comm offload/trace engine/text engine/config engine/hf engine/checkpoint" \
-        " engine/data engine/generate engine/run tools/doctor tools/bench")
+    room("tools/start", "base kernels/comm engine/config engine/run")
+    room("tools/command", "base nvme offload/trace engine/text engine/config engine/hf engine/checkpoint" \
+        " engine/data engine/generate engine/run tools/doctor tools/bench tools/start")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
     product = known " "

@@ -87,6 +87,21 @@ static void test_defaults(void) {
     CHECK(c.eval_fraction == 0.02 && c.stop_grace_seconds == 30.0 && c.max_nonfinite_steps == 10);
 }
 
+static void test_sizes(void) {
+    struct ox_config c;
+    ox_config_init(&c);
+    set_refused("host-mem", "16", "16 has no unit; did you mean 16GiB?");
+    set_refused("host-mem", "1.5", "1.5 has no unit; did you mean 1.5GiB?");
+    set_refused("device-mem", "65536", "65536 has no unit; did you mean 65536MiB?");
+    set_refused("trace-bytes", "268435456", "268435456 has no unit; did you mean 268435456B?");
+    set_refused("drive-endurance", "600", "600 has no unit; did you mean 600GiB?");
+    set_refused("size", "4", "4 has no unit; did you mean 4GiB?");
+    set_refused("nvme", "/mnt/a:400", "400 has no unit; did you mean /mnt/a:400GiB?");
+    REQUIRE_OK(set(&c, "host-mem", "0"));
+    REQUIRE_OK(set(&c, "drive-endurance", "1000001B"));
+    CHECK(c.host_mem_bytes == 0 && c.drive_endurance_bytes == 1000001);
+}
+
 static void test_set(void) {
     struct ox_config c;
     ox_config_init(&c);
@@ -121,16 +136,6 @@ static void test_set(void) {
     set_refused("prefetch-depth", "-2", "out of range");
     set_refused("from-scratch", "maybe", "neither true nor false");
     set_refused("device-mem", "20 bananas", "not a size");
-    set_refused("host-mem", "16", "16 has no unit; did you mean 16GiB?");
-    set_refused("host-mem", "1.5", "1.5 has no unit; did you mean 1.5GiB?");
-    set_refused("device-mem", "65536", "65536 has no unit; did you mean 65536MiB?");
-    set_refused("trace-bytes", "268435456", "268435456 has no unit; did you mean 268435456B?");
-    set_refused("drive-endurance", "600", "600 has no unit; did you mean 600GiB?");
-    set_refused("size", "4", "4 has no unit; did you mean 4GiB?");
-    set_refused("nvme", "/mnt/a:400", "400 has no unit; did you mean /mnt/a:400GiB?");
-    REQUIRE_OK(set(&c, "host-mem", "0"));
-    REQUIRE_OK(set(&c, "drive-endurance", "1000001B"));
-    CHECK(c.host_mem_bytes == 0 && c.drive_endurance_bytes == 1000001);
     set_refused("lr-scheduler-type", "linea", "constant, linear, cosine, wsd, cosine_with_restarts");
     set_refused("isa", "sse", "auto, scalar, avx2, avx512, neon");
     set_refused("isa", "auto|scalar", "not one of");
@@ -463,6 +468,7 @@ int main(void) {
     test_table();
     test_foreign();
     test_defaults();
+    test_sizes();
     test_set();
     test_set_ranks();
     test_validate();

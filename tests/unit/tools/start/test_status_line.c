@@ -2,7 +2,7 @@
  * nothing of it is left behind. */
 #include "tests/kit/terminal.h"
 #include "tests/kit/test.h"
-#include "tools/command/status_line.h"
+#include "tools/start/status_line.h"
 
 #include <string.h>
 #include <unistd.h>

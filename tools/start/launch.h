@@ -25,9 +25,9 @@ typedef const char *ox_launch_get(const char *name);
  * launchers that contradict each other, are OX_E_CONFIG with the names of the variables. */
 OX_MUST enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out);
 
-/* Fails because `why` keeps the processes of a launcher from training together: names the variables that say that there
- * are several, and what to do, because shells and containers keep those of something else. */
-OX_MUST enum ox_status ox_launch_fail(const struct ox_launch *launch, const char *why);
+/* Refuses several processes that cannot reach each other, and names the variables that say that there are several,
+ * because shells and containers keep those of something else. Each process says so itself, as there may be no other. */
+OX_MUST enum ox_status ox_launch_meet(const struct ox_launch *launch);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,7 @@
 /* Reads the environment that launchers set. Everything follows from one table. */
-#include "tools/command/launch.h"
+#include "tools/start/launch.h"
+
+#include "kernels/comm/comm.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -104,8 +106,18 @@ enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out) {
     return status;
 }
 
-enum ox_status ox_launch_fail(const struct ox_launch *launch, const char *why) {
-    char unset[160] = "";
+enum ox_status ox_launch_meet(const struct ox_launch *launch) {
+    char unset[160] = "", why[OX_ERROR_TEXT_BYTES];
+    uint32_t process = 0, count = 1;
+    const enum ox_status status = launch->count > 1 ? ox_comm_mpi_world(NULL, &process, &count) : OX_OK;
+    if (status == OX_OK && count == launch->count) {
+        return OX_OK;
+    }
+    if (status == OX_OK) {
+        snprintf(why, sizeof why, "MPI knows of %u", count);
+    } else {
+        snprintf(why, sizeof why, "there is no MPI (%s)", ox_error_text());
+    }
     size_t used = 0;
     for (unsigned i = 0; i < sizeof launch->names / sizeof *launch->names && launch->names[i] != NULL; i++) {
         used += (size_t)snprintf(unset + used, sizeof unset - used, " %s", launch->names[i]);

@@ -1,4 +1,4 @@
-#include "tools/command/signals.h"
+#include "tools/start/signals.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "tools/command/status_line.h"
+#include "tools/start/status_line.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Which process of how many this one is, by what launchers set in the environment. */
-#include "tools/command/launch.h"
+#include "tools/start/launch.h"
 
 #include "tests/kit/test.h"
 

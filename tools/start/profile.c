@@ -1,5 +1,5 @@
 /* Profiles of machines: which one counts, where it is found by its name, and what a plan takes from it. */
-#include "tools/command/plan.h"
+#include "tools/start/profile.h"
 
 #include "base/bytes.h"
 #include "base/file.h"

@@ -1,5 +1,5 @@
 /* What limits of the process (ulimit) mean for the program: an ordinary error, which names the limit. */
-#include "tools/command/cmd.h"
+#include "tools/start/limits.h"
 
 #include "base/memory.h"
 
@@ -19,7 +19,7 @@ int openblas_num_threads_env(void) {
 /* Threads have stacks of the same size. */
 enum { STACK_BYTES_MIN = 1 << 20 };
 
-enum ox_status ox_cmd_mind_limits(void) {
+enum ox_status ox_limits_mind(void) {
     json_set_alloc_funcs(ox_memory_cap_malloc, free);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond `ulimit -f` then shows as a write error */
     struct rlimit stack;
