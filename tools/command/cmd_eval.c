@@ -1,6 +1,6 @@
 /* `offload eval`: measures the perplexity of a model folder on texts. */
 #include "tools/command/cmd.h"
-#include "tools/command/status_line.h"
+#include "tools/start/status_line.h"
 
 #include "base/bytes.h"
 #include "base/file.h"
