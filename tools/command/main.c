@@ -127,10 +127,15 @@ static enum ox_status find_processes(const struct ox_command *command) {
 }
 
 /* The first process says what is wrong with the words, as they are usually the same: its launcher then ends the others
- * within this time. Where the words of this process alone are wrong, it lives to say so. */
-static enum ox_status leave_to_first(enum ox_status status) {
+ * within this time, by a signal that `train` takes as a request. Where the words of this process alone are wrong, it
+ * lives to say so. */
+static enum ox_status leave_to_first(enum ox_status status, bool takes_signals) {
     enum { PATIENCE_S = 2 };
     nanosleep(&(struct timespec){.tv_sec = PATIENCE_S}, NULL);
+    const int stop = takes_signals ? ox_signals_take()->stop : 0;
+    if (stop != 0) {
+        exit(128 + stop);
+    }
     return status;
 }
 
@@ -159,7 +164,7 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
     if (launch.idx > 0) { /* the first process prints results */
         config.quiet = true;
-        status = status != OX_OK ? leave_to_first(status) : status;
+        status = status != OX_OK ? leave_to_first(status, command->mask == OX_CMD_TRAIN) : status;
         if (freopen("/dev/null", "w", stdout) == NULL) {
             return ox_cmd_exit(ox_fail_errno(OX_E_COMM, errno, "/dev/null: cannot be opened"));
         }
