@@ -22,7 +22,7 @@
 #include <time.h>
 
 enum {
-    RULES_VERSION = 6, /* part of the key; raise it when this code changes the ids of documents or rows */
+    RULES_VERSION = 7, /* part of the key; raise it when this code changes the ids of documents or rows */
     STAMP_BYTES_MAX = 64 << 10,
 };
 /* The coarsest resolution of a file system's times of change. */
@@ -129,7 +129,7 @@ static enum ox_status read_separator(struct source *source, const char *text) {
     return OX_OK;
 }
 
-/* Decides which BOS and EOS to add around texts and prompts. */
+/* Decides which BOS and EOS to add around texts. */
 static enum ox_status choose_ends(const struct ox_corpus_config *config, struct ox_corpus_rules *rules) {
     const int64_t bos = ox_tokenizer_bos(rules->tokenizer), eos = ox_tokenizer_eos(rules->tokenizer);
     const bool adds_bos = ox_tokenizer_adds_bos(rules->tokenizer);
@@ -140,11 +140,10 @@ static enum ox_status choose_ends(const struct ox_corpus_config *config, struct 
                        "tokenizer_config.json, or leave out %s",
                        config->tokenizer, no_bos ? "BOS" : "EOS", no_bos ? "--add-bos on" : "--add-eos on");
     }
-    const bool auto_bos = config->add_bos == OX_ADD_AUTO && adds_bos, auto_eos = config->add_eos == OX_ADD_AUTO;
-    rules->prompt_bos = config->add_bos == OX_ADD_ON || auto_bos ? bos : -1;
-    rules->prompt_eos = config->add_eos == OX_ADD_ON || auto_eos ? eos : -1;
-    rules->text_bos = auto_bos && config->plain ? -1 : rules->prompt_bos;
-    rules->text_eos = auto_eos && config->plain ? -1 : rules->prompt_eos;
+    const bool auto_bos = config->add_bos == OX_ADD_AUTO && adds_bos && !config->plain;
+    const bool auto_eos = config->add_eos == OX_ADD_AUTO && !config->plain;
+    rules->text_bos = config->add_bos == OX_ADD_ON || auto_bos ? bos : -1;
+    rules->text_eos = config->add_eos == OX_ADD_ON || auto_eos ? eos : -1;
     return OX_OK;
 }
 
@@ -164,6 +163,8 @@ static enum ox_status open_template(struct source *source) {
                                                   .now = ox_chat_date(config->clock_s),
                                                   .kwargs = source->kwargs,
                                                   .train_on = config->train_on,
+                                                  .add_bos = config->add_bos,
+                                                  .add_eos = config->add_eos,
                                                   .parse_special = config->parse_special};
     return status;
 }
@@ -215,8 +216,8 @@ static uint64_t key_of(const struct source *source) {
     };
     /* Rows also depend on what AUTO takes from the tokenizer, and conversations on the template. */
     const uint64_t more[] = {
-        (uint64_t)rules->prompt_bos,
-        (uint64_t)rules->prompt_eos,
+        rules->chat.add_bos,
+        rules->chat.add_eos,
         (uint64_t)ox_tokenizer_bos(rules->tokenizer),
         (uint64_t)ox_tokenizer_eos(rules->tokenizer),
         ox_tokenizer_adds_bos(rules->tokenizer),
@@ -416,6 +417,7 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
     enum ox_status status = ox_corpus_tokenize(&work);
     report->notes = work.notes;
     memcpy(report->untrained_first, work.untrained_first, sizeof work.untrained_first);
+    memcpy(report->ignored_first, work.ignored_first, sizeof work.ignored_first);
     OX_TRY(status, has_changed(source, &changed));
     if (status == OX_OK && changed) {
         status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",

@@ -16,7 +16,6 @@ extern "C" {
 #endif
 
 enum ox_corpus_format { OX_CORPUS_AUTO, OX_CORPUS_TEXT, OX_CORPUS_ROWS, OX_CORPUS_BYTES, OX_CORPUS_TOKENS };
-enum ox_corpus_add { OX_ADD_AUTO, OX_ADD_ON, OX_ADD_OFF };
 
 struct ox_corpus_config {
     const char *path;
@@ -31,13 +30,12 @@ struct ox_corpus_config {
     const char *chat_template, *chat_template_kwargs;
     int64_t clock_s; /* for ox_chat_date */
     enum ox_train_on train_on;
-    /* BOS and EOS around every text and prompt. AUTO adds the BOS if the tokenizer does, and the EOS if there is one;
-     * with `plain`, AUTO adds neither to texts. The EOS is trained. So is the BOS of a text, which is a target when a
-     * stream counts as one text; the BOS of a prompt is not. Conversations always have what their template writes. */
-    enum ox_corpus_add add_bos, add_eos;
+    /* BOS and EOS around every text and prompt; with `plain`, AUTO adds neither to texts. The EOS is trained. So is the
+     * BOS of a text, which is a target when a stream counts as one text; the BOS of a prompt is not. Conversations
+     * always have what their template writes. */
+    enum ox_add add_bos, add_eos;
     bool plain;
-    bool parse_special; /* special-token strings in rows of chats become tokens; in texts and {"text"} rows they always
-                           do */
+    bool parse_special; /* special-token strings in conversations become tokens; in other texts they always do */
     struct ox_chat_columns columns; /* names of the keys of rows */
     uint32_t threads;
     const volatile sig_atomic_t *stop; /* may be NULL; a value other than 0 ends the work with OX_E_ABORTED */
@@ -57,6 +55,7 @@ struct ox_corpus_report {
     /* Found while rows are tokenized, not in a cache that is used again. */
     struct ox_chat_notes notes;
     char untrained_first[OX_PATH_BYTES + 32]; /* file and line of the first row without a trained token; "": none */
+    char ignored_first[OX_PATH_BYTES + 96];   /* the first message of which the template writes nothing; "": none */
 };
 
 /* Opens the tokens into *out, which the caller closes with ox_data_close. A row without a token to be trained on is

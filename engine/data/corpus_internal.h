@@ -20,7 +20,6 @@ struct ox_corpus_rules {
     const struct ox_tokenizer *tokenizer;
     int64_t text_bos, text_eos; /* ids around a text; -1: none                              */
     bool rows;
-    int64_t prompt_bos, prompt_eos; /* ids around a prompt with its completion; -1: none    */
     struct ox_chat_options chat;    /* how conversations are rendered                       */
     const struct ox_chat_columns *columns; /* names of the keys of rows                      */
 };
@@ -35,6 +34,7 @@ struct ox_corpus_work {
     uint32_t is_chat, untrained_count; /* out: as in struct ox_cache_header */
     struct ox_chat_notes notes;        /* out: what all renderers noticed   */
     char untrained_first[OX_PATH_BYTES + 32]; /* out: file and line of the first row without a trained token */
+    char ignored_first[OX_PATH_BYTES + 96];   /* out: as in struct ox_corpus_report                           */
 };
 
 /* Writes the ids of all documents to the writer, in order, and counts rows without a trained token instead. The ids do

@@ -42,6 +42,8 @@ struct job {
     struct ox_id_mask trained;
     uint32_t is_chat; /* as in struct ox_cache_header */
     bool starved;     /* there was no memory to encode it beside others */
+    struct ox_chat_ignored ignored; /* of the first piece that has such a message */
+    const struct piece *ignored_piece;
     struct ox_first_failure failure;
 };
 
@@ -79,35 +81,14 @@ static enum ox_status add_id(struct job *job, int64_t id, bool trained) {
 
 static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
                                   const struct piece *piece, const char *text, size_t bytes) {
-    enum ox_status status = piece->begins ? add_id(job, rules->text_bos, true) : OX_OK;
+    const bool has_bos = ox_chat_has_end(rules->tokenizer, rules->text_bos, text, bytes, false);
+    const bool has_eos = ox_chat_has_end(rules->tokenizer, rules->text_eos, text, bytes, true);
+    enum ox_status status = piece->begins && !has_bos ? add_id(job, rules->text_bos, true) : OX_OK;
     const size_t first = job->ids.count;
     OX_TRY(status, piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
                                  : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids));
     OX_TRY(status, ox_id_mask_append(&job->trained, true, job->ids.count - first));
-    return status == OX_OK && piece->ends ? add_id(job, rules->text_eos, true) : status;
-}
-
-/* Renders a prompt and its completion. The renderer adds BOS and EOS as the tokenizer does; this corrects them to what
- * the rules ask for. */
-static enum ox_status render_prompt(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
-                                    const char *where) {
-    const bool has_bos = ox_tokenizer_bos(rules->tokenizer) >= 0 && ox_tokenizer_adds_bos(rules->tokenizer);
-    const bool has_eos = ox_tokenizer_eos(rules->tokenizer) >= 0;
-    const size_t first = job->ids.count;
-    enum ox_status status = has_bos ? OX_OK : add_id(job, rules->prompt_bos, false);
-    OX_TRY(status, ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained));
-    if (status == OX_OK && has_bos && rules->prompt_bos < 0) {
-        const size_t rest = job->ids.count - first - 1;
-        memmove(job->ids.ids + first, job->ids.ids + first + 1, rest * sizeof *job->ids.ids);
-        memmove(job->trained.marks + first, job->trained.marks + first + 1, rest);
-        job->ids.count--;
-        job->trained.count--;
-    }
-    if (status == OX_OK && has_eos && rules->prompt_eos < 0) {
-        job->ids.count--;
-        job->trained.count--;
-    }
-    return status;
+    return status == OX_OK && piece->ends && !has_eos ? add_id(job, rules->text_eos, true) : status;
 }
 
 static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
@@ -120,14 +101,18 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
     }
     if (worker->chat.kind == OX_CHAT_TEXT) {
         const char *const content = worker->chat.text;
+        ox_chat_note_plain(worker->renderer, &worker->chat);
         status = encode_text(rules, worker, job, piece, content, strlen(content));
         return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
     }
     const uint32_t is_chat = worker->chat.kind == OX_CHAT_COMPLETION ? 1 : 2;
     job->is_chat = is_chat > job->is_chat ? is_chat : job->is_chat;
-    return worker->chat.kind == OX_CHAT_COMPLETION
-               ? render_prompt(rules, worker, job, where)
-               : ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
+    status = ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
+    if (status == OX_OK && !job->ignored.is_there) {
+        job->ignored = ox_chat_ignored(worker->renderer);
+        job->ignored_piece = piece;
+    }
+    return status;
 }
 
 static enum ox_status fail_memory(const struct ox_corpus_rules *rules, const struct piece *piece, size_t bytes) {
@@ -162,6 +147,7 @@ static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct w
 static enum ox_status encode_job(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job) {
     size_t begin = 0;
     job->ids.count = job->trained.count = 0;
+    job->ignored.is_there = false;
     for (size_t i = 0; i < job->count; i++) {
         struct piece *const piece = &job->pieces[i];
         const enum ox_status status =
@@ -191,7 +177,7 @@ static void empty_job(struct job *job) {
     }
     job->text.bytes = job->count = job->ids.count = job->trained.count = 0;
     job->is_chat = 0;
-    job->starved = false;
+    job->starved = job->ignored.is_there = false;
 }
 
 /* Writes the ids of a piece, unless it is a row without a token to be trained on. */
@@ -207,6 +193,14 @@ static enum ox_status write_piece(struct ox_corpus_work *work, const struct piec
     return ox_cache_add(work->writer, piece->begins, ids, trained, count);
 }
 
+static void take_ignored(struct ox_corpus_work *work, const struct job *job) {
+    const struct ox_chat_ignored *const ignored = &job->ignored;
+    if (ignored->is_there && work->ignored_first[0] == '\0') {
+        snprintf(work->ignored_first, sizeof work->ignored_first, "%s:%" PRIu64 ": message %zu, of the role \"%s\"",
+                 job->ignored_piece->path, job->ignored_piece->line, ignored->message_idx + 1, ignored->role);
+    }
+}
+
 static enum ox_status write_batch(struct run *run, unsigned which) {
     for (uint32_t i = 0; i < run->job_count[which]; i++) {
         const struct job *const job = &run->batches[which][i];
@@ -220,6 +214,7 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
             }
             from = piece->id_end;
         }
+        take_ignored(run->work, job);
         run->work->is_chat = job->is_chat > run->work->is_chat ? job->is_chat : run->work->is_chat;
     }
     return OX_OK;

@@ -54,29 +54,6 @@ static void emit(struct ox_documents *documents, size_t bytes, struct ox_documen
     ox_documents_skip(documents, bytes);
 }
 
-/* Reads the line that begins here, which is not blank, as a row. */
-static enum ox_status next_line(struct ox_documents *documents, struct ox_document *out) {
-    size_t searched = 0;
-    for (;;) {
-        const char *const text = documents->buffer + documents->begin;
-        const size_t held = documents->end - documents->begin;
-        const char *const newline = memchr(text + searched, '\n', held - searched);
-        const size_t bytes = newline != NULL ? (size_t)(newline - text) : held;
-        if (bytes > OX_DOCUMENTS_ROW_BYTES_MAX) {
-            return fail_long(documents);
-        }
-        if (newline != NULL || documents->is_at_end) {
-            emit(documents, bytes, out);
-            return OX_OK;
-        }
-        searched = held;
-        const enum ox_status status = ox_documents_fill(documents, held + 1);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-}
-
 /* Scans up to the comma or bracket after the value, or to the end of the buffer; true if the value has ended. */
 static bool scan_value(const char *text, size_t bytes, struct scan *scan) {
     for (; scan->at < bytes; scan->at++) {
@@ -112,6 +89,71 @@ static bool scan_value(const char *text, size_t bytes, struct scan *scan) {
         }
     }
     return false;
+}
+
+/* Whether a value that begins in a line of `bytes` does not end in it; *scan is where the line ends. */
+static bool is_open(const char *text, size_t bytes, struct scan *scan) {
+    return !scan_value(text, bytes, scan) && scan->depth > 0 && !scan->in_text;
+}
+
+/* Whether a value that is open where its first line ends closes with one of the next lines. */
+static bool closes(const char *text, size_t held, struct scan *scan) {
+    for (size_t end = scan->at; end < held;) {
+        const char *const newline = memchr(text + end + 1, '\n', held - end - 1);
+        end = newline != NULL ? (size_t)(newline - text) : held;
+        if (scan_value(text, end, scan) || (scan->depth == 0 && !scan->in_text)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Refuses a row that is written over several lines, as other programs print JSON for people. In a first line it is
+ * looked for with care, in the others only where a line does not end like a row. */
+static enum ox_status check_whole(struct ox_documents *documents, size_t bytes, bool is_first) {
+    const char *const path = documents->files[documents->file_idx].path;
+    const char *const text = documents->buffer + documents->begin;
+    struct scan scan = {0};
+    size_t end = bytes;
+    while (end > 0 && ox_is_blank(text[end - 1])) {
+        end--;
+    }
+    if ((!is_first && end > 0 && text[end - 1] == '}') || !is_open(text, bytes, &scan)) {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_documents_fill(documents, bytes + OX_DOCUMENTS_READ_BYTES);
+    if (status != OX_OK || !closes(documents->buffer + documents->begin, documents->end - documents->begin, &scan)) {
+        return status;
+    }
+    return ox_fail(OX_E_CONFIG,
+                   "%s:%" PRIu64 ": the row goes on over several lines, but each line must be a row of its own; make "
+                   "it so with: jq -c . '%s' >compact.jsonl", path, documents->line, path);
+}
+
+/* Reads the line that begins here, which is not blank, as a row. */
+static enum ox_status next_line(struct ox_documents *documents, bool is_first, struct ox_document *out) {
+    size_t searched = 0;
+    for (;;) {
+        const char *const text = documents->buffer + documents->begin;
+        const size_t held = documents->end - documents->begin;
+        const char *const newline = memchr(text + searched, '\n', held - searched);
+        const size_t bytes = newline != NULL ? (size_t)(newline - text) : held;
+        if (bytes > OX_DOCUMENTS_ROW_BYTES_MAX) {
+            return fail_long(documents);
+        }
+        if (newline != NULL || documents->is_at_end) {
+            const enum ox_status whole = check_whole(documents, bytes, is_first);
+            if (whole == OX_OK) {
+                emit(documents, bytes, out);
+            }
+            return whole;
+        }
+        searched = held;
+        const enum ox_status status = ox_documents_fill(documents, held + 1);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
 }
 
 /* Reads the row of the array that begins here. */
@@ -169,6 +211,7 @@ static enum ox_status step_in_array(struct ox_documents *documents, bool is_end,
 }
 
 enum ox_status ox_documents_next_row(struct ox_documents *documents, struct ox_document *out, bool *found) {
+    const bool is_first = documents->place == OX_ROWS_START;
     *found = false;
     for (;;) {
         bool is_end = false;
@@ -190,7 +233,7 @@ enum ox_status ox_documents_next_row(struct ox_documents *documents, struct ox_d
         }
         if (documents->place == OX_ROWS_LINES) {
             *found = true;
-            return next_line(documents, out);
+            return next_line(documents, is_first, out);
         }
         status = step_in_array(documents, is_end, found);
         if (status != OX_OK) {

@@ -15,7 +15,7 @@
 
 /* ---- from options to settings ----------------------------------------------------------------------- */
 
-static enum ox_corpus_add add_of(enum ox_auto_choice choice) {
+static enum ox_add add_of(enum ox_auto_choice choice) {
     return choice == OX_CHOICE_ON ? OX_ADD_ON : choice == OX_CHOICE_OFF ? OX_ADD_OFF : OX_ADD_AUTO;
 }
 
@@ -206,7 +206,7 @@ static void warn_of_rows(const struct ox_corpus_report *report, const char *path
     static const char *const names[] = {[OX_NOTE_TOOLS] = "tools",
                                         [OX_NOTE_TOOL_CALLS] = "tool_calls",
                                         [OX_NOTE_REASONING] = "reasoning"};
-    for (int i = 0; i < OX_NOTE_EMPTY; i++) {
+    for (int i = 0; i < OX_NOTE_KEY_COUNT; i++) {
         const uint64_t rows = report->notes.rows[i];
         if (rows > 0 && !report->notes.read[i]) {
             ox_log(OX_LOG_WARN, "%s: %" PRIu64 " row%s %s, which the chat template does not read, so nothing of it is "
@@ -214,10 +214,29 @@ static void warn_of_rows(const struct ox_corpus_report *report, const char *path
                    rows == 1 ? " has" : "s have", names[i]);
         }
     }
-    const uint64_t empty = report->notes.rows[OX_NOTE_EMPTY];
-    if (empty > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " row%s an empty answer, of which only the end is trained; remove %s if "
-               "that is not meant", path, empty, empty == 1 ? " has" : "s have", empty == 1 ? "it" : "them");
+    static const struct {
+        enum ox_chat_note note;
+        const char *has, *what;
+    } others[] = {
+        {OX_NOTE_EMPTY, "an empty answer", "of which only the end is trained; remove such rows if that is not meant"},
+        {OX_NOTE_BLANK, "an empty text", "of which only the end is trained; remove such rows if that is not meant"},
+        {OX_NOTE_SPELLED, "the string of a special token in what is trained",
+         "where it stays letters; remove it, or give --parse-special if it is meant as the token"},
+        {OX_NOTE_FOREIGN, "a tag such as <|im_end|> that is no token of this tokenizer",
+         "so its letters are trained; give the tokenizer that the text was written for"},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const uint64_t rows = report->notes.rows[others[i].note];
+        if (rows > 0) {
+            ox_log(OX_LOG_WARN, "%s: %" PRIu64 " row%s %s, %s", path, rows, rows == 1 ? " has" : "s have",
+                   others[i].has, others[i].what);
+        }
+    }
+    const uint64_t ignored = report->notes.rows[OX_NOTE_IGNORED];
+    if (ignored > 0) {
+        ox_log(OX_LOG_WARN, "%s: the chat template writes nothing of what it says, so the model does not see it; %"
+               PRIu64 " row%s such a message; give it a role that the template knows, or name another template with "
+               "--chat-template", report->ignored_first, ignored, ignored == 1 ? " has" : "s have");
     }
     if (report->untrained_first[0] != '\0') {
         ox_log(OX_LOG_WARN, "%s: the first row without a token to be trained on; a conversation needs a message of the "

@@ -1,34 +1,8 @@
 /* Renders rows into ids and a loss mask: the template makes the text of a conversation, the tokenizer its ids. */
-#include "engine/text/chat.h"
-
 #include "engine/text/chat_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* A part of a rendered text that one assistant turn takes. */
-struct span {
-    size_t begin, end;
-    bool trained;
-};
-
-struct ox_chat_renderer {
-    struct ox_chat_options options;
-    const struct ox_tokenizer *tokenizer;
-    struct ox_encoder *encoder;
-    struct ox_special_strings special;
-    json_t *kwargs; /* a copy that this thread alone uses; NULL for none */
-    struct ox_chat_notes notes;
-    int reads_lists; /* whether the template reads a content that is a list: 1 yes, -1 no, 0 not looked at */
-    /* the row being rendered */
-    struct ox_text text;
-    struct ox_text_part *parts;
-    struct span *spans;
-    size_t *borders, *places; /* places: behind characters that keep a special-token string ordinary text */
-    size_t part_count, span_count, border_count, place_count;
-    bool trains_rest; /* what is in no span is trained */
-    size_t part_room, span_room, border_room;
-};
 
 static enum ox_status no_memory(void) {
     return ox_fail(OX_E_NOMEM, "no memory for a conversation");
@@ -158,7 +132,7 @@ static enum ox_status prepare(struct ox_chat_renderer *renderer, const json_t *c
 
 /* ---- what is trained ----------------------------------------------------------------------------------------- */
 
-static bool is_assistant(const json_t *message) {
+bool ox_chat_is_assistant(const json_t *message) {
     const char *const role = json_string_value(json_object_get(message, "role"));
     return role != NULL && strcmp(role, "assistant") == 0;
 }
@@ -170,13 +144,13 @@ size_t ox_chat_message_count(const struct ox_chat *chat) {
 static size_t last_assistant(const struct ox_chat *chat) {
     const json_t *const messages = json_object_get(chat->conversation, "messages");
     size_t idx = json_array_size(messages);
-    while (idx > 0 && !is_assistant(json_array_get(messages, idx - 1))) {
+    while (idx > 0 && !ox_chat_is_assistant(json_array_get(messages, idx - 1))) {
         idx--;
     }
     return idx - 1; /* SIZE_MAX for none */
 }
 
-static bool wants(const struct ox_chat_renderer *renderer, const struct ox_chat *chat, size_t message_idx) {
+bool ox_chat_wants(const struct ox_chat_renderer *renderer, const struct ox_chat *chat, size_t message_idx) {
     const enum ox_chat_part part = chat->message_parts[message_idx];
     switch (renderer->options.train_on) {
     case OX_TRAIN_ON_ALL:
@@ -194,7 +168,7 @@ static bool wants_all(const struct ox_chat_renderer *renderer, const struct ox_c
     const json_t *const messages = json_object_get(chat->conversation, "messages");
     bool all = true;
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        all = all && (!is_assistant(json_array_get(messages, i)) || wants(renderer, chat, i));
+        all = all && (!ox_chat_is_assistant(json_array_get(messages, i)) || ox_chat_wants(renderer, chat, i));
     }
     return all;
 }
@@ -208,7 +182,7 @@ static struct prompts prompts_of(const struct ox_chat *chat) {
     const json_t *const messages = json_object_get(chat->conversation, "messages");
     struct prompts out = {0};
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (!is_assistant(json_array_get(messages, i))) {
+        if (!ox_chat_is_assistant(json_array_get(messages, i))) {
             out.count++;
             out.excluded_count += chat->message_parts[i] == OX_PART_EXCLUDED;
         }
@@ -223,7 +197,7 @@ static enum ox_status message_of(const struct ox_chat *chat, const struct ox_tem
     const json_t *const messages = json_object_get(chat->conversation, "messages");
     size_t count = 0;
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (is_assistant(json_array_get(messages, i)) && count++ == number) {
+        if (ox_chat_is_assistant(json_array_get(messages, i)) && count++ == number) {
             *out = i;
         }
     }
@@ -248,15 +222,15 @@ static enum ox_status take_spans(struct ox_chat_renderer *renderer, const struct
             status = message_of(chat, turns, i, &message_idx);
         }
         renderer->spans[renderer->span_count++] =
-            (struct span){.begin = turn->begin_byte,
+            (struct ox_chat_span){.begin = turn->begin_byte,
                           .end = turn->end_byte,
-                          .trained = all || (status == OX_OK && wants(renderer, chat, message_idx))};
+                          .trained = all || (status == OX_OK && ox_chat_wants(renderer, chat, message_idx))};
     }
     return status;
 }
 
 static int by_begin(const void *a, const void *b) {
-    const size_t first = ((const struct span *)a)->begin, second = ((const struct span *)b)->begin;
+    const size_t first = ((const struct ox_chat_span *)a)->begin, second = ((const struct ox_chat_span *)b)->begin;
     return (first > second) - (first < second);
 }
 
@@ -269,7 +243,7 @@ static enum ox_status exclude_prompts(struct ox_chat_renderer *renderer, const s
         ox_tok_reserve((void **)&renderer->spans, &renderer->span_room, room, sizeof *renderer->spans);
     for (size_t i = 0; status == OX_OK && i < json_array_size(messages); i++) {
         struct ox_template_turn place;
-        if (chat->message_parts[i] != OX_PART_EXCLUDED || is_assistant(json_array_get(messages, i))) {
+        if (chat->message_parts[i] != OX_PART_EXCLUDED || ox_chat_is_assistant(json_array_get(messages, i))) {
             continue;
         }
         status = ox_template_find_content(renderer->options.chat_template, row, &renderer->options.now,
@@ -284,7 +258,8 @@ static enum ox_status exclude_prompts(struct ox_chat_renderer *renderer, const s
                              "its own, so that --train-on prompts cannot leave it out; give every message that is not "
                              "the assistant's weight 0, or choose --train-on all", i + 1);
         }
-        renderer->spans[renderer->span_count++] = (struct span){.begin = place.begin_byte, .end = place.end_byte};
+        renderer->spans[renderer->span_count++] =
+            (struct ox_chat_span){.begin = place.begin_byte, .end = place.end_byte};
     }
     qsort(renderer->spans, renderer->span_count, sizeof *renderer->spans, by_begin);
     return status;
@@ -380,105 +355,13 @@ static enum ox_status cut_parts(struct ox_chat_renderer *renderer, const char *t
         }
         const bool in_span = span < renderer->span_count && renderer->spans[span].begin <= begin;
         const bool in_place = place < renderer->place_count && before(text, renderer->places[place]) <= begin;
-        renderer->parts[renderer->part_count++] = (struct ox_text_part){
-            .end = end,
-            .control = !in_place,
-            .marked = in_span ? renderer->spans[span].trained : renderer->trains_rest};
+        const bool marked = in_span ? renderer->spans[span].trained : renderer->trains_rest;
+        renderer->parts[renderer->part_count++] =
+            (struct ox_text_part){.end = end, .control = !in_place, .marked = marked};
+        renderer->spells |= in_place && marked && ox_special_strings_begin(&renderer->special, text, bytes, begin);
         begin = end;
     }
     return OX_OK;
-}
-
-/* ---- what is noticed ----------------------------------------------------------------------------------------- */
-
-enum { NOTE_ROWS_MAX = 16 }; /* rows that are rendered without a key before the template counts as not reading it */
-
-static const char *const note_keys[OX_NOTE_COUNT][4] = {
-    [OX_NOTE_TOOLS] = {"tools"},
-    [OX_NOTE_TOOL_CALLS] = {"tool_calls"},
-    [OX_NOTE_REASONING] = {"reasoning_content", "thinking", "reasoning"},
-};
-
-/* Whether an object has one of the note's keys with something in it. */
-static bool has_noted_key(const json_t *object, enum ox_chat_note note) {
-    bool has = false;
-    for (size_t i = 0; note_keys[note][i] != NULL; i++) {
-        const json_t *const value = json_object_get(object, note_keys[note][i]);
-        has = has || json_array_size(value) > 0 || json_string_length(value) > 0;
-    }
-    return has;
-}
-
-static bool row_has_noted_key(const json_t *row, enum ox_chat_note note) {
-    const json_t *const messages = json_object_get(row, "messages");
-    bool has = note == OX_NOTE_TOOLS && has_noted_key(row, note);
-    for (size_t i = 0; note != OX_NOTE_TOOLS && i < json_array_size(messages); i++) {
-        has = has || has_noted_key(json_array_get(messages, i), note);
-    }
-    return has;
-}
-
-static void drop_noted_keys(json_t *object, enum ox_chat_note note) {
-    for (size_t i = 0; note_keys[note][i] != NULL; i++) {
-        json_object_del(object, note_keys[note][i]);
-    }
-}
-
-/* Whether the template makes another text of the row without the note's keys, or none. */
-static enum ox_status look_at_key(const struct ox_chat_renderer *renderer, const json_t *row,
-                                  const struct ox_jinja_output *with, enum ox_chat_note note, bool *read) {
-    struct ox_jinja_output output = {0};
-    json_t *const copy = json_deep_copy(row);
-    const json_t *const messages = json_object_get(copy, "messages");
-    if (copy == NULL) {
-        return no_memory();
-    }
-    drop_noted_keys(note == OX_NOTE_TOOLS ? copy : NULL, note);
-    for (size_t i = 0; note != OX_NOTE_TOOLS && i < json_array_size(messages); i++) {
-        drop_noted_keys(json_array_get(messages, i), note);
-    }
-    enum ox_status status =
-        ox_template_render(renderer->options.chat_template, copy, &renderer->options.now, &output);
-    *read = status != OX_OK || output.text_bytes != with->text_bytes ||
-            memcmp(output.text, with->text, with->text_bytes) != 0;
-    ox_jinja_output_free(&output);
-    json_decref(copy);
-    return status == OX_E_CONFIG ? OX_OK : status;
-}
-
-/* Whether a message of the assistant that is trained says nothing at all. */
-static bool has_empty_answer(const struct ox_chat_renderer *renderer, const struct ox_chat *chat) {
-    const json_t *const messages = json_object_get(chat->conversation, "messages");
-    bool empty = false;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        const json_t *const message = json_array_get(messages, i);
-        const json_t *const content = json_object_get(message, "content");
-        empty = empty || (is_assistant(message) && wants(renderer, chat, i) && json_array_size(content) == 0 &&
-                          json_string_length(content) == 0 && !has_noted_key(message, OX_NOTE_TOOL_CALLS) &&
-                          !has_noted_key(message, OX_NOTE_REASONING));
-    }
-    return empty;
-}
-
-static enum ox_status take_notes(struct ox_chat_renderer *renderer, const struct ox_chat *chat, const json_t *row,
-                                 const struct ox_jinja_output *output) {
-    struct ox_chat_notes *const notes = &renderer->notes;
-    enum ox_status status = OX_OK;
-    for (int i = 0; i < OX_NOTE_EMPTY && status == OX_OK && !renderer->options.generation_prompt; i++) {
-        const enum ox_chat_note note = (enum ox_chat_note)i;
-        if (row_has_noted_key(row, note) && notes->rows[note]++ < NOTE_ROWS_MAX && !notes->read[note]) {
-            status = look_at_key(renderer, row, output, note, &notes->read[note]);
-        }
-    }
-    notes->rows[OX_NOTE_EMPTY] += has_empty_answer(renderer, chat);
-    return status;
-}
-
-void ox_chat_add_notes(const struct ox_chat_renderer *renderer, struct ox_chat_notes *sum) {
-    for (int i = 0; i < OX_NOTE_COUNT; i++) {
-        sum->rows[i] += renderer->notes.rows[i];
-        sum->read[i] |= renderer->notes.read[i];
-    }
 }
 
 /* ---- rendering ----------------------------------------------------------------------------------------------- */
@@ -530,8 +413,9 @@ static enum ox_status render_conversation(struct ox_chat_renderer *renderer, con
     if (status == OX_OK && !renderer->options.parse_special) {
         status = find_places(renderer, chat->conversation, &turns.output);
     }
-    OX_TRY(status, take_notes(renderer, chat, row, &turns.output));
+    OX_TRY(status, ox_chat_take_notes(renderer, chat, row, &turns.output));
     OX_TRY(status, cut_parts(renderer, turns.output.text, turns.output.text_bytes));
+    renderer->notes.rows[OX_NOTE_SPELLED] += status == OX_OK && renderer->spells;
     if (status == OX_OK && renderer->part_count > 0) {
         status = ox_encode_parts(renderer->encoder, turns.output.text, renderer->parts, renderer->part_count, ids,
                                  trained);
@@ -541,26 +425,54 @@ static enum ox_status render_conversation(struct ox_chat_renderer *renderer, con
     return status;
 }
 
-/* A text, or a prompt and the text that completes it. */
+bool ox_chat_has_end(const struct ox_tokenizer *tokenizer, int64_t id, const char *text, size_t bytes, bool at_end) {
+    static const char blanks[] = " \t\r\n";
+    const bool is_parsed = id >= 0 && id < ox_tokenizer_vocab_count(tokenizer) && tokenizer->added_by_id[id] > 0;
+    const char *const token = is_parsed ? ox_tokenizer_token(tokenizer, (uint32_t)id) : NULL;
+    const size_t token_bytes = token != NULL ? strlen(token) : 0;
+    size_t begin = 0;
+    while (!at_end && begin < bytes && strchr(blanks, text[begin]) != NULL && text[begin] != '\0') {
+        begin++;
+    }
+    while (at_end && bytes > 0 && strchr(blanks, text[bytes - 1]) != NULL && text[bytes - 1] != '\0') {
+        bytes--;
+    }
+    return token_bytes > 0 && token_bytes <= bytes - begin &&
+           memcmp(at_end ? text + bytes - token_bytes : text + begin, token, token_bytes) == 0;
+}
+
+/* The id of a BOS or EOS to add to a text; -1 for none. */
+static int64_t end_to_add(const struct ox_chat_renderer *renderer, enum ox_add choice, int64_t id, bool usual,
+                          const char *text, size_t bytes, bool at_end) {
+    const bool adds = choice == OX_ADD_ON || (choice == OX_ADD_AUTO && usual);
+    return adds && id >= 0 && !ox_chat_has_end(renderer->tokenizer, id, text, bytes, at_end) ? id : -1;
+}
+
+/* A text, or a prompt and the text that completes it, in which special-token strings are tokens. */
 static enum ox_status render_plain(struct ox_chat_renderer *renderer, const struct ox_chat *chat, struct ox_ids *ids,
                                    struct ox_id_mask *trained) {
-    const int64_t bos = ox_tokenizer_bos(renderer->tokenizer), eos = ox_tokenizer_eos(renderer->tokenizer);
+    const struct ox_tokenizer *const tokenizer = renderer->tokenizer;
+    const struct ox_chat_options *const options = &renderer->options;
     const size_t prompt_bytes = chat->prompt != NULL ? strlen(chat->prompt) : 0, text_bytes = strlen(chat->text);
-    const bool control = renderer->options.parse_special;
-    const bool trains_prompt = renderer->options.train_on == OX_TRAIN_ON_PROMPTS;
-    const struct ox_text_part parts[] = {{.end = prompt_bytes, .control = control, .marked = trains_prompt},
-                                         {.end = prompt_bytes + text_bytes, .control = control, .marked = true}};
+    const size_t bytes = prompt_bytes + text_bytes;
+    const bool trains_prompt = options->train_on == OX_TRAIN_ON_PROMPTS;
+    const struct ox_text_part parts[] = {{.end = prompt_bytes, .control = true, .marked = trains_prompt},
+                                         {.end = bytes, .control = true, .marked = true}};
     const size_t first = prompt_bytes == 0, end = text_bytes == 0 ? 1 : 2; /* no part is empty */
-    enum ox_status status = OX_OK;
     renderer->text.bytes = 0;
-    renderer->notes.rows[OX_NOTE_EMPTY] += chat->kind == OX_CHAT_COMPLETION && text_bytes == 0;
-    if (bos >= 0 && ox_tokenizer_adds_bos(renderer->tokenizer)) {
-        status = append(ids, trained, bos, false);
-    }
-    OX_TRY(status, ox_text_append(&renderer->text, chat->prompt, prompt_bytes));
+    enum ox_status status = ox_text_append(&renderer->text, chat->prompt, prompt_bytes);
     OX_TRY(status, ox_text_append(&renderer->text, chat->text, text_bytes));
+    if (status != OX_OK) {
+        return status;
+    }
+    const char *const text = renderer->text.data;
+    const int64_t bos = end_to_add(renderer, options->add_bos, ox_tokenizer_bos(tokenizer),
+                                   ox_tokenizer_adds_bos(tokenizer), text, bytes, false);
+    const int64_t eos = end_to_add(renderer, options->add_eos, ox_tokenizer_eos(tokenizer), true, text, bytes, true);
+    ox_chat_note_plain(renderer, chat);
+    status = bos >= 0 ? append(ids, trained, bos, false) : OX_OK;
     if (status == OX_OK && end > first) {
-        status = ox_encode_parts(renderer->encoder, renderer->text.data, parts + first, end - first, ids, trained);
+        status = ox_encode_parts(renderer->encoder, text, parts + first, end - first, ids, trained);
     }
     return status == OX_OK && eos >= 0 ? append(ids, trained, eos, true) : status;
 }
@@ -570,6 +482,8 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
     const size_t ids_begin = ids->count;
     const size_t trained_begin = trained->count;
     renderer->part_count = renderer->span_count = renderer->place_count = 0;
+    renderer->spells = false;
+    renderer->ignored = (struct ox_chat_ignored){0};
     const enum ox_status status = chat->kind == OX_CHAT_MESSAGES ? render_conversation(renderer, chat, ids, trained)
                                                                  : render_plain(renderer, chat, ids, trained);
     free(renderer->places);

@@ -89,23 +89,28 @@ enum ox_train_on {
     OX_TRAIN_ON_PROMPTS, /* everything but messages whose weight is 0 */
 };
 
+/* Whether BOS and EOS are added to texts, and to prompts with their completions. AUTO: the BOS if the tokenizer adds
+ * one, the EOS if it has one. One that the text has already is not added again. */
+enum ox_add { OX_ADD_AUTO, OX_ADD_ON, OX_ADD_OFF };
+
 struct ox_chat_options {
     const struct ox_template *chat_template; /* outlives the renderer; NULL: conversations are refused */
     const char *no_template;                 /* why there is none, for that refusal; outlives the renderer */
     struct tm now;                           /* the date that templates print */
     const json_t *kwargs;                    /* variables of the template; those of a row precede. May be NULL */
     enum ox_train_on train_on;
-    bool parse_special;     /* special-token strings in the texts of a row become special tokens */
+    enum ox_add add_bos, add_eos;
+    bool parse_special;     /* special-token strings in the texts of a conversation become special tokens */
     bool generation_prompt; /* end conversations with the assistant's header, for the model to continue */
 };
 
 /* Reads the text of --chat-template-kwargs, a JSON object, or "" for none. The caller owns *out. */
 OX_MUST enum ox_status ox_chat_kwargs(const char *text, json_t **out);
 
-/* Renders rows. Special-token strings become special tokens only where the template writes them. In the texts of a row
- * they stay ordinary text, so that no text can end or begin a turn; a template that looks at such a string makes the
- * row an error. parse_special turns them into tokens there too, as transformers does. Added tokens that are not
- * special, such as Qwen3's <think>, are tokens everywhere.
+/* Renders rows. In texts that need no template, special-token strings are special tokens. In a conversation they are so
+ * only where the template writes them; in its own texts they stay ordinary text, so that no text can end or begin a
+ * turn, and a template that looks at such a string makes the row an error. parse_special turns them into tokens there
+ * too, as transformers does. Added tokens that are not special, such as Qwen3's <think>, are tokens everywhere.
  * A content that is a list of texts is given to the template as a list where the template reads lists, else as one
  * text. One thread at a time may use a renderer; `tokenizer` must outlive it. */
 struct ox_chat_renderer;
@@ -114,19 +119,39 @@ OX_MUST enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const 
 void ox_chat_close(struct ox_chat_renderer **renderer);
 
 /* Appends token ids to *ids and, for each, 1 (trained) or 0 to *trained. Conversations get only the BOS that their
- * template writes. The other kinds get a BOS first if the tokenizer adds one, and a trained EOS last if it has one.
+ * template writes. The other kinds get a BOS first and a trained EOS last, as the options say.
  * `where` is the file and line for errors. A failure appends nothing. */
 OX_MUST enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
                                       struct ox_ids *ids, struct ox_id_mask *trained);
 
-/* What a renderer noticed in the rows that it rendered for training: keys that the template may not read, and empty
- * answers. */
-enum ox_chat_note { OX_NOTE_TOOLS, OX_NOTE_TOOL_CALLS, OX_NOTE_REASONING, OX_NOTE_EMPTY, OX_NOTE_COUNT };
+/* Whether a text begins, or with `at_end` ends, with the string of the special token `id`, white space left aside. */
+bool ox_chat_has_end(const struct ox_tokenizer *tokenizer, int64_t id, const char *text, size_t bytes, bool at_end);
+
+/* What a renderer noticed in the rows that it rendered for training. */
+enum ox_chat_note {
+    OX_NOTE_TOOLS, OX_NOTE_TOOL_CALLS, OX_NOTE_REASONING, OX_NOTE_KEY_COUNT, /* keys that the template may not read */
+    OX_NOTE_EMPTY = OX_NOTE_KEY_COUNT, /* an empty answer that is trained                                           */
+    OX_NOTE_BLANK,                     /* an empty text                                                             */
+    OX_NOTE_SPELLED,                   /* a special token's string is trained as letters                            */
+    OX_NOTE_FOREIGN,                   /* ready-made text with a tag such as <|im_end|> that is no token here       */
+    OX_NOTE_IGNORED,                   /* the template writes nothing of what a message says                        */
+    OX_NOTE_COUNT,
+};
 struct ox_chat_notes {
-    uint64_t rows[OX_NOTE_COUNT]; /* rows that have the key, or an empty answer that is trained */
-    bool read[OX_NOTE_COUNT];     /* some row has another text without the key: the template reads it */
+    uint64_t rows[OX_NOTE_COUNT];
+    bool read[OX_NOTE_KEY_COUNT]; /* some row has another text without the key: the template reads it */
 };
 void ox_chat_add_notes(const struct ox_chat_renderer *renderer, struct ox_chat_notes *sum);
+/* Notes a text, or a prompt with its completion, that the caller encodes itself. */
+void ox_chat_note_plain(struct ox_chat_renderer *renderer, const struct ox_chat *chat);
+
+/* The first message of the row rendered last of whose content the template writes nothing. */
+struct ox_chat_ignored {
+    bool is_there;
+    size_t message_idx;
+    char role[32]; /* cut off where it is longer */
+};
+struct ox_chat_ignored ox_chat_ignored(const struct ox_chat_renderer *renderer);
 
 /* The end of a turn that the template writes like a special token (<|...|>, </s>) and that is none of this tokenizer,
  * so that its letters are trained; "" if there is no such thing. */

@@ -1,9 +1,10 @@
 /* Reads JSON rows into conversations. The forms of a row are a table: the keys of each, and how it is read. */
-#include "engine/text/chat.h"
+#include "engine/text/chat_rows_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { WHERE_BYTES = 512, KEYS_BYTES = 240 };
 
@@ -33,7 +34,7 @@ static enum ox_status no_memory(const struct reader *reader) {
     return ox_fail(OX_E_NOMEM, "%s: no memory for a conversation", reader->where);
 }
 
-static enum ox_status fail_value(const char *where, const char *key, const char *expected, const json_t *value) {
+enum ox_status ox_row_fail_value(const char *where, const char *key, const char *expected, const json_t *value) {
     char excerpt[OX_JSON_EXCERPT_BYTES];
     if (value == NULL) {
         return ox_fail(OX_E_CONFIG, "%s: the key \"%s\" is missing", where, key);
@@ -58,8 +59,9 @@ static const char *key_of(const struct reader *reader, enum ox_chat_column colum
     return key_in(reader->columns, reader->form, column);
 }
 
-static bool is_empty(const json_t *value) {
+bool ox_row_is_empty(const json_t *value) {
     return value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
            (json_is_string(value) && json_string_length(value) == 0);
 }
 
@@ -69,13 +71,13 @@ static enum ox_status read_list(const struct reader *reader, const char *key, co
     json_t *const value = json_object_get(reader->row, key);
     enum ox_status status = OX_OK;
     *out = NULL;
-    if (json_is_string(value) && !is_empty(value)) {
+    if (json_is_string(value) && !ox_row_is_empty(value)) {
         status = ox_json_parse(reader->where, json_string_value(value), json_string_length(value), out);
-    } else if (!is_empty(value) || json_is_array(value)) {
+    } else if (!ox_row_is_empty(value) || json_is_array(value) || json_is_object(value)) {
         *out = json_incref(value);
     }
     if (status == OX_OK && *out != NULL && !json_is_array(*out)) {
-        status = fail_value(reader->where, key, expected, *out);
+        status = ox_row_fail_value(reader->where, key, expected, *out);
         json_decref(*out);
         *out = NULL;
     }
@@ -143,6 +145,15 @@ static json_t *content_part(const json_t *part) {
     return type != NULL && strcmp(type, "text") == 0 && json_is_string(found) ? found : NULL;
 }
 
+static enum ox_status fail_part(const char *where, const char *key, const json_t *part) {
+    const char *const type = json_string_value(json_object_get(part, "type"));
+    return type != NULL && strcmp(type, "text") != 0
+               ? ox_fail(OX_E_CONFIG,
+                         "%s: \"%s\" has a part of the type \"%.40s\", but only text is trained; leave such rows out, "
+                         "or remove the part where the text stands without it", where, key, type)
+               : ox_row_fail_value(where, key, "a text or a list of {\"type\": \"text\", \"text\"}", part);
+}
+
 /* Gives the message a list of {"type", "text"} alone, which is what templates read. */
 static enum ox_status set_content_list(struct reader *reader, const char *where, json_t *message, const char *key) {
     const json_t *const list = json_object_get(message, "content");
@@ -152,7 +163,7 @@ static enum ox_status set_content_list(struct reader *reader, const char *where,
         const json_t *const part = json_array_get(list, i);
         json_t *const text = content_part(part);
         if (text == NULL) {
-            status = fail_value(where, key, "a text or a list of {\"type\": \"text\", \"text\"}", part);
+            status = fail_part(where, key, part);
         } else if (json_array_append_new(plain, json_pack("{s:s,s:O}", "type", "text", "text", text)) != 0) {
             status = no_memory(reader);
         }
@@ -167,38 +178,13 @@ static enum ox_status set_content_list(struct reader *reader, const char *where,
 /* The content is a text or a list of texts; a message that calls tools needs none. `key` is its name in the row. */
 static enum ox_status read_content(struct reader *reader, const char *where, json_t *message, const char *key) {
     const json_t *const content = json_object_get(message, "content");
-    const bool calls = !is_empty(json_object_get(message, "tool_calls")) ||
-                       !is_empty(json_object_get(message, "function_call"));
+    const bool calls = !ox_row_is_empty(json_object_get(message, "tool_calls")) ||
+                       !ox_row_is_empty(json_object_get(message, "function_call"));
     if (json_is_string(content) || (calls && (content == NULL || json_is_null(content)))) {
         return OX_OK;
     }
     return json_is_array(content) ? set_content_list(reader, where, message, key)
-                                  : fail_value(where, key, "a text or a list of texts", content);
-}
-
-/* Takes "weight" or "loss_weight" out of the message, which exclude it where they are 0; *part begins as what the
- * message is without them. */
-static enum ox_status read_weight(const char *where, json_t *message, enum ox_chat_part *part) {
-    static const char *const keys[] = {"weight", "loss_weight"};
-    const bool may_be = *part == OX_PART_ANSWER;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const json_t *const value = json_object_get(message, keys[i]);
-        const double weight = json_number_value(value);
-        if (value == NULL || json_is_null(value)) {
-            continue;
-        }
-        if (!json_is_number(value) || (weight != 0.0 && weight != 1.0)) {
-            return fail_value(where, keys[i], "0 or 1", value);
-        }
-        if (weight != 0.0 && !may_be) {
-            return ox_fail(OX_E_CONFIG,
-                           "%s: \"%s\" is 1, but only messages of the assistant can be trained; set it to 0", where,
-                           keys[i]);
-        }
-        *part = weight == 0.0 ? OX_PART_EXCLUDED : *part;
-        json_object_del(message, keys[i]);
-    }
-    return OX_OK;
+                                  : ox_row_fail_value(where, key, "a text or a list of texts", content);
 }
 
 /* Names of roles. Those of sharegpt are for "from" and for columns that the user names; under "role" all but two are
@@ -213,12 +199,36 @@ static const struct {
     {NULL, NULL, false},
 };
 
+/* Refuses a name that is a usual one but for its case or white space, because templates compare names exactly. */
+static enum ox_status check_case(const char *where, const char *key, const char *name) {
+    static const char *const others[] = {"developer", "model", "ipython"};
+    const size_t lead = strspn(name, " \t\n");
+    size_t bytes = strlen(name + lead);
+    while (bytes > 0 && strchr(" \t\n", name[lead + bytes - 1]) != NULL) {
+        bytes--;
+    }
+    for (size_t i = 0; i < sizeof roles / sizeof *roles - 1 + sizeof others / sizeof *others; i++) {
+        const size_t count = sizeof roles / sizeof *roles - 1;
+        const char *const usual = i < count ? roles[i].name : others[i - count];
+        if (strlen(usual) == bytes && strncasecmp(name + lead, usual, bytes) == 0 && strcmp(name, usual) != 0) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: \"%s\" is \"%.40s\", which chat templates know as \"%s\"; write it so "
+                           "(jq -c '(.. | .%s? | strings) |= ascii_downcase')", where, key, name, usual, key);
+        }
+    }
+    return OX_OK;
+}
+
 /* Gives the message its role by the name that it has under `key`. */
 static enum ox_status read_role(struct reader *reader, const char *where, json_t *message, const char *key) {
     const char *name = NULL;
     const enum ox_status status = ox_json_get_string(where, message, "role", true, &name);
     if (status != OX_OK) {
-        return fail_value(where, key, "a string", json_object_get(message, "role"));
+        return ox_row_fail_value(where, key, "a string", json_object_get(message, "role"));
+    }
+    const enum ox_status checked = check_case(where, key, name);
+    if (checked != OX_OK) {
+        return checked;
     }
     const bool plain = strcmp(key, "role") == 0;
     for (size_t i = 0; roles[i].name != NULL; i++) {
@@ -229,7 +239,7 @@ static enum ox_status read_role(struct reader *reader, const char *where, json_t
     }
     return strcmp(key, "from") != 0
                ? OX_OK
-               : fail_value(where, key, "human, user, gpt, chatgpt, assistant, system, tool, observation or "
+               : ox_row_fail_value(where, key, "human, user, gpt, chatgpt, assistant, system, tool, observation or "
                             "function_call", json_object_get(message, "role"));
 }
 
@@ -268,7 +278,7 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     char where[WHERE_BYTES];
     snprintf(where, sizeof where, "%s: %s[%zu]", reader->where, list_key, index);
     if (!json_is_object(given)) {
-        return fail_value(reader->where, list_key, "a list of objects", given);
+        return ox_row_fail_value(reader->where, list_key, "a list of objects", given);
     }
     const char *const role_key = key_in_message(reader, given, OX_COLUMN_ROLE, "role", "from");
     const char *const content_key = key_in_message(reader, given, OX_COLUMN_CONTENT, "content", "value");
@@ -277,13 +287,14 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     OX_TRY(status, rename_key(reader, message, role_key, "role"));
     OX_TRY(status, rename_key(reader, message, content_key, "content"));
     OX_TRY(status, read_role(reader, where, message, role_key));
+    OX_TRY(status, ox_row_check_media(where, message));
     OX_TRY(status, read_content(reader, where, message, content_key));
     if (status != OX_OK) {
         return status;
     }
     enum ox_chat_part *const part = &reader->chat->message_parts[ox_chat_message_count(reader->chat) - 1];
     *part = is_assistant(message) ? OX_PART_ANSWER : OX_PART_PROMPT;
-    status = read_weight(where, message, part);
+    status = ox_row_read_trained(where, message, part);
     *part = *part == OX_PART_ANSWER && !may_train ? OX_PART_PROMPT : *part;
     return status;
 }
@@ -303,7 +314,8 @@ static enum ox_status read_messages_of(struct reader *reader, enum ox_chat_colum
     json_t *list = NULL;
     enum ox_status status = read_list(reader, key, "a list of at least one message", &list);
     if (status == OX_OK && json_array_size(list) == 0) {
-        status = fail_value(reader->where, key, "a list of at least one message", json_object_get(reader->row, key));
+        const json_t *const given = json_object_get(reader->row, key);
+        status = ox_row_fail_value(reader->where, key, "a list of at least one message", given);
     }
     if (status == OX_OK && column == OX_COLUMN_MESSAGES && !begins_with_system(reader, list)) {
         status = add_system(reader);
@@ -326,14 +338,14 @@ static enum ox_status read_history(struct reader *reader) {
         return OX_OK;
     }
     if (!json_is_array(history)) {
-        return fail_value(reader->where, "history", "a list of [user, assistant] pairs", history);
+        return ox_row_fail_value(reader->where, "history", "a list of [user, assistant] pairs", history);
     }
     for (size_t i = 0; status == OX_OK && i < json_array_size(history); i++) {
         const json_t *const pair = json_array_get(history, i);
         const char *const asked = json_string_value(json_array_get(pair, 0));
         const char *const answered = json_string_value(json_array_get(pair, 1));
         if (json_array_size(pair) != 2 || asked == NULL || answered == NULL) {
-            return fail_value(reader->where, "history", "a list of [user, assistant] pairs", pair);
+            return ox_row_fail_value(reader->where, "history", "a list of [user, assistant] pairs", pair);
         }
         status = add_message(reader, "user", asked);
         OX_TRY(status, add_message(reader, "assistant", answered));
@@ -370,9 +382,9 @@ static enum ox_status read_completion(struct reader *reader) {
     const bool lists[] = {json_is_array(json_object_get(reader->row, keys[0])),
                           json_is_array(json_object_get(reader->row, keys[1]))};
     if (lists[0] != lists[1]) {
-        return fail_value(reader->where, keys[lists[0] ? 1 : 0], lists[0] ? "a list of messages, as the prompt is"
-                          : "a list of messages, as the completion is",
-                          json_object_get(reader->row, keys[lists[0] ? 1 : 0]));
+        const char *const other = keys[lists[0] ? 1 : 0];
+        return ox_row_fail_value(reader->where, other, lists[0] ? "a list of messages, as the prompt is"
+                                 : "a list of messages, as the completion is", json_object_get(reader->row, other));
     }
     if (lists[0]) {
         const enum ox_status status = read_messages_of(reader, OX_COLUMN_PROMPT, false);
@@ -465,23 +477,56 @@ static const char *keys_text(const json_t *row, char *text) {
     return used > 0 ? text : "none";
 }
 
+/* The required key of the form that is null, where the row has all of them; else NULL. */
+static const char *find_null(const json_t *row, const struct ox_chat_columns *columns, const struct form *form) {
+    const char *found = NULL;
+    for (int i = 0; i < OX_COLUMN_COUNT; i++) {
+        const char *const key = (form->required >> i & 1) != 0 ? key_in(columns, form, (enum ox_chat_column)i) : NULL;
+        const json_t *const value = key != NULL ? json_object_get(row, key) : NULL;
+        if (key != NULL && value == NULL) {
+            return NULL;
+        }
+        found = json_is_null(value) ? key : found;
+    }
+    return found;
+}
+
+bool ox_row_names_form(const struct ox_chat_columns *columns) {
+    bool names = false;
+    for (int i = 0; i < OX_COLUMN_FORM_COUNT; i++) {
+        names = names || given_name(columns, (enum ox_chat_column)i) != NULL;
+    }
+    return names;
+}
+
 static enum ox_status fail_formless(const char *where, const json_t *row, const struct ox_chat_columns *columns) {
-    char keys[KEYS_BYTES], excerpt[OX_JSON_EXCERPT_BYTES];
+    char keys[KEYS_BYTES], excerpt[OX_JSON_EXCERPT_BYTES], advice[OX_ROW_ADVICE_BYTES] = "";
     if (!json_is_object(row)) {
         return ox_fail(OX_E_CONFIG, "%s: a row must be an object, but is %s", where, ox_json_excerpt(row, excerpt));
     }
+    if (!ox_row_names_form(columns)) {
+        ox_row_suggest(row, advice);
+    }
     for (int i = 0; i < FORM_COUNT; i++) {
-        const char *const has = is_considered(columns, &forms[i]) ? find_key(row, columns, &forms[i], true) : NULL;
+        const bool considered = is_considered(columns, &forms[i]);
+        const char *const null = considered ? find_null(row, columns, &forms[i]) : NULL;
+        const char *const has = considered ? find_key(row, columns, &forms[i], true) : NULL;
+        if (null != NULL) {
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" is null, so the row has nothing to train on; leave such rows out "
+                           "(jq -c 'select(.%s != null)')", where, null, null);
+        }
         if (has != NULL) {
-            return ox_fail(OX_E_CONFIG, "%s: a row with \"%s\" also needs \"%s\"; this one has the keys %s", where, has,
-                           find_key(row, columns, &forms[i], false), keys_text(row, keys));
+            return ox_fail(OX_E_CONFIG, "%s: a row with \"%s\" also needs \"%s\"; this one has the keys %s%s%s", where,
+                           has, find_key(row, columns, &forms[i], false), keys_text(row, keys),
+                           advice[0] != '\0' ? "; " : "", advice);
         }
     }
     return ox_fail(OX_E_CONFIG,
                    "%s: the row has no known form, which are \"messages\", \"conversations\", \"prompt\" with "
                    "\"completion\", \"instruction\" with \"output\" or \"response\", and \"text\"; its keys are %s; "
-                   "name them with --column-messages, --column-prompt and --column-completion, or --column-text",
-                   where, keys_text(row, keys));
+                   "%s", where, keys_text(row, keys),
+                   advice[0] != '\0' ? advice : "name them with --column-messages, --column-prompt and "
+                                                "--column-completion, or --column-text");
 }
 
 /* Finds the one form that the row has. */
@@ -525,7 +570,7 @@ static enum ox_status read_rest(struct reader *reader) {
     }
     if (status == OX_OK && kwargs != NULL && !json_is_null(kwargs)) {
         status = json_is_object(kwargs) ? OX_OK
-                                        : fail_value(reader->where, "chat_template_kwargs", "an object", kwargs);
+                                        : ox_row_fail_value(reader->where, "chat_template_kwargs", "an object", kwargs);
         stored = stored && json_object_set(conversation, "chat_template_kwargs", kwargs) == 0;
     }
     json_decref(tools);
@@ -558,7 +603,9 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, const struct o
                             struct ox_chat *out) {
     struct reader reader = {.where = where, .row = row, .columns = columns, .chat = out};
     ox_chat_free(out);
-    enum ox_status status = find_form(where, row, columns, &reader.form);
+    enum ox_status status = ox_row_check_marks(where, row, columns);
+    OX_TRY(status, find_form(where, row, columns, &reader.form));
+    OX_TRY(status, ox_row_check_media(where, row));
     OX_TRY(status, read_form(&reader));
     if (status != OX_OK) {
         ox_chat_free(out);

@@ -48,6 +48,11 @@ static bool begins(const struct ox_trie *trie, const char *text, size_t bytes, s
     return found;
 }
 
+bool ox_special_strings_begin(const struct ox_special_strings *strings, const char *text, size_t bytes, size_t pos) {
+    bool open = false;
+    return strings->trie.count > 0 && pos < bytes && begins(&strings->trie, text, bytes, pos, &open);
+}
+
 /* Writes the text with its marks to marking->text, unless that is NULL; returns how many there are in *count. The end
  * of a key is never marked: templates compare keys. */
 static enum ox_status mark_text(struct marking *marking, const char *text, size_t bytes, bool is_key, size_t *count) {

@@ -83,6 +83,9 @@ OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_t
 OX_MUST enum ox_status ox_template_find_content(const struct ox_template *chat_template, const json_t *conversation,
                                                 const struct tm *now, const struct ox_jinja_output *whole,
                                                 size_t message_idx, struct ox_template_turn *out);
+/* A copy of a message with another content, which no text holds: private-use characters. The caller owns it; NULL
+ * without memory. */
+json_t *ox_template_other_content(const json_t *message);
 void ox_template_turns_free(struct ox_template_turns *turns);
 
 /* The variables of a rendering: special tokens (an object, may be NULL), then what the conversation gives, as above.

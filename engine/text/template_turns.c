@@ -635,8 +635,7 @@ enum ox_status ox_template_render_turns(const struct ox_template *chat_template,
     return status != OX_OK || done ? status : search_turns(&search, out);
 }
 
-/* A copy of a message with another content, which no text holds: private-use characters. NULL without memory. */
-static json_t *with_other_content(const json_t *message) {
+json_t *ox_template_other_content(const json_t *message) {
     static const char text[] = "\xf4\x8f\xbf\xbb\xf4\x8f\xbf\xba";
     json_t *const out = json_copy((json_t *)message);
     json_t *const content = json_is_array(json_object_get(message, "content"))
@@ -654,7 +653,7 @@ enum ox_status ox_template_find_content(const struct ox_template *chat_template,
                                         size_t message_idx, struct ox_template_turn *out) {
     json_t *const messages = json_copy(json_object_get(conversation, "messages"));
     json_t *const row = json_copy((json_t *)conversation);
-    json_t *const other = with_other_content(json_array_get(messages, message_idx));
+    json_t *const other = ox_template_other_content(json_array_get(messages, message_idx));
     const struct search search = {.chat_template = chat_template,
                                   .conversation = row,
                                   .messages = messages,

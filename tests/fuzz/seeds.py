@@ -601,8 +601,16 @@ def chat():
             "alpaca-output": {"instruction": "a"}, "alpaca-system": {"instruction": "a", "output": "b", "system": 3},
             "history": {"instruction": "a", "output": "b", "history": 3},
             "history-pair": {"instruction": "a", "output": "b", "history": [["x"]]},
-            "completion": {"prompt": "a"}, "prompt": {"prompt": 3}, "text": {"text": 3}}.items():
+            "completion": {"prompt": "a"}, "prompt": {"prompt": 3}, "text": {"text": 3}, "null": {"text": None},
+            "flag": {"messages": [message("assistant", "x", train="no")]},
+            "flag-unknown": {"messages": [message("assistant", "x", lossScale=2)]},
+            "images": {"images": ["a.png"], "messages": turns}, "marked": {"text": "a", "label": False},
+            "preference": {"prompt": "a", "chosen": "b", "rejected": "c"}, "pair": {"question": "a", "answer": "b"},
+            "role-case": {"messages": [message("User", "x")]}, "ids": {"input_ids": [1]}}.items():
         rows("bad-" + name, "chatml", row)
+    rows("good-flags", "chatml", {"messages": [message("user", "a", train=False), message("assistant", "b", mask=True),
+                                               message("assistant", "c", loss=True)]})
+    rows("good-ends", "llama2", {"text": " <s>a</s>\n"}, {"prompt": "<s>", "completion": "</s>"}, {"text": "</s>"})
     rows("good-turns", "chatml", {"conversations": [{"from": "human", "value": "h"}]},
          {"conversations": [{"from": "gpt", "value": "g"}]})
     put("chat", "bad-line", b'chatml\n{"text": "a"')
@@ -662,6 +670,7 @@ def documents():
     one("good-mark", "text 0", b"\xef\xbb\xbftext")
     one("good-invalid", "text 4", b"ab\n\xff\xfe\nabc\n\xe4\xb8\n\xe4\xb8\xad")
     one("good-rows", "rows 0", rows)
+    one("bad-rows-pretty", "rows 0", '{\n  "a": [\n  1\n  ]\n}\n{\n}')
     one("good-rows-folder", "rows 0", rows, b"\xef\xbb\xbf[{}, 1]\n")
     array = '\n [ {"a": [1, {"b": "]"}]} ,\n\n"x\\"," , 5\n]\n '
     one("good-array", "rows 0", array)

@@ -148,6 +148,19 @@ static void test_texts(void) {
     config->tokenizer = set_up("a.txt", "no_bos", "")->tokenizer;
     expect_config(config, "/<256>e a\n<258>");
 
+    /* Ends that a text has already are not added again. */
+    files_write_text("a.txt", "<s>the a</s>\n");
+    expect_config(config, "/<257><256>e a<258>\n");
+    config->separator = "--";
+    files_write_text("a.txt", "<s>a</s> -- b --\n<s>c-- </s>");
+    expect_config(config, "/<257>a<258>/b<258>/<257>c<258>/<258>");
+    config->tokenizer = set_up("a.txt", "both", "")->tokenizer;
+    expect_config(config, "/<257>a<258>/<257>b<258>/<257>c<258>/<257><258>");
+    config->add_bos = config->add_eos = OX_ADD_ON;
+    expect_config(config, "/<257>a<258>/<257>b<258>/<257>c<258>/<257><258>");
+    config->add_bos = config->add_eos = OX_ADD_AUTO;
+    config->tokenizer = set_up("a.txt", "no_bos", "")->tokenizer;
+
     files_write_text("a.txt", "a<s>-b--\n-c</s>");
     config->separator = "--\\n";
     config->add_eos = OX_ADD_OFF;
@@ -172,16 +185,16 @@ static void test_rows(void) {
     struct ox_cache_header header;
     files_write_text("a.jsonl", rows);
 #define CHAT "/_<259>_u_s_e_r_\n_U_<260>_\n_<259>_a_s_s_i_s_t_a_n_t_\nA"
-    expect_config(config, "/<257><256>e<257><258>/_<257>_ab</s><258>" CHAT "</s><260>_\n");
+    expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258>" CHAT "</s><260>_\n");
     config->parse_special = true;
-    expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258><258>" CHAT "<258><260>_\n");
+    expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258>" CHAT "<258><260>_\n");
     config->plain = true;
-    expect_config(config, "/<256>e<257>/_<257>_ab<258><258>" CHAT "<258><260>_\n");
+    expect_config(config, "/<256>e<257>/_<257>_ab<258>" CHAT "<258><260>_\n");
     config->add_bos = config->add_eos = OX_ADD_OFF;
     expect_config(config, "/<256>e<257>/_ab<258>" CHAT "<258><260>_\n");
     config->add_bos = config->add_eos = OX_ADD_ON;
     config->tokenizer = set_up("a.jsonl", "no_bos", "")->tokenizer;
-    expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258><258>" CHAT "<258><260>_\n");
+    expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258>" CHAT "<258><260>_\n");
     REQUIRE_OK(ox_corpus_open(config, &data, &report));
     ox_data_cache_header(data, &header);
     CHECK(ox_data_is_chat(data) && header.source_bytes == sizeof rows - 1 && header.vocab == 261);

@@ -1,4 +1,4 @@
-/* Conversations: rows read, rendered by templates token by token, and ids and masks against transformers
+/* Conversations: rendered by templates token by token, and ids and masks against transformers
  * (tests/golden/chat/, made by tests/golden/make/golden_chat.py). */
 #include "base/file.h"
 #include "engine/text/chat.h"
@@ -170,198 +170,6 @@ static void test_special_strings(void) {
     close_subject(&subject);
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------- */
-
-/* Writes a row for comparison: of a conversation the JSON, then a letter for each message: t where it is trained, 0
- * where its weight is. */
-static void row_with_is(const struct ox_chat_columns *columns, const char *row, enum ox_chat_kind kind,
-                        const char *expected) {
-    struct ox_chat chat = {0};
-    char text[1024] = "";
-    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), columns, &chat));
-    CHECK((chat.conversation != NULL) == (chat.kind == OX_CHAT_MESSAGES));
-    CHECK((chat.message_parts != NULL) == (chat.text == NULL));
-    if (chat.kind == OX_CHAT_MESSAGES) {
-        size_t used = json_dumpb(chat.conversation, text, sizeof text - 1, JSON_COMPACT);
-        text[used++] = ' ';
-        for (size_t i = 0; i < ox_chat_message_count(&chat); i++) {
-            text[used++] = "-t0"[chat.message_parts[i]];
-        }
-    } else {
-        snprintf(text, sizeof text, "%s|%s", chat.prompt != NULL ? chat.prompt : "", chat.text);
-    }
-    for (char *at = text; *at != '\0'; at++) {
-        *at = (char)(*at == '"' ? '\'' : *at);
-    }
-    if (chat.kind != kind || strcmp(text, expected) != 0) {
-        printf("%s\n  is       %s\n  must be  %s\n", row, text, expected);
-        test_failure_count++;
-    }
-    ox_chat_free(&chat);
-}
-
-static void row_is(const char *row, enum ox_chat_kind kind, const char *expected) {
-    row_with_is(NULL, row, kind, expected);
-}
-
-#define U(text)  "{'role':'user','content':'" text "'}"
-#define A(text)  "{'role':'assistant','content':'" text "'}"
-#define S(text)  "{'role':'system','content':'" text "'}"
-#define IS(list) "{'messages':[" list "]}"
-
-static void test_rows(void) {
-    row_is("{\"text\":\"hi\"}", OX_CHAT_TEXT, "|hi");
-    row_is("{\"prompt\":\"hi\",\"completion\":\" yo\"}", OX_CHAT_COMPLETION, "hi| yo");
-    row_is(ROW(SET "," ASK "," SAY), OX_CHAT_MESSAGES, IS(S("He") "," U("hi") "," A("yo")) " --t");
-    row_is("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
-           "\"value\":\"b\"}],\"loss_weight\":0.0},{\"role\":\"assistant\",\"content\":[],\"loss_weight\":1.0},"
-           "{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0}]}",
-           OX_CHAT_MESSAGES,
-           IS("{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]},"
-              "{'role':'assistant','content':[]}," A("x")) " 0t0");
-    row_is("{\"messages\":[" ASK "],\"tools\":[],\"documents\":null}", OX_CHAT_MESSAGES,
-           "{'messages':[" U("hi") "],'tools':[]} -"); /* templates tell an empty list from none */
-    /* What the template may know stays; roles are the template's to judge. */
-    row_is("{\"messages\":[{\"role\":\"developer\",\"content\":\"a\",\"name\":\"n\"},{\"role\":\"assistant\","
-           "\"reasoning_content\":\"r\",\"content\":null,\"tool_calls\":[{\"id\":\"1\"}]}],\"tools\":[{\"f\":1}],"
-           "\"documents\":[{\"d\":2}],\"chat_template_kwargs\":{\"k\":false},\"other\":3}",
-           OX_CHAT_MESSAGES,
-           "{'messages':[{'role':'developer','content':'a','name':'n'},{'role':'assistant','reasoning_content':'r',"
-           "'content':null,'tool_calls':[{'id':'1'}]}],'tools':[{'f':1}],'documents':[{'d':2}],"
-           "'chat_template_kwargs':{'k':false}} -t");
-    row_is("{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"function_call\",\"value\":\"b\"},"
-           "{\"from\":\"observation\",\"value\":\"c\"},{\"from\":\"gpt\",\"value\":\"d\"}],\"system\":\"s\","
-           "\"tools\":\"[{\\\"f\\\":1}]\"}",
-           OX_CHAT_MESSAGES,
-           "{'messages':[" S("s") "," U("a") "," A("b") ",{'role':'tool','content':'c'}," A("d")
-           "],'tools':[{'f':1}]} --t-t");
-    row_is("{\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\",\"value\":\"a\"},"
-           "{\"from\":\"gpt\",\"value\":\"b\"}],\"system\":\"unused\",\"tools\":\"\"}",
-           OX_CHAT_MESSAGES, IS(S("s") "," U("a") "," A("b")) " --t");
-    row_is("{\"instruction\":\"a\",\"input\":\"\",\"output\":\"b\",\"text\":null}", OX_CHAT_MESSAGES,
-           IS(U("a") "," A("b")) " -t");
-    row_is("{\"instruction\":\"a\",\"input\":\"i\",\"output\":\"b\",\"system\":\"s\",\"history\":[[\"x\",\"y\"]]}",
-           OX_CHAT_MESSAGES, IS(S("s") "," U("x") "," A("y") "," U("a\\ni") "," A("b")) " --t-t");
-    row_is("{\"instruction\":\"\",\"input\":\"i\",\"output\":\"b\",\"system\":\"\",\"history\":null}", OX_CHAT_MESSAGES,
-           IS(U("i") "," A("b")) " -t");
-}
-
-/* Rows of other programs: the same conversation in every form. */
-static void test_forms(void) {
-    static const char talk[] = IS(U("hi") "," A("yo")) " -t";
-    /* TRL: conversations with role and content; a prompt and a completion of messages, the latter trained. */
-    row_is("{\"conversations\":[" ASK "," SAY "]}", OX_CHAT_MESSAGES, talk);
-    row_is("{\"prompt\":[" ASK "],\"completion\":[" SAY "]}", OX_CHAT_MESSAGES, talk);
-    row_is("{\"prompt\":[" ASK "," SAY "," ASK "],\"completion\":[" SAY "],\"system\":\"unused\"}", OX_CHAT_MESSAGES,
-           IS(U("hi") "," A("yo") "," U("hi") "," A("yo")) " ---t");
-    /* axolotl: any pair of keys, roles by either name. */
-    row_is("{\"messages\":[{\"from\":\"human\",\"value\":\"hi\"},{\"from\":\"gpt\",\"value\":\"yo\"}]}",
-           OX_CHAT_MESSAGES, talk);
-    row_is("{\"conversations\":[{\"from\":\"user\",\"value\":\"hi\"},{\"from\":\"assistant\",\"value\":\"yo\"}]}",
-           OX_CHAT_MESSAGES, talk);
-    row_is("{\"messages\":[{\"role\":\"human\",\"content\":\"hi\"},{\"role\":\"gpt\",\"value\":\"yo\"}]}",
-           OX_CHAT_MESSAGES, talk);
-    row_is("{\"messages\":[{\"role\":\"observation\",\"content\":\"hi\"}," SAY "],\"system\":\"s\"}",
-           OX_CHAT_MESSAGES, IS(S("s") ",{'role':'observation','content':'hi'}," A("yo")) " --t");
-    row_is("{\"conversations\":[{\"from\":\"gpt\",\"value\":\"yo\"},{\"from\":\"gpt\",\"value\":\"a\",\"weight\":0}]}",
-           OX_CHAT_MESSAGES, IS(A("yo") "," A("a")) " t0");
-    /* From a table: lists as JSON in a text. */
-    row_is("{\"messages\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":\\\"hi\\\"}]\"}", OX_CHAT_MESSAGES,
-           IS(U("hi")) " -");
-    row_is("{\"instruction\":\"hi\",\"context\":\"there\",\"response\":\"yo\",\"category\":\"x\"}", OX_CHAT_MESSAGES,
-           IS(U("hi\\nthere") "," A("yo")) " -t");
-    /* What is not whole is no form: ultrachat has a prompt beside its messages. */
-    row_is("{\"prompt\":\"hi\",\"prompt_id\":\"1\",\"messages\":[" ASK "," SAY "]}", OX_CHAT_MESSAGES, talk);
-}
-
-static void test_columns(void) {
-    const struct ox_chat_columns question = {
-        .names = {[OX_COLUMN_PROMPT] = "question", [OX_COLUMN_COMPLETION] = "answer"}};
-    row_with_is(&question, "{\"question\":\"hi\",\"answer\":\" yo\",\"text\":\"unused\"}", OX_CHAT_COMPLETION,
-                "hi| yo");
-    const struct ox_chat_columns dialog = {.names = {[OX_COLUMN_MESSAGES] = "dialog", [OX_COLUMN_ROLE] = "speaker",
-                                                     [OX_COLUMN_CONTENT] = "utterance", [OX_COLUMN_TOOLS] = "functions",
-                                                     [OX_COLUMN_SYSTEM] = "rules"}};
-    row_with_is(&dialog, "{\"dialog\":[{\"speaker\":\"human\",\"utterance\":\"hi\"},{\"speaker\":\"gpt\",\"utterance\":"
-                "\"yo\"},{\"speaker\":\"judge\",\"utterance\":\"x\"}],\"rules\":\"s\",\"functions\":[1]}",
-                OX_CHAT_MESSAGES,
-                "{'messages':[" S("s") "," U("hi") "," A("yo") ",{'role':'judge','content':'x'}],'tools':[1]} --t-");
-    const struct ox_chat_columns task = {.names = {[OX_COLUMN_INSTRUCTION] = "task", [OX_COLUMN_INPUT] = "given",
-                                                   [OX_COLUMN_OUTPUT] = "result"}};
-    row_with_is(&task, "{\"task\":\"hi\",\"given\":\"there\",\"result\":\"yo\"}", OX_CHAT_MESSAGES,
-                IS(U("hi\\nthere") "," A("yo")) " -t");
-    const struct ox_chat_columns half = {.names = {[OX_COLUMN_OUTPUT] = "result"}};
-    row_with_is(&half, "{\"instruction\":\"hi\",\"result\":\"yo\",\"output\":7}", OX_CHAT_MESSAGES,
-                IS(U("hi") "," A("yo")) " -t");
-    /* A name chooses one of two forms. */
-    const struct ox_chat_columns text = {.names = {[OX_COLUMN_TEXT] = "text"}};
-    row_with_is(&text, "{\"instruction\":\"a\",\"output\":\"b\",\"text\":\"c\"}", OX_CHAT_TEXT, "|c");
-}
-
-static void test_bad_rows(void) {
-    static const struct {
-        const char *row, *words;
-    } bad[] = {
-        {"{}", "the row has no known form, which are \"messages\", \"conversations\", "},
-        {"[1]", "a row must be an object, but is [1]"},
-        {"{\"a\":1,\"b\":{}}", "its keys are \"a\", \"b\"; name them with --column-messages"},
-        {"{\"completion\":\"x\"}",
-         "a row with \"completion\" also needs \"prompt\"; this one has the keys \"completion\""},
-        {"{\"instruction\":\"a\",\"output\":\"b\",\"text\":\"c\"}",
-         "the row has two forms at once, alpaca and text; choose"},
-        {"{\"messages\":[],\"conversations\":[]}", "two forms at once, messages and sharegpt"},
-        {"{\"text\":7}", "\"text\" must be a string, but is 7"},
-        {"{\"prompt\":\"x\"}", "a row with \"prompt\" also needs \"completion\""},
-        {"{\"prompt\":\"x\",\"completion\":null}", "a row with \"prompt\" also needs \"completion\""},
-        {"{\"prompt\":[],\"completion\":\"x\"}", "\"completion\" must be a list of messages, as the prompt is, but is"},
-        {"{\"prompt\":\"x\",\"completion\":[" SAY "]}", "\"prompt\" must be a list of messages, as the completion is"},
-        {"{\"prompt\":[],\"completion\":[" SAY "]}", "\"prompt\" must be a list of at least one message, but is []"},
-        {"{\"prompt\":{},\"completion\":\"x\"}", "\"prompt\" must be a string"},
-        {"{\"text\":\"a\",\"text\":\"b\"}", "duplicate"},
-        {"{\"text\":\"a\"", "not valid JSON"},
-        {"{\"text\":\"\xff\"}", "not valid JSON"},
-        {"{\"messages\":[]}", "\"messages\" must be a list of at least one message"},
-        {"{\"messages\":{}}", "\"messages\" must be"},
-        {"{\"messages\":[7]}", "\"messages\" must be a list of objects, but is 7"},
-        {"{\"messages\":[{\"content\":\"x\"}]}", "messages[0]: the key \"role\" is missing"},
-        {ROW(ASK ",{\"role\":7,\"content\":\"x\"}"), "messages[1]: \"role\" must be a string"},
-        {ROW(ASK ",{\"role\":\"assistant\"}"), "messages[1]: the key \"content\" is missing"},
-        {ROW(ASK ",{\"role\":\"assistant\",\"content\":null}"), "messages[1]: \"content\" must be a text"},
-        {ROW("{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}"), "messages[0]: \"content\" must be a text or"},
-        {ROW("{\"role\":\"user\",\"content\":[\"x\"]}"), "messages[0]: \"content\" must be a text or"},
-        {ROW("{\"role\":\"user\",\"content\":\"x\",\"weight\":1}"), "messages[0]: \"weight\" is 1, but only"},
-        {ROW("{\"role\":\"assistant\",\"content\":\"x\",\"loss_weight\":0.5}"), "\"loss_weight\" must be 0 or 1"},
-        {ROW("{\"role\":\"assistant\",\"content\":\"x\",\"weight\":\"1\"}"), "\"weight\" must be 0 or 1"},
-        {ROW("{\"role\":\"assistant\",\"content\":7,\"tool_calls\":[{}]}"), "\"content\" must be a text"},
-        {ROW("{\"role\":\"assistant\",\"tool_calls\":[]}"), "messages[0]: the key \"content\" is missing"},
-        {"{\"messages\":[" ASK "],\"tools\":{}}", "row: \"tools\" must be a list of tools, but is {}"},
-        {"{\"messages\":[" ASK "],\"tools\":\"[\"}", "not valid JSON"},
-        {"{\"messages\":[" ASK "],\"chat_template_kwargs\":[1]}", "\"chat_template_kwargs\" must be an object"},
-        {"{\"conversations\":[]}", "\"conversations\" must be a list of at least one message, but is []"},
-        {"{\"conversations\":7}", "\"conversations\" must be a list of at least one message, but is 7"},
-        {"{\"conversations\":[{\"from\":\"robot\",\"value\":\"a\"}]}",
-         "conversations[0]: \"from\" must be human, user,"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":7}]}", "conversations[0]: \"value\" must be a text"},
-        {"{\"conversations\":[{\"from\":\"human\"}]}", "conversations[0]: the key \"value\" is missing"},
-        {"{\"instruction\":\"x\"}", "a row with \"instruction\" also needs \"output\""},
-        {"{\"instruction\":\"x\",\"output\":\"y\",\"history\":[[\"a\"]]}", "\"history\" must be a list of [user"},
-        {"{\"instruction\":\"x\",\"output\":\"y\",\"history\":\"a\"}", "\"history\" must be a list of [user"},
-        {"{\"instruction\":\"x\",\"output\":\"y\",\"input\":{}}", "\"input\" must be a string"},
-    };
-    struct ox_chat chat = {0};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const enum ox_status status = ox_chat_read_line("row", bad[i].row, strlen(bad[i].row), NULL, &chat);
-        CHECK(chat.conversation == NULL && chat.text == NULL);
-        if (status == OX_OK || strstr(ox_error_text(), bad[i].words) == NULL ||
-            strncmp(ox_error_text(), "row:", 4) != 0) {
-            printf("%s: expected a refusal with '%s', got %s: %s\n", bad[i].row, bad[i].words, ox_status_name(status),
-                   status == OX_OK ? "" : ox_error_text());
-            test_failure_count++;
-        }
-    }
-    ox_chat_free(&chat);
-}
-
 /* A template of the test's own beside the tokenizer of a family. */
 static struct subject open_with(const char *family, const char *source, struct ox_chat_options options) {
     char path[OX_PATH_BYTES];
@@ -425,11 +233,24 @@ static void test_bad_turns(void) {
 
 /* Rows without a template: BOS where the tokenizer adds one, EOS trained. */
 static void test_plain_rows(void) {
-    expect("chatml", "{\"text\":\"hi<|im_end|>\"}", "*h*i*<*|*i*m*_*en*d*|*>*<|im_end|>");
+    expect("chatml", "{\"text\":\"hi<|im_end|>\"}", "*h*i*<|im_end|>");
+    expect("chatml", "{\"text\":\"hi<|im_end|>yo\"}", "*h*i*<|im_end|>*y*o*<|im_end|>");
+    expect("chatml", "{\"prompt\":\"<|im_start|>hi<|im_end|>\",\"completion\":\"<|im_start|>yo\"}",
+           "|<|im_start|>|h|i|<|im_end|>*<|im_start|>*y*o*<|im_end|>");
     expect("chatml", "{\"prompt\":\"hi\",\"completion\":\"yo\"}", "|h|i*y*o*<|im_end|>");
     expect("chatml", "{\"text\":\"\"}", "*<|im_end|>");
     expect("llama2", "{\"prompt\":\"hi\",\"completion\":\" more\"}", "|<s>|▁h|i*▁m*or*e*</s>");
     expect("llama2", "{\"text\":\"hi\"}", "|<s>*▁h*i*</s>");
+    /* Ends that a text has already are not added again, also behind white space. */
+    expect("llama2", "{\"text\":\"<s>hi</s>\"}", "*<s>*▁h*i*</s>");
+    expect("llama2", "{\"prompt\":\"<s>hi\",\"completion\":\" more</s>\"}", "|<s>|▁h|i*▁m*or*e*</s>");
+    expect("llama2", "{\"prompt\":\"<s>\",\"completion\":\"\"}", "|<s>*</s>");
+    expect("llama2", "{\"prompt\":\"<s\",\"completion\":\">h</s> i\"}", "*<s>*▁h*</s>*▁*▁i*</s>");
+    expect("chatml", "{\"text\":\"hi<|im_end|>\\n\"}", "*h*i*<|im_end|>*Ċ");
+    const struct ox_chat_options on = {.add_bos = OX_ADD_ON, .add_eos = OX_ADD_ON}, off = {.add_bos = OX_ADD_OFF,
+                                       .add_eos = OX_ADD_OFF};
+    expect_with("llama2", on, "{\"prompt\":\"<s>hi\",\"completion\":\" more</s>\"}", "|<s>|▁h|i*▁m*or*e*</s>");
+    expect_with("llama2", off, "{\"prompt\":\"hi\",\"completion\":\" more\"}", "|▁h|i*▁m*or*e");
     const struct ox_chat_options prompts = {.train_on = OX_TRAIN_ON_PROMPTS}, last = {.train_on = OX_TRAIN_ON_LAST};
     expect_with("chatml", prompts, "{\"prompt\":\"hi\",\"completion\":\"yo\"}", "*h*i*y*o*<|im_end|>");
     expect_with("chatml", last, "{\"prompt\":\"hi\",\"completion\":\"yo\"}", "|h|i*y*o*<|im_end|>");
@@ -529,6 +350,65 @@ static void test_marks(void) {
     close_subject(&subject);
     const struct ox_chat_options parse = {.train_on = OX_TRAIN_ON_PROMPTS, .parse_special = true};
     expect_from("{{ messages[0].content.replace('<|im_end|>', '') }}x", parse, whole, "*x");
+}
+
+/* What is noticed of rows: the letters of a special token that are trained, contents that the template leaves out,
+ * empty texts. */
+static void notes_are(struct subject *subject, const char *row, const char *expected) {
+    static const char *const names[OX_NOTE_COUNT] = {
+        [OX_NOTE_EMPTY] = "empty ",     [OX_NOTE_BLANK] = "blank ",     [OX_NOTE_SPELLED] = "spelled ",
+        [OX_NOTE_FOREIGN] = "foreign ", [OX_NOTE_IGNORED] = "ignored "};
+    struct ox_chat_notes before = {0}, after = {0};
+    struct ox_chat chat = {0};
+    struct ox_ids ids = {0};
+    struct ox_id_mask marks = {0};
+    char text[128];
+    size_t used = 0;
+    ox_chat_add_notes(subject->renderer, &before);
+    REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), NULL, &chat));
+    REQUIRE_OK(ox_chat_render(subject->renderer, "row", &chat, &ids, &marks));
+    ox_chat_add_notes(subject->renderer, &after);
+    const struct ox_chat_ignored ignored = ox_chat_ignored(subject->renderer);
+    for (int i = OX_NOTE_EMPTY; i < OX_NOTE_COUNT; i++) {
+        const char *const name = after.rows[i] > before.rows[i] ? names[i] : "";
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s", name);
+    }
+    snprintf(text + used, sizeof text - used, "%zu %s", ignored.message_idx, ignored.role);
+    CHECK(ignored.is_there == (after.rows[OX_NOTE_IGNORED] > before.rows[OX_NOTE_IGNORED]));
+    if (strcmp(text, expected) != 0) {
+        printf("%s\n  is       %s\n  must be  %s\n", row, text, expected);
+        test_failure_count++;
+    }
+    ox_chat_free(&chat);
+    ox_ids_free(&ids);
+    ox_id_mask_free(&marks);
+}
+
+static void test_notes(void) {
+    static const char picky[] = "{% for m in messages if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }}"
+                                "\n{{ m.content|trim|replace('x', 'y') }}<|im_end|>\n{% endfor %}"
+                                "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    struct subject subject = open_with("chatml", picky, (struct ox_chat_options){0});
+    notes_are(&subject, ROW(ASK "," SAY), "0 ");
+    notes_are(&subject, ROW("{\"role\":\"developer\",\"content\":\"be brief\"}," ASK "," SAY), "ignored 0 developer");
+    notes_are(&subject, ROW(ASK "," SAY ",{\"role\":\"tool\",\"content\":\"12\"}," SAY), "ignored 2 tool");
+    /* also where another message says the same, and not where the template changes a text, or drops nothing */
+    notes_are(&subject, ROW("{\"role\":\"developer\",\"content\":\"hi\"}," ASK "," SAY), "ignored 0 developer");
+    for (int i = 0; i < 8; i++) {
+        notes_are(&subject, ROW("{\"role\":\"user\",\"content\":\" x \"}," SAY), "0 ");
+        notes_are(&subject, ROW("{\"role\":\"developer\",\"content\":\"\"}," ASK "," SAY), "0 ");
+    }
+    notes_are(&subject, ROW(ASK "," SAY ",{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"ab\"}]}," SAY),
+              "ignored 2 tool");
+    notes_are(&subject, ROW(ASK ",{\"role\":\"assistant\",\"content\":\"a<|im_end|>b\"}"), "spelled 0 ");
+    notes_are(&subject, ROW("{\"role\":\"user\",\"content\":\"a<|im_end|>\"}," SAY), "0 "); /* it is not trained */
+    notes_are(&subject, ROW(ASK ",{\"role\":\"assistant\",\"content\":\"a <\"}"), "0 ");
+    notes_are(&subject, ROW(ASK ",{\"role\":\"assistant\",\"content\":\" \"}"), "empty 0 ");
+    notes_are(&subject, "{\"text\":\" \"}", "blank 0 ");
+    notes_are(&subject, "{\"text\":\"<|im_end|>\"}", "0 ");
+    notes_are(&subject, "{\"prompt\":\"a\",\"completion\":\"<|x|y|> <|eot_id|>\"}", "foreign 0 ");
+    notes_are(&subject, "{\"prompt\":\"a\",\"completion\":\"\"}", "empty 0 ");
+    close_subject(&subject);
 }
 
 static void test_end_of_turn(void) {
@@ -638,16 +518,13 @@ int main(void) {
     test_llama();
     test_mistral();
     test_special_strings();
-    test_rows();
-    test_forms();
-    test_columns();
-    test_bad_rows();
     test_bad_turns();
     test_plain_rows();
     test_late_special();
     test_train_on();
     test_given();
     test_marks();
+    test_notes();
     test_end_of_turn();
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         test_golden(families[i]);

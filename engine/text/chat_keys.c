@@ -1,0 +1,247 @@
+/* The keys by which rows and messages say what is trained, and those that would be ignored without a word: they are
+ * honoured where they can be, else refused. */
+#include "engine/text/chat_rows_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- messages ------------------------------------------------------------------------------------------------ */
+
+/* What OpenAI, TRL, axolotl, LLaMA-Factory, ms-swift and others call it. */
+static const struct {
+    const char *key;
+    bool trains; /* what "yes" means */
+} flags[] = {
+    {"weight", true},       {"loss_weight", true}, {"loss", true},        {"loss_mask", true}, {"compute_loss", true},
+    {"calculate_loss", true}, {"use_loss", true},  {"train", true},       {"training", true},  {"trainable", true},
+    {"trained", true},      {"learn", true},       {"mask", false},       {"masked", false},   {"mask_loss", false},
+    {"ignore", false},      {"ignore_loss", false}, {"skip_loss", false}, {"no_loss", false},  {"no_train", false},
+};
+
+enum { FLAG_COUNT = sizeof flags / sizeof *flags };
+
+/* Words that a key has only if it says what is trained. */
+static const char *const flag_words[] = {"loss",   "train",  "training", "trained",  "trainable", "mask",
+                                         "masked", "masking", "weight",  "weights",  "learn",     "supervised"};
+
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Whether a key such as "no_loss", "lossMask" or "train-detail" has one of the words. */
+static bool has_flag_word(const char *key) {
+    for (const char *at = key; *at != '\0';) {
+        size_t bytes = is_letter(*at);
+        while (bytes > 0 && at[bytes] >= 'a' && at[bytes] <= 'z') {
+            bytes++;
+        }
+        for (size_t i = 0; i < sizeof flag_words / sizeof *flag_words && bytes > 0; i++) {
+            if (strlen(flag_words[i]) == bytes && strncasecmp(at, flag_words[i], bytes) == 0) {
+                return true;
+            }
+        }
+        at += bytes > 0 ? bytes : 1;
+    }
+    return false;
+}
+
+/* Reads yes or no: true and false, or 1 and 0. */
+static bool read_choice(const json_t *value, bool *yes) {
+    const double number = json_number_value(value);
+    *yes = json_is_true(value) || number == 1.0;
+    return json_is_boolean(value) || (json_is_number(value) && (number == 0.0 || number == 1.0));
+}
+
+static enum ox_status check_unknown(const char *where, const json_t *message) {
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach((json_t *)message, key, value) {
+        if (has_flag_word(key) && !ox_row_is_empty(value)) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: \"%s\" seems to say what is trained, but is not known and would be ignored; say it "
+                           "with \"weight\", \"loss\" or \"train\" of the whole message, or remove the key",
+                           where, key);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_row_read_trained(const char *where, json_t *message, enum ox_chat_part *part) {
+    const bool is_answer = *part == OX_PART_ANSWER;
+    const char *said = NULL;
+    bool trains = true;
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        const json_t *const value = json_object_get(message, flags[i].key);
+        const bool is_number = json_is_number(value);
+        bool yes = false;
+        if (value == NULL || json_is_null(value)) {
+            continue;
+        }
+        if (!read_choice(value, &yes)) {
+            return ox_row_fail_value(where, flags[i].key, is_number ? "0 or 1" : "true, false, 0 or 1", value);
+        }
+        if (yes == flags[i].trains && !is_answer) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: \"%s\" is %s, but only messages of the assistant can be trained; set it to %s", where,
+                           flags[i].key, is_number ? yes ? "1" : "0" : yes ? "true" : "false",
+                           is_number ? yes ? "0" : "1" : yes ? "false" : "true");
+        }
+        if (said != NULL && trains != (yes == flags[i].trains)) {
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" and \"%s\" contradict each other; remove one", where, said,
+                           flags[i].key);
+        }
+        said = flags[i].key;
+        trains = yes == flags[i].trains;
+        *part = trains ? *part : OX_PART_EXCLUDED;
+    }
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        json_object_del(message, flags[i].key);
+    }
+    return check_unknown(where, message);
+}
+
+/* ---- pictures ------------------------------------------------------------------------------------------------ */
+
+enum ox_status ox_row_check_media(const char *where, const json_t *object) {
+    static const char *const keys[] = {
+        "images", "image", "image_url", "image_urls", "image_path", "image_paths", "pictures", "pixel_values", "videos",
+        "video", "video_url", "video_path", "video_paths", "audios", "audio", "audio_url", "audio_path", "audio_paths"};
+    char excerpt[OX_JSON_EXCERPT_BYTES];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *const value = json_object_get(object, keys[i]);
+        if (!ox_row_is_empty(value) && (json_is_string(value) || json_is_array(value) || json_is_object(value))) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: \"%s\" is %s, but only text is trained; leave such rows out, or remove the key where "
+                           "the text stands without it (jq -c 'del(.%s)')",
+                           where, keys[i], ox_json_excerpt(value, excerpt), keys[i]);
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- bad examples -------------------------------------------------------------------------------------------- */
+
+/* A row is a bad example if the key is false, or true. */
+static const struct {
+    const char *key;
+    bool bad;
+} marks[] = {
+    {"label", false},       {"kto_tag", false},   {"accepted", false},  {"is_accepted", false}, {"approved", false},
+    {"good", false},        {"is_good", false},   {"correct", false},   {"is_correct", false},  {"preferred", false},
+    {"is_preferred", false}, {"desirable", false}, {"thumbs_up", false}, {"liked", false},      {"keep", false},
+    {"train", false},       {"training", false},  {"trainable", false}, {"loss", false},        {"rejected", true},
+    {"is_rejected", true},  {"bad", true},        {"is_bad", true},     {"incorrect", true},    {"wrong", true},
+    {"is_wrong", true},     {"negative", true},   {"is_negative", true}, {"undesirable", true}, {"discard", true},
+    {"discarded", true},    {"exclude", true},    {"excluded", true},   {"ignore", true},       {"skip", true},
+    {"thumbs_down", true},  {"mask", true},       {"masked", true},     {"no_train", true},
+};
+
+/* A row holds a worse answer beside the one that would be trained. */
+static const char *const worse[] = {"rejected",          "rejected_response", "rejected_responses", "rejected_messages",
+                                    "rejected_completion", "rejected_output", "non_preferred_output",
+                                    "negative_response"};
+
+static bool is_column(const struct ox_chat_columns *columns, const char *key) {
+    bool is = false;
+    for (int i = 0; i < OX_COLUMN_COUNT && columns != NULL; i++) {
+        is = is || (columns->names[i] != NULL && strcmp(columns->names[i], key) == 0);
+    }
+    return is;
+}
+
+/* 0 and 1 under "label" are classes, but beside a prompt they are what true and false are. */
+static bool is_bad(const json_t *row, const char *key, const json_t *value, bool bad) {
+    const bool is_pair = json_object_get(row, "completion") != NULL || json_object_get(row, "messages") != NULL ||
+                         json_object_get(row, "conversations") != NULL;
+    bool yes = false;
+    return json_is_boolean(value) || (json_is_integer(value) && is_pair && strcmp(key, "label") == 0)
+               ? read_choice(value, &yes) && yes == bad
+               : false;
+}
+
+static enum ox_status fail_bad(const char *where, const char *key, const json_t *value) {
+    char excerpt[OX_JSON_EXCERPT_BYTES], good[OX_JSON_EXCERPT_BYTES + 8];
+    snprintf(good, sizeof good, "!= %s", ox_json_excerpt(value, excerpt));
+    return ox_fail(OX_E_CONFIG,
+                   "%s: \"%s\" is %s, which says that the row is a bad example, and it would be trained like the "
+                   "others; leave such rows out (jq -c 'select(.%s %s)'), or remove the key if it means something else",
+                   where, key, excerpt, key, good);
+}
+
+/* How to train on what was chosen. */
+static const char *advice_on_chosen(const json_t *row) {
+    const json_t *const chosen = json_object_get(row, "chosen"), *const prompt = json_object_get(row, "prompt");
+    if (json_is_array(chosen)) {
+        return json_is_array(prompt) ? "give --column-prompt prompt --column-completion chosen"
+                                     : "give --column-messages chosen";
+    }
+    if (json_is_string(chosen)) {
+        return json_is_string(prompt) ? "give --column-prompt prompt --column-completion chosen, or with the chat "
+                                        "template --column-instruction prompt --column-output chosen"
+                                      : "give --column-text chosen";
+    }
+    return "make it the last of the messages, and remove both keys";
+}
+
+static enum ox_status fail_worse(const char *where, const json_t *row, const char *key) {
+    return json_object_get(row, "chosen") != NULL
+               ? ox_fail(OX_E_CONFIG,
+                         "%s: the row is a preference (chosen, rejected), and there is no preference training here; to "
+                         "train on what was chosen, %s", where, advice_on_chosen(row))
+               : ox_fail(OX_E_CONFIG,
+                         "%s: \"%s\" is a worse answer, and there is no preference training here; to train on the "
+                         "better one alone, remove the key (jq -c 'del(.%s)')", where, key, key);
+}
+
+/* Words of annotators: prodigy's "answer", and what others write. */
+static enum ox_status check_words(const char *where, const json_t *row) {
+    static const char *const keys[] = {"status", "verdict", "quality", "decision", "answer"};
+    static const char *const words[] = {"reject", "rejected", "ignore", "bad", "discard", "discarded"};
+    const bool has_text = json_object_get(row, "text") != NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *const value = json_object_get(row, keys[i]);
+        for (size_t k = 0; k < sizeof words / sizeof *words && json_is_string(value); k++) {
+            const bool may_be = has_text || strcmp(keys[i], "answer") != 0; /* else it is the answer to a question */
+            if (may_be && strcasecmp(json_string_value(value), words[k]) == 0) {
+                return fail_bad(where, keys[i], value);
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* A list under a key such as "loss_mask" chooses tokens, turns or characters. */
+static enum ox_status check_lists(const char *where, const json_t *row, const struct ox_chat_columns *columns) {
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach((json_t *)row, key, value) {
+        if (json_array_size(value) > 0 && has_flag_word(key) && !is_column(columns, key)) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: \"%s\" seems to say what is trained, but is not known and would be ignored; say it "
+                           "with a \"weight\" of 0 or 1 in each message, or remove the key", where, key);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_row_check_marks(const char *where, const json_t *row, const struct ox_chat_columns *columns) {
+    for (size_t i = 0; i < sizeof worse / sizeof *worse && !ox_row_names_form(columns); i++) {
+        const json_t *const value = json_object_get(row, worse[i]);
+        if (!ox_row_is_empty(value) && !json_is_boolean(value)) {
+            return fail_worse(where, row, worse[i]);
+        }
+    }
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const json_t *const value = json_object_get(row, marks[i].key);
+        if (is_bad(row, marks[i].key, value, marks[i].bad) && !is_column(columns, marks[i].key)) {
+            return fail_bad(where, marks[i].key, value);
+        }
+    }
+    const json_t *const weight = json_object_get(row, "weight");
+    if (json_is_number(weight) && json_number_value(weight) == 0.0) {
+        return fail_bad(where, "weight", weight);
+    }
+    const enum ox_status status = check_words(where, row);
+    return status == OX_OK ? check_lists(where, row, columns) : status;
+}
