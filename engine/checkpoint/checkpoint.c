@@ -409,6 +409,43 @@ enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
     return find_highest(output_dir, NULL, named, path);
 }
 
+/* Finds the checkpoint of the highest step, complete or not. */
+static bool find_last(const char *output_dir, char *path) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    const bool found = list_steps(output_dir, "", &steps, &count) == OX_OK && count > 0 &&
+                       make_path(output_dir, steps[0], "", path) == OX_OK;
+    free(steps);
+    return found;
+}
+
+/* Whether another program has put its own trainer_state.json there. */
+static bool is_foreign(const char *path, enum ox_status status) {
+    char file[OX_PATH_BYTES];
+    return status == OX_E_CONFIG && ox_path_join(path, OX_LISTED_IN, file) == OX_OK && ox_path_is_file(file);
+}
+
+enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *path) {
+    char older[OX_PATH_BYTES], why[OX_ERROR_TEXT_BYTES / 2];
+    struct ox_run_state state;
+    const bool named = read_latest(output_dir, path);
+    if (!named && !find_last(output_dir, path)) {
+        return ox_fail(OX_E_CONFIG, "%s: holds no checkpoint", output_dir);
+    }
+    const enum ox_status status = check_complete(path, &state);
+    if (status == OX_OK || status == OX_E_NOMEM || status == OX_E_IO) {
+        return status;
+    }
+    if (!named && is_foreign(path, status)) {
+        return ox_checkpoint_find_latest(output_dir, path);
+    }
+    snprintf(why, sizeof why, "%s", ox_error_text());
+    return find_highest(output_dir, NULL, path, older) == OX_OK
+               ? ox_fail(OX_E_CORRUPT, "the newest checkpoint is not whole: %s; to take an older one, name it: %.300s",
+                         why, older)
+               : ox_fail(OX_E_CORRUPT, "the newest checkpoint is not whole, and there is no other: %s", why);
+}
+
 enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
                                          char *path) {
     const struct ox_run_state wanted = {.run_id = {run_id[0], run_id[1]}, .branch = branch};

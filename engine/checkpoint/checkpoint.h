@@ -105,6 +105,9 @@ OX_MUST enum ox_status ox_checkpoint_sweep(const char *output_dir);
  * path goes to `path` (OX_PATH_BYTES). A folder without a valid trainer_state.json, or with a file missing or cut off,
  * is incomplete and skipped with a warning. OX_E_CONFIG if there is none. */
 OX_MUST enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path);
+/* Finds the newest checkpoint alike, but skips none: one that is not complete is OX_E_CORRUPT, with its path in `path`
+ * and a text that names the damage and what could be taken instead. For commands that are asked for a run's result. */
+OX_MUST enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *path);
 /* Finds the complete checkpoint of the highest step in one branch of a run, and ignores `latest`. */
 OX_MUST enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
                                                  char *path);

@@ -333,7 +333,9 @@ static enum ox_status inspect_folder(struct inspection *in, const char *path) {
     if (status != OX_OK) {
         return status;
     }
-    if (!ox_path_is_file(file) && ox_checkpoint_find_latest(path, newest) == OX_OK) {
+    const enum ox_status newer = ox_path_is_file(file) ? OX_E_CONFIG : ox_checkpoint_find_newest(path, newest);
+    const bool is_run = newer == OX_OK || newer == OX_E_CORRUPT;
+    if (is_run) {
         put_text(in, in->report, "path", newest); /* a run folder: take its newest checkpoint */
         path = newest;
     }
@@ -344,11 +346,15 @@ static enum ox_status inspect_folder(struct inspection *in, const char *path) {
         put_text(in, in->report, "kind", "checkpoint");
         return inspect_checkpoint(in, path);
     }
+    if (is_run && status == OX_E_CONFIG) {
+        status = OX_E_CORRUPT; /* it has lost that file */
+    }
     put_text(in, in->report, "kind", status == OX_E_CORRUPT ? "checkpoint" : "model folder");
     if (status == OX_E_CORRUPT) {
         add_damage(in);
     }
-    return inspect_model(in, path);
+    status = inspect_model(in, path);
+    return is_run && status == OX_E_CONFIG ? OX_OK : status; /* what is missing is listed as damage */
 }
 
 static enum ox_status inspect(struct inspection *in, const char *path) {

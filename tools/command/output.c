@@ -15,12 +15,15 @@ enum ox_status ox_cmd_model(const char *model, char *path) {
         return status;
     }
     const bool is_model = ox_path_is_file(config) || !ox_path_is_folder(model);
-    const bool found = !is_model && ox_checkpoint_find_latest(model, newest) == OX_OK;
-    if (!is_model && !found && ox_run_exists(model)) {
+    const enum ox_status newer = is_model ? OX_E_CONFIG : ox_checkpoint_find_newest(model, newest);
+    if (newer != OX_OK && newer != OX_E_CONFIG) {
+        return ox_fail_in(newer, "--model %s", model);
+    }
+    if (!is_model && newer != OX_OK && ox_run_exists(model)) {
         return ox_fail(OX_E_CONFIG, "--model %s: is a run without a complete checkpoint; let it save one, or name a "
                        "model folder", model);
     }
-    const int bytes = snprintf(path, OX_CONFIG_TEXT_BYTES, "%s", found ? newest : model);
+    const int bytes = snprintf(path, OX_CONFIG_TEXT_BYTES, "%s", newer == OX_OK ? newest : model);
     return bytes < OX_CONFIG_TEXT_BYTES ? OX_OK : ox_fail(OX_E_CONFIG, "--model %s: the path is too long", model);
 }
 

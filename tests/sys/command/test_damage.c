@@ -1,5 +1,6 @@
 /* Every command that reads a checkpoint, with each file of it damaged by one bit at several places: the command refuses
- * it and names the file, or, where it does not use that file, prints what it prints of the whole checkpoint. */
+ * it and names the file, or, where it does not use that file, prints what it prints of the whole checkpoint. Given a
+ * run whose newest checkpoint lacks something, it does not take an older one. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -43,15 +44,16 @@ static const char *const files[] = {"config.json", "model.safetensors", "optimiz
 /* Places in thousandths of the file. */
 static const unsigned places[] = {1, 400, 999};
 
-static void make_run(void) {
-    files_write_text("speaker/generation_config.json", "{\"eos_token_id\": 259, \"do_sample\": false}\n");
-    sys_args_train(&args, model_path, text_path, "run");
+static const char *checkpoint = "run/checkpoint-2"; /* what commands are given */
+
+static void make_run(const char *name, const char *words) {
+    sys_args_train(&args, model_path, text_path, name);
     sys_args_add(&args, OF_TRAIN " --from-scratch --max-steps 2");
+    sys_args_add(&args, words);
     sys_run_well(&args, &process);
 }
 
 static void run(const struct command *command) {
-    static const char checkpoint[] = "run/checkpoint-2";
     const bool resumes = strcmp(command->name, "train") == 0 &&
                          (command->option == NULL || strcmp(command->option, "--model=") != 0);
     files_remove_folder("out");
@@ -154,10 +156,46 @@ static void test_without_optimizer(void) {
     }
 }
 
+/* A run whose newest checkpoint has lost a file, or the end of one: a command that is given the run names it, and what
+ * could be taken instead, which is taken when it is named. */
+static void test_run(void) {
+    make_run("pair", "--save-steps 1");
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *const path = test_pathf("pair/checkpoint-2/%s", files[i]);
+        CHECK(rename(path, test_path("away")) == 0);
+        for (unsigned cut = 0; cut < 2; cut++) {
+            if (cut > 0) {
+                files_write(path, "{\"a\": 1}", 8);
+            }
+            for (unsigned k = 0; k < sizeof commands / sizeof *commands; k++) {
+                if ((commands[k].needs & RUN) != 0 || strstr("eval generate export inspect", commands[k].name) == NULL) {
+                    continue;
+                }
+                checkpoint = "pair";
+                run(&commands[k]);
+                const struct sys_outcome *const outcome = &process.outcome;
+                const bool named = strstr(outcome->err, path) != NULL || strstr(outcome->out, path) != NULL;
+                const bool offered = k + 1 == sizeof commands / sizeof *commands ||
+                                     sys_said(&process, "to take an older one, name it: ");
+                if (outcome->exit_status != 1 || !named || !offered || files_exist("out")) {
+                    complain(&commands[k], path, cut);
+                }
+                checkpoint = "pair/checkpoint-1";
+                run(&commands[k]);
+                CHECK(outcome->exit_status == 0);
+            }
+        }
+        CHECK(rename(test_path("away"), path) == 0);
+    }
+    checkpoint = "run/checkpoint-2";
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     text_path = sys_write_text(4000);
-    make_run();
+    files_write_text("speaker/generation_config.json", "{\"eos_token_id\": 259, \"do_sample\": false}\n");
+    make_run("run", "");
+    test_run();
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         test_command(&commands[i]);
     }
