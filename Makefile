@@ -161,7 +161,7 @@ $(B)/tests/unit/offload/proof/test_proof_alone: $(OBJ)/tests/unit/offload/proof/
 
 # Programs that take over system calls, and those that take over allocations too (tests/kit/calls.h).
 CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls $(B)/tests/fault/test_run_twice \
-            $(B)/tests/sys/train/test_kill_start \
+            $(B)/tests/sys/train/test_kill_start $(B)/tests/sys/processes/test_kill_start_processes \
             $(B)/tests/unit/engine/checkpoint/test_checkpoint_tee \
             $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes
 MEMORY_P := $(B)/tests/fault/test_reader_faults $(B)/tests/fault/test_memory_faults \

@@ -118,6 +118,7 @@ struct ox_trainer {
     int32_t *foreign_rows; /* scratch for rows that a rank of another process has; NULL with one process */
     bool made_store;       /* this start has created the store */
     bool made_run;         /* and has written the first run.json */
+    bool may_be_committed; /* and has begun to commit what the run begins with */
     bool starts_over;      /* there was nothing to resume */
     int lock_fd; /* the run's folder, locked until the end by the first process; -1: not yet */
     struct ox_run_identity identity;

@@ -158,6 +158,7 @@ static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoin
         status = ox_engine_init_weights(trainer->engine, trainer->config.seed);
     }
     trainer->note = (struct ox_commit_note){.state = trainer->state};
+    trainer->may_be_committed = status == OX_OK;
     return status == OX_OK ? ox_engine_load_commit(trainer->engine, &trainer->note, sizeof trainer->note) : status;
 }
 
@@ -279,21 +280,27 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
 }
 
 /* Cleans up after a start that failed before the run had anything committed. run.json goes after the store, for which
- * it vouches. Keeps the text of the first failure. */
+ * it vouches. Of several processes none knows what the others still have, so with drives run.json stays, with its mark
+ * of a start that was cut off; and once a commit has begun, the others may have come to its end, so the store stays
+ * too. Keeps the text of the first failure. */
 static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
+    const bool alone = trainer->team == NULL;
+    const bool keeps_run = trainer->made_run && !alone && trainer->config.nvme_count > 0 &&
+                           ox_run_exists(trainer->config.output_dir);
     snprintf(text, sizeof text, "%s", ox_error_text());
     ox_engine_close(&trainer->engine);
-    if (trainer->made_store && ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
+    if (trainer->made_store && (alone || !trainer->may_be_committed) &&
+        ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s", ox_error_text());
     }
-    if (trainer->made_run && ox_trainer_leads(trainer)) {
+    if (trainer->made_run && !keeps_run && ox_trainer_leads(trainer)) {
         ox_run_forget_identity(trainer->config.output_dir);
     }
-    for (uint32_t i = 0; i < trainer->config.nvme_count && trainer->team != NULL; i++) {
+    for (uint32_t i = 0; i < trainer->config.nvme_count && !alone; i++) {
         rmdir(trainer->drives.folders[i]); /* "process-I-of-P", if it is empty */
     }
-    if (made_folder && rmdir(trainer->config.output_dir) != 0) {
+    if (made_folder && !keeps_run && rmdir(trainer->config.output_dir) != 0) {
         ox_log(OX_LOG_WARN, "%s: the new folder stays behind", trainer->config.output_dir);
     }
     return ox_fail(failure, "%s", text);

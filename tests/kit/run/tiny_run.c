@@ -42,6 +42,7 @@ static const char *root;
 static const char *const (*more_options)[2];
 static const char *const *expected_warnings;
 static unsigned drive_count = 1, lost_max = 1;
+static enum sys_mpi_loss loss = SYS_MPI_END_AT_ONCE;
 
 static const char *in_root(const char *name) {
     return test_pathf("%s/%s", root, name);
@@ -245,7 +246,7 @@ static enum tiny_end run_processes(const char *name, const char *io_backend, enu
     }
     sys_args_begin(&each, "");
     each.program = "/proc/self/exe";
-    sys_mpi_begin(&all, process_count, &each, SYS_MPI_END_AT_ONCE);
+    sys_mpi_begin(&all, process_count, &each, loss);
     alarm(HANG_SECONDS); /* ends this program, and mpirun with it */
     sys_run(&all, &process);
     alarm(0);
@@ -332,6 +333,10 @@ void tiny_expect_warnings(const char *const *words) {
 
 void tiny_set_lost_max(unsigned steps) {
     lost_max = steps;
+}
+
+void tiny_set_loss(enum sys_mpi_loss when_lost) {
+    loss = when_lost;
 }
 
 void tiny_set_drives(unsigned count) {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/run/trainer.h"
 #include "nvme/io.h"
+#include "tests/kit/run/sys_mpi.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -72,6 +73,8 @@ void *tiny_shared(size_t bytes);
  * does not return in such a process. */
 void tiny_set_processes(unsigned count);
 void tiny_process(const struct tiny_seam *seam);
+/* What becomes of the others from here on if one is killed; SYS_MPI_END_AT_ONCE at first. */
+void tiny_set_loss(enum sys_mpi_loss when_lost);
 /* Which of them this process is; 0 where there is one. */
 unsigned tiny_process_idx(void);
 /* Where the run's folder is: what lies below it begins with this and a slash. */
