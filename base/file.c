@@ -279,6 +279,12 @@ bool ox_path_exists(const char *path) {
     return lstat(path, &info) == 0;
 }
 
+enum ox_status ox_path_refuse_link(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode)
+               ? ox_fail(OX_E_CONFIG, "%s: is a symbolic link, which is not written through; remove it", path) : OX_OK;
+}
+
 enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes) {
     struct stat info;
     if (stat(path, &info) != 0) {

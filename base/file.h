@@ -39,6 +39,9 @@ bool ox_path_is_folder(const char *path);
 /* True when any entry has that name, a dangling link included. */
 bool ox_path_exists(const char *path);
 
+/* Refuses a link in the place of something that the program makes and fills under a name of its own: OX_E_CONFIG. */
+OX_MUST enum ox_status ox_path_refuse_link(const char *path);
+
 /* Opens a regular file for reading and sets its size; follows links. Every input file goes through here. A folder,
  * FIFO, device or socket is refused without being opened, and a dangling link is named as such; both are
  * OX_E_CONFIG. */

@@ -100,7 +100,8 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: nothing can be written there (read-only, or of another user); give "
                            "another folder", folder);
         }
-        const enum ox_status status = ox_run_check_beside_model(trainer, "--nvme", trainer->drives.folders[i]);
+        enum ox_status status = ox_run_check_beside_model(trainer, "--nvme", trainer->drives.folders[i]);
+        OX_TRY(status, trainer->team != NULL ? ox_path_refuse_link(trainer->drives.folders[i]) : OX_OK);
         if (status != OX_OK) {
             return status;
         }

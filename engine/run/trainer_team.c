@@ -250,7 +250,7 @@ static enum ox_status look_in(const struct ox_trainer *trainer, const char *base
         status = ox_folder_next(folder, base, &name);
         const uint32_t count = status == OX_OK && name != NULL ? processes_of(name) : 0;
         if (count == 0 || count == own || ox_path_join(base, name, path) != OX_OK ||
-            ox_store_owner(path, run_id) != OX_STORE_OWNER_SAME) {
+            ox_path_refuse_link(path) != OX_OK || ox_store_owner(path, run_id) != OX_STORE_OWNER_SAME) {
             continue;
         }
         *processes = count;
