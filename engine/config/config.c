@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utf8proc.h>
@@ -50,6 +51,25 @@ static int choice_idx(const char *choices, const char *text) {
     }
 }
 
+/* The value of a word for a switch, in any case, as YAML and command lines have them; -1 for another word. */
+static int switch_value(const char *text) {
+    static const char *const words[2][5] = {{"false", "no", "off", "n", "0"}, {"true", "yes", "on", "y", "1"}};
+    for (int value = 0; value < 2; value++) {
+        for (unsigned i = 0; i < 5; i++) {
+            if (strcasecmp(text, words[value][i]) == 0) {
+                return value;
+            }
+        }
+    }
+    return -1;
+}
+
+/* Where on and off are among the choices, other words for them are too. */
+static int chosen_idx(const char *choices, const char *text) {
+    const int idx = choice_idx(choices, text), value = switch_value(text);
+    return idx >= 0 || value < 0 ? idx : choice_idx(choices, value == 1 ? "on" : "off");
+}
+
 static enum ox_status fail_choice(const struct ox_option *option, const char *text, const char *where) {
     char list[256];
     size_t used = 0;
@@ -60,7 +80,7 @@ static enum ox_status fail_choice(const struct ox_option *option, const char *te
         }
     }
     list[used] = '\0';
-    const char *const answer = ox_foreign_answer(option->name, text);
+    const char *const answer = ox_foreign_answer(option->name, text, option->commands);
     return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s%s%s", where, text, list, answer != NULL ? "; " : "",
                    answer != NULL ? answer : "");
 }
@@ -94,12 +114,16 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
                                const char *where) {
     char choice[OX_CONFIG_TEXT_BYTES];
     if (option->choices != NULL) {
-        const int idx = choice_idx(option->choices, text);
+        const int idx = chosen_idx(option->choices, text);
         if (idx < 0) {
             return fail_choice(option, text, where);
         }
         choice_text(option->choices, idx, choice);
         text = choice;
+    }
+    const char *const answer = option->choices == NULL ? ox_foreign_answer(option->name, text, option->commands) : NULL;
+    if (answer != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s': %s", where, text, answer);
     }
     const bool is_prose = option->type == OX_OPT_PROSE; /* any UTF-8, with line ends */
     const size_t bytes = strlen(text) + 1;
@@ -169,17 +193,27 @@ static enum ox_status set_double(double *out, const struct ox_option *option, co
     return OX_OK;
 }
 
-static enum ox_status set_bool(bool *out, const char *text, const char *where) {
-    static const char *const words[2][3] = {{"false", "no", "off"}, {"true", "yes", "on"}};
-    for (unsigned value = 0; value < 2; value++) {
-        for (unsigned i = 0; i < 3; i++) {
-            if (strcmp(text, words[value][i]) == 0) {
-                *out = value == 1;
-                return OX_OK;
-            }
-        }
+static enum ox_status set_steps(double *out, const struct ox_option *option, const char *text, const char *where) {
+    double value = 0;
+    struct ox_option any = *option;
+    any.min = fmin(option->min, 0);
+    const enum ox_status status = set_double(&value, &any, text, where);
+    const bool whole = value == floor(value), is_share = value > 0 && value < 1;
+    if (status == OX_OK && !is_share && (!whole || value < option->min)) {
+        return whole ? fail_range(option, text, where)
+                     : ox_fail(OX_E_CONFIG, "%s: %s is neither whole steps nor, below 1, a share of all", where, text);
     }
-    return ox_fail(OX_E_CONFIG, "%s: '%s' is neither true nor false", where, text);
+    *out = status == OX_OK ? value : *out;
+    return status;
+}
+
+static enum ox_status set_bool(bool *out, const char *text, const char *where) {
+    const int value = switch_value(text);
+    if (value < 0) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is neither true nor false", where, text);
+    }
+    *out = value == 1;
+    return OX_OK;
 }
 
 /* Refuses a size without a unit, which one person means as GiB and another as bytes. `before` is what stands before it
@@ -535,9 +569,9 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     }
     if (c->max_steps > 0 && warmup + c->decay_steps > c->max_steps) {
         return ox_fail(OX_E_CONFIG,
-                       "--warmup-steps %" PRId64 " and --decay-steps %" PRIu64
+                       "--warmup-steps %" PRIu64 " and --decay-steps %" PRIu64
                        " together exceed --max-steps %" PRIu64 "; reduce one of them",
-                       c->warmup_steps, c->decay_steps, c->max_steps);
+                       warmup, c->decay_steps, c->max_steps);
     }
     if (c->sum_groups > c->gradient_accumulation_steps) {
         return ox_fail(OX_E_CONFIG, "--sum-groups: %" PRIu64 " exceeds --gradient-accumulation-steps %" PRIu64
@@ -584,11 +618,7 @@ static enum ox_status check_persist(const struct ox_config *c) {
     return OX_OK;
 }
 
-static enum ox_status check_reports(const struct ox_config *c, unsigned command) {
-    const bool text = strcmp(c->format, "text") == 0, json = strcmp(c->format, "json") == 0;
-    if (!text && !json && command != OX_CMD_TRACE) {
-        return ox_fail(OX_E_CONFIG, "--format %s: is only for `offload trace export`; use text or json", c->format);
-    }
+static enum ox_status check_reports(const struct ox_config *c) {
     if (!is_count(c->trace) && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
         return ox_fail(OX_E_CONFIG, "--trace: '%s' is none of off, on or a number of steps", c->trace);
     }
@@ -611,6 +641,7 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
         snprintf(text, OX_CONFIG_TEXT_BYTES, "%" PRId64, *(const int64_t *)value);
         break;
     case OX_OPT_DOUBLE:
+    case OX_OPT_STEPS:
         double_text(*(const double *)value, text);
         break;
     case OX_OPT_BOOL:
@@ -648,6 +679,8 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
         return set_i64(value, option, text, where);
     case OX_OPT_DOUBLE:
         return set_double(value, option, text, where);
+    case OX_OPT_STEPS:
+        return set_steps(value, option, text, where);
     case OX_OPT_BOOL:
         return set_bool(value, text, where);
     case OX_OPT_SIZE:
@@ -655,7 +688,7 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     case OX_OPT_DURATION:
         return set_duration(value, option, text, where);
     case OX_OPT_CHOICE: {
-        const int idx = choice_idx(option->choices, text);
+        const int idx = chosen_idx(option->choices, text);
         if (idx < 0) {
             return fail_choice(option, text, where);
         }
@@ -671,6 +704,29 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     return OX_E_CONFIG;
 }
 
+uint64_t ox_config_steps(double given, uint64_t total_steps) {
+    return (uint64_t)(given < 1 ? ceil(given * (double)total_steps) : given);
+}
+
+void ox_config_count_steps(struct ox_config *config, uint64_t total_steps) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    for (uint32_t i = 0; total_steps > 0 && i < count; i++) {
+        double *const value = options[i].type == OX_OPT_STEPS ? member(config, &options[i]) : NULL;
+        if (value != NULL && *value > 0 && *value < 1) {
+            *value = (double)ox_config_steps(*value, total_steps);
+        }
+    }
+}
+
+/* A share of all steps for the warmup is what --warmup-ratio says. */
+static void set_warmup(struct ox_config *c) {
+    if (c->warmup_steps > 0 && c->warmup_steps < 1) {
+        c->warmup_ratio = c->warmup_steps;
+        c->warmup_steps = -1;
+    }
+}
+
 enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
     enum ox_status status = check_paths(config, command);
     OX_TRY(status, set_micro_batches(config));
@@ -680,6 +736,9 @@ enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
     OX_TRY(status, check_persist(config));
     OX_TRY(status, check_kept(config));
     OX_TRY(status, check_ranks(config));
-    OX_TRY(status, check_reports(config, command));
+    OX_TRY(status, check_reports(config));
+    if (status == OX_OK) {
+        set_warmup(config);
+    }
     return status;
 }

@@ -105,7 +105,7 @@ struct ox_config {
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;
-    int64_t warmup_steps; /* -1: by warmup_ratio, or by whether weights are given */
+    double warmup_steps; /* whole; -1: by warmup_ratio, or by whether weights are given */
     double warmup_ratio;
     double min_lr, min_lr_ratio; /* final rate, and the same as a share of learning_rate; both 0: the schedule's own */
     uint64_t decay_steps;  /* wsd, warmup_stable_decay: length of the final decay; 0: a tenth of max_steps */
@@ -122,7 +122,8 @@ struct ox_config {
     enum ox_moments moments;      /* --moments: number format of the optimizer's moments */
     uint64_t max_nonfinite_steps; /* skipped steps in a row before the run stops */
     /* reporting and saving */
-    uint64_t logging_steps, save_steps, eval_steps, eval_windows;
+    double logging_steps, save_steps, eval_steps; /* whole, or a share of all steps until ox_config_count_steps */
+    uint64_t eval_windows;
     uint64_t save_total_limit; /* 0: keep all */
     char trace[24];       /* off | on | steps to record */
     uint64_t trace_bytes; /* largest size of trace.bin */
@@ -196,6 +197,7 @@ struct ox_config {
 enum ox_option_type {
     OX_OPT_TEXT,   /* char[text_bytes] */
     OX_OPT_U64, OX_OPT_I64, OX_OPT_DOUBLE, OX_OPT_BOOL,
+    OX_OPT_STEPS,  /* a double: whole steps, or below 1 a share of all steps, as the Trainer has it */
     OX_OPT_SIZE,   /* bytes, "20GiB" */
     OX_OPT_DURATION, /* nanoseconds, "10min"; its range too */
     OX_OPT_CHOICE, /* an enum (int), by the position of the name in `choices` */
@@ -224,24 +226,31 @@ struct ox_option {
     const char *default_text;
     unsigned commands;
     const char *in_eval; /* the option that the flag stands for in `eval`, which does not take this one; or NULL */
+    unsigned usual; /* the commands whose help begins with it */
 };
 
-/* The option table, of *count options in the order of help. */
+/* The option table, of *count options in the order of help. An option that means something else, or takes other values,
+ * in another command has several entries there, of one member and no command in common. */
 const struct ox_option *ox_options(uint32_t *count);
-/* Finds an option by name or alias, with '_' equal to '-'; NULL for an unknown name. */
+/* Finds an option by name or alias, with '_' equal to '-': the first entry of that name that one of `commands` has; NULL
+ * for an unknown name. */
+const struct ox_option *ox_option_find_in(const char *name, unsigned commands);
+/* The same for every command. */
 const struct ox_option *ox_option_find(const char *name);
 /* The number of edits that turn one name into the other: insertions, deletions, replacements, swaps of neighbours. */
 unsigned ox_name_distance(const char *a, const char *b);
 /* The name of a command, such as "train" for OX_CMD_TRAIN; "" if `command` is not exactly one. */
 const char *ox_command_name(unsigned command);
-/* The option of `commands` whose name is closest to an unknown one, for "did you mean"; NULL if none is close. */
-const char *ox_option_suggest(const char *name, unsigned commands);
+/* Writes "did you mean '--a' or '--b'?" with the options of `commands` that an unknown name may mean, as flags or, without
+ * `flag`, as keys of YAML. False if it may mean none or too many. */
+enum { OX_SUGGEST_BYTES = 320 };
+bool ox_option_suggest(const char *name, unsigned commands, bool flag, char text[OX_SUGGEST_BYTES]);
 
-/* What to use in place of a flag of another program that does not exist here (`value` is NULL), or of a value that an
- * option does not have; NULL for a name that is not known either. The answer follows the name and a colon. */
-const char *ox_foreign_answer(const char *name, const char *value);
-/* The entry `idx` of the table of answers; false after the last one. */
-bool ox_foreign_entry(unsigned idx, const char **name, const char **value, const char **answer);
+/* What to use in place of a flag of another program that does not exist in `commands` (`value` is NULL), or of a value
+ * that an option does not have; NULL for a name that is not known either. The answer follows the name and a colon. */
+const char *ox_foreign_answer(const char *name, const char *value, unsigned commands);
+/* What to use in place of a command that does not exist; NULL for a name that is not known. */
+const char *ox_foreign_command(const char *name);
 
 bool ox_option_is_list(const struct ox_option *option);
 
@@ -254,6 +263,10 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
  * with `where`, the source of the text ("--learning-rate", "run.yaml:12: learning_rate"). */
 OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option,
                                      const char *text, const char *where);
+/* The steps that an option of type OX_OPT_STEPS means: a share of all is rounded up, as by the Trainer. */
+uint64_t ox_config_steps(double given, uint64_t total_steps);
+/* Turns such shares into steps. */
+void ox_config_count_steps(struct ox_config *config, uint64_t total_steps);
 /* Checks the options against each other, and sets gradient_accumulation_steps where another option says it. Options of
  * the command that are missing or contradict each other are OX_E_CONFIG, with the remedy. */
 OX_MUST enum ox_status ox_config_validate(struct ox_config *config, unsigned command);

@@ -1,6 +1,6 @@
 /* Reads and writes a configuration as YAML: one flat mapping of option names to values. Other features of YAML are
  * refused, with the line, so that a file means what it looks like. */
-#include "engine/config/config.h"
+#include "engine/config/foreign.h"
 
 #include "base/assert.h"
 #include "base/file.h"
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <yaml.h>
 
 enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 160, WHERE_BYTES = OX_PATH_BYTES + 128, WEIGHT_BYTES = 32 };
@@ -90,24 +91,18 @@ static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
         return status;
     }
     const char *const key = (const char *)r->event.data.scalar.value;
-    const struct ox_option *const option = ox_option_find(key);
+    const struct ox_option *option = ox_option_find_in(key, r->command);
+    option = option != NULL ? option : ox_option_find_in(key, accepted_commands(r->command));
     if (option == NULL) {
-        const char *const answer = ox_foreign_answer(key, NULL);
-        if (answer != NULL) {
-            return fail_at(r, "'%s': %s", key, answer);
-        }
-        const char *const nearest = ox_option_suggest(key, accepted_commands(r->command));
-        if (nearest == NULL) {
-            return fail_at(r, "'%s' is not an option; `offload help %s` lists them", key,
-                           ox_command_name(r->command));
-        }
-        char name[64];
-        snprintf(name, sizeof name, "%s", nearest);
-        to_snake(name);
-        return fail_at(r, "'%s' is not an option; did you mean '%s'?", key, name);
-    }
-    if ((option->commands & accepted_commands(r->command)) == 0) {
-        return fail_at(r, "`offload %s` does not take '%s'; remove it", ox_command_name(r->command), key);
+        char suggestion[OX_SUGGEST_BYTES];
+        const char *const answer = ox_foreign_answer(key, NULL, r->command);
+        return answer != NULL ? fail_at(r, "'%s': %s", key, answer)
+               : ox_option_find(key) != NULL
+                   ? fail_at(r, "`offload %s` does not take '%s'; remove it", ox_command_name(r->command), key)
+               : ox_option_suggest(key, accepted_commands(r->command), false, suggestion)
+                   ? fail_at(r, "'%s' is not an option; %s", key, suggestion)
+                   : fail_at(r, "'%s' is not an option; `offload help %s` lists them", key,
+                             ox_command_name(r->command));
     }
     uint32_t count = 0;
     const size_t idx = (size_t)(option - ox_options(&count));
@@ -144,7 +139,8 @@ static enum ox_status take_value(struct reader *r, const struct ox_option *optio
     }
     const char *const text = (const char *)r->event.data.scalar.value;
     const bool plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    if (plain && (text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0)) {
+    if (plain && (text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0 ||
+                  (option->choices == NULL && strcmp(text, "None") == 0))) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give one or remove the line", where);
     }
     char sized[OX_CONFIG_TEXT_BYTES + 32];
@@ -314,6 +310,11 @@ enum ox_status ox_config_load_yaml(struct ox_config *config, const char *path, u
     size_t bytes = 0;
     enum ox_status status = ox_file_read(path, YAML_BYTES_MAX, &text, &bytes);
     if (status != OX_OK) {
+        return status;
+    }
+    status = ox_foreign_file_check(path, text, bytes, command, accepted_commands(command));
+    if (status != OX_OK) {
+        free(text);
         return status;
     }
     struct reader r = {.path = path, .config = config, .command = command};

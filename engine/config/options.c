@@ -3,11 +3,10 @@
 
 #include "base/assert.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, TEXTS = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE, NAME_BYTES_MAX = 64 };
+enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, TEXTS = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE };
 
 static const char group_files[] = "Files";
 static const char group_data[] = "Data";
@@ -29,13 +28,24 @@ __attribute__((unused)) static const struct ox_config *const none;
 static const struct ox_option options[] = {
     {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
      .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE |
-                 OX_CMD_BENCH,
-     .help = "model folder of Hugging Face files, or a config.json for a fresh start; bench: whose sizes are measured"},
+     .commands = RUN, .usual = RUN, .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
+    {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
+     .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
+     .commands = OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .usual = OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .help = "model folder of Hugging Face files, a checkpoint, or the folder of a run, whose newest checkpoint is "
+             "taken"},
+    {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
+     .text_bytes = sizeof none->model, .group = group_files, .default_text = "", .commands = OX_CMD_BENCH,
+     .help = "model folder, or a config.json, whose sizes are measured; default: sizes of the program's own"},
     {.name = "data", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data), .group = group_files,
-     .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .default_text = "", .commands = RUN, .usual = RUN,
      .help = "text, JSON lines, token file, or a folder of them; may be repeated; PATH:WEIGHT takes WEIGHT passes over "
              "it in an epoch"},
+    {.name = "data", .placeholder = "PATH", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data),
+     .group = group_files, .default_text = "", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .usual = OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "text, JSON lines, token file, or a folder of them; may be repeated"},
     {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
      .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
      .in_eval = "data",
@@ -47,8 +57,11 @@ static const struct ox_option options[] = {
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
-     .help = "folder for the results; tokenize, bench and trace: the file to write"},
+     .commands = RUN | OX_CMD_EXPORT, .usual = RUN, .help = "folder for the results"},
+    {.name = "output", .alias = "output-dir", .placeholder = "FILE", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
+     .group = group_files, .default_text = "", .commands = OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .help = "file to write"},
     {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
      .group = group_files, .default_text = "false", .commands = RUN,
      .help = "start from fresh weights even if the model folder has some"},
@@ -58,7 +71,7 @@ static const struct ox_option options[] = {
     {.name = "resume-from-checkpoint", .alias = "resume", .placeholder = "latest|PATH", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, resume_from_checkpoint),
      .text_bytes = sizeof none->resume_from_checkpoint, .group = group_files, .default_text = "",
-     .commands = RUN, .help = "checkpoint to continue from: latest, or a folder"},
+     .commands = RUN, .usual = RUN, .help = "checkpoint to continue from: latest, or a folder"},
     {.name = "overwrite-output-dir", .type = OX_OPT_BOOL,
      .offset = offsetof(struct ox_config, overwrite_output_dir), .group = group_files, .default_text = "false",
      .commands = RUN, .help = "start over in a folder with a run: deletes its checkpoints and its store"},
@@ -72,11 +85,17 @@ static const struct ox_option options[] = {
      .help = "text between the documents of a file, such as '<|endoftext|>' or '\\n\\n'; default: a file is one "
              "document"},
     {.name = "add-bos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_bos),
-     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
-     .help = "add BOS before every document; auto: as the tokenizer does, but not when eval reads plain text"},
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = RUN | OX_CMD_TOKENIZE,
+     .help = "add BOS before every document; auto: as the tokenizer does"},
+    {.name = "add-bos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_bos),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = OX_CMD_EVAL,
+     .help = "add BOS before every document; auto: as the tokenizer does, but not to plain text"},
     {.name = "add-eos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_eos),
-     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
-     .help = "add EOS after every document; auto: if the tokenizer has one, but not when eval reads plain text"},
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = RUN | OX_CMD_TOKENIZE,
+     .help = "add EOS after every document; auto: if the tokenizer has one"},
+    {.name = "add-eos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_eos),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = OX_CMD_EVAL,
+     .help = "add EOS after every document; auto: if the tokenizer has one, but not to plain text"},
     {.name = "chat-template", .placeholder = "FILE|NAME", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, chat_template),
      .text_bytes = sizeof none->chat_template, .group = group_data, .default_text = "",
@@ -89,8 +108,11 @@ static const struct ox_option options[] = {
      .commands = TEXTS | OX_CMD_GENERATE,
      .help = "variables of the chat template, such as '{\"enable_thinking\": false}'; those of a row precede"},
     {.name = "train-on", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, train_on),
-     .choices = "all|last|prompts", .group = group_data, .default_text = "all", .commands = TEXTS,
+     .choices = "all|last|prompts", .group = group_data, .default_text = "all", .commands = RUN | OX_CMD_TOKENIZE,
      .help = "what of a conversation is trained; all: every assistant turn; last: the last one; prompts: everything"},
+    {.name = "train-on", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, train_on),
+     .choices = "all|last|prompts", .group = group_data, .default_text = "all", .commands = OX_CMD_EVAL,
+     .help = "what of a conversation counts; all: every assistant turn; last: the last one; prompts: everything"},
     {.name = "parse-special", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, parse_special),
      .group = group_data, .default_text = "false", .commands = TEXTS,
      .help = "turn special-token strings inside the texts of conversations into those tokens"},
@@ -142,6 +164,33 @@ static const struct ox_option options[] = {
      .choices = "auto|stream|pack|pad", .group = group_data, .default_text = "auto", .commands = TEXTS,
      .help = "how documents fill sequences; stream: one after another, cut every --max-seq-length tokens; pack: whole "
              "documents side by side; pad: one document per sequence; auto: pack for conversations, else stream"},
+    {.name = "max-seq-length", .alias = "seq-len", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, max_seq_length), .min = 1, .max = 16777216, .group = group_data,
+     .default_text = "1024", .commands = TEXTS, .usual = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "tokens in a sequence, at most the model's context length"},
+    {.name = "per-device-train-batch-size", .alias = "batch-size", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, per_device_train_batch_size), .min = 1, .max = 65536,
+     .group = group_data, .default_text = "1", .commands = OX_CMD_EVAL,
+     .help = "sequences that are computed together"},
+    {.name = "stride", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, stride), .min = 0, .max = 16777216,
+     .group = group_data, .default_text = "0", .commands = OX_CMD_EVAL,
+     .help = "start a window every N tokens; each counts only tokens that no earlier window counted; 0: "
+             "--max-seq-length, so that every token but the first counts once"},
+    {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
+     .max = 1e+12, .group = group_data, .default_text = "0", .commands = OX_CMD_EVAL, .usual = OX_CMD_EVAL,
+     .help = "use only the first N windows of every file; 0: all"},
+    {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
+     .max = 1e+12, .group = group_data, .default_text = "0", .commands = OX_CMD_TOKENIZE,
+     .help = "with --show: windows to print; 0: 1"},
+    {.name = "bos-per-window", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, bos_per_window),
+     .group = group_data, .default_text = "false", .commands = TEXTS,
+     .help = "make every window of BOS and the next --max-seq-length tokens"},
+    {.name = "seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, seed), .min = 0, .max = 0x1p64,
+     .group = group_data, .default_text = "42", .commands = OX_CMD_TOKENIZE,
+     .help = "random seed of the order of the data"},
+    {.name = "data-order", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_order),
+     .text_bytes = sizeof none->data_order, .choices = "shuffle|sequential", .group = group_data,
+     .default_text = "shuffle", .commands = OX_CMD_TOKENIZE, .help = "order of the sequences in an epoch"},
     {.name = "document-mask", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, document_mask),
      .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
      .help = "on: attention and positions end with each document; off: a stream is one text; auto: on"},
@@ -151,23 +200,37 @@ static const struct ox_option options[] = {
              "conversations, split texts"},
     {.name = "data-cache", .placeholder = "FOLDER", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, data_cache),
-     .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "", .commands = TEXTS,
-     .help = "folder for the tokens of texts, reused while nothing has changed; default for train: OUTPUT/cache"},
+     .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "", .commands = OX_CMD_TRAIN,
+     .help = "folder for the tokens of texts, reused while nothing has changed; default: OUTPUT/cache"},
+    {.name = "data-cache", .placeholder = "FOLDER", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, data_cache),
+     .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "",
+     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "folder for the tokens of texts, reused while nothing has changed"},
     {.name = "device", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, device), .choices = "auto|cpu|cuda",
-     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_BENCH,
-     .help = "device that computes; auto: a GPU if there is one; for a plan with --profile, the GPU that it names"},
+     .group = group_memory, .default_text = "auto",
+     .commands = OX_CMD_TRAIN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_BENCH,
+     .help = "device that computes; auto: a GPU if there is one"},
+    {.name = "device", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, device), .choices = "auto|cpu|cuda",
+     .group = group_memory, .default_text = "auto", .commands = OX_CMD_PLAN,
+     .help = "device that computes; auto: a GPU if there is one; with --profile, the GPU that it names"},
     {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0",
      .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
+     .usual = RUN,
      .help = "device memory to use, such as 20GiB; 0: what is free on the GPU; on the CPU, host memory is device "
              "memory"},
     {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,
      .max = 0x1p62, .group = group_memory, .default_text = "0",
      .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_TOKENIZE,
+     .usual = RUN | OX_CMD_EVAL,
      .help = "host memory to use, such as 64GiB; 0: what is free, less a reserve"},
     {.name = "nvme", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme), .group = group_memory,
-     .default_text = "", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,
+     .default_text = "", .commands = RUN, .usual = RUN,
      .help = "folder on a drive and how much of it to use, such as /mnt/nvme0:400GiB; may be repeated"},
+    {.name = "nvme", .placeholder = "PATH[:SIZE]", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme),
+     .group = group_memory, .default_text = "", .commands = OX_CMD_DOCTOR | OX_CMD_BENCH,
+     .help = "folder on a drive, and how much of it may be used; may be repeated"},
     {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 1,
      .max = 3, .group = group_memory, .default_text = "2", .commands = RUN,
      .help = "copies of the state on drives; 2: a crash goes back to the last commit; 1: half the space, but a crash "
@@ -194,11 +257,11 @@ static const struct ox_option options[] = {
      .help = "optimizer steps; 0: as many as --num-train-epochs needs"},
     {.name = "num-train-epochs", .alias = "epochs", .type = OX_OPT_DOUBLE,
      .offset = offsetof(struct ox_config, num_train_epochs), .min = 0, .max = 1000000,
-     .group = group_training, .default_text = "1", .commands = RUN,
+     .group = group_training, .default_text = "1", .commands = RUN, .usual = RUN,
      .help = "passes over the data when --max-steps is 0; the last step of an epoch takes what is left of it"},
     {.name = "per-device-train-batch-size", .alias = "batch-size", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, per_device_train_batch_size), .min = 1, .max = 65536,
-     .group = group_training, .default_text = "1", .commands = RUN | OX_CMD_EVAL,
+     .group = group_training, .default_text = "1", .commands = RUN,
      .help = "sequences in a micro-batch"},
     {.name = "gradient-accumulation-steps", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, gradient_accumulation_steps), .min = 0, .max = OX_MICRO_BATCHES_MAX,
@@ -206,26 +269,13 @@ static const struct ox_option options[] = {
      .help = "micro-batches in a step, of all ranks together; 0: as many as --global-batch-size asks for, else 1"},
     {.name = "global-batch-size", .alias = "train-batch-size", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, global_batch_size), .min = 0, .max = 0x1p36, .group = group_training,
-     .default_text = "0", .commands = RUN,
+     .default_text = "0", .commands = RUN, .usual = RUN,
      .help = "sequences in a step, of all ranks together: a multiple of --per-device-train-batch-size; 0: as "
              "--gradient-accumulation-steps says"},
     {.name = "sum-groups", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, sum_groups), .min = 0,
      .max = OX_MICRO_BATCHES_MAX, .group = group_training, .default_text = "0", .commands = RUN,
      .help = "groups of micro-batches whose gradients are summed apart and then joined in a fixed tree, so that up to "
              "as many ranks give the same bits; 0: as many as there are ranks"},
-    {.name = "max-seq-length", .alias = "seq-len", .type = OX_OPT_U64,
-     .offset = offsetof(struct ox_config, max_seq_length), .min = 1, .max = 16777216, .group = group_training,
-     .default_text = "1024", .commands = TEXTS, .help = "tokens in a sequence, at most the model's context length"},
-    {.name = "stride", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, stride), .min = 0, .max = 16777216,
-     .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL,
-     .help = "start a window every N tokens; each counts only tokens that no earlier window counted; 0: "
-             "--max-seq-length, so that every token but the first counts once"},
-    {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
-     .max = 1e+12, .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
-     .help = "use only the first N windows of every file; 0: all; tokenize --show: windows to print, 0: 1"},
-    {.name = "bos-per-window", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, bos_per_window),
-     .group = group_training, .default_text = "false", .commands = TEXTS,
-     .help = "make every window of BOS and the next --max-seq-length tokens"},
     {.name = "max-grad-norm", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, max_grad_norm),
      .min = 0, .max = 1e+30, .group = group_training, .default_text = "1", .commands = RUN,
      .help = "clip gradients to this global norm; 0: never"},
@@ -248,18 +298,18 @@ static const struct ox_option options[] = {
      .min = 0, .max = 1, .group = group_training, .default_text = "1e-8", .commands = RUN,
      .help = "term added to the square root of the second moment"},
     {.name = "seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, seed), .min = 0, .max = 0x1p64,
-     .group = group_training, .default_text = "42", .commands = RUN | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
-     .help = "random seed of fresh weights, data order and sampling"},
+     .group = group_training, .default_text = "42", .commands = RUN,
+     .help = "random seed of fresh weights and of the order of the data"},
     {.name = "data-order", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_order),
      .text_bytes = sizeof none->data_order, .choices = "shuffle|sequential", .group = group_training,
-     .default_text = "shuffle", .commands = RUN | OX_CMD_TOKENIZE, .help = "order of the sequences in an epoch"},
+     .default_text = "shuffle", .commands = RUN, .help = "order of the sequences in an epoch"},
     {.name = "max-nonfinite-steps", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, max_nonfinite_steps), .min = 1, .max = 1000000,
      .group = group_training, .default_text = "10", .commands = RUN,
      .help = "steps in a row that may be skipped for NaN or Inf before the run stops"},
     {.name = "learning-rate", .alias = "lr", .type = OX_OPT_DOUBLE,
      .offset = offsetof(struct ox_config, learning_rate), .min = 0, .max = 100, .group = group_rate,
-     .default_text = "0", .commands = RUN,
+     .default_text = "0", .commands = RUN, .usual = RUN,
      .help = "peak learning rate; 0: 2e-5 where --model has weights, 1e-4 for fresh ones"},
     {.name = "lr-scheduler-type", .alias = "lr-schedule", .placeholder = "NAME", .type = OX_OPT_CHOICE,
      .offset = offsetof(struct ox_config, lr_scheduler_type), 
@@ -269,10 +319,10 @@ static const struct ox_option options[] = {
      .help = "shape of the learning rate, by the Trainer's names: linear, cosine, cosine_with_restarts, polynomial, "
              "constant, constant_with_warmup, inverse_sqrt, cosine_with_min_lr, cosine_warmup_with_min_lr, "
              "warmup_stable_decay; wsd decays linearly"},
-    {.name = "warmup-steps", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, warmup_steps),
+    {.name = "warmup-steps", .type = OX_OPT_STEPS, .offset = offsetof(struct ox_config, warmup_steps),
      .min = -1, .max = 1e+12, .group = group_rate, .default_text = "-1", .commands = RUN,
-     .help = "steps over which the learning rate rises from 0: that of step s, counted from 0, is peak * s / N; -1: "
-             "by --warmup-ratio, else 3 % of all where --model has weights"},
+     .help = "steps, or a share of all, over which the learning rate rises from 0: that of step s, counted from 0, is "
+             "peak * s / N; -1: by --warmup-ratio, else 3 % of all where --model has weights"},
     {.name = "warmup-ratio", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, warmup_ratio),
      .min = 0, .max = 1, .group = group_rate, .default_text = "0", .commands = RUN,
      .help = "--warmup-steps as a share of all steps"},
@@ -299,7 +349,7 @@ static const struct ox_option options[] = {
              "or 10000"},
     {.name = "dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, dtype),
      .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE, .usual = RUN,
      .help = "number format of forward and backward"},
     {.name = "grad-dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, grad_dtype),
      .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32", .commands = RUN,
@@ -314,18 +364,18 @@ static const struct ox_option options[] = {
      .choices = OX_MOMENTS_CHOICES, .group = group_numbers, .default_text = "f32", .commands = RUN,
      .help = "number format of the optimizer's moments; with adamw a parameter takes 12, 8 or 5 bytes; q8 needs "
              "--dtype bf16"},
-    {.name = "logging-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, logging_steps),
+    {.name = "logging-steps", .type = OX_OPT_STEPS, .offset = offsetof(struct ox_config, logging_steps),
      .min = 1, .max = 1e+12, .group = group_reports, .default_text = "1", .commands = RUN,
-     .help = "steps between two log lines; a line has the mean loss since the last one"},
-    {.name = "eval-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_steps), .min = 0,
+     .help = "steps between two log lines, or a share of all; a line has the mean loss since the last one"},
+    {.name = "eval-steps", .type = OX_OPT_STEPS, .offset = offsetof(struct ox_config, eval_steps), .min = 0,
      .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
-     .help = "steps between two evaluations; 0: only at the end"},
+     .help = "steps between two evaluations, or a share of all, such as 0.1; 0: only at the end"},
     {.name = "eval-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_windows),
      .min = 0, .max = 1e+12, .group = group_reports, .default_text = "32", .commands = RUN,
      .help = "sequences in one evaluation; 0: all"},
-    {.name = "save-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_steps), .min = 0,
+    {.name = "save-steps", .type = OX_OPT_STEPS, .offset = offsetof(struct ox_config, save_steps), .min = 0,
      .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
-     .help = "steps between two checkpoints; 0: only at the end"},
+     .help = "steps between two checkpoints, or a share of all, such as 0.1; 0: only at the end"},
     {.name = "save-total-limit", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_total_limit),
      .min = 0, .max = 1000000, .group = group_reports, .default_text = "0", .commands = RUN,
      .help = "newest checkpoints to keep; 0: all"},
@@ -351,25 +401,26 @@ static const struct ox_option options[] = {
      .help = "seconds that a step may still take after the first INT or TERM"},
     {.name = "prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, prompt),
      .text_bytes = sizeof none->prompt, .group = group_generation, .default_text = "",
-     .commands = OX_CMD_GENERATE, .help = "text for the model to continue"},
+     .commands = OX_CMD_GENERATE, .usual = OX_CMD_GENERATE, .help = "text for the model to continue"},
     {.name = "prompt-file", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, prompt_file),
      .text_bytes = sizeof none->prompt_file, .group = group_generation, .default_text = "",
      .commands = OX_CMD_GENERATE, .help = "file with the prompt"},
     {.name = "chat", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, chat), .group = group_generation,
-     .default_text = "false", .commands = OX_CMD_GENERATE,
+     .default_text = "false", .commands = OX_CMD_GENERATE, .usual = OX_CMD_GENERATE,
      .help = "put the prompt into the chat template, as a user message"},
     {.name = "system-prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, system_prompt),
      .text_bytes = sizeof none->system_prompt, .group = group_generation, .default_text = "",
-     .commands = OX_CMD_GENERATE, .help = "with --chat: system message before the prompt"},
+     .commands = OX_CMD_GENERATE, .usual = OX_CMD_GENERATE, .help = "with --chat: system message before the prompt"},
     {.name = "thinking", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, thinking),
      .group = group_generation, .default_text = "true", .commands = OX_CMD_GENERATE,
      .help = "with --chat: let the answer begin with reasoning; --no-thinking gives the chat template "
              "enable_thinking = false"},
     {.name = "max-new-tokens", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_new_tokens), .min = 0,
-     .max = 16777216, .group = group_generation, .default_text = "128", .commands = OX_CMD_GENERATE,
+     .max = 16777216, .group = group_generation, .default_text = "128",
+     .commands = OX_CMD_GENERATE, .usual = OX_CMD_GENERATE,
      .help = "largest number of tokens to generate"},
     {.name = "temperature", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, temperature), .min = 0,
-     .max = 100, .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE,
+     .max = 100, .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE, .usual = OX_CMD_GENERATE,
      .help = "divisor of the logits before sampling; 0: always the most likely token"},
     {.name = "top-k", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, top_k), .min = 0, .max = 1e+9,
      .group = group_generation, .default_text = "0", .commands = OX_CMD_GENERATE,
@@ -377,6 +428,9 @@ static const struct ox_option options[] = {
     {.name = "top-p", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, top_p), .min = 0, .max = 1,
      .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE,
      .help = "sample among the fewest tokens that together reach this probability"},
+    {.name = "seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, seed), .min = 0, .max = 0x1p64,
+     .group = group_generation, .default_text = "42", .commands = OX_CMD_GENERATE,
+     .help = "random seed of sampling"},
     {.name = "ignore-eos", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, ignore_eos),
      .group = group_generation, .default_text = "false", .commands = OX_CMD_GENERATE,
      .help = "continue after an end-of-text token"},
@@ -480,29 +534,37 @@ static const struct ox_option options[] = {
      .help = "report: a summary, and with --output a page; export: a file for another viewer. The word --action may "
              "be left out"},
     {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
-     .group = group_command, .default_text = "", .commands = OX_CMD_TRACE | OX_CMD_TOP,
-     .help = "folder of a run; trace: also its trace.bin. The word --run may be left out"},
+     .group = group_command, .default_text = "", .commands = OX_CMD_TRACE,
+     .help = "folder of a run, or its trace.bin. The word --run may be left out"},
+    {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
+     .group = group_command, .default_text = "", .commands = OX_CMD_TOP,
+     .help = "folder of a run. The word --run may be left out"},
     {.name = "once", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, once), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOP, .help = "print the state of the run once and exit"},
     {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
      .group = group_command, .default_text = "false", .commands = OX_CMD_TRAIN,
      .help = "stop after the plan"},
     {.name = "quiet", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, quiet), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TRAIN,
+     .help = "print warnings, errors and the line of the model folder alone"},
+    {.name = "quiet", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, quiet), .group = group_command,
      .default_text = "false",
-     .commands = OX_CMD_TRAIN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_GENERATE | OX_CMD_BENCH |
-                 OX_CMD_TRACE,
-     .help = "print warnings, errors and the result alone; train: the line of the model folder"},
-    {.name = "format", .placeholder = "text|json", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
-     .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
-     .default_text = "text",
+     .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .help = "print warnings, errors and the result alone"},
+    {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
+     .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command, .default_text = "text",
      .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
-                 OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_TRACE,
-     .help = "format of the report; trace export takes chrome or perfetto instead"},
+                 OX_CMD_GENERATE | OX_CMD_BENCH,
+     .help = "format of the report"},
+    {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
+     .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
+     .default_text = "text", .commands = OX_CMD_TRACE,
+     .help = "format of the report: text or json; of an export: chrome or perfetto"},
     {.name = "jsonl", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, jsonl), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
      .help = "read lines of {\"text\"} from --data or stdin, write lines of {\"ids\"}"},
     {.name = "show", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, show), .group = group_command,
-     .default_text = "false", .commands = OX_CMD_TOKENIZE,
+     .default_text = "false", .commands = OX_CMD_TOKENIZE, .usual = OX_CMD_TOKENIZE,
      .help = "print sequences as training would see them: tokens, masks, document borders"},
     {.name = "render", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, render), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
@@ -526,8 +588,10 @@ static const struct ox_option options[] = {
      .help = "memory or file to measure with; 0: adam 1.6 GiB, gemm 104 MiB, copy 1 GiB, ops as needed, nvme a file of "
              "4 GiB"},
     {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_measuring,
-     .default_text = "false", .commands = OX_CMD_BENCH | OX_CMD_DOCTOR,
-     .help = "exit with 1 if a figure is below its limit; doctor: if a run could not use a drive or a limit"},
+     .default_text = "false", .commands = OX_CMD_BENCH, .help = "exit with 1 if a figure is below its limit"},
+    {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_DOCTOR,
+     .help = "exit with 1 if a run could not use a drive or a limit"},
     {.name = "command", .placeholder = "COMMAND", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, topic),
      .text_bytes = sizeof none->topic, .group = group_help, .default_text = "", .commands = OX_CMD_HELP,
      .help = "command to explain; default: all. The word --command may be left out"},
@@ -538,10 +602,6 @@ static const struct ox_option options[] = {
 };
 
 enum { OPTION_COUNT = sizeof options / sizeof *options };
-
-static char folded(char letter) {
-    return letter == '_' ? '-' : (char)tolower((unsigned char)letter);
-}
 
 static bool same_name(const char *a, const char *b) {
     while (*a != '\0' && (*a == '_' ? '-' : *a) == *b) {
@@ -556,14 +616,18 @@ const struct ox_option *ox_options(uint32_t *count) {
     return options;
 }
 
-const struct ox_option *ox_option_find(const char *name) {
+const struct ox_option *ox_option_find_in(const char *name, unsigned commands) {
     for (unsigned i = 0; i < OPTION_COUNT; i++) {
-        if (same_name(name, options[i].name) ||
-            (options[i].alias != NULL && same_name(name, options[i].alias))) {
+        if ((options[i].commands & commands) != 0 &&
+            (same_name(name, options[i].name) || (options[i].alias != NULL && same_name(name, options[i].alias)))) {
             return &options[i];
         }
     }
     return NULL;
+}
+
+const struct ox_option *ox_option_find(const char *name) {
+    return ox_option_find_in(name, ~0u);
 }
 
 bool ox_option_is_list(const struct ox_option *option) {
@@ -585,73 +649,6 @@ const char *ox_command_name(unsigned command) {
         }
     }
     return "";
-}
-
-unsigned ox_name_distance(const char *a, const char *b) {
-    unsigned rows[3][NAME_BYTES_MAX + 1];
-    char from[NAME_BYTES_MAX], to[NAME_BYTES_MAX]; /* folded */
-    const size_t a_len = strlen(a), b_len = strlen(b);
-    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
-        return NAME_BYTES_MAX;
-    }
-    for (size_t i = 0; i < a_len; i++) {
-        from[i] = folded(a[i]);
-    }
-    for (size_t j = 0; j < b_len; j++) {
-        to[j] = folded(b[j]);
-    }
-    for (size_t j = 0; j <= b_len; j++) {
-        rows[0][j] = (unsigned)j;
-    }
-    for (size_t i = 1; i <= a_len; i++) {
-        unsigned *const row = rows[i % 3];
-        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= b_len; j++) {
-            const bool equal = from[i - 1] == to[j - 1];
-            unsigned best = above[j - 1] + (equal ? 0 : 1);
-            best = above[j] + 1 < best ? above[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
-            if (swapped && above2[j - 2] + 1 < best) {
-                best = above2[j - 2] + 1;
-            }
-            row[j] = best;
-        }
-    }
-    return rows[a_len % 3][b_len];
-}
-
-const char *ox_option_suggest(const char *name, unsigned commands) {
-    const char *nearest = NULL;
-    /* At most a third of the letters may be wrong; beyond that a suggestion is a guess. */
-    const size_t name_len = strlen(name);
-    unsigned nearest_distance = (unsigned)name_len / 3 + 1;
-    for (unsigned i = 0; i < OPTION_COUNT; i++) {
-        if ((options[i].commands & commands) == 0) {
-            continue;
-        }
-        const char *const names[2] = {options[i].name, options[i].alias};
-        for (unsigned k = 0; k < 2 && names[k] != NULL; k++) {
-            const size_t len = strlen(names[k]), apart = len > name_len ? len - name_len : name_len - len;
-            /* The distance is at least the difference of the lengths. */
-            const unsigned distance = apart < nearest_distance ? ox_name_distance(name, names[k]) : nearest_distance;
-            if (distance < nearest_distance) {
-                nearest_distance = distance;
-                nearest = names[k];
-            }
-        }
-    }
-    for (unsigned i = 0; nearest == NULL && name_len >= 4 && i < OPTION_COUNT; i++) {
-        size_t same = 0;
-        while (same < name_len && folded(name[same]) == options[i].name[same]) {
-            same++;
-        }
-        if (same == name_len && (options[i].commands & commands) != 0) {
-            nearest = options[i].name; /* `name` is the beginning of an option's name */
-        }
-    }
-    return nearest;
 }
 
 void ox_config_init(struct ox_config *config) {

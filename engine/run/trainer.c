@@ -379,8 +379,9 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     }
     if (trainer->chose_warmup) { /* rounded down, because the first step of a warmup has the rate 0 */
         const uint64_t room = total - ox_min_u64(config->decay_steps, total);
-        trainer->config.warmup_steps = (int64_t)ox_min_u64(total * 3 / 100, room);
+        trainer->config.warmup_steps = (double)ox_min_u64(total * 3 / 100, room);
     }
+    ox_config_count_steps(&trainer->config, trainer->max_steps);
     trainer->schedule = ox_schedule_of(config, total);
     trainer->schedule.offset = (int64_t)(trainer->max_steps - total);
     trainer->schedule.from_one = old;

@@ -27,7 +27,7 @@ static void existing_folder(const char *output_dir, char *path) {
 
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t every = config->save_steps, limit = config->save_total_limit, steps = trainer->max_steps;
+    const uint64_t every = (uint64_t)config->save_steps, limit = config->save_total_limit, steps = trainer->max_steps;
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX};
     if (size_of_one(trainer, &out->each_bytes) != OX_OK) {

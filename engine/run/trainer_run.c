@@ -219,8 +219,8 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
 
 /* ---- the loop -------------------------------------------------------------------------------------- */
 
-static bool due(uint64_t step, uint64_t every) {
-    return every > 0 && step % every == 0;
+static bool due(uint64_t step, double every) {
+    return every > 0 && step % (uint64_t)every == 0;
 }
 
 /* What a process left out that ended right after a step. */

@@ -50,7 +50,7 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_model_config *const m = &e->model->config;
     char text[1024];
     const int bytes = snprintf(text, sizeof text,
-        "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %" PRId64
+        "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %.0f"
         " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s 0",
         m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
         e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
@@ -129,7 +129,7 @@ static void announce_drives(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store != NULL && trainer->config.store_generations == 1) {
         ox_log(OX_LOG_WARN, "--store-generations 1: the store is rewritten in place; after a crash within a step the "
-               "run goes back to its last checkpoint (--save-steps %" PRIu64 ")", trainer->config.save_steps);
+               "run goes back to its last checkpoint (--save-steps %.0f)", trainer->config.save_steps);
     }
     for (uint32_t i = 0; store != NULL && i < trainer->config.nvme_count; i++) {
         struct ox_drive_info info;

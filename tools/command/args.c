@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 
+#include <ctype.h>
 #include <stddef.h>
 #include <string.h>
 #include <strings.h>
@@ -16,6 +17,7 @@ struct arguments {
     struct ox_config *config;
     bool seen[OPTIONS_MAX]; /* by index in the option table */
     int positional_count; /* arguments without a flag, so far */
+    const struct ox_option *last; /* the option that the last flag has set */
 };
 
 /* An argument split into its parts: "--name=value" or "--name". */
@@ -37,19 +39,64 @@ static bool split_flag(const char *argument, struct flag *out) {
     return true;
 }
 
+/* Length of a dash or of a quotation mark as word processors and web pages make them, at the beginning of `text`; 0 for
+ * another letter. */
+static size_t typographic(const char *text, bool dashes) {
+    static const char *const letters[2][10] = {
+        {"\u201c", "\u201d", "\u201e", "\u2018", "\u2019", "\u00ab", "\u00bb", "\u2033", "\u2039", "\u203a"},
+        {"\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2015", "\u2212", "\ufe58", "\ufe63", "\uff0d"}};
+    for (unsigned i = 0; i < 10; i++) {
+        const size_t bytes = strlen(letters[dashes][i]);
+        if (strncmp(text, letters[dashes][i], bytes) == 0) {
+            return bytes;
+        }
+    }
+    return 0;
+}
+
+/* Fails for an argument that begins with a dash which is none of ASCII, or with such a quotation mark. */
+static enum ox_status check_typography(const char *argument) {
+    const bool dash = typographic(argument, true) > 0;
+    if (!dash && typographic(argument, false) == 0) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "'%s' begins with a %s that a word processor or a web page made; type %s", argument,
+                   dash ? "dash" : "quotation mark", dash ? "two plain dashes (--)" : "a plain one, or none");
+}
+
+/* Whether the command takes the first flag that an answer names, if it tells to use one. */
+static bool applies(const struct arguments *a, const char *answer) {
+    char name[FLAG_BYTES];
+    const char *const flag = strncmp(answer, "use --", 6) == 0 ? answer + 6 : NULL;
+    snprintf(name, sizeof name, "%.*s", flag != NULL ? (int)strcspn(flag, " ,;.") : 0, flag != NULL ? flag : "");
+    return flag == NULL || ox_option_find_in(name, a->command->mask) != NULL || ox_option_find(name) == NULL ||
+           (strncmp(name, "no-", 3) == 0 && ox_option_find_in(name + 3, a->command->mask) != NULL);
+}
+
 static enum ox_status fail_unknown(const struct arguments *a, const char *argument, const char *name) {
     const char *const command = a->command->name;
-    const char *const answer = ox_foreign_answer(name, NULL);
-    if (answer != NULL) {
+    const char *const answer = ox_foreign_answer(name, NULL, a->command->mask);
+    char suggestion[OX_SUGGEST_BYTES];
+    for (const char *at = name; *at != '\0'; at++) {
+        if ((unsigned char)*at > 0x7e || *at == ' ') {
+            return ox_fail(OX_E_CONFIG, "'%s' is not a flag: its name has a letter that is none of a-z, 0-9 and -; type it "
+                           "anew", argument);
+        }
+    }
+    if (strncmp(argument, "--", 2) != 0 && ox_option_find_in(name, a->command->mask) != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' has one dash; write -%s", argument, argument);
+    }
+    if (answer == NULL && strncmp(argument, "--", 2) != 0 && name[1] == '\0') {
+        return ox_fail(OX_E_CONFIG, "'%s': flags are words here; `offload help %s` lists them", argument, command);
+    }
+    if (answer != NULL && applies(a, answer)) {
         return ox_fail(OX_E_CONFIG, "'%s': %s", argument, answer);
     }
-    const char *nearest = ox_option_suggest(name, a->command->mask);
-    if (nearest == NULL && strncmp(name, "no-", 3) == 0) {
-        nearest = ox_option_suggest(name + 3, a->command->mask);
+    if (answer != NULL || ox_option_find(name) != NULL) {
+        return ox_fail(OX_E_CONFIG, "`offload %s` does not take %s, nor anything like it; remove it", command, argument);
     }
-    if (nearest != NULL) {
-        return ox_fail(OX_E_CONFIG, "'%s' is not a flag of `offload %s`; did you mean '--%s'?", argument,
-                       command, nearest);
+    if (ox_option_suggest(name, a->command->mask, true, suggestion)) {
+        return ox_fail(OX_E_CONFIG, "'%s' is not a flag of `offload %s`; %s", argument, command, suggestion);
     }
     return ox_fail(OX_E_CONFIG, "'%s' is not a flag of `offload %s`; `offload help %s` lists them", argument,
                    command, command);
@@ -58,22 +105,24 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
 /* Finds the option of a flag; *negated is true for --no-<switch>. */
 static enum ox_status find_option(const struct arguments *a, const char *argument, const struct flag *flag,
                                   const struct ox_option **out, bool *negated) {
-    const struct ox_option *option = strncmp(argument, "--", 2) == 0 ? ox_option_find(flag->name) : NULL;
+    const unsigned mask = a->command->mask;
+    const bool long_form = strncmp(argument, "--", 2) == 0;
+    const struct ox_option *option = long_form ? ox_option_find_in(flag->name, mask) : NULL;
+    const struct ox_option *const other = long_form ? ox_option_find(flag->name) : NULL;
+    if (option == NULL && other != NULL && other->in_eval != NULL && mask == OX_CMD_EVAL) {
+        option = ox_option_find_in(other->in_eval, mask);
+    }
     *negated = false;
     if (option == NULL && strncmp(argument, "--no", 4) == 0 && (argument[4] == '-' || argument[4] == '_')) {
-        option = ox_option_find(flag->name + 3);
+        option = ox_option_find_in(flag->name + 3, mask);
         *negated = option != NULL && option->type == OX_OPT_BOOL;
         option = *negated ? option : NULL;
     }
+    if (option == NULL && other != NULL && ox_foreign_answer(flag->name, NULL, mask) == NULL) {
+        return ox_fail(OX_E_CONFIG, "`offload %s` does not take --%s; remove it", a->command->name, other->name);
+    }
     if (option == NULL) {
         return fail_unknown(a, argument, flag->name);
-    }
-    if (option->in_eval != NULL && a->command->mask == OX_CMD_EVAL) {
-        option = ox_option_find(option->in_eval);
-    }
-    if ((option->commands & a->command->mask) == 0) {
-        return ox_fail(OX_E_CONFIG, "`offload %s` does not take --%s; remove it", a->command->name,
-                       option->name);
     }
     *out = option;
     return OX_OK;
@@ -95,12 +144,19 @@ static enum ox_status mark_seen(struct arguments *a, const struct ox_option *opt
     return OX_OK;
 }
 
-/* Returns the value after '=', else the next argument unless it is a flag ("-1" is a value), else NULL. */
-static const char *take_value(struct arguments *a, const struct flag *flag) {
+/* Whether an argument is a flag, and so no value: "-1" and "-" are values, and in prose so is "-x". */
+static bool is_flag(const char *argument, bool prose) {
+    const size_t dash = typographic(argument, true);
+    return strncmp(argument, "--", 2) == 0 || (!prose && argument[0] == '-' && isalpha((unsigned char)argument[1])) ||
+           (!prose && dash > 0 && (isalpha((unsigned char)argument[dash]) || typographic(argument + dash, true) > 0));
+}
+
+/* Returns the value after '=', else the next argument unless it is a flag, else NULL. */
+static const char *take_value(struct arguments *a, const struct flag *flag, bool prose) {
     if (flag->value != NULL) {
         return flag->value;
     }
-    if (a->idx + 1 < a->argc && strncmp(a->argv[a->idx + 1], "--", 2) != 0) {
+    if (a->idx + 1 < a->argc && !is_flag(a->argv[a->idx + 1], prose)) {
         a->idx++;
         return a->argv[a->idx];
     }
@@ -110,7 +166,18 @@ static const char *take_value(struct arguments *a, const struct flag *flag) {
 /* Returns the argument after a switch if it reads as the switch's value, which must follow '=' here; else NULL. */
 static const char *stray_value(const struct arguments *a) {
     const char *const next = a->idx + 1 < a->argc ? a->argv[a->idx + 1] : "";
-    return strcasecmp(next, "true") == 0 || strcasecmp(next, "false") == 0 ? next : NULL;
+    static const char *const words[] = {"true", "false", "yes", "no", "on", "off", "1", "0"};
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcasecmp(next, words[i]) == 0) {
+            return next;
+        }
+    }
+    return NULL;
+}
+
+static bool is_true(const char *word) {
+    return strcasecmp(word, "true") == 0 || strcasecmp(word, "yes") == 0 || strcasecmp(word, "on") == 0 ||
+           strcmp(word, "1") == 0;
 }
 
 static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
@@ -129,34 +196,90 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
         }
         const char *const stray = value == NULL ? stray_value(a) : NULL;
         if (stray != NULL) {
-            const bool on = (strcasecmp(stray, "true") == 0) != negated;
+            const bool on = is_true(stray) != negated;
             return ox_fail(OX_E_CONFIG, "'%s %s': a switch has no value after it; write --%s%s", argument, stray,
                            on ? "" : "no-", option->name);
         }
         value = negated ? "false" : value == NULL ? "true" : value;
     } else {
-        value = take_value(a, flag);
+        value = take_value(a, flag, option->type == OX_OPT_PROSE);
     }
     char where[FLAG_BYTES];
     snprintf(where, sizeof where, "--%s", option->name);
+    a->last = option;
     if (value == NULL) {
-        return ox_fail(OX_E_CONFIG, "%s has no value; give one after it", where);
+        return option->choices != NULL && option->placeholder == NULL
+                   ? ox_fail(OX_E_CONFIG, "%s has no value; give one of %s after it", where, option->choices)
+                   : ox_fail(OX_E_CONFIG, "%s has no value; give one after it", where);
     }
-    return ox_config_set(a->config, option, value, where);
+    if (value[0] == '=' && value != flag->value && option->type != OX_OPT_PROSE) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' has a blank before its '='; write %s=VALUE or %s VALUE", where, value, where,
+                       where);
+    }
+    if (option->type != OX_OPT_PROSE) {
+        status = check_typography(value);
+    }
+    return status != OX_OK ? status : ox_config_set(a->config, option, value, where);
+}
+
+/* Appends the required flags that are not given yet, such as "--model PATH --output PATH". */
+static void list_missing(const struct arguments *a, char *text, size_t bytes) {
+    const char *names = a->command->required != NULL ? a->command->required : "";
+    size_t used = 0;
+    text[0] = '\0';
+    for (char name[FLAG_BYTES]; *names != '\0'; names += strspn(names, " ")) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(names, " "), names);
+        names += strcspn(names, " ");
+        const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
+        uint32_t count = 0;
+        if (!a->seen[option - ox_options(&count)]) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s--%s %s", used > 0 ? " " : "", option->name,
+                                     option->placeholder != NULL ? option->placeholder : "PATH");
+        }
+    }
+}
+
+/* Fails for an argument that no flag takes, with what may have been meant. */
+static enum ox_status fail_stray(const struct arguments *a, const char *argument) {
+    const char *const command = a->command->name, *const equals = strchr(argument, '=');
+    const size_t length = strlen(argument);
+    char missing[256], name[FLAG_BYTES];
+    snprintf(name, sizeof name, "%.*s", (int)(equals != NULL ? equals - argument : 0), argument);
+    list_missing(a, missing, sizeof missing);
+    if (argument[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "there is an empty argument, as of a variable of the shell that is not set; remove it");
+    }
+    if (strcmp(argument, "help") == 0) {
+        return ox_fail(OX_E_CONFIG, "'help' is unexpected; `offload help %s` shows what it takes", command);
+    }
+    if (equals != NULL && ox_option_find_in(name, a->command->mask) != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' has no dashes; write --%s", argument, argument);
+    }
+    if (length > 5 && (strcmp(argument + length - 5, ".yaml") == 0 || strcmp(argument + length - 4, ".yml") == 0)) {
+        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --config %s", argument, argument);
+    }
+    if (a->last != NULL && ox_option_is_list(a->last)) {
+        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --%s before each of several", argument,
+                       a->last->name);
+    }
+    if (missing[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; still missing: %s", argument, missing);
+    }
+    return ox_fail(OX_E_CONFIG, "'%s' is unexpected; `offload help %s` shows what it takes", argument, command);
 }
 
 static enum ox_status take_positional(struct arguments *a) {
     const char *const argument = a->argv[a->idx];
     const char *const name =
         a->positional_count < OX_POSITIONALS_MAX ? a->command->positional[a->positional_count] : NULL;
-    if (name == NULL) {
-        return ox_fail(OX_E_CONFIG, "'%s' is unexpected; `offload help %s` shows what it takes", argument,
-                       a->command->name);
+    enum ox_status status = check_typography(argument);
+    if (status != OX_OK || name == NULL) {
+        return status != OX_OK ? status : fail_stray(a, argument);
     }
     a->positional_count++;
-    const struct ox_option *const option = ox_option_find(name);
+    const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
     OX_ASSERT(option != NULL);
-    const enum ox_status status = mark_seen(a, option);
+    status = mark_seen(a, option);
     return status == OX_OK ? ox_config_set(a->config, option, argument, option->choices != NULL ? option->name : "PATH")
                            : status;
 }
@@ -177,7 +300,7 @@ static enum ox_status load_config_file(struct arguments *a) {
             if (path != NULL) {
                 return ox_fail(OX_E_CONFIG, "--config is given twice; give it once");
             }
-            path = take_value(a, &flag);
+            path = take_value(a, &flag, false);
             if (path == NULL || path[0] == '\0') {
                 return ox_fail(OX_E_CONFIG, "--config has no value; give a YAML file after it");
             }
@@ -220,7 +343,7 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
         if (!split_flag(argv[a.idx], &flag)) {
             status = take_positional(&a);
         } else if (command->mask != 0 && is_config_flag(&flag, argv[a.idx])) {
-            (void)take_value(&a, &flag); /* loaded by the first pass */
+            (void)take_value(&a, &flag, false); /* loaded by the first pass */
         } else {
             status = take_flag(&a, &flag);
         }

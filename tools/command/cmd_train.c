@@ -31,7 +31,7 @@ static void tell_stop(const struct ox_trainer *trainer, const struct ox_progress
 
 /* Trains, with the plan on stderr, and prints the summary. *ended_by: the signal that ended the run, or 0. */
 static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *config, int *ended_by) {
-    struct ox_progress progress = {.logging_steps = config->logging_steps, .quiet = config->quiet};
+    struct ox_progress progress = {.given_logging_steps = config->logging_steps, .quiet = config->quiet};
     const struct ox_trainer_hooks hooks = ox_progress_hooks(&progress);
     enum ox_status status = ox_trainer_run(trainer, ox_signals_take(), &hooks, ended_by);
     ox_status_keep();

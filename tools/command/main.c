@@ -83,7 +83,7 @@ static void log_to_stderr(void *context, enum ox_log_level level, const char *li
 
 static const char *nearest_command(const char *name) {
     const char *nearest = NULL;
-    unsigned best = (unsigned)strlen(name) / 3 + 2;
+    unsigned best = (unsigned)strlen(name) / 3 + 1;
     for (const struct ox_command *command = commands; command->name != NULL; command++) {
         const unsigned distance = ox_name_distance(name, command->name);
         if (distance < best) {
@@ -179,7 +179,7 @@ static int dispatch(int argc, char **argv) {
     }
     const char *const name = argv[1];
     const bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
-    const bool version = strcmp(name, "--version") == 0;
+    const bool version = strcmp(name, "--version") == 0 || strcmp(name, "-v") == 0 || strcmp(name, "-V") == 0;
     const struct ox_command *const command = ox_command_find(help ? "help" : version ? "version" : name);
     return command != NULL ? run_command(command, argc - 2, argv + 2) : ox_cmd_exit(ox_fail_command(name));
 }
@@ -198,7 +198,18 @@ const struct ox_command *ox_command_find(const char *name) {
 }
 
 enum ox_status ox_fail_command(const char *name) {
-    const char *const nearest = nearest_command(name);
+    const char *const nearest = nearest_command(name), *const answer = ox_foreign_command(name);
+    const size_t length = strlen(name);
+    if (answer != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' is not a command; %s", name, answer);
+    }
+    if (name[0] == '-') {
+        return ox_fail(OX_E_CONFIG, "'%s' stands where a command does; write `offload train %s ...`, or see `offload help`",
+                       name, name);
+    }
+    if (length > 5 && (strcmp(name + length - 5, ".yaml") == 0 || strcmp(name + length - 4, ".yml") == 0)) {
+        return ox_fail(OX_E_CONFIG, "'%s' is not a command; write `offload train --config %s`", name, name);
+    }
     if (nearest != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' is not a command; did you mean `offload %s`?", name, nearest);
     }

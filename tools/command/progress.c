@@ -30,6 +30,7 @@ static void on_start(void *context, const struct ox_run_start *start) {
     progress->begin_ns = ox_clock_ns();
     progress->begin_step = progress->step = step;
     progress->max_steps = max_steps;
+    progress->logging_steps = ox_config_steps(progress->given_logging_steps, max_steps);
     if (progress->quiet) {
         return;
     }

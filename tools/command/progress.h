@@ -19,6 +19,7 @@ struct ox_progress_sums {
 
 struct ox_progress {
     uint64_t begin_ns, begin_step, logging_steps;
+    double given_logging_steps; /* as --logging-steps says, perhaps a share */
     uint64_t step, max_steps; /* where the run is; 0 of 0 before it starts */
     bool quiet;
     struct ox_progress_sums all;       /* this process, with the traffic of updates done by evaluations */
@@ -27,7 +28,7 @@ struct ox_progress {
     struct ox_eval_report last_eval;
 };
 
-/* Hooks that print to stderr, for a progress whose logging_steps and quiet are set and which outlives them. */
+/* Hooks that print to stderr, for a progress whose given_logging_steps and quiet are set and which outlives them. */
 struct ox_trainer_hooks ox_progress_hooks(struct ox_progress *progress);
 /* Prints the summary of a run that has ended to stdout. */
 void ox_progress_summary(const struct ox_progress *progress, const struct ox_trainer *trainer);

@@ -21,7 +21,8 @@ static struct value value_of(const struct ox_option *option) {
         const char *name;
         enum kind kind;
     } kinds[] = {{"PATH", KIND_PATH},     {"FILE", KIND_PATH},       {"PATH[:WEIGHT]", KIND_PATH},
-                 {"FOLDER", KIND_FOLDER}, {"PATH:SIZE", KIND_FOLDER}, {"COMMAND", KIND_COMMAND}};
+                 {"FOLDER", KIND_FOLDER}, {"PATH:SIZE", KIND_FOLDER},
+                 {"PATH[:SIZE]", KIND_FOLDER}, {"COMMAND", KIND_COMMAND}};
     struct value value = {0};
     const char *at = option->type == OX_OPT_CHOICE ? option->choices : ox_help_placeholder(option);
     for (size_t used = 0, bytes; *at != '\0'; at += bytes + (at[bytes] == '|')) {
@@ -83,14 +84,39 @@ static void put_bash_command(FILE *file, const struct ox_command *command) {
             positional != NULL ? positional->name : "");
 }
 
+/* Prints what a command and its flag are compared with: the command matters where the flag has several entries. */
+static void put_bash_pattern(FILE *file, const struct ox_option *option, const char *name) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    bool alone = true;
+    for (uint32_t i = 0; i < count; i++) {
+        alone = alone && (&options[i] == option || strcmp(options[i].name, option->name) != 0);
+    }
+    const char *between = "";
+    for (const struct ox_command *command = ox_commands(); !alone && command->name != NULL; command++) {
+        if ((option->commands & command->mask) != 0) {
+            fprintf(file, "%s'%s --%s'", between, command->name, name);
+            between = " | ";
+        }
+    }
+    if (alone) {
+        fprintf(file, "*' --%s'", name);
+    }
+}
+
 static void put_bash_value(FILE *file, const struct ox_option *option) {
     static const char *const kinds[] = {"none", "path", "folder", "none"};
     if (option->type == OX_OPT_BOOL) {
         return;
     }
     const struct value value = value_of(option);
-    fprintf(file, "    --%s%s%s) kind=%s words='%s", option->name, option->alias != NULL ? " | --" : "",
-            option->alias != NULL ? option->alias : "", kinds[value.kind], value.words);
+    fputs("    ", file);
+    put_bash_pattern(file, option, option->name);
+    if (option->alias != NULL) {
+        fputs(" | ", file);
+        put_bash_pattern(file, option, option->alias);
+    }
+    fprintf(file, ") kind=%s words='%s", kinds[value.kind], value.words);
     if (value.kind == KIND_COMMAND) {
         put_commands(file);
     }
@@ -99,8 +125,8 @@ static void put_bash_value(FILE *file, const struct ox_option *option) {
 
 static void put_bash_values(FILE *file) {
     uint32_t idx = 0;
-    fputs("# What completes a flag's value: sets kind and words; kind stays empty for a flag without a value.\n"
-          "_offload_value() {\n    kind='' words=''\n    case $1 in\n", file);
+    fputs("# What completes the value of a command's flag: sets kind and words; kind stays empty for a flag without a value.\n"
+          "_offload_value() {\n    kind='' words=''\n    case \"$1 $2\" in\n", file);
     for (const struct ox_option *option; (option = ox_help_option(NULL, &idx)) != NULL;) {
         put_bash_value(file, option);
     }
@@ -120,7 +146,7 @@ static void put_bash_lists(FILE *file) {
     uint32_t idx = 0;
     fputs("            case ${COMP_WORDS[i]} in\n", file);
     for (const struct ox_option *option; (option = ox_help_option(NULL, &idx)) != NULL;) {
-        if (ox_option_is_list(option)) {
+        if (ox_option_is_list(option) && option == ox_option_find(option->name)) {
             fprintf(file, "            --%s) ;; # may be repeated\n", option->name);
         }
     }
@@ -150,9 +176,9 @@ void ox_complete_bash(FILE *file) {
           "        prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
           "    fi\n"
           "    _offload_flags \"${COMP_WORDS[1]}\"\n"
-          "    _offload_value \"$prev\"\n"
+          "    _offload_value \"${COMP_WORDS[1]}\" \"$prev\"\n"
           "    if [[ -z $kind && -n $first && $cur != -* ]]; then\n"
-          "        _offload_value \"$first\"\n"
+          "        _offload_value \"${COMP_WORDS[1]}\" \"$first\"\n"
           "    fi\n"
           "    if [[ -z $kind ]]; then\n"
           "        for ((i = 2; i < COMP_CWORD; i++)); do\n", file);

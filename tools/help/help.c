@@ -63,8 +63,8 @@ static void print_options(FILE *file, const struct ox_command *command) {
     const char *group = "";
     uint32_t idx = 0;
     for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
-        if (strcmp(group, option->group) != 0) {
-            group = option->group;
+        if (strcmp(group, ox_help_group(command, option)) != 0) {
+            group = ox_help_group(command, option);
             fprintf(file, "\n%s\n", group);
         }
         print_option(file, option);

@@ -9,9 +9,11 @@
 extern "C" {
 #endif
 
-/* Walks the options of a command, or of all commands for NULL, in table order, then --config and --help. Start with
- * *idx = 0; returns NULL after the last. */
+/* Walks the options of a command, those that most calls need first, or of all commands for NULL, in table order; then
+ * --config and --help. Start with *idx = 0; returns NULL after the last. */
 const struct ox_option *ox_help_option(const struct ox_command *command, uint32_t *idx);
+/* The heading that an option stands under in the help of a command. */
+const char *ox_help_group(const struct ox_command *command, const struct ox_option *option);
 /* The text shown for an option's value: "N", "PATH", or the allowed words, "fp32|bf16". */
 const char *ox_help_placeholder(const struct ox_option *option);
 /* True for a switch that --no-<name> turns off. */

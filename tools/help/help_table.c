@@ -17,14 +17,20 @@ enum { COMMON_COUNT = sizeof common / sizeof *common };
 const struct ox_option *ox_help_option(const struct ox_command *command, uint32_t *idx) {
     uint32_t count = 0;
     const struct ox_option *const options = ox_options(&count);
-    while (*idx < count + COMMON_COUNT) {
+    const unsigned mask = command != NULL ? command->mask : 0;
+    while (*idx < 2 * count + COMMON_COUNT) {
         const uint32_t at = (*idx)++;
-        const struct ox_option *const option = at < count ? &options[at] : &common[at - count];
-        if (command == NULL || (option->commands & command->mask) != 0 || option->commands == 0) {
+        const struct ox_option *const option = at < 2 * count ? &options[at % count] : &common[at - 2 * count];
+        const bool leads = (option->usual & mask) != 0;
+        if (leads == (at < count) && (command == NULL || (option->commands & mask) != 0 || option->commands == 0)) {
             return option;
         }
     }
     return NULL;
+}
+
+const char *ox_help_group(const struct ox_command *command, const struct ox_option *option) {
+    return (option->usual & command->mask) != 0 ? "What most calls need" : option->group;
 }
 
 bool ox_help_negatable(const struct ox_option *option) {
@@ -33,7 +39,7 @@ bool ox_help_negatable(const struct ox_option *option) {
 
 const struct ox_option *ox_help_positional(const struct ox_command *command, int idx) {
     const char *const name = idx < OX_POSITIONALS_MAX ? command->positional[idx] : NULL;
-    return name != NULL ? ox_option_find(name) : NULL;
+    return name != NULL ? ox_option_find_in(name, command->mask) : NULL;
 }
 
 bool ox_help_is_positional(const struct ox_command *command, const struct ox_option *option) {
@@ -65,6 +71,8 @@ const char *ox_help_placeholder(const struct ox_option *option) {
         return "N";
     case OX_OPT_DOUBLE:
         return "X";
+    case OX_OPT_STEPS:
+        return "N|SHARE";
     case OX_OPT_SIZE:
         return "SIZE";
     case OX_OPT_DURATION:

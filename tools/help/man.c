@@ -103,7 +103,8 @@ static void put_list(FILE *file, const char *heading, const char *list) {
 
 /* Writes default, bounds and alias as sentences. */
 static void write_notes(const struct ox_option *option, char *text, size_t bytes) {
-    const bool ranged = option->type == OX_OPT_U64 || option->type == OX_OPT_I64 || option->type == OX_OPT_DOUBLE;
+    const bool ranged = option->type == OX_OPT_U64 || option->type == OX_OPT_I64 || option->type == OX_OPT_DOUBLE ||
+                        option->type == OX_OPT_STEPS;
     size_t used = 0;
     text[0] = '\0';
     if (ox_help_negatable(option)) {
@@ -162,8 +163,8 @@ static void put_options(FILE *file, const struct ox_command *command) {
     const char *group = "";
     uint32_t idx = 0;
     for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
-        if (strcmp(group, option->group) != 0) {
-            group = option->group;
+        if (strcmp(group, ox_help_group(command, option)) != 0) {
+            group = ox_help_group(command, option);
             fputs(".SS ", file);
             put_literal(file, group);
             fputc('\n', file);

@@ -62,7 +62,7 @@ static void test_usage(void) {
     refused("help doctor version", "'version' is unexpected");
     refused("doctor --formt json", "did you mean '--format'?");
     refused("doctor --zzzzzzzz", "`offload help doctor` lists them");
-    refused("doctor -format json", "did you mean '--format'?");
+    refused("doctor -format json", "'-format' has one dash; write --format");
     refused("doctor --seed 1", "`offload doctor` does not take --seed");
     refused("doctor --format", "--format has no value");
     refused("doctor --format --nvme /tmp", "--format has no value");
@@ -73,6 +73,60 @@ static void test_usage(void) {
     refused("doctor --config", "--config has no value");
     refused("version --format json", "`offload version` does not take --format");
     refused("version extra", "'extra' is unexpected");
+    refused("export m --format gguf", "--format: 'gguf' is not one of text, json; llama.cpp's convert_hf_to_gguf.py");
+    refused("trace report r --format gguf", "--format: 'gguf' is not one of text, json, chrome, perfetto");
+}
+
+/* Commands, flags and ways to write them that people bring from elsewhere: what to write instead. */
+static void test_foreign_words(void) {
+    static const struct {
+        const char *line, *text;
+    } cases[] = {
+        {"finetune --model m", "'finetune' is not a command; use `offload train`"},
+        {"fine-tune", "use `offload train`"},
+        {"sft", "use `offload train`"},
+        {"pretrain", "use `offload train`"},
+        {"run", "use `offload train`"},
+        {"chat", "use `offload generate --chat`"},
+        {"infer", "use `offload generate`"},
+        {"merge", "does not exist: all parameters are trained, and a checkpoint is a whole model"},
+        {"evaluate", "use `offload eval`"},
+        {"serve", "does not exist: nothing is served; `offload export` writes a folder"},
+        {"convert", "use `offload export`"},
+        {"download", "does not exist: nothing is downloaded"},
+        {"dpo", "does not exist: rows are trained by cross entropy"},
+        {"info", "use `offload inspect`"},
+        {"run.yaml", "write `offload train --config run.yaml`"},
+        {"--model m", "'--model' stands where a command does; write `offload train --model ...`"},
+        {"trian", "did you mean `offload train`?"},
+        {"generate --model m --max_tokens 5", "'--max_tokens': use --max-new-tokens N"},
+        {"eval --model m --data d --max_samples 5", "use --max-windows N, in sequences"},
+        {"inspect m --bf16", "`offload inspect` does not take --bf16, nor anything like it; remove it"},
+        {"generate -m m", "'-m': use --model FOLDER"},
+        {"generate --model m -o x", "'-o': is stdout: write `offload generate ... > FILE`"},
+        {"generate --model -o x", "--model has no value; give one after it"},
+        {"generate -model m", "'-model' has one dash; write --model"},
+        {"generate --model =m", "--model: '=m' has a blank before its '='; write --model=VALUE or --model VALUE"},
+        {"generate model=m", "'model=m' has no dashes; write --model=m"},
+        {"generate m hello", "'m' has no flag before it; still missing: --model PATH"},
+        {"generate \u2014model m", "begins with a dash that a word processor or a web page made; type two plain dashes"},
+        {"generate --model \u201cm\u201d", "begins with a quotation mark that a word processor or a web page made"},
+        {"generate --mod\u00a0el m", "its name has a letter that is none of a-z, 0-9 and -; type it anew"},
+        {"train model data.jsonl", "'model' has no flag before it; still missing: --model PATH --data PATH --output PATH"},
+        {"train run.yml", "'run.yml' has no flag before it; write --config run.yml"},
+        {"train help", "`offload help train` shows what it takes"},
+        {"train --data a b", "'b' has no flag before it; write --data before each of several"},
+        {"train -x", "'-x': flags are words here; `offload help train` lists them"},
+        {"train --from-scratch 1", "a switch has no value after it; write --from-scratch"},
+        {"train --dtype", "--dtype has no value; give one of fp32|bf16 after it"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused(cases[i].line, cases[i].text);
+    }
+    answers("-v", "offload ");
+    answers("-V", "offload ");
+    answers("-h", "Usage: offload COMMAND");
+    answers("help train", "What most calls need\n  --model PATH");
 }
 
 /* With --strict a drive that no run could use fails the command, after the report; without, it is only a warning. */
@@ -110,8 +164,8 @@ static void test_help(void) {
     help_fits("help plan", "5", 60);
     answers("help", "offload doctor");
     answers("--help", "offload doctor");
-    answers("help doctor", "--nvme PATH:SIZE");
-    answers("doctor --help", "--nvme PATH:SIZE");
+    answers("help doctor", "--nvme PATH[:SIZE]");
+    answers("doctor --help", "--nvme PATH[:SIZE]");
     answers("doctor --zzz -h", "--config FILE");
     CHECK(strstr(last->out, "--learning-rate") == NULL);
     answers("version", "offload ");
@@ -304,6 +358,7 @@ static void test_token_file(void) {
 
 int main(void) {
     test_usage();
+    test_foreign_words();
     test_doctor_strict();
     test_help();
     test_doctor();

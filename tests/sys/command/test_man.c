@@ -93,13 +93,13 @@ static unsigned mask_of(const char *command) {
 
 /* Returns whether the command takes this flag, given without its dashes. */
 static bool takes(unsigned mask, const char *flag) {
-    const struct ox_option *option = ox_option_find(flag);
+    const struct ox_option *option = ox_option_find_in(flag, mask);
     if (option == NULL && strncmp(flag, "no-", 3) == 0) {
-        option = ox_option_find(flag + 3);
+        option = ox_option_find_in(flag + 3, mask);
         option = option != NULL && option->type == OX_OPT_BOOL ? option : NULL;
     }
     return strcmp(flag, "help") == 0 || (strcmp(flag, "config") == 0 && mask != 0) ||
-           (option != NULL && (option->commands & mask) != 0);
+           option != NULL;
 }
 
 /* The next flag of a text, without dashes: "--" at the beginning of a word, then a letter. */
@@ -350,7 +350,7 @@ static void test_bash(void) {
     files_make_folder("some folder");
     files_write_text("some text", "");
     offers("offload tr", "train\ntrace\n");
-    offers("offload train --max-s", "--max-steps\n--max-seq-length\n");
+    offers("offload train --max-s", "--max-seq-length\n--max-steps\n");
     CHECK(strstr(offered("offload train --max-"), "--max-steps\n") != NULL);
     offers("offload train --dtype ''", "fp32\nbf16\n");
     offers("offload train --dtype =", "fp32\nbf16\n");
@@ -358,6 +358,9 @@ static void test_bash(void) {
     offers("offload train --max-steps ''", "");
     offers("offload train --data some", "some folder\nsome text\n");
     offers("offload train --nvme some", "some folder\n");
+    offers("offload doctor --nvme some", "some folder\n");
+    offers("offload trace --format =", "text\njson\nchrome\nperfetto\n");
+    offers("offload eval --format =", "text\njson\n");
     offers("offload train --nvme x : 4", "");
     offers("offload train --resume lat", "latest\n");
     offers("offload train --batch", "--batch-size\n");

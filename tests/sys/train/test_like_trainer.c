@@ -141,10 +141,13 @@ static void test_old_run(void) {
 
 /* ---- log lines -------------------------------------------------------------------------------------- */
 
-/* A line has the mean loss of the steps since the last one, as a line of the Trainer's log has. */
+/* A line has the mean loss of the steps since the last one, as a line of the Trainer's log has. A number below 1 is a
+ * share of all steps, rounded up: 0.16 of 20 steps is every 4th, 0.41 every 9th. */
 static void test_log_lines(void) {
-    begin("lines", "--logging_steps=4");
+    begin("lines", "--logging_steps=0.16 --save_steps=0.41");
     sys_run_well(&args, &process);
+    CHECK(files_exist(test_path("lines/checkpoint-9")) && files_exist(test_path("lines/checkpoint-18")) &&
+          !files_exist(test_path("lines/checkpoint-8")));
     const size_t count = json_array_size(json_object_get(golden, "logged_every_4"));
     CHECK(count == STEPS / 4);
     for (size_t i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
 /* The option table, its setters, the cross-checks and the YAML face. */
-#include "engine/config/config.h"
+#include "engine/config/foreign.h"
 
 #include "tests/kit/files.h"
 #include "tests/kit/test.h"
@@ -47,29 +47,64 @@ static void yaml_refused(const char *text, const char *words) {
     }
 }
 
+/* Names are near by their words: letters may be wrong and words left out, but no word becomes another one. */
+static void test_suggestions(void) {
+    static const struct {
+        const char *name;
+        unsigned command;
+        const char *text; /* "": none */
+    } cases[] = {
+        {"learning_rat", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
+        {"laerning-rate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
+        {"learningrate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
+        {"learningRate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
+        {"warmup", OX_CMD_TRAIN, "did you mean '--warmup-steps' or '--warmup-ratio'?"},
+        {"eval", OX_CMD_TRAIN, "did you mean '--eval-data', '--eval-fraction', '--eval-steps' or '--eval-windows'?"},
+        {"log-steps", OX_CMD_TRAIN, "did you mean '--logging-steps'?"},
+        {"grad-norm", OX_CMD_TRAIN, "did you mean '--max-grad-norm'?"},
+        {"host-memory", OX_CMD_TRAIN, "did you mean '--host-mem'?"},
+        {"no-decay-embedings", OX_CMD_TRAIN, "did you mean '--no-decay-embeddings'?"},
+        {"learning_rat", OX_CMD_DOCTOR, ""},
+        {"zzzzzz", OX_CMD_TRAIN, ""},
+        {"freeze-embeddings", OX_CMD_TRAIN, ""},
+        {"min-steps", OX_CMD_TRAIN, ""},
+        {"lr-data", OX_CMD_TRAIN, ""},
+        {"eval-batch-size", OX_CMD_TRAIN, ""},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[OX_SUGGEST_BYTES];
+        const bool found = ox_option_suggest(cases[i].name, cases[i].command, true, text);
+        if (found != (cases[i].text[0] != '\0') || (found && strcmp(text, cases[i].text) != 0)) {
+            printf("%s: '%s'\n", cases[i].name, found ? text : "");
+            test_failure_count++;
+        }
+    }
+}
+
 static void test_table(void) {
     uint32_t count = 0;
     const struct ox_option *const options = ox_options(&count);
     for (uint32_t i = 0; i < count; i++) {
-        CHECK(ox_option_find(options[i].name) == &options[i]);
-        CHECK(options[i].alias == NULL || ox_option_find(options[i].alias) == &options[i]);
+        const unsigned commands = options[i].commands;
+        CHECK(ox_option_find_in(options[i].name, commands) == &options[i]);
+        CHECK(options[i].alias == NULL || ox_option_find_in(options[i].alias, commands) == &options[i]);
+        CHECK((options[i].usual & ~commands) == 0);
         CHECK(strchr(options[i].name, '_') == NULL);
         CHECK(options[i].help[0] != '\0' && strlen(options[i].help) <= 240 && options[i].commands != 0);
         const bool is_text = options[i].type == OX_OPT_TEXT || options[i].type == OX_OPT_PROSE;
         CHECK(is_text ? options[i].text_bytes > 1 : options[i].text_bytes == 0);
         CHECK((options[i].type != OX_OPT_CHOICE) || options[i].choices != NULL);
         for (uint32_t k = 0; k < i; k++) {
-            CHECK(options[k].offset != options[i].offset);
+            const bool same = strcmp(options[k].name, options[i].name) == 0; /* as in another command */
+            CHECK((options[k].offset == options[i].offset) == same);
+            CHECK(!same || ((options[k].commands & commands) == 0 && options[k].type == options[i].type &&
+                            strcmp(options[k].default_text, options[i].default_text) == 0));
         }
     }
     CHECK(ox_option_find("learning_rate") == ox_option_find("learning-rate"));
     CHECK(ox_option_find("learning") == NULL);
     CHECK(ox_option_find("") == NULL);
-    CHECK(strcmp(ox_option_suggest("learning_rat", OX_CMD_TRAIN), "learning-rate") == 0);
-    CHECK(strcmp(ox_option_suggest("laerning-rate", OX_CMD_TRAIN), "learning-rate") == 0);
-    CHECK(strcmp(ox_option_suggest("warmup", OX_CMD_TRAIN), "warmup-steps") == 0);
-    CHECK(ox_option_suggest("learning_rat", OX_CMD_DOCTOR) == NULL);
-    CHECK(ox_option_suggest("zzzzzz", OX_CMD_TRAIN) == NULL);
+    test_suggestions();
     CHECK(strcmp(ox_command_name(OX_CMD_EVAL), "eval") == 0);
 }
 
@@ -115,6 +150,11 @@ static void test_set(void) {
     REQUIRE_OK(set(&c, "nvme", "/mnt/a:b:4GiB"));
     REQUIRE_OK(set(&c, "nvme", "/mnt/c"));
     REQUIRE_OK(set(&c, "model", ""));
+    REQUIRE_OK(set(&c, "add-bos", "True"));
+    REQUIRE_OK(set(&c, "document-mask", "no"));
+    REQUIRE_OK(set(&c, "eval-steps", "0.1"));
+    REQUIRE_OK(set(&c, "save-steps", "1e3"));
+    CHECK(c.add_bos == OX_CHOICE_ON && c.document_mask == OX_CHOICE_OFF && c.eval_steps == 0.1 && c.save_steps == 1000);
     CHECK(c.learning_rate == 1e-5 && c.seed == UINT64_MAX && c.prefetch_depth == -1);
     CHECK(c.device_mem_bytes == UINT64_C(3) << 29 && c.lr_scheduler_type == OX_LR_WSD && c.dry_run);
     CHECK(c.dtype == OX_COMPUTE_BF16 && c.nvme_count == 2 && c.nvme[0].bytes == UINT64_C(4) << 30);
@@ -320,6 +360,11 @@ static void test_yaml(void) {
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("nvme: /mnt/c:1GiB\n"), OX_CMD_TRAIN));
     CHECK(c.nvme_count == 1);
 
+    REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("from_scratch: True\ndecay_all: Yes\ndecay_embeddings: OFF\n"
+                                                  "verify_memory: n\nadd_eos: true\n"), OX_CMD_TRAIN));
+    CHECK(c.from_scratch && c.decay_all && !c.decay_embeddings && !c.verify_memory && c.add_eos == OX_CHOICE_ON);
+    yaml_refused("model: None\n", "model has no value");
+    yaml_refused("model: Null\n", "model has no value");
     yaml_refused("model: m\nlearning_rat: 1\n",
                  "run.yaml:2: 'learning_rat' is not an option; did you mean 'learning_rate'?");
     yaml_refused("zzzz: 1\n", "offload help train");
@@ -432,30 +477,78 @@ static void test_round_trip(void) {
     free(again);
 }
 
-/* Every flag that an answer names exists, and no flag is answered that exists itself. */
-static void test_foreign(void) {
-    const char *name, *value, *answer;
-    unsigned count = 0;
-    for (; ox_foreign_entry(count, &name, &value, &answer); count++) {
+/* Checks that each flag which an answer names exists. */
+static void check_flags_of(const char *names, const char *answer) {
+    for (const char *at = strstr(answer, "--"); at != NULL; at = strstr(at + 2, "--")) {
         char word[64];
-        const struct ox_option *const own = ox_option_find(name);
-        CHECK((own != NULL) == (value != NULL));
-        CHECK(value == NULL || (own != NULL && own->choices != NULL));
-        CHECK(strchr(name, '*') != NULL || ox_foreign_answer(name, value) == answer);
-        for (const char *at = strstr(answer, "--"); at != NULL; at = strstr(at + 2, "--")) {
-            const size_t bytes = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
-            CHECK(bytes < sizeof word);
-            snprintf(word, sizeof word, "%.*s", (int)bytes, at + 2);
-            if (ox_option_find(word) == NULL) {
-                printf("%s is answered with --%s, which does not exist\n", name, word);
+        const size_t bytes = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
+        CHECK(bytes < sizeof word);
+        snprintf(word, sizeof word, "%.*s", (int)bytes, at + 2);
+        if (ox_option_find(word) == NULL && strcmp(word, "config") != 0 && (strncmp(word, "no-", 3) != 0 || ox_option_find(word + 3) == NULL)) {
+            printf("%s is answered with --%s, which does not exist\n", names, word);
+            test_failure_count++;
+        }
+    }
+}
+
+/* A typing error in the name of an option of ours is no name of another program: it gets a suggestion. */
+static void check_typing_errors(void) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        const size_t length = strlen(options[i].name);
+        for (size_t k = 1; length > 6 && k < length; k += 5) { /* without its letter k */
+            char name[64], text[OX_SUGGEST_BYTES], quoted[80];
+            snprintf(name, sizeof name, "%.*s%s", (int)k, options[i].name, options[i].name + k + 1);
+            snprintf(quoted, sizeof quoted, "'--%s'", options[i].name);
+            if (ox_option_find(name) != NULL || options[i].name[k] == '-') {
+                continue;
+            }
+            const char *const answer = ox_foreign_answer(name, NULL, options[i].commands);
+            if (answer != NULL && strstr(answer, options[i].name) == NULL) {
+                printf("--%s for --%s is answered: %s\n", name, options[i].name, answer);
+                test_failure_count++;
+            }
+            const bool several = strncmp(name, "add-", 4) == 0 || strncmp(name, "adam-beta", 9) == 0;
+            if (!ox_option_suggest(name, options[i].commands, true, text) ||
+                (!several && strstr(text, quoted) == NULL)) {
+                printf("--%s for --%s: %s\n", name, options[i].name, text);
                 test_failure_count++;
             }
         }
     }
-    CHECK(count > 100);
-    CHECK(ox_foreign_answer("lora_target_modules", NULL) != NULL && ox_foreign_answer("BF16", NULL) != NULL);
-    CHECK(ox_foreign_answer("completion_only_loss", NULL) != NULL && ox_foreign_answer("do_sample", NULL) != NULL);
-    CHECK(ox_foreign_answer("bf1", NULL) == NULL && ox_foreign_answer("learning-rate", NULL) == NULL);
+}
+
+/* Every flag that an answer names exists, and no flag is answered that exists itself in that command. */
+static void test_foreign(void) {
+    for (unsigned i = 0; i < ox_foreign_count; i++) {
+        const struct ox_foreign *const entry = &ox_foreign_names[i];
+        const unsigned commands = entry->commands != 0 ? entry->commands : ~0u;
+        char name[96];
+        for (const char *at = entry->name; *at != '\0'; at += strspn(at, " ")) {
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+            at += strlen(name);
+            if (entry->value == NULL && ox_option_find_in(name, commands) != NULL) {
+                printf("%s is answered, and is an option\n", name);
+                test_failure_count++;
+            }
+            const bool pattern = strpbrk(name, "*[?") != NULL;
+            if (!pattern && entry->value == NULL && entry->commands == 0 &&
+                ox_foreign_answer(name, NULL, 0) != entry->answer) {
+                printf("%s is answered by an earlier entry\n", name);
+                test_failure_count++;
+            }
+        }
+        check_flags_of(entry->name, entry->answer);
+    }
+    check_typing_errors();
+    CHECK(ox_foreign_count > 300);
+    CHECK(ox_foreign_answer("lora_target_modules", NULL, OX_CMD_TRAIN) != NULL);
+    CHECK(ox_foreign_answer("BF16", NULL, OX_CMD_TRAIN) != NULL);
+    CHECK(ox_foreign_answer("do_sample", NULL, OX_CMD_GENERATE) != NULL);
+    CHECK(ox_foreign_answer("bf1", NULL, OX_CMD_TRAIN) == NULL);
+    CHECK(ox_foreign_answer("learning-rate", NULL, OX_CMD_TRAIN) == NULL);
+    CHECK(strcmp(ox_foreign_command("finetune"), "use `offload train`") == 0 && ox_foreign_command("train") == NULL);
     set_refused("optimizer", "adamw_torch", "; use adamw");
     set_refused("lr-scheduler-type", "reduce_lr_on_plateau", "; use cosine: the rate depends on the step alone");
     set_refused("report-to", "wandb", "; use tensorboard");
@@ -464,8 +557,30 @@ static void test_foreign(void) {
     yaml_refused("bf16: true\n", "'bf16': use --dtype bf16");
 }
 
+/* A number below 1 is a share of all steps, rounded up, as transformers' TrainerState.compute_steps and
+ * TrainingArguments.get_warmup_steps have it: math.ceil(max_steps * share). */
+static void test_shares(void) {
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "eval-steps", "0.1"));
+    REQUIRE_OK(set(&c, "save-steps", "0.34"));
+    REQUIRE_OK(set(&c, "logging-steps", "0.001"));
+    REQUIRE_OK(set(&c, "warmup-steps", "0.03"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
+    CHECK(c.warmup_steps == -1 && c.warmup_ratio == 0.03);
+    ox_config_count_steps(&c, 0);
+    CHECK(c.eval_steps == 0.1);
+    ox_config_count_steps(&c, 101);
+    CHECK(c.eval_steps == 11 && c.save_steps == 35 && c.logging_steps == 1);
+    ox_config_count_steps(&c, 1000); /* steps stay */
+    CHECK(c.eval_steps == 11 && c.save_steps == 35);
+    CHECK(ox_config_steps(0.5, 9) == 5 && ox_config_steps(7, 9) == 7 && ox_config_steps(0, 9) == 0);
+}
+
 int main(void) {
     test_table();
+    test_shares();
     test_foreign();
     test_defaults();
     test_sizes();

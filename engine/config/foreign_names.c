@@ -1,0 +1,797 @@
+/* The names that other training programs have for things, and what is here instead: of DeepSpeed, FSDP, Accelerate, the
+ * Trainer of transformers, TRL, PEFT, axolotl, LLaMA-Factory, torchtune, unsloth, Megatron, llm.c and llama.cpp.
+ * tests/golden/foreign_flags.json has their names, and a test checks that each is answered, and that each flag that an
+ * answer names exists. */
+#include "engine/config/foreign.h"
+
+enum {
+    RUN = OX_CMD_TRAIN | OX_CMD_PLAN, READS = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE, GENERATE = OX_CMD_GENERATE, ANY = 0,
+};
+
+static const char all_trained[] = "does not exist: all parameters are trained; what memory cannot hold lives on drives "
+                                  "(--nvme)";
+static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "
+                                   "state small";
+static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
+                               "--device-mem, --host-mem and --nvme";
+static const char use_ranks[] = "use --ranks N, or --ranks auto; CUDA_VISIBLE_DEVICES chooses among GPUs";
+static const char use_sharding[] = "use --sharding NAME";
+static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
+                                  "(--sharding), never a tensor or a sequence; leave it out";
+static const char one_process[] = "does not exist: the ranks of a machine are threads of one process (--ranks N); "
+                                  "leave it out";
+static const char not_hybrid[] = "does not exist: a copy of the state for each machine is not made; use full_shard";
+static const char use_model[] = "use --model FOLDER; nothing is downloaded";
+static const char use_tokenizer[] = "use --tokenizer PATH";
+static const char use_data[] = "use --data PATH; data sets are files here, and are not downloaded";
+static const char use_eval_data[] = "use --eval-data PATH";
+static const char use_share[] = "use --eval-fraction X, the share that is held out";
+static const char use_length[] = "use --max-seq-length N";
+static const char use_batch[] = "use --per-device-train-batch-size N";
+static const char use_global[] = "use --global-batch-size N";
+static const char use_accumulation[] = "use --gradient-accumulation-steps N, of all ranks together";
+static const char use_epochs[] = "use --num-train-epochs N";
+static const char use_steps[] = "use --max-steps N";
+static const char use_rate[] = "use --learning-rate X";
+static const char use_warmup[] = "use --warmup-steps N, or a share of all steps";
+static const char use_clip[] = "use --max-grad-norm X";
+static const char use_output[] = "use --output PATH";
+static const char use_resume[] = "use --resume-from-checkpoint latest, or the folder of a checkpoint";
+static const char use_logging[] = "use --logging-steps N";
+static const char use_saving[] = "use --save-steps N, or a share of all steps; 0: only at the end";
+static const char use_evaluating[] = "use --eval-steps N, or a share of all steps; 0: only at the end";
+static const char use_schedule[] = "use --lr-scheduler-type NAME";
+static const char use_decay[] = "use --weight-decay X";
+static const char use_tokens[] = "use --max-new-tokens N";
+static const char use_packing[] = "use --packing pack, or pad";
+static const char recomputed[] = "is planned: blocks keep their activations where memory allows it, the others "
+                                 "recompute them; --kept-blocks 0 recomputes all, --kept-blocks N keeps those of N";
+static const char activations_away[] = "use --activation-tier host or nvme; the planner chooses it where it helps";
+static const char files_only[] = "does not exist: nothing is sent anywhere; --report-to tensorboard writes files that "
+                                 "other programs read";
+static const char use_files[] = "use tensorboard: nothing is sent anywhere, and other programs read its files";
+static const char times[] = "does not exist: metrics.jsonl has times and bytes of every step; --trace on records "
+                            "every task";
+static const char not_needed[] = "does not exist and is not needed; leave it out";
+static const char own_kernels[] = "does not exist: there is one way to compute, which needs no choice; leave it out";
+static const char by_step[] = "use cosine: the rate depends on the step alone, so that a run can be repeated";
+static const char use_dtype[] = "use --dtype bf16, or --dtype fp32";
+static const char no_fp16[] = "does not exist: 16 bits with a short exponent need loss scaling; use --dtype bf16";
+static const char no_fp8[] = "does not exist: products are in the format of --dtype, fp32 or bf16";
+static const char is_fp32[] = "is always so: norms, softmax, the loss and sums are fp32; leave it out";
+static const char plain_loss[] = "does not exist: the loss is the plain cross entropy; leave it out";
+static const char plain_adam[] = "use adamw, which is AdamW of PyTorch; nothing is fused or compiled by choice";
+static const char adam_q8[] = "use adamw with --moments q8";
+static const char adam_streamed[] = "use adamw; what memory cannot hold lives on drives (--nvme)";
+static const char other_optimizer[] = "use adamw, with --moments q8 if its state is too large, or "
+                                      "lion";
+static const char other_method[] = "does not exist: AdamW, Lion and SGD update all parameters (--optimizer)";
+static const char no_preferences[] = "does not exist: rows are trained by cross entropy; there is no training by "
+                                     "preferences or rewards";
+static const char no_server[] = "does not exist: nothing is served; other programs read the folder that `offload "
+                                "export` writes";
+static const char text_alone[] = "does not exist: models and rows are of text alone";
+static const char no_experts[] = "does not exist: mixtures of experts are not trained";
+static const char no_dropout[] = "does not exist: nothing is dropped out; leave it out";
+static const char no_noise[] = "does not exist: embeddings get no noise; leave it out";
+static const char of_config[] = "is a key of config.json: --model CONFIG.json starts with fresh weights of that shape";
+static const char of_rows[] = "does not exist: a conversation is written by its chat template; --train-on all, last or "
+                              "prompts chooses what is trained";
+static const char no_plugins[] = "does not exist: no code of others is loaded; leave it out";
+static const char no_download[] = "does not exist: nothing is downloaded or uploaded; leave it out";
+static const char no_layers[] = "does not exist: all parameters are trained with one rate; leave it out";
+static const char whole_rows[] = "does not exist: give a shorter file (head -n 1000), --data PATH:0.1 for a tenth of "
+                                 "it in each epoch, or --max-steps N";
+static const char on_all_cores[] = "does not exist: text is tokenized on all cores; leave it out";
+static const char from_files[] = "is always so: texts become tokens in a file once and are read from there; leave it "
+                                 "out";
+static const char by_weights[] = "use --data PATH:WEIGHT, once for each source";
+static const char use_columns[] = "use --column-messages, --column-prompt, --column-completion, --column-text ..., "
+                                  "which name the keys of rows";
+static const char same_bits[] = "is always so: the same command gives the same bits; leave it out";
+static const char no_early_stop[] = "does not exist: a run ends by --max-steps or --num-train-epochs, or with a file "
+                                    "offload.stop in its folder; metrics.jsonl has the loss of every evaluation";
+static const char best_model[] = "does not exist: a run leaves its last state; metrics.jsonl has eval_loss by step: "
+                                 "with --save-steps as --eval-steps the best one's checkpoint is there";
+static const char of_tokenizer[] = "does not exist: tokens are those of the tokenizer's files (--tokenizer); none are "
+                                   "added";
+static const char use_scaling[] = "is a key of config.json (rope_scaling): edit it there";
+static const char use_tune[] = "does not exist: `offload plan` says what fits, before anything runs";
+static const char cuda_graphs[] = "does not exist: a step is planned, and not captured; leave it out";
+
+const struct ox_foreign ox_foreign_names[] = {
+    /* number formats */
+    {"bf16", "false", "is the default: --dtype fp32", ANY},
+    {"bf16 bf16-full-eval bfloat16", NULL, "use --dtype bf16", ANY},
+    {"pure-bf16", NULL, "use --dtype bf16 with --moments bf16", ANY},
+    {"bf16.*", NULL, "use --dtype bf16, with --moments bf16 for a narrow state", ANY},
+    {"float32", NULL, "use --dtype fp32", ANY},
+    {"fp16* float16 half *loss-scale* initial-scale-power hysteresis", NULL, no_fp16, ANY},
+    {"fp8* fp4*", NULL, no_fp8, ANY},
+    {"fp32* upcast-* keep-in-fp32-modules embeddings-skip-upcast attention-softmax-in-fp32 grad-reduce-in-fp32 "
+     "accumulate-allreduce-grads-in-fp32", NULL, is_fp32, ANY},
+    {"data-types* communication-data-type main-grads-dtype", NULL,
+     "use --grad-dtype; sums of gradients are fp32", ANY},
+    {"main-params-dtype", NULL, is_fp32, ANY},
+    {"exp-avg-*dtype exp-avg-dtype", NULL, "use --moments bf16, or q8", ANY},
+    {"tf32", NULL, "does not exist: matrices are multiplied in the format of --dtype; leave it out", ANY},
+    {"torch-autocast* autocast-dtype enable-autocast", NULL, use_dtype, ANY},
+    {"torch-dtype", "bfloat16", "use --dtype bf16", ANY},
+    {"torch-dtype", "float32", "use --dtype fp32", ANY},
+    {"torch-dtype precision params-dtype compute-dtype infer-dtype param-dtype", NULL, use_dtype, ANY},
+    {"mixed-precision", "bf16", "use --dtype bf16", ANY},
+    {"mixed-precision", "no", "use --dtype fp32", ANY},
+    {"mixed-precision", "fp16", no_fp16, ANY},
+    {"mixed-precision*", NULL, use_dtype, ANY},
+    {"ckpt-format", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
+    {"dtype", "bfloat16", "use bf16", ANY},
+    {"dtype", "float32", "use fp32", ANY},
+    {"dtype", "float16 fp16", "use bf16", ANY},
+    {"dtype", "f32", "use fp32", ANY},
+    {"dtype", "half", "use bf16", ANY},
+    {"dtype", "fp8", "products are in fp32 or bf16", ANY},
+    {"dtype", "auto", "use the format of the weights: bf16 or fp32", ANY},
+    {"dtype", NULL, "use --save-dtype bf16 or fp32", OX_CMD_EXPORT},
+    {"save-dtype", "bfloat16", "use bf16", ANY},
+    {"save-dtype", "float32", "use fp32", ANY},
+    {"save-dtype", "*16", "use bf16: weights are never saved in fp16", ANY},
+    {"*dtype", "*int*", "weights are never quantised", ANY},
+    {"moments", "fp32", "use f32", ANY},
+    {"moments", "bfloat16", "use bf16", ANY},
+    {"moments", "*8*", "use q8", ANY},
+    /* fewer parameters, fewer bits */
+    {"lora-dropout", NULL, all_trained, ANY},
+    {"lora-mlp-kernel", NULL, own_kernels, ANY},
+    {"*lora* *peft* *adapter* *dora oft-* pissa-*", NULL, all_trained, ANY},
+    {"finetuning-type", "full", "is always so: all parameters are trained; leave it out", ANY},
+    {"finetuning-type", NULL, all_trained, ANY},
+    {"full-finetuning", NULL, "is always so: all parameters are trained; leave it out", ANY},
+    {"target-modules target-parameters exclude-modules modules-to-save additional-target module-dropout "
+     "rank-pattern alpha-pattern layers-to-transform layers-pattern layer-replication fan-in-fan-out "
+     "trainable-token-indices ensure-weight-tying arrow-config corda-config eva-config kasa-config loftq* "
+     "megatron-config megatron-core monteclora-config runtime-config", NULL, all_trained, ANY},
+    {"*freeze* unfrozen-parameters trainable-layers", NULL,
+     "does not exist: all parameters are trained; none can be held fixed", ANY},
+    {"use-llama-pro lisa-*", NULL, all_trained, ANY},
+    {"load-in-4bit load-in-8bit", NULL, full_weights, ANY},
+    {"load-in-16bit", NULL, not_needed, ANY},
+    {"*quant* *bnb* gptq* qat qat.* use-onebitllms", NULL, full_weights, ANY},
+    /* where state lives, and how many devices there are */
+    {"deepspeed-multinode-launcher deepspeed-hostfile deepspeed-inclusion-filter deepspeed-exclusion-filter", NULL,
+     one_process, ANY},
+    {"deepspeed-moe-layer-cls-names", NULL, no_experts, ANY},
+    {"deepspeed* use-deepspeed", NULL, streamed, ANY},
+    {"deepcompile", NULL, own_kernels, ANY},
+    {"fsdp", NULL, use_sharding, ANY},
+    {"fsdp-sharding-strategy", "*shard_grad_op*", "use --sharding shard_grad_op", ANY},
+    {"fsdp-sharding-strategy", "*no_shard*", "use --sharding no_shard", ANY},
+    {"fsdp-sharding-strategy", "*hybrid*", not_hybrid, ANY},
+    {"fsdp-sharding-strategy", "full_shard", "use --sharding full_shard", ANY},
+    {"fsdp-sharding-strategy", NULL, use_sharding, ANY},
+    {"fsdp-reshard-after-forward", "true", "use --sharding full_shard", ANY},
+    {"fsdp-reshard-after-forward", "false", "use --sharding shard_grad_op", ANY},
+    {"fsdp-activation-checkpointing", NULL, recomputed, ANY},
+    {"fsdp*prefetch", NULL, "use --prefetch-depth N; planned where it is left out", ANY},
+    {"fsdp-offload-params", NULL,
+     "is planned by --device-mem; forced by --weights-tier host and --state-tier host", ANY},
+    {"fsdp-auto-wrap-policy fsdp-transformer-layer-cls-to-wrap fsdp-min-num-params", NULL, not_needed, ANY},
+    {"fsdp*state-dict-type", NULL, "is not needed: a checkpoint has one form, which any number of ranks reads", ANY},
+    {"fsdp-use-orig-params fsdp-ignored-modules fsdp-sync-module-states fsdp-cpu-ram-efficient-loading "
+     "fsdp-version", NULL, not_needed, ANY},
+    {"fsdp*", NULL, streamed, ANY},
+    {"use-fsdp use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy", NULL, use_sharding, ANY},
+    {"use-distributed-optimizer", NULL, "use --sharding zero1", ANY},
+    {"zero-stage", "0", "use --sharding no_shard", ANY},
+    {"zero-stage", "1", "use --sharding zero1", ANY},
+    {"zero-stage", "2", "use --sharding zero2", ANY},
+    {"zero-stage", "3", "use --sharding zero3", ANY},
+    {"zero-stage", NULL, "use --sharding zero1, zero2 or zero3", ANY},
+    {"stage", "0", "use --sharding no_shard", ANY},
+    {"stage", "1", "use --sharding zero1", ANY},
+    {"stage", "2", "use --sharding zero2", ANY},
+    {"stage", "3", "use --sharding zero3", ANY},
+    {"stage", "pt", "is what --data with texts does; leave it out", ANY},
+    {"stage", "sft", "is what --data with rows does; leave it out", ANY},
+    {"stage", "*", no_preferences, ANY},
+    {"stage", NULL, "use --sharding zero1, zero2 or zero3; rows or texts of --data decide what is trained", ANY},
+    {"sharding", "hybrid_shard* _hybrid_shard*", not_hybrid, ANY},
+    {"sharding", "zero0", "use no_shard", ANY},
+    {"sharding", "[0123]", "use no_shard, zero1, zero2 or zero3", ANY},
+    {"sharding", "ddp", "use no_shard", ANY},
+    {"sharding", "fsdp*", "use full_shard", ANY},
+    {"sharding", "tp", not_divided, ANY},
+    {"zero-optimization", NULL,
+     "use --sharding and the budgets --device-mem, --host-mem and --nvme; docs/coming-from.md has every key", ANY},
+    {"zero-quantized*", NULL,
+     "does not exist: nothing is quantised on its way; --grad-dtype bf16 halves gradients", ANY},
+    {"zero-hpz-partition-size mics-*", NULL, not_hybrid, ANY},
+    {"zeropp-*", NULL, "does not exist: nothing is quantised on its way; --grad-dtype bf16 halves gradients", ANY},
+    {"zero-* zero3-*", NULL, not_needed, ANY},
+    {"stage3-prefetch-bucket-size", NULL, "use --prefetch-depth N, in units; planned where it is left out", ANY},
+    {"stage3-max-live-parameters stage3-max-reuse-distance", NULL, "is bounded by --device-mem", ANY},
+    {"stage3-gather-*", NULL, "is not needed: checkpoints are model folders; --save-dtype bf16", ANY},
+    {"stage3-*", NULL, not_needed, ANY},
+    {"sub-group-size", NULL, "use --chunk-elems N; planned where it is left out", ANY},
+    {"reduce-scatter allgather-partitions use-multi-rank-bucket-allreduce", NULL,
+     "use --reduction fixed, or library", ANY},
+    {"compute-grad-norm", NULL, "is always so: metrics.jsonl has the norm of every step", ANY},
+    {"aio.queue-depth", NULL, "use --queue-depth N", ANY},
+    {"aio.*", NULL, not_needed, ANY},
+    {"aio", NULL, "use --queue-depth and --io-backend; docs/coming-from.md has every key", ANY},
+    {"offload-optimizer.device", "cpu", "use --state-tier host; planned by --host-mem where it is left out", ANY},
+    {"offload-optimizer.device", "nvme", "is what --nvme PATH:SIZE gives", ANY},
+    {"offload-param.device", "cpu", "use --weights-tier host; planned by --host-mem where it is left out", ANY},
+    {"offload-param.device", "nvme", "is what --nvme PATH:SIZE gives", ANY},
+    {"offload-*.nvme-path offload-*-nvme-path", NULL, "use --nvme PATH:SIZE", ANY},
+    {"offload-*.pin-memory", NULL, "is always so: host memory that a GPU reads is pinned", ANY},
+    {"offload-optimizer.ratio", NULL, "use --device-state-units N", ANY},
+    {"offload-optimizer.* offload-param.*", NULL, not_needed, ANY},
+    {"offload-optimizer* offload-param*", NULL, streamed, ANY},
+    {"offload-folder", NULL, "use --nvme PATH:SIZE", ANY},
+    {"offload-embedding offload-modules", NULL, streamed, ANY},
+    {"nvme-path", NULL, "use --nvme PATH:SIZE", ANY},
+    {"zenflow* super-offload", NULL, "use --optimizer-overlap, which has the same bits", ANY},
+    {"cpu-offload* *cpu-offload", NULL, streamed, ANY},
+    {"optimizer-offload-fraction", NULL, "use --device-state-units N", ANY},
+    {"overlap-cpu-optimizer-d2h-h2d", NULL, "use --optimizer-overlap; planned where it is left out", ANY},
+    {"optimizer-in-bwd optimizer-fusion", NULL,
+     "use --optimizer-overlap speculative; planned where it is left out", ANY},
+    {"pin-cpu-*", NULL, "is always so: host memory that a GPU reads is pinned", ANY},
+    {"device-map max-memory", NULL, streamed, ANY},
+    {"gpu-memory* gpu-mem* vram*", NULL, "use --device-mem SIZE", ANY},
+    {"cpu-mem* ram", NULL, "use --host-mem SIZE", ANY},
+    {"memory", NULL, "use --host-mem SIZE, --device-mem SIZE", ANY},
+    {"ssd* disk* swap*", NULL, "use --nvme PATH:SIZE", ANY},
+    {"limit-all-gathers downcast-bf16", NULL, not_needed, ANY},
+    {"dynamo-*", NULL, own_kernels, ANY},
+    {"checkpoint.* elasticity*", NULL, "is not needed: any number of ranks reads a checkpoint", ANY},
+    {"overlap-*", NULL, "is not needed: transfers overlap as the plan has them", ANY},
+    {"tp-comm-*", NULL, not_divided, ANY},
+    {"*bucket*", NULL, "is not needed: a unit is the bucket", ANY},
+    {"contiguous-gradients round-robin-gradients prescale-gradients gradient-predivide-factor sparse-gradients "
+     "ignore-unused-parameters memory-efficient-* load-from-fp32-weights", NULL, not_needed, ANY},
+    {"elastic-checkpoint", NULL, "is not needed: any number of ranks reads a checkpoint", ANY},
+    {"pipeline-loading-checkpoint override-module-apply leaf-module* legacy-stage1 log-trace-cache-warnings "
+     "enable-sanity-checks parameter-alignment", NULL, not_needed, ANY},
+    {"save-muon-momentum-*", NULL, other_method, ANY},
+    {"hybrid-engine*", NULL, no_preferences, ANY},
+    {"ddp-timeout* distributed-timeout-minutes", NULL, "use --comm-timeout, such as 30min", ANY},
+    {"distributed-backend", NULL, "use --comm auto, local or nccl", ANY},
+    {"ddp* distributed-type", NULL, one_process, ANY},
+    {"dp-replicate-size", NULL, not_hybrid, ANY},
+    {"dp-shard-size", NULL, use_ranks, ANY},
+    {"local-rank* *node-rank master-* num-machines num-nodes nnodes machine-rank same-network main-process-* "
+     "main-training-function compute-environment enable-cpu-affinity", NULL, one_process, ANY},
+    {"multi-gpu", NULL, use_ranks, ANY},
+    {"rdzv-* standalone hostfile", NULL, one_process, ANY},
+    {"mpirun-*", NULL, "is not needed: `mpirun -np N offload train ...` starts processes", ANY},
+    {"launcher* monitor-interval", NULL, one_process, ANY},
+    {"max-restarts", NULL, "does not exist: give the same command with --resume-from-checkpoint latest again", ANY},
+    {"tpu* vm", NULL, "does not exist: CPUs and GPUs compute (--device)", ANY},
+    {"num-processes nproc* num-gpus* num-accelerators n-gpu n-gpus ngpu*", NULL, use_ranks, ANY},
+    {"gpu", NULL, "use --device cuda; CUDA_VISIBLE_DEVICES chooses among GPUs", ANY},
+    {"gpu-id*", NULL, "does not exist: CUDA_VISIBLE_DEVICES chooses among GPUs, --ranks N says how many", ANY},
+    {"gpus devices world-size data-parallel-size", NULL, use_ranks, ANY},
+    {"*tensor*parallel* *pipeline*parallel* *pipeline-* *context*parallel* *sequence*parallel* "
+     "parallelism-config* use-parallelism-config", NULL, not_divided, ANY},
+    {"expert-*", NULL, no_experts, ANY},
+    {"use-megatron-lm megatron-lm* ring-attn-func heads-k-stride tp-size pp-size cp-size sp-size", NULL,
+     not_divided, ANY},
+    {"ep-size", NULL, no_experts, ANY},
+    {"device", "gpu", "use cuda", ANY},
+    {"device", "cuda:* [0-9]*", "use cuda; CUDA_VISIBLE_DEVICES chooses among GPUs", ANY},
+    {"device", "mps", "use cpu", ANY},
+    {"device", "rocm [xnht]pu", "GPUs compute through CUDA alone; use cpu", ANY},
+    {"device", NULL, "computes on the CPU alone; leave it out", OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_INSPECT},
+    {"no-cuda", NULL, "use --device cpu", ANY},
+    {"use-cpu", "true", "use --device cpu", ANY},
+    {"use-cpu cpu", NULL, "use --device cpu", ANY},
+    {"cuda", NULL, "use --device cuda", ANY},
+    {"num-cpu-threads-per-process", NULL, "use --compute-threads N", ANY},
+    {"random-state", NULL, "use --seed N", ANY},
+    {"no-tpu-cluster restart-tpuvm-pod-server", NULL, "does not exist: CPUs and GPUs compute (--device)", ANY},
+    {"aws-* command-file commands env role tee redirects venv-script arg1 local-addr local-ranks-filter "
+     "logs-specs run-path start-method signals-to-handle shutdown-timeout virtual-local-rank print-completion "
+     "event-log-handler duplicate-std* log-line-prefix-template bind-core* enable-each-rank-log exclude include "
+     "force-multi no-local-rank no-ssh* ssh-port save-pid", NULL, one_process, ANY},
+    {"main-gpu tensor-split split-mode", NULL,
+     "does not exist: CUDA_VISIBLE_DEVICES chooses among GPUs, --ranks N says how many", ANY},
+    {"perform-initialization axolotl-config-path experimental-skip-move-to-device total-num-tokens "
+     "total-supervised-tokens print-param-status ignore-bias-buffers fast-inference token "
+     "auto-detect-ckpt-format barrier-with-l1-time config-logger-dir cont-batching no-mmap nccl-ub "
+     "disable-symmetric-registration delay-wgrad-compute defer-embedding-wgrad-compute wgrad-deferral-limit "
+     "finalize-model-grads-func grad-scale-func grad-sync-func no-sync-func param-sync-func "
+     "suggested-communication-unit-size preserve-fp32-weights outer-dp-sharding-strategy "
+     "num-distributed-optimizer-instances batch-p2p-* use-ring-exchange-p2p variable-seq-lengths "
+     "align-param-gather average-in-collective keep-fp8-transpose-cache reuse-grad-buf-for-mxfp8-param-ag "
+     "ep-overlap-early-attn-memory-release max-seqlen-per-dp-cp-rank microbatch-group-size-per-vp-stage "
+     "num-microbatches-with-partial-* allgather-sequential auto-cast check-grad-overflow immediate-grad-update "
+     "consecutive-hysteresis gather-16bit-weights-on-model-save use-all-reduce-for-fetch-params "
+     "module-granularity-threshold *-persistence-threshold max-live-parameters max-reuse-distance enabled", NULL,
+     not_needed, ANY},
+    {"bf16-master-weights-and-grads bf16-optimizer-states", NULL, "use --moments bf16", ANY},
+    {"reduce-scatter-with-fp32-accumulation", NULL, is_fp32, ANY},
+    {"rampup-batch-size", NULL, "does not exist: every step has as many sequences (--global-batch-size)", ANY},
+    {"seq-length encoder-seq-length max-packed-sequence-len", NULL, use_length, ANY},
+    {"ubatch-size", NULL, use_batch, ANY},
+    {"val-split", NULL, use_share, ANY},
+    {"data-cache-path", NULL, "use --data-cache FOLDER", ANY},
+    {"learning-rate-min", NULL, "use --min-lr X", ANY},
+    {"decay-epochs", NULL, "use --decay-steps N", ANY},
+    {"embedding-learning-rate finetune-*layers finetune-*modules", NULL, no_layers, ANY},
+    {"instruction-part response-part", NULL, of_rows, ANY},
+    {"use-dist-ckpt use-checkpoint-args no-save-rng", NULL,
+     "does not exist: a checkpoint has one form, which transformers reads", ANY},
+    {"empty-unused-memory-level", NULL, not_needed, ANY},
+    {"merge-method", NULL, all_trained, ANY},
+    {"start end", NULL, of_rows, ANY},
+    {"threads-batch", NULL, "use --compute-threads N", ANY},
+    {"use-cpu-initialization", NULL, not_needed, ANY},
+    {"threads num-threads", NULL, "use --compute-threads N, --optimizer-threads N", ANY},
+    {"num-workers", NULL, not_needed, ANY},
+    {"n-gpu-layers ngl", NULL, "use --device-mem SIZE", ANY},
+    {"mmap mlock numa*", NULL, not_needed, ANY},
+    {"gradient-checkpointing* use-gradient-checkpointing disable-gradient-checkpointing "
+     "enable-activation-checkpointing selective-checkpointing*", NULL, recomputed, ANY},
+    {"activation-checkpointing.cpu-checkpointing", NULL, activations_away, ANY},
+    {"activation-checkpointing* recompute-* ac-mode ac-option checkpoint-activations checkpoint-num-layers", NULL,
+     recomputed, ANY},
+    {"distribute-saved-activations", NULL, not_divided, ANY},
+    {"use-reentrant-gc", NULL, recomputed, ANY},
+    {"use-unsloth*", NULL, own_kernels, ANY},
+    {"*activation-offloading", NULL, activations_away, ANY},
+    {"layer-offloading", NULL, streamed, ANY},
+    {"auto-find-batch-size autotuning* batch-size-auto", NULL, use_tune, ANY},
+    /* model and tokenizer */
+    {"model", NULL, "shows a run: name its folder", OX_CMD_TRACE | OX_CMD_TOP},
+    {"model-name-or-path model-name model-id model-path model-dir m hf-model* base-model", NULL, use_model, ANY},
+    {"base-model-config", NULL, "use --model CONFIG.json", ANY},
+    {"checkpoint-dir", NULL, use_model, ANY},
+    {"checkpoint-files", NULL, "is not needed: all weights of the model folder are read", ANY},
+    {"checkpointer.checkpoint-dir", NULL, use_model, ANY},
+    {"checkpointer.*", NULL, not_needed, ANY},
+    {"checkpointer pretrained* init-from", NULL, use_model, ANY},
+    {"load", NULL, "use --model FOLDER for weights, --resume-from-checkpoint latest to go on with a run", ANY},
+    {"config-name model-config*", NULL, "use --model CONFIG.json", ANY},
+    {"config-file c cfg conf yaml args-file", NULL, "use --config FILE", ANY},
+    {"train-from-scratch init-from-scratch reinit-weights", NULL, "use --from-scratch", ANY},
+    {"tokenizer", NULL, "takes the tokenizer's files along; leave it out", OX_CMD_EXPORT},
+    {"tokenizer-name* tokenizer-path tokenizer-model tokenizer-config tokenizer.path", NULL, use_tokenizer, ANY},
+    {"tokenizer.max-seq-len", NULL, use_length, ANY},
+    {"tokenizer-*", NULL, of_tokenizer, ANY},
+    {"vocab-file merge-file", NULL, use_tokenizer, ANY},
+    {"chat-template-path", NULL, "use --chat-template PATH", ANY},
+    {"chat-template-jinja", NULL, "use --chat-template FILE, with the template in that file", ANY},
+    {"chat-template", "tokenizer_default", "is the default: the model's own template; leave it out", ANY},
+    {"template prompt-template conversation-template", NULL,
+     "use --chat-template NAME, or a file; the model's own is the default", ANY},
+    {"jinja*", NULL, "use --chat-template FILE", ANY},
+    {"enable-thinking", NULL, "use --no-thinking to have none", GENERATE},
+    {"enable-thinking", NULL,
+     "use --chat-template-kwargs with a JSON object such as {\"enable_thinking\": false}", ANY},
+    {"preserve-thinking", NULL, "use --chat-template-kwargs with a JSON object of the template's variables", ANY},
+    {"default-system*", NULL,
+     "does not exist: give rows a system message, or a template that writes one (--chat-template)", ANY},
+    {"tool-format", NULL, "does not exist: the chat template writes tools (--chat-template)", ANY},
+    {"trust-remote-code", NULL, "does not exist: no code of a model folder is run; leave it out", ANY},
+    {"revision* *model-revision hf-token *use-auth-token use-auth*", NULL, no_download, ANY},
+    {"eos-token* pad-token* bos-token* unk-token* special-tokens* additional-special-tokens eot-tokens "
+     "added-tokens* add-tokens", NULL, of_tokenizer, ANY},
+    {"add-special-tokens", NULL, "use --add-bos and --add-eos", ANY},
+    {"new-special-tokens* init-special-tokens tokens resize-* shrink-embeddings mean-resizing-embeddings "
+     "fix-untrained-tokens make-vocab-size-divisible-by", NULL, of_tokenizer, ANY},
+    {"vocab-size", NULL, of_config, ANY},
+    {"split-special-tokens", NULL,
+     "is the default for conversations; --parse-special turns special tokens in their texts into tokens", ANY},
+    {"skip-special-tokens", NULL, "does not exist: --format json has the ids", ANY},
+    {"use-fast-tokenizer low-cpu-*", NULL, not_needed, ANY},
+    {"image* video* audio* use-audio-in-video *vision* media-dir processor* mm-* crop-to-patches "
+     "role-boundaries", NULL, text_alone, ANY},
+    /* data */
+    {"data", NULL, "use --prompt TEXT or --prompt-file FILE", GENERATE},
+    {"data", NULL, "reads no data; leave it out", OX_CMD_BENCH | OX_CMD_INSPECT | OX_CMD_EXPORT},
+    {"d", NULL, use_data, ANY},
+    {"f", NULL, "use --prompt-file FILE", GENERATE},
+    {"f", NULL, use_data, ANY},
+    {"file", NULL, "use --prompt-file FILE", GENERATE},
+    {"file", NULL, use_data, ANY},
+    {"input", NULL, "use --prompt-file FILE", GENERATE},
+    {"input* i dataset dataset.source dataset.data-files", NULL, use_data, ANY},
+    {"dataset.packed", NULL, use_packing, ANY},
+    {"dataset.*", NULL, "is told by the rows of --data; docs/data.md has their forms", ANY},
+    {"datasets.path datasets.data-files", NULL, use_data, ANY},
+    {"datasets.type", NULL, "is told by the rows of --data; docs/data.md has their forms", ANY},
+    {"datasets.field-messages", NULL, "use --column-messages KEY", ANY},
+    {"datasets.field-tools", NULL, "use --column-tools KEY", ANY},
+    {"datasets.field*", NULL, use_columns, ANY},
+    {"datasets.text-column", NULL, "use --column-text KEY", ANY},
+    {"datasets.message-field-role", NULL, "use --column-role KEY", ANY},
+    {"datasets.message-field-content", NULL, "use --column-content KEY", ANY},
+    {"datasets.message-property-mappings.role", NULL, "use --column-role KEY", ANY},
+    {"datasets.message-property-mappings.content", NULL, "use --column-content KEY", ANY},
+    {"datasets.message*", NULL, use_columns, ANY},
+    {"datasets.train-on-* datasets.role*", NULL, of_rows, ANY},
+    {"datasets.*", NULL, "is told by the rows of --data; docs/data.md has their forms", ANY},
+    {"datasets pretraining-dataset*", NULL, use_data, ANY},
+    {"test-datasets*", NULL, use_eval_data, ANY},
+    {"dataset-config* dataset-name dataset-dir dataset-path data-path data-dir data-file* train-file "
+     "train-data* training-data corpus text-file", NULL, use_data, ANY},
+    {"tokenized-path dataset-prepared-path cache-dir cache", NULL, "use --data-cache FOLDER", ANY},
+    {"validation-data* valid-data* test-data* val-data* validation-file eval-file test-file eval-dataset "
+     "dataset-test-split", NULL, use_eval_data, ANY},
+    {"dataset-train-split", NULL, use_data, ANY},
+    {"validation-split* test-split* val-size val-set-size eval-split split", NULL, use_share, ANY},
+    {"bench-*", NULL, use_eval_data, ANY},
+    {"dataset-text-field text-field text-column* text-key json-keys", NULL, "use --column-text KEY", ANY},
+    {"prompt-key prompt-column", NULL, "use --column-prompt KEY", ANY},
+    {"response-key response-column", NULL, "use --column-completion KEY", ANY},
+    {"messages-key conversation-column", NULL, "use --column-messages KEY", ANY},
+    {"formatting-func dataset-kwargs column-mapping columns", NULL, use_columns, ANY},
+    {"system-format", NULL, of_rows, ANY},
+    {"max-length max-len", NULL, use_length, READS},
+    {"max-length max-len", NULL, use_tokens, GENERATE},
+    {"max-seq-len max-sequence-length max-context* max-model-len max-token-length model-max-length block-size "
+     "cutoff-len* sequence-len* eval-sequence-len context-len* context-size context ctx* n-ctx window-size "
+     "max-prompt-len*", NULL, use_length, ANY},
+    {"excess-length-strategy", NULL, "use --overlong split, truncate or drop", ANY},
+    {"truncation-mode truncation*", NULL, "use --overlong truncate, split or drop", ANY},
+    {"min-sample-len", NULL, "does not exist: rows of every length are trained; leave it out", ANY},
+    {"sample-packing", NULL, "use --packing pack", ANY},
+    {"sample-packing-* sample-packing-eff-est", NULL, not_needed, ANY},
+    {"eval-sample-packing eval-packing", NULL, "use --packing pack, for evaluation too", ANY},
+    {"neat-packing", NULL, "use --packing pack, whose documents do not see each other", ANY},
+    {"packing-strategy", NULL, "is first-fit-decreasing with --packing pack; --packing stream cuts documents", ANY},
+    {"padding-free batch-flattening", NULL, "use --packing pack", ANY},
+    {"pad-to-*", NULL, use_packing, ANY},
+    {"multipack-* pretrain-multipack-*", NULL, not_needed, ANY},
+    {"curriculum-sampling", NULL, "use --data-order sequential", ANY},
+    {"pretraining-sample-concatenation", NULL, "use --packing stream", ANY},
+    {"block-diag-attn reset-attention-mask reset-position-ids eod-mask-loss", NULL,
+     "is the default: --document-mask on", ANY},
+    {"packing", "true on", "use pack", ANY},
+    {"packing", "false off", "use pad", ANY},
+    {"packing", "bfd* ffd", "use pack", ANY},
+    {"packing", "wrapped", "use stream", ANY},
+    {"completion-only-loss", "false", "use --train-on prompts", ANY},
+    {"completion-only-loss", NULL,
+     "is the default: of a prompt and its completion, the completion is trained; --train-on prompts trains both", ANY},
+    {"assistant-only-loss", "false", "use --train-on prompts", ANY},
+    {"assistant-only-loss", NULL,
+     "is the default: of a conversation, the assistant's turns are trained; --train-on prompts trains all of it", ANY},
+    {"train-on-input*", "false", "is the default: prompts are not trained", ANY},
+    {"train-on-input*", NULL, "use --train-on prompts; without it prompts are not trained", ANY},
+    {"train-on-prompt", "false", "is the default: prompts are not trained", ANY},
+    {"train-on-prompt", NULL, "use --train-on prompts; without it prompts are not trained", ANY},
+    {"train-on-responses-only mask-prompt", NULL, "is the default: prompts are not trained", ANY},
+    {"mask-history", "true", "use --train-on last", ANY},
+    {"mask-history last-turn-loss", NULL, "use --train-on last", ANY},
+    {"roles-to-train", NULL, of_rows, ANY},
+    {"train-on", "*input* full", "use prompts", ANY},
+    {"train-on", "assistant*", "use all: every turn of the assistant", ANY},
+    {"train-on", "completion*", "use all", ANY},
+    {"train-on-*", NULL, of_rows, ANY},
+    {"ignore-pad-token-for-loss", NULL, not_needed, ANY},
+    {"ignore-data-skip", NULL, "does not exist: a resumed run goes on at its place in the data; leave it out", ANY},
+    {"no-shuffle", NULL, "use --data-order sequential", ANY},
+    {"shuffle", "false", "use --data-order sequential", ANY},
+    {"shuffle", "true", "is the default: --data-order shuffle", ANY},
+    {"shuffle*", NULL, "is the default: --data-order shuffle; sequential does not", ANY},
+    {"disable-shuffling", "true", "use --data-order sequential", ANY},
+    {"disable-shuffling", NULL, "use --data-order sequential", ANY},
+    {"data-order", "random", "use shuffle", ANY},
+    {"train-sampling-strategy", "sequential", "use --data-order sequential", ANY},
+    {"train-sampling-strategy", NULL,
+     "use --data-order shuffle or sequential; --packing pack leaves few places unused", ANY},
+    {"group-by-length", NULL, "does not exist: --packing pack leaves few places unused", ANY},
+    {"length-column-name", NULL, not_needed, ANY},
+    {"length-grouped*", NULL, "does not exist: --packing pack leaves few places unused", ANY},
+    {"data-seed random-seed", NULL, "use --seed N", ANY},
+    {"max-samples limit num-samples", NULL, "use --max-windows N, in sequences", OX_CMD_EVAL},
+    {"max-eval-samples eval-samples eval-iters eval-max-batches limit-val-batches max-eval-steps", NULL,
+     "use --eval-windows N, in sequences", ANY},
+    {"max-samples max-train-samples train-samples num-samples num-train-samples limit limit-train-batches "
+     "subset dataset-shard-*", NULL, whole_rows, ANY},
+    {"num-dataset-shards-to-save", NULL, not_needed, ANY},
+    {"dataset-exact-deduplication", NULL, "does not exist: rows are trained as they are", ANY},
+    {"streaming* dataset-streaming", NULL, from_files, ANY},
+    {"pretrain*", NULL, use_data, ANY},
+    {"buffer-size dataset-keep-in-memory preprocess-iterable", NULL, from_files, ANY},
+    {"is-preprocess", NULL, "use `offload tokenize`", ANY},
+    {"skip-prepare-dataset", NULL, from_files, ANY},
+    {"data-shared-file-system", NULL, not_needed, ANY},
+    {"mix-strategy interleave-probs dataset-weights data-weights", NULL, by_weights, ANY},
+    {"dataloader-drop-last", NULL, "does not exist: the last step of an epoch takes what is left of it", ANY},
+    {"dataloader* accelerator-config* collate-fn data-collator", NULL, not_needed, ANY},
+    {"preprocessing-* dataset-num-proc dataset-processes num-proc tokenizers-parallelism", NULL, on_all_cores, ANY},
+    {"remove-unused-columns label-names", NULL, not_needed, ANY},
+    {"num-labels", NULL, no_preferences, ANY},
+    {"overwrite-cache force-preprocess", NULL,
+     "does not exist: a cache whose text has changed is made again; leave it out", ANY},
+    /* steps and rates */
+    {"num-epochs n-epochs nb-epochs max-epochs train-epochs epoch e", NULL, use_epochs, ANY},
+    {"steps num-steps n-steps num-train-steps num-training-steps total-steps max-train-steps max-iters iters "
+     "iterations num-iterations train-iters max-updates max-steps-per-epoch", NULL, use_steps, ANY},
+    {"max-time time-limit max-duration exit-duration-in-mins", NULL,
+     "does not exist: `timeout -s INT 8h offload train ...` ends a run with its state saved, and "
+     "--resume-from-checkpoint latest goes on", ANY},
+    {"exit-interval", NULL, use_steps, ANY},
+    {"exit-signal-handler save-on-signal", NULL, "is always so: INT and TERM end a run with its state saved", ANY},
+    {"train-micro-batch-size-per-gpu micro-batch-size mbs batch b per-gpu-*batch-size per-device-batch-size "
+     "device-batch-size", NULL, use_batch, ANY},
+    {"per-device-eval-batch-size eval-batch-size eval-micro-batch-size", NULL,
+     "does not exist: evaluation uses --per-device-train-batch-size", ANY},
+    {"eval-accumulation-steps", NULL, "does not exist: an evaluation keeps sums alone; leave it out", ANY},
+    {"total-batch-size effective-batch-size gbs", NULL, use_global, ANY},
+    {"gradient-accumulation gradient-accumulation-step grad-accum* grad-acc* accumulation-steps "
+     "accumulate-grad-batches", NULL, use_accumulation, ANY},
+    {"managed-gradient-accumulation", NULL, not_needed, ANY},
+    {"gradient-accumulation-fusion", NULL, own_kernels, ANY},
+    {"average-tokens-across-devices calculate-per-token-loss", NULL,
+     "is always so: the loss of a step is the mean over all its targets", ANY},
+    {"lr-scheduler", NULL, use_schedule, ANY},
+    {"gradient-accumulation-steps", "[2-9]* 1[0-9]*",
+     "use --gradient-accumulation-steps N, times the number of ranks", ANY},
+    {"lr-scheduler.*warmup-steps", NULL, use_warmup, ANY},
+    {"scheduler schedule", NULL, use_schedule, ANY},
+    {"scheduler.type", "warmupdecaylr", "use --lr-scheduler-type linear", ANY},
+    {"scheduler.type", "warmuplr", "use --lr-scheduler-type constant_with_warmup", ANY},
+    {"scheduler.type", "warmupcosinelr", "use --lr-scheduler-type cosine", ANY},
+    {"scheduler.type", NULL, use_schedule, ANY},
+    {"scheduler.params.warmup-num-steps", NULL, use_warmup, ANY},
+    {"scheduler.params.total-num-steps", NULL, use_steps, ANY},
+    {"scheduler.params.warmup-max-lr", NULL, use_rate, ANY},
+    {"scheduler.params.warmup-min-lr", NULL, "is 0: the warmup begins there", ANY},
+    {"scheduler.params.* lr-decay-style lr-schedule-type", NULL, use_schedule, ANY},
+    {"cosine", NULL, "use --lr-scheduler-type cosine", ANY},
+    {"profiler.* metric-logger.*", NULL, times, ANY},
+    {"lr-scheduler-kwargs*", NULL,
+     "use --lr-num-cycles, --lr-power, --lr-timescale, --min-lr, --decay-steps and --lr-decay-type", ANY},
+    {"lr-scheduler-type", "reduce_lr_on_plateau greedy", by_step, ANY},
+    {"lr-scheduler-type", "*one*cycle*", "use cosine with --warmup-steps", ANY},
+    {"lr-scheduler-type", "none", "use constant", ANY},
+    {"lr-scheduler-type", "rex", "use cosine", ANY},
+    {"lr-scheduler-type", "warmupdecaylr", "use linear", ANY},
+    {"lr-scheduler-type", "exponential", "use cosine, or inverse_sqrt", ANY},
+    {"lr-scheduler-type", "step", "use constant_with_warmup, or wsd", ANY},
+    {"cosine-min-lr-ratio", NULL, "use --lr-scheduler-type cosine with --min-lr-ratio X", ANY},
+    {"cosine-constant-lr-ratio", NULL, "use --lr-scheduler-type wsd with --decay-steps N", ANY},
+    {"lr-decay-iters lr-decay-samples", NULL, use_steps, ANY},
+    {"lr-wsd-decay-* num-decay-steps", NULL, "use --decay-steps N", ANY},
+    {"num-warmup-steps lr-warmup* warmup warmup-iters warmup-epochs", NULL, use_warmup, ANY},
+    {"warmup-proportion warmup-fraction", NULL, "use --warmup-ratio X", ANY},
+    {"lr-quadratic-warmup", NULL, "does not exist: the warmup is linear; leave it out", ANY},
+    {"lr-div-factor", NULL, "does not exist: the warmup begins at 0; --min-lr-ratio is where the rate ends", ANY},
+    {"jagged-*", NULL, "use --lr-scheduler-type cosine_with_restarts", ANY},
+    {"lr-groups* embedding-lr* *decoupled-lr decoupled-*lr layerwise-lr-decay", NULL, no_layers, ANY},
+    {"learning-rates l alpha base-lr max-lr peak-lr", NULL, use_rate, ANY},
+    {"final-lr end-lr lr-end", NULL, "use --min-lr X", ANY},
+    {"use-checkpoint-opt-param-scheduler override-opt-param-scheduler", NULL, not_needed, ANY},
+    {"grad-clip* gradient-clip* clip-grad* clip clipping max-norm", NULL, use_clip, ANY},
+    {"wd", NULL, use_decay, ANY},
+    {"decoupled-weight-decay", NULL, "is always so", ANY},
+    {"start-weight-decay end-weight-decay weight-decay-incr-style", NULL, use_decay, ANY},
+    {"apply-wd-to-qk-layernorm", NULL, "use --decay-all, which decays norms and biases too", ANY},
+    {"no-decay-*", NULL,
+     "use --no-decay-embeddings; norms and biases are not decayed unless --decay-all is given", ANY},
+    {"optimizer.type", "adam*", "use --optimizer adamw", ANY},
+    {"optimizer.type", "lion", "use --optimizer lion", ANY},
+    {"optimizer.type", "sgd", "use --optimizer sgd", ANY},
+    {"optimizer.type optimizer.-component-", NULL, "use --optimizer adamw, lion or sgd", ANY},
+    {"optimizer.params.lr optimizer.lr", NULL, use_rate, ANY},
+    {"optimizer.*betas", NULL, "use --adam-beta1 and --adam-beta2", ANY},
+    {"optimizer.*eps", NULL, "use --adam-epsilon X", ANY},
+    {"optimizer.*weight-decay", NULL, use_decay, ANY},
+    {"optimizer.*", NULL, not_needed, ANY},
+    {"optimizer", "adam", "use adamw: its decay is apart from the gradient, and --weight-decay 0 makes it Adam", ANY},
+    {"optimizer", "fusedadam", plain_adam, ANY},
+    {"optimizer", "*cpuadam", adam_streamed, ANY},
+    {"optimizer", "adamw_torch_[48]bit *adamw*8bit* adam*8*", adam_q8, ANY},
+    {"optimizer", "adamw_torch* adamw_hf adamw_apex_fused", "use adamw", ANY},
+    {"optimizer", "adamw_anyprecision", "use adamw with --moments bf16", ANY},
+    {"optimizer", "paged_adamw*", adam_streamed, ANY},
+    {"optimizer", "adafactor", "use adamw with --moments q8, or lion", ANY},
+    {"optimizer", "*lion_8bit", "use lion with --moments q8", ANY},
+    {"optimizer", "*lion*", "use lion", ANY},
+    {"optimizer", "*sgd*", "use sgd", ANY},
+    {"optimizer", "*", other_optimizer, ANY},
+    {"optim-args", NULL, "use --adam-beta1, --adam-beta2, --adam-epsilon and --weight-decay", ANY},
+    {"optim-target-modules", NULL, other_method, ANY},
+    {"betas", NULL, "use --adam-beta1 and --adam-beta2", ANY},
+    {"beta1", NULL, "use --adam-beta1 X", ANY},
+    {"beta2", NULL, "use --adam-beta2 X", ANY},
+    {"adam-betas", NULL, "use --adam-beta1 and --adam-beta2", ANY},
+    {"adam-eps", NULL, "use --adam-epsilon X", ANY},
+    {"adam-epsilon2 adam-beta3", NULL, other_method, ANY},
+    {"eps epsilon", NULL, "use --adam-epsilon X", ANY},
+    {"momentum sgd-momentum", NULL, "use --adam-beta1 X with --optimizer sgd", ANY},
+    {"nesterov use-adam-mini *galore* *apollo* *badam* *muon* dion-*", NULL, other_method, ANY},
+    {"use-precision-aware-optimizer", NULL, "use --moments bf16, or q8", ANY},
+    {"store-param-remainders", NULL, "is so with --dtype bf16: the state keeps what bf16 weights lack", ANY},
+    {"store-in-pinned-memory", NULL, not_needed, ANY},
+    {"ema*", NULL, other_method, ANY},
+    {"label-smoothing* loss loss.* loss-type use-dft-loss use-asft-loss use-eaft-loss dft-loss", NULL, plain_loss, ANY},
+    {"*cross-entropy*", NULL, own_kernels, ANY},
+    {"use-eaft eaft-* asft-* ebft* kd-*", NULL, plain_loss, ANY},
+    {"*router-aux-loss-coef", NULL, no_experts, ANY},
+    {"neftune* noisy-embedding-alpha", NULL, no_noise, ANY},
+    {"*dropout*", NULL, no_dropout, ANY},
+    {"deterministic* full-determinism batch-invariant-mode cublas-workspace-config", NULL, same_bits, ANY},
+    /* preferences and rewards */
+    {"rl rl-* trl* dpo* rpo-* kto-* orpo-* cpo-* simpo-* ppo-* grpo-* pref-* ref-* *reward* beta gamma ld-alpha "
+     "kl-coeff lmbda precompute-ref-log-probs num-generations teacher-* policy-model value-checkpointer "
+     "penalise-no-eos min-response-length whiten-rewards forward-batch-size center-rewards-coefficient "
+     "use-data-producer", NULL, no_preferences, ANY},
+    {"vllm* sglang* use-vllm infer-backend gradio-* host port", NULL, no_server, ANY},
+    {"kt-* use-kt", NULL, own_kernels, ANY},
+    /* generation */
+    {"max-tokens", NULL, use_tokens, GENERATE},
+    {"max-tokens", NULL, use_length, ANY},
+    {"max-generated-tokens max-gen* max-output-tokens max-completion-tokens n-predict", NULL, use_tokens, ANY},
+    {"n num-tokens length", NULL, use_tokens, GENERATE},
+    {"p text query", NULL, "use --prompt TEXT", GENERATE},
+    {"message* instruct*", NULL, "use --chat with --prompt TEXT", GENERATE},
+    {"interactive* conversation", NULL,
+     "does not exist: one prompt gives one answer; --chat writes it as a message", ANY},
+    {"stream", NULL, "is always so: text is printed as it comes; leave it out", GENERATE},
+    {"output o", NULL, "is stdout: write `offload generate ... > FILE`", GENERATE},
+    {"sys system*", NULL, "use --system-prompt TEXT", GENERATE},
+    {"temp", NULL, "use --temperature X", ANY},
+    {"t", NULL, "use --temperature X", GENERATE},
+    {"greedy", NULL, "use --temperature 0", GENERATE},
+    {"do-sample", "false", "use --temperature 0", ANY},
+    {"do-sample", NULL, "use --temperature X; 0 takes the most likely token each time", ANY},
+    {"num-return-sequences", NULL, "does not exist: call again with another --seed", GENERATE},
+    {"num-beams *beam*", NULL, "does not exist: --temperature 0 is greedy, else tokens are drawn", ANY},
+    {"repetition-penalty *penalty min-p typical-p", NULL,
+     "does not exist: tokens are drawn by --temperature, --top-k and --top-p", ANY},
+    {"stop*", NULL, "does not exist: an answer ends with the end of the text or turn", GENERATE},
+    {"stop-token-ids", NULL, "does not exist: an answer ends with the end of the text or turn", ANY},
+    {"use-cache use-kv-cache enable-kv-cache", NULL, not_needed, ANY},
+    {"logprobs", NULL, "use --top-logits N with --format json", ANY},
+    {"generation-* generate-samples num-generation-samples eval-max-new-tokens predict-with-generate "
+     "sample-every", NULL, "does not exist: `offload generate` writes text, from any checkpoint", ANY},
+    /* output, reports and checkpoints */
+    {"o out out-dir outdir outfile output-path output-folder output-file save save-dir save-path dest* "
+     "export-dir project-dir", NULL, use_output, ANY},
+    {"export-*", NULL, "does not exist: `offload export` has --output and --save-dtype", ANY},
+    {"overwrite overwrite-output", NULL, "use --overwrite-output-dir", OX_CMD_TRAIN},
+    {"overwrite*", NULL, "never replaces a folder: name one that does not exist", OX_CMD_EXPORT},
+    {"force", NULL, "use --overwrite-output-dir", OX_CMD_TRAIN},
+    {"force", NULL, "never replaces a folder: name one that does not exist", OX_CMD_EXPORT},
+    {"yes", NULL, not_needed, ANY},
+    {"outtype", NULL, "use --save-dtype bf16 or fp32", ANY},
+    {"to", NULL, use_output, OX_CMD_EXPORT},
+    {"format", "gguf", "llama.cpp's convert_hf_to_gguf.py reads the folder that `offload export` writes", ANY},
+    {"format", "safetensors", "weights are always safetensors; this is the form of the report", ANY},
+    {"format", "hf", "weights are always a Hugging Face folder; this is the form of the report", ANY},
+    {"format", "pt", "weights are always safetensors; this is the form of the report", ANY},
+    {"format", "onnx", "weights are always a Hugging Face folder; this is the form of the report", ANY},
+    {"format", "csv yaml", "use json", ANY},
+    {"format", "html", "`offload trace report` with --output writes a page", ANY},
+    {"format", "jsonl", "use json", ANY},
+    {"format", NULL, "writes metrics.jsonl into --output; leave it out", OX_CMD_TRAIN},
+    {"json j", NULL, "use --format json", ANY},
+    {"seed", NULL,
+     "draws nothing at random; leave it out", OX_CMD_EVAL | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_BENCH},
+    {"s", NULL, "use --seed N", ANY},
+    {"resume", NULL, "goes on with nothing; leave it out", OX_CMD_EVAL | OX_CMD_EXPORT | GENERATE},
+    {"auto-resume*", NULL, "use --resume-from-checkpoint latest", ANY},
+    {"continue*", NULL, use_resume, ANY},
+    {"resume-from-checkpoint", "true", "use latest", ANY},
+    {"resume-* load-checkpoint* recipe-checkpoint", NULL, use_resume, ANY},
+    {"ckpt*", NULL, use_resume, OX_CMD_TRAIN},
+    {"ckpt*", NULL, use_model, ANY},
+    {"checkpoint", NULL, use_resume, RUN},
+    {"checkpoint", NULL, use_model, OX_CMD_EVAL | GENERATE | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_TOKENIZE},
+    {"do-train", NULL, "use `offload train`", ANY},
+    {"do-eval", NULL, "use --eval-steps N while training, or `offload eval`", ANY},
+    {"do-predict", NULL, "use `offload generate`", ANY},
+    {"do-causal-lm-eval do-bench-eval", NULL, "use --eval-steps N while training, or `offload eval`", ANY},
+    {"task*", NULL,
+     "does not exist: `offload eval` measures loss and perplexity; other programs read the folder that `offload "
+     "export` writes", ANY},
+    {"n-shot num-fewshot lang metrics", NULL, "does not exist: `offload eval` measures loss and perplexity", ANY},
+    {"compute-accuracy eval-causal-lm-metrics compute-metrics include-for-metrics", NULL,
+     "does not exist: an evaluation measures loss and perplexity", ANY},
+    {"batch-eval-metrics", NULL, not_needed, ANY},
+    {"prediction-loss-only", NULL, "is always so: an evaluation keeps sums alone", ANY},
+    {"eval-do-concat-batches eval-use-gather-object eval-table-size", NULL, not_needed, ANY},
+    {"eval-on-start eval-at-start", NULL,
+     "does not exist: `offload eval` measures the model before the run; --eval-steps during it", ANY},
+    {"val-check-interval", NULL, use_evaluating, ANY},
+    {"eval-delay", NULL, "does not exist: --eval-steps N is from the beginning; leave it out", ANY},
+    {"eval-on-each-dataset", NULL, "is what `offload eval` does: it reports each --data", ANY},
+    {"eval-strategy", "no", "use --eval-steps 0, which evaluates only at the end", ANY},
+    {"eval-strategy", "epoch", "use --eval-steps N, or a share of all steps: 1 / epochs", ANY},
+    {"eval-strategy", "steps", "is what --eval-steps N says; leave it out", ANY},
+    {"eval-strategy evaluation-strategy eval-interval eval-every* eval-freq*", NULL, use_evaluating, ANY},
+    {"evals-per-epoch", NULL, "use --eval-steps, a share of all steps such as 0.25", ANY},
+    {"saves-per-epoch", NULL, "use --save-steps, a share of all steps such as 0.25", ANY},
+    {"save-strategy", "no", "use --save-steps 0, which saves only at the end", ANY},
+    {"save-strategy", "epoch", "use --save-steps N, or a share of all steps: 1 / epochs", ANY},
+    {"save-strategy", "steps", "is what --save-steps N says; leave it out", ANY},
+    {"save-strategy", "best", best_model, ANY},
+    {"save-strategy save-interval save-every* save-freq* checkpoint-interval checkpoint-every* "
+     "checkpointing-steps", NULL, use_saving, ANY},
+    {"save-limit save-total keep-last* max-checkpoints* checkpoints-total-limit", NULL,
+     "use --save-total-limit N", ANY},
+    {"save-first-step", NULL, use_saving, ANY},
+    {"logging-strategy log-interval log-every* log-freq* log-steps print-freq steps-per-print report-every", NULL,
+     use_logging, ANY},
+    {"wall-clock-breakdown comms-logger* flops-profiler* *profiler* profiling* profile-step-* profile-modules "
+     "use-pytorch-profiler timing-* timers include-* log-throughput", NULL, times, ANY},
+    {"log-peak-memory-stats", NULL, "is always so: the plan has the memory at its fullest", ANY},
+    {"skip-memory-metrics", NULL, "does not exist: the plan has the memory at its fullest", ANY},
+    {"log-params-norm log-num-zeros-in-grad", NULL, "does not exist: metrics.jsonl has the norm of the gradient", ANY},
+    {"tensorboard* use-tensorboard", NULL, "use --report-to tensorboard", ANY},
+    {"csv-monitor* logging-first-step", NULL, "does not exist: metrics.jsonl has every step; leave it out", ANY},
+    {"logging-dir log-dir", NULL, "does not exist: --report-to tensorboard writes into --output", ANY},
+    {"log-file", NULL, "does not exist: metrics.jsonl in --output has every step; lines go to stderr", ANY},
+    {"logging-nan-inf-filter", NULL,
+     "does not exist: a step that is not finite is skipped and said; --max-nonfinite-steps", ANY},
+    {"check-for-nan* check-for-*", NULL,
+     "is always so: a step that is not finite is skipped and said; --max-nonfinite-steps", ANY},
+    {"rerun-mode", NULL, not_needed, ANY},
+    {"loss-watchdog-*", NULL, no_early_stop, ANY},
+    {"plot-loss", NULL, "does not exist: metrics.jsonl has every step, and --report-to tensorboard draws it", ANY},
+    {"metric-logger*", NULL, "does not exist: metrics.jsonl has every step; leave it out", ANY},
+    {"disable-tqdm no-progress* silent q log-level* verbosity", NULL, "use --quiet", ANY},
+    {"verbose", NULL, "is the default; --quiet says less", ANY},
+    {"v version", NULL, "is of `offload version`; leave it out", ANY},
+    {"debug*", NULL, times, ANY},
+    {"save-safetensors safe-serialization", NULL, "is always so: weights are saved as safetensors", ANY},
+    {"save-only-model no-save-optim", NULL,
+     "does not exist: checkpoints hold the state too; `offload export` writes the model alone", ANY},
+    {"no-load-optim", NULL, "use --model CHECKPOINT: a run that begins there has a fresh optimizer", ANY},
+    {"no-load-rng finetune", NULL, "use --model CHECKPOINT: a run that begins there has a fresh state", ANY},
+    {"save-on-each-node log-on-each-node", NULL, not_needed, ANY},
+    {"enable-jit-checkpoint", NULL, "is always so: INT and TERM end a run with its state saved", ANY},
+    {"dynamic-checkpoint*", NULL, "is always so: a file offload.save in the run's folder saves a checkpoint", ANY},
+    {"async-save", NULL, "is always so with --nvme: training hardly waits for checkpoints", ANY},
+    {"ckpt-format dist-ckpt*", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
+    {"restore-callback-states-from-checkpoint", NULL, not_needed, ANY},
+    {"load-best-model-at-end metric-for-best-model greater-is-better save-best*", NULL, best_model, ANY},
+    {"early-stop* patience", NULL, no_early_stop, ANY},
+    {"push-* hub*", NULL, files_only, ANY},
+    {"*-hub-*", NULL, no_download, ANY},
+    {"wandb* use-wandb *mlflow* *comet* *swanlab* trackio-* use-trackio* *otel-* neptune* clearml* aim-*", NULL,
+     files_only, ANY},
+    {"use-ray ray-* resources-per-worker", NULL, one_process, ANY},
+    {"run-name experiment-name project* name tags", NULL, "does not exist: the folder of --output names the run", ANY},
+    {"report-to", "wandb mlflow comet* swanlab trackio neptune clearml", use_files, ANY},
+    {"report-to", "csv", "metrics.jsonl has every step; use none", ANY},
+    {"report-to", "tb *tensorboard*", "use tensorboard", ANY},
+    {"trace", NULL, "records a run: `offload train ... --trace on`", OX_CMD_EVAL | OX_CMD_BENCH | GENERATE},
+    /* how a model is computed */
+    {"attn-* *flash* attention-* s2-attention xformers-attention flex-attention sage-attention eager-attention "
+     "multi-latent-attention *liger* *compile* *fusion *kernel* *flex-attn* sdp* large-head-attention "
+     "shift-attn gemma4-* tiled-mlp*", NULL, own_kernels, ANY},
+    {"*cuda-graph*", NULL, cuda_graphs, ANY},
+    {"transformer-impl use-te-* use-mcore* use-mca *hyper-parallel*", NULL, own_kernels, ANY},
+    {"torch-empty-cache-steps gc-steps gc-collect-steps manual-gc* empty-*cache* disable-python-gc "
+     "custom-sharded-layers low-cpu-ram", NULL, not_needed, ANY},
+    {"rope-scaling* rope-theta rope-* rotary-* use-rope-scaling use-pose pose-*", NULL, use_scaling, ANY},
+    {"scaling-softmax* hidden-size num-layers* num-hidden-layers n-layer* n-head* n-embd num-*heads "
+     "num-key-value-heads num-query-groups group-query-* kv-channels head-dim intermediate-size ffn-hidden-size "
+     "max-position-embeddings position-embedding-type normalization norm-epsilon layernorm-* swiglu "
+     "activation-func* init-method* add-qkv-bias disable-bias-linear add-bias-linear untie-embeddings* "
+     "*tie-word-embeddings qk-layernorm overrides-of-model-* model-init-kwargs model-kwargs model-type "
+     "type-of-model", NULL, of_config, ANY},
+    {"model.-component-", NULL, "is told by the config.json in the folder of --model", ANY},
+    {"is-*-derived-model architectures", NULL, of_config, ANY},
+    {"moe-* *experts* mixture-of-depths", NULL, no_experts, ANY},
+    {"mtp-*", NULL, plain_loss, ANY},
+    {"plugins trainer-cls cls-model-config callbacks torchdistx-path module no-python", NULL, no_plugins, ANY},
+    {"strict", NULL, "is always so: what is not known is refused; leave it out", RUN | OX_CMD_EVAL},
+    {"download* *-hf-hub", NULL, no_download, ANY},
+    {"timeout", NULL, "use --comm-timeout, such as 30min", ANY},
+    {"dry", NULL, "use --dry-run", OX_CMD_TRAIN},
+    {"plan", NULL, "use --dry-run, or `offload plan`", OX_CMD_TRAIN},
+    {"dry-run", NULL, "is what `offload plan` does; leave it out", OX_CMD_PLAN},
+    {"verify", NULL, "is always so: every checksum is verified", OX_CMD_INSPECT},
+    {"target", NULL, "use --device cpu or cuda", ANY},
+    {"backend", NULL, "use --io-backend for drives, --device for what computes, --comm for ranks", ANY},
+    {"*-component-", NULL, not_needed, ANY},
+};
+
+const unsigned ox_foreign_count = sizeof ox_foreign_names / sizeof *ox_foreign_names;

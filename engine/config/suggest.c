@@ -1,0 +1,192 @@
+/* What an unknown name may mean. Names are compared word by word: letters may be wrong, words may be left out, but no
+ * word may stand for another one, so that --freeze-embeddings never becomes --decay-embeddings. */
+#include "engine/config/config.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES_MAX = 64, WORDS_MAX = 12, SUGGESTIONS_MAX = 4, LETTERS_MIN = 4 };
+
+struct name {
+    char letters[NAME_BYTES_MAX]; /* in small letters, each word ended by '\0' */
+    const char *words[WORDS_MAX];
+    unsigned count;
+    char squeezed[NAME_BYTES_MAX]; /* all words as one */
+};
+
+static char folded(char letter) {
+    return letter == '_' ? '-' : (char)tolower((unsigned char)letter);
+}
+
+unsigned ox_name_distance(const char *a, const char *b) {
+    unsigned rows[3][NAME_BYTES_MAX + 1];
+    char from[NAME_BYTES_MAX], to[NAME_BYTES_MAX]; /* folded */
+    const size_t a_len = strlen(a), b_len = strlen(b);
+    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
+        return NAME_BYTES_MAX;
+    }
+    for (size_t i = 0; i < a_len; i++) {
+        from[i] = folded(a[i]);
+    }
+    for (size_t j = 0; j < b_len; j++) {
+        to[j] = folded(b[j]);
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        rows[0][j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        unsigned *const row = rows[i % 3];
+        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= b_len; j++) {
+            const bool equal = from[i - 1] == to[j - 1];
+            unsigned best = above[j - 1] + (equal ? 0 : 1);
+            best = above[j] + 1 < best ? above[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+            if (swapped && above2[j - 2] + 1 < best) {
+                best = above2[j - 2] + 1;
+            }
+            row[j] = best;
+        }
+    }
+    return rows[a_len % 3][b_len];
+}
+
+/* Splits a name at its dashes; false if it is too long. */
+static bool split(const char *text, struct name *out) {
+    size_t used = 0, squeezed = 0;
+    out->count = 0;
+    if (strlen(text) >= NAME_BYTES_MAX) {
+        return false;
+    }
+    for (; *text != '\0'; text++) {
+        const bool begins = used == 0 || out->letters[used - 1] == '\0';
+        if (folded(*text) == '-') {
+            out->letters[used] = '\0';
+            used += !begins;
+            continue;
+        }
+        if (begins && out->count == WORDS_MAX) {
+            return false;
+        }
+        if (begins) {
+            out->words[out->count++] = &out->letters[used];
+        }
+        out->letters[used++] = folded(*text);
+        out->squeezed[squeezed++] = folded(*text);
+    }
+    out->letters[used] = '\0';
+    out->squeezed[squeezed] = '\0';
+    return out->count > 0;
+}
+
+/* Whether two words are one with wrong letters, or one cut short; *distance counts them. */
+static bool similar(const char *a, const char *b, unsigned *distance) {
+    const size_t a_len = strlen(a), b_len = strlen(b), longer = a_len > b_len ? a_len : b_len;
+    const size_t shorter = a_len + b_len - longer;
+    const unsigned most = longer < 3 ? 0 : longer < 6 ? 1 : 2;
+    *distance = ox_name_distance(a, b);
+    if (*distance > most && shorter >= 3 && strncmp(a, b, shorter) == 0) {
+        *distance = 1;
+    }
+    return *distance <= most || *distance == 1;
+}
+
+/* Whether each word of `typed` is one of `own`, in any order; *distance counts wrong letters, and one for a word in
+ * another place. */
+static bool found_in(const struct name *typed, const struct name *own, unsigned *distance) {
+    bool taken[WORDS_MAX] = {false};
+    *distance = 0;
+    for (unsigned i = 0; i < typed->count; i++) {
+        unsigned best = NAME_BYTES_MAX, at = WORDS_MAX;
+        for (unsigned k = 0; k < own->count; k++) {
+            unsigned letters = 0;
+            if (!taken[k] && similar(typed->words[i], own->words[k], &letters) && letters + (k != i) < best) {
+                best = letters + (k != i);
+                at = k;
+            }
+        }
+        if (at == WORDS_MAX) {
+            return false;
+        }
+        taken[at] = true;
+        *distance += best;
+    }
+    return true;
+}
+
+/* How far an option's name is from the one that was typed: wrong letters, and WHOLE for words that were left out; FAR
+ * if it is another name. */
+enum { WHOLE = 1000, FAR = 1000000 };
+static unsigned far_from(const struct name *typed, const char *text) {
+    struct name own;
+    unsigned distance = 0;
+    if (!split(text, &own)) {
+        return FAR;
+    }
+    const unsigned squeezed = ox_name_distance(typed->squeezed, own.squeezed);
+    if (squeezed == 0 || (squeezed == 1 && strlen(own.squeezed) >= 8)) {
+        return squeezed;
+    }
+    if (!found_in(typed, &own, &distance)) {
+        return FAR;
+    }
+    return own.count == typed->count ? distance : strlen(typed->squeezed) < LETTERS_MIN ? FAR : WHOLE + distance;
+}
+
+/* The option of `commands` that is nearest; without one, those whose names have all words that were typed, unless they
+ * are too many. */
+static unsigned nearest(const char *text, unsigned commands, const char *out[SUGGESTIONS_MAX]) {
+    struct name typed;
+    const char *best = NULL;
+    uint32_t option_count = 0;
+    unsigned count = 0, best_distance = WHOLE;
+    const struct ox_option *const options = ox_options(&option_count);
+    for (uint32_t i = 0; split(text, &typed) && i < option_count; i++) {
+        const unsigned alias = options[i].alias != NULL ? far_from(&typed, options[i].alias) : FAR;
+        const unsigned name = far_from(&typed, options[i].name), distance = name <= alias ? name : alias;
+        const char *const called = name <= alias ? options[i].name : options[i].alias;
+        if ((options[i].commands & commands) == 0 || distance >= FAR) {
+            continue;
+        }
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = called;
+        } else if (distance >= WHOLE && count <= SUGGESTIONS_MAX &&
+                   (count == 0 || count > SUGGESTIONS_MAX || strcmp(out[count - 1], called) != 0)) {
+            if (count < SUGGESTIONS_MAX) {
+                out[count] = called;
+            }
+            count++;
+        }
+    }
+    if (best != NULL) {
+        out[0] = best;
+        return 1;
+    }
+    return count <= SUGGESTIONS_MAX ? count : 0;
+}
+
+bool ox_option_suggest(const char *name, unsigned commands, bool flag, char text[OX_SUGGEST_BYTES]) {
+    const char *names[SUGGESTIONS_MAX];
+    const bool negated = flag && strncmp(name, "no", 2) == 0 && folded(name[2]) == '-';
+    unsigned count = nearest(name, commands, names);
+    const char *prefix = flag ? "--" : "";
+    if (count == 0 && negated && (count = nearest(name + 3, commands, names)) == 1) {
+        prefix = ox_option_find_in(names[0], commands)->type == OX_OPT_BOOL ? "--no-" : "--";
+    }
+    int used = snprintf(text, OX_SUGGEST_BYTES, "did you mean ");
+    for (unsigned i = 0; i < count; i++) {
+        char own[NAME_BYTES_MAX];
+        snprintf(own, sizeof own, "%s", names[i]);
+        for (char *at = own; !flag && *at != '\0'; at++) {
+            *at = *at == '-' ? '_' : *at; /* as YAML has it */
+        }
+        used += snprintf(text + used, OX_SUGGEST_BYTES - (size_t)used, "%s'%s%s'",
+                         i == 0 ? "" : i + 1 < count ? ", " : " or ", prefix, own);
+    }
+    snprintf(text + used, OX_SUGGEST_BYTES - (size_t)used, "?");
+    return count > 0;
+}
