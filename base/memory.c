@@ -3,6 +3,7 @@
 #include "base/memory.h"
 
 #include "base/bytes.h"
+#include "base/file.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -10,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -135,6 +139,88 @@ static void apply_process_limits(const char *root, struct ox_memory *out) {
             }
         }
     }
+}
+
+/* ---- files that are memory ------------------------------------------------------------------------------------ */
+
+enum { OVERLAY_FILES = 0x794c7630, UNDER_MAX = 4 };
+
+/* Writes the first line of a file of the kernel; false if there is none. */
+static bool read_line(const char *path, char *line, size_t bytes) {
+    FILE *const file = fopen(path, "r");
+    const bool read = file != NULL && fgets(line, (int)bytes, file) != NULL;
+    if (file != NULL) {
+        fclose(file);
+    }
+    line[read ? strcspn(line, "\n") : 0] = '\0';
+    return read;
+}
+
+/* Finds the folder to which the overlay of this device writes. */
+static bool find_upper(dev_t device, char path[OX_PATH_BYTES]) {
+    static const char key[] = "upperdir=";
+    char line[4096];
+    FILE *const mounts = fopen("/proc/self/mountinfo", "r");
+    bool found = false;
+    while (mounts != NULL && !found && fgets(line, sizeof line, mounts) != NULL) {
+        unsigned major_number = 0, minor_number = 0;
+        const char *const upper = strstr(line, key);
+        if (upper != NULL && sscanf(line, "%*u %*u %u:%u", &major_number, &minor_number) == 2 &&
+            makedev(major_number, minor_number) == device) {
+            const int bytes = (int)strcspn(upper + sizeof key - 1, ",\n");
+            found = bytes > 0 && bytes < OX_PATH_BYTES;
+            snprintf(path, OX_PATH_BYTES, "%.*s", bytes, upper + sizeof key - 1);
+        }
+    }
+    if (mounts != NULL) {
+        fclose(mounts);
+    }
+    return found;
+}
+
+/* Names a block device that is memory, or finds the file that a loop device has in its place. */
+static const char *of_device(dev_t device, char path[OX_PATH_BYTES]) {
+    static const char *const places[] = {"loop/backing_file", "../loop/backing_file"};
+    char name[64], link[OX_PATH_BYTES];
+    path[0] = '\0';
+    for (unsigned i = 0; i < sizeof places / sizeof *places && path[0] == '\0'; i++) {
+        snprintf(name, sizeof name, "/sys/dev/block/%u:%u/%s", major(device), minor(device), places[i]);
+        read_line(name, path, OX_PATH_BYTES);
+    }
+    snprintf(name, sizeof name, "/sys/dev/block/%u:%u", major(device), minor(device));
+    const ssize_t bytes = readlink(name, link, sizeof link - 1);
+    link[bytes > 0 ? bytes : 0] = '\0';
+    return strstr(link, "/block/zram") != NULL ? "zram" : strstr(link, "/block/ram") != NULL ? "a RAM disk" : NULL;
+}
+
+const char *ox_memory_of_files(const char *path) {
+    static const struct {
+        unsigned long type;
+        const char *name;
+    } kinds[] = {{0x01021994, "tmpfs"}, {0x858458f6, "ramfs"}, {0x958458f6, "hugetlbfs"}};
+    char at[OX_PATH_BYTES], under[OX_PATH_BYTES];
+    snprintf(at, sizeof at, "%.*s", (int)ox_path_existing(path), path);
+    for (int depth = 0; depth < UNDER_MAX; depth++) {
+        struct statfs files;
+        struct stat info;
+        const char *const here = at[0] != '\0' ? at : ".";
+        if (statfs(here, &files) != 0 || stat(here, &info) != 0) {
+            return NULL;
+        }
+        for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            if ((unsigned long)files.f_type == kinds[i].type) {
+                return kinds[i].name;
+            }
+        }
+        const char *const name = (unsigned long)files.f_type == OVERLAY_FILES ? NULL : of_device(info.st_dev, under);
+        const bool goes_on = (unsigned long)files.f_type == OVERLAY_FILES ? find_upper(info.st_dev, under)
+                                                                          : name == NULL && under[0] != '\0';
+        if (!goes_on) {
+            return name;
+        }
+        memcpy(at, under, sizeof at);
+    }
+    return NULL;
 }
 
 /* ---- a limit for a time --------------------------------------------------------------------------------------- */

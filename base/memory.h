@@ -32,6 +32,10 @@ struct ox_memory {
 /* Reads /proc and /sys/fs/cgroup below `root`, which is "" except in tests. */
 void ox_memory_read(const char *root, struct ox_memory *out);
 
+/* What files in this folder take memory for, in a word ("tmpfs", "zram" ...); NULL: they are on a drive, or that is not
+ * known. Of a path that does not exist, the part that does counts. */
+const char *ox_memory_of_files(const char *path);
+
 /* Limits the memory of the whole process: from now on allocations fail that would take it beyond `bytes` resident, with
  * stacks of `threads` more threads, until the end. The kernel keeps the limit (RLIMIT_DATA), so it holds for whatever
  * allocates. Where it cannot be set, nothing is limited. Pairs do not nest. */

@@ -43,7 +43,8 @@ static void read_memory(const struct ox_host_claim *claim, struct ox_memory *out
 uint64_t ox_default_host_bytes(const struct ox_host_claim *claim) {
     struct ox_memory memory;
     read_memory(claim, &memory);
-    const uint64_t bytes = spared(memory.usable, claim->beside_bytes);
+    const uint64_t left = memory.usable - ox_min_u64(memory.usable, claim->file_bytes);
+    const uint64_t bytes = spared(left, claim->beside_bytes);
     return bytes - ox_min_u64(bytes, devices_bytes(claim));
 }
 
@@ -74,18 +75,32 @@ enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
         [OX_MEMORY_DATA] = {"its limit of data", "raise it with ulimit -d"}};
     struct ox_memory memory;
     read_memory(claim, &memory);
-    const uint64_t wanted = claim->host_bytes + devices_bytes(claim);
+    const uint64_t budgets = claim->host_bytes + devices_bytes(claim), wanted = budgets + claim->file_bytes;
     if (wanted == 0 || wanted + claim->beside_bytes <= memory.usable) {
         return OX_OK;
     }
     const bool together = claim->device_bytes > 0 && (claim->host_bytes > 0 || claim->ranks > 1);
-    char budgets[160], usable[OX_SIZE_TEXT_BYTES], beside[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
-    name_budgets(claim, budgets, sizeof budgets);
-    return ox_fail(OX_E_CONFIG, "%s: this process can use %s now (%s), and takes %s beside its budgets; give at most "
-                   "%s%s, or %s", budgets, ox_size_text(memory.usable, usable), bounds[memory.bound].what,
-                   ox_size_text(claim->beside_bytes, beside),
-                   ox_size_flag_text(spared(memory.usable, claim->beside_bytes) / OX_MIB * OX_MIB, enough),
-                   together ? " together" : "", bounds[memory.bound].remedy);
+    const uint64_t left = spared(memory.usable, claim->beside_bytes);
+    const uint64_t most = (budgets > 0 ? left : left / 2) / OX_MIB * OX_MIB; /* automatic ones need some too */
+    char names[160], usable[OX_SIZE_TEXT_BYTES], beside[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
+    char given[80] = "nothing is left for a budget: ";
+    ox_size_text(memory.usable, usable);
+    ox_size_text(claim->beside_bytes, beside);
+    if (most > 0) {
+        snprintf(given, sizeof given, "give at most %s%s, or ", ox_size_flag_text(most, enough),
+                 together || (claim->file_bytes > 0 && budgets > 0) ? " together" : "");
+    }
+    if (claim->file_bytes > 0) {
+        char files[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: memory, of which the run's files there take up to %s; this process can use %s "
+                       "now (%s), its budgets take %s and it takes %s beside them; use a folder on a drive, or %s%s",
+                       claim->files, ox_size_text(claim->file_bytes, files), usable, bounds[memory.bound].what,
+                       budgets > 0 ? ox_size_text(budgets, names) : "the rest", beside, given,
+                       bounds[memory.bound].remedy);
+    }
+    name_budgets(claim, names, sizeof names);
+    return ox_fail(OX_E_CONFIG, "%s: this process can use %s now (%s), and takes %s beside its budgets; %s%s", names,
+                   usable, bounds[memory.bound].what, beside, given, bounds[memory.bound].remedy);
 }
 
 /* Memory of the process in all: its budgets and what it takes beside them. */

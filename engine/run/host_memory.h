@@ -18,6 +18,8 @@ struct ox_host_claim {
     uint64_t beside_bytes; /* beside the budgets                                        */
     uint64_t address_bytes; /* addresses beside those of the memory, which only limits of the process count */
     uint32_t ranks;        /* that have device_bytes each; 0: one                       */
+    uint64_t file_bytes;   /* that files may still take in folders that are memory      */
+    const char *files;     /* these folders, in words for an error; file_bytes is 0: not used */
 };
 
 /* Refuses budgets beyond what this process can use now. */

@@ -183,12 +183,15 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool on_cpu = engine->device == OX_DEVICE_CPU;
     const uint32_t machines = ox_trainer_machines(trainer);
+    const uint64_t file_bytes = ox_trainer_memory_files(trainer);
     const struct ox_host_claim claim = {
         .host_bytes = config->host_mem_bytes,
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
         .ranks = engine->ranks / machines,
         .address_bytes = on_cpu ? engine->compute_threads / machines * OX_CPU_THREAD_ADDRESS_BYTES : 0,
-        .beside_bytes = beside_bytes(engine, engine->ranks / machines)};
+        .beside_bytes = beside_bytes(engine, engine->ranks / machines),
+        .file_bytes = file_bytes,
+        .files = trainer->memory_files};
     enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
     if (config->host_mem_bytes == 0) {
         config->host_mem_bytes = ox_default_host_bytes(&claim);

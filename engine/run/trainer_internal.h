@@ -96,6 +96,7 @@ struct ox_trainer_saving {
 struct ox_trainer {
     struct ox_config config;
     struct ox_host_claim claim; /* what the process takes of host memory */
+    char memory_files[320];     /* folders of the run that are memory, for claim.files */
     uint64_t given_host_bytes, given_device_bytes; /* as the options have them, before 0 becomes what is free */
     struct ox_hf_folder *folder;
     struct ox_trainer_input input;
@@ -331,6 +332,10 @@ OX_MUST enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, con
                                                  char *path);
 
 /* ---- trainer_room.c ---- */
+
+/* Counts what store, checkpoints and caches may still take in folders that are memory (tmpfs and the like), and names
+ * these folders in trainer->memory_files. */
+uint64_t ox_trainer_memory_files(struct ox_trainer *trainer);
 
 enum { OX_ROOM_LINE_BYTES = 256 };
 /* Writes a line about the room that checkpoints take. */

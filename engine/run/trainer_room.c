@@ -1,11 +1,15 @@
-/* Room for checkpoints: told with the plan, and refused at the start if the first one does not fit. */
+/* Room for checkpoints, told with the plan, and refused at the start if the first one does not fit; and for files of the
+ * run that are memory. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
@@ -73,4 +77,65 @@ enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer) {
     existing_folder(trainer->config.output_dir, folder);
     const enum ox_status status = size_of_one(trainer, &bytes);
     return status == OX_OK ? ox_checkpoint_check_space(folder, bytes) : status;
+}
+
+/* ---- files that are memory ----------------------------------------------------------------------------------- */
+
+/* What the file takes already. */
+static uint64_t held_bytes(const char *folder, const char *name) {
+    char path[OX_PATH_BYTES];
+    struct stat info;
+    return ox_path_join(folder, name, path) == OX_OK && stat(path, &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
+}
+
+/* Adds a folder to what the run's files take of memory. */
+static void add_files(struct ox_trainer *trainer, const char *flag, const char *folder, uint64_t bytes,
+                      uint64_t *sum) {
+    const char *const kind = ox_memory_of_files(folder);
+    char *const text = trainer->memory_files;
+    const size_t used = strlen(text), room = sizeof trainer->memory_files;
+    if (kind != NULL && bytes > 0) {
+        snprintf(text + used, room - used, "%s%s %.100s (%s)", used > 0 ? ", " : "", flag, folder, kind);
+        *sum = ox_min_u64(UINT64_MAX / 8, *sum + bytes);
+    }
+}
+
+/* About what the tokens of --data take: as much as the texts. Files of tokens or bytes are read where they are. */
+static uint64_t cache_bytes(const struct ox_config *config) {
+    const bool is_text = config->data_format != OX_FORMAT_TOKENS && config->data_format != OX_FORMAT_BYTES;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < config->data_count && is_text; i++) {
+        const char *const ending = strrchr(config->data[i].path, '.');
+        struct stat info;
+        if ((ending == NULL || strcasecmp(ending, ".bin") != 0) && stat(config->data[i].path, &info) == 0 &&
+            S_ISREG(info.st_mode)) {
+            sum += (uint64_t)info.st_size;
+        }
+    }
+    return sum;
+}
+
+uint64_t ox_trainer_memory_files(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_checkpoint_room room;
+    uint64_t sum = 0;
+    trainer->memory_files[0] = '\0';
+    for (uint32_t i = 0; i < config->nvme_count; i++) { /* of all processes of this machine */
+        char name[64];
+        snprintf(name, sizeof name, "offload-store-%u.ox", i);
+        const uint64_t held = held_bytes(trainer->drives.folders[i], name) * ox_team_per_machine(trainer->team);
+        const uint64_t bytes = config->nvme[i].bytes;
+        add_files(trainer, "--nvme", config->nvme[i].path, bytes - ox_min_u64(bytes, held), &sum);
+    }
+    if (config->output_dir[0] != '\0' && ox_trainer_leads(trainer)) {
+        trainer->max_steps = config->max_steps; /* as far as it is known */
+        ox_trainer_room(trainer, &room);
+        const bool fresh = config->resume_from_checkpoint[0] == '\0'; /* else others are there already */
+        add_files(trainer, "--output", config->output_dir,
+                  fresh ? ox_max_u64(room.most_bytes, room.each_bytes) : room.each_bytes, &sum);
+        const bool own = config->data_cache[0] != '\0';
+        add_files(trainer, own ? "--data-cache" : "the token cache in", own ? config->data_cache : config->output_dir,
+                  cache_bytes(config), &sum);
+    }
+    return sum;
 }

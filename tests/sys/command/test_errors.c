@@ -1,5 +1,6 @@
 /* Mistakes of users and their messages: the exit status (2 for what the user can fix, else 1), exactly one line
  * "offload: ..." on stderr that names the thing, the place and the remedy, and no unfinished file left behind. */
+#include "base/bytes.h"
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tests/kit/files.h"
@@ -576,7 +577,15 @@ static void test_drives(void) {
     CHECK(!files_exist("drive/offload-store-0.ox"));
 }
 
-/* A folder in memory works as a drive, with a warning. */
+/* Runs `words` in surroundings where `bytes` of address space stand for a small container. */
+static void refused_in(uint64_t bytes, const char *drive, const char *words, const char *says) {
+    begin_on(drive, words);
+    sys_args_limit(&args, RLIMIT_AS, bytes);
+    refused(2, says);
+}
+
+/* A folder in memory works as a drive, with a warning, as long as what it may take fits beside the budgets: else the
+ * kernel would kill the run while it makes its store. */
 static void test_memory_drive(void) {
     struct statfs info;
     char drive[64];
@@ -585,6 +594,11 @@ static void test_memory_drive(void) {
         printf("no tmpfs at /dev/shm: a drive in memory is not tried\n");
         return;
     }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose own memory is not the program's */
+    refused_in(322 * OX_MIB, drive, "--max-steps 1",
+               "(tmpfs): memory, of which the run's files there take up to 64.0 MiB; this process can use ");
+    refused_in(234 * OX_MIB, drive, "--max-steps 1", "nothing is left for a budget: raise it with ulimit -v");
+#endif
     begin_on(drive, "--max-steps 1");
     sys_run(&args, &process);
     files_remove_folder(drive);

@@ -2,9 +2,15 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
+#include <linux/magic.h>
+#include <sched.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 static char root[OX_PATH_BYTES];
 
@@ -112,11 +118,41 @@ static void test_this_machine(void) {
     CHECK(memory.total == 0 && memory.available > 0 && memory.usable == memory.available);
 }
 
+/* Folders whose files are memory, also below an overlay and through a link, and of a path that does not exist yet. */
+static void test_files(void) {
+    struct statfs files;
+    CHECK(ox_memory_of_files("/proc") == NULL && ox_memory_of_files("") == ox_memory_of_files("."));
+    if (statfs("/dev/shm", &files) == 0 && files.f_type == TMPFS_MAGIC) {
+        CHECK(strcmp(ox_memory_of_files("/dev/shm"), "tmpfs") == 0);
+        CHECK(strcmp(ox_memory_of_files("/dev/shm/not/there/yet"), "tmpfs") == 0);
+        CHECK(symlink("/dev/shm", test_path("link")) == 0);
+        CHECK(strcmp(ox_memory_of_files(test_path("link")), "tmpfs") == 0);
+    }
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) {
+        printf("no mounts of its own: overlay and ramfs are not tried\n");
+        return;
+    }
+    char options[3 * OX_PATH_BYTES];
+    const char *const top = files_make_folder("top"), *const disk = files_make_folder("disk");
+    CHECK(mount("ramfs", top, "ramfs", 0, NULL) == 0);
+    CHECK(strcmp(ox_memory_of_files(top), "ramfs") == 0);
+    files_make_folder("top/upper");
+    files_make_folder("top/work");
+    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work", disk, top, top);
+    const char *const merged = files_make_folder("merged");
+    if (mount("overlay", merged, "overlay", 0, options) == 0) {
+        CHECK(strcmp(ox_memory_of_files(merged), "ramfs") == 0);
+        CHECK(umount(merged) == 0);
+    }
+    CHECK(umount(top) == 0);
+}
+
 int main(void) {
     test_without_limits();
     test_version_2();
     test_version_1();
     test_process_limits();
     test_this_machine();
+    test_files();
     return test_end();
 }
