@@ -46,11 +46,20 @@ struct ox_run_state {
     double best_eval_loss;    /* infinity before the first evaluation                     */
 };
 
+/* The newest evaluation of a run; step 0: none. */
+struct ox_last_eval {
+    uint64_t step;
+    double loss;
+};
+
 struct ox_checkpoint_save {
     const char *output_dir;
     const char *source_model;       /* folder whose companion files (tokenizer ...) are copied; "": none */
     const char *tokenizer_file;     /* copied as tokenizer.json, whatever its name; NULL: none */
     const json_t *original_config;  /* or NULL */
+    const struct ox_hf_tokens *tokens; /* what is said of them beside the weights; NULL: nothing */
+    const json_t *source_config;    /* config.json of the model, for that, and for the format of an export */
+    struct ox_last_eval eval;
     enum ox_dtype weights_dtype;    /* F32 or BF16 (BF16 writes the plane `hi` unchanged) */
     uint64_t shard_bytes_max;
     uint64_t total_limit;           /* checkpoints to keep, with the new one; 0: all */
@@ -97,6 +106,10 @@ OX_MUST enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee, d
 
 /* Refuses a file, or a link that leads to no folder, in the place of a checkpoint. */
 OX_MUST enum ox_status ox_checkpoint_check_places(const char *output_dir);
+/* Records in a complete checkpoint an evaluation of its step that came after the save. */
+OX_MUST enum ox_status ox_checkpoint_record_eval(const char *path, double best_eval_loss,
+                                                 const struct ox_last_eval *eval);
+
 /* Removes unfinished checkpoints that crashes left, because their space may be needed. Nobody else may be saving there.
  * Each save begins with this. */
 OX_MUST enum ox_status ox_checkpoint_sweep(const char *output_dir);
@@ -139,10 +152,14 @@ OX_MUST enum ox_status ox_engine_load_weights(struct ox_engine *engine, const st
 OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed);
 
 /* Exports the weights alone, from a checkpoint or any model folder, as a Hugging Face folder at `path`, which must not
- * exist. It converts to `dtype` (F32 or BF16) in bounded memory, without an engine. F32 from a checkpoint uses the
- * exact masters, whichever dtype its weights have. */
+ * exist. It converts to `dtype` (F32 or BF16) in bounded memory, without an engine. From a checkpoint it uses the exact
+ * masters, whichever dtype its weights have; BF16 is rounded to nearest, ties to even. */
 OX_MUST enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
                                         uint64_t shard_bytes_max);
+
+/* The format in which a folder is exported if no other is asked for: that of its weights, or of the model with which
+ * the run began whose checkpoint it is. */
+OX_MUST enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype);
 
 #ifdef __cplusplus
 }

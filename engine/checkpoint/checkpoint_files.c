@@ -18,6 +18,8 @@ struct ox_checkpoint_files {
     const struct ox_model *model;
     char folder[OX_PATH_BYTES];
     enum ox_dtype dtype;
+    bool is_of_bf16;          /* as in struct ox_manifest */
+    struct ox_last_eval eval;
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
@@ -189,6 +191,9 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
     }
     OX_TRY(status, copy_companions(save->source_model, files->folder));
     OX_TRY(status, copy_tokenizer(save->tokenizer_file, files->folder));
+    if (status == OX_OK && save->tokens != NULL) {
+        status = ox_hf_write_tokens(files->folder, save->source_config, save->tokens);
+    }
     optim_specs_close(&specs);
     return status;
 }
@@ -418,6 +423,14 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
 
 /* ---- public ---------------------------------------------------------------------------------------- */
 
+/* Whether a config.json names BF16 as the format of its weights. */
+static bool is_of_bf16(const json_t *config) {
+    const char *const named = json_string_value(json_object_get(config, "dtype"));
+    const char *const earlier = json_string_value(json_object_get(config, "torch_dtype"));
+    const char *const dtype = named != NULL ? named : earlier;
+    return dtype != NULL && strcmp(dtype, "bfloat16") == 0;
+}
+
 enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
                                         const char *folder, struct ox_checkpoint_files **out) {
     struct ox_checkpoint_files *files = calloc(1, sizeof *files);
@@ -428,6 +441,8 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->team = ox_engine_config_of(engine)->team;
     files->model = ox_engine_config_of(engine)->model;
     files->dtype = save->weights_dtype;
+    files->is_of_bf16 = is_of_bf16(save->source_config);
+    files->eval = save->eval;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
     OX_TRY(status, number_chunks(files, engine));
@@ -507,7 +522,8 @@ enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struc
 enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr, const struct ox_run_state *state,
                                           enum ox_team_channel channel, enum ox_status written) {
     struct ox_checkpoint_files *const files = *files_ptr;
-    struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype};
+    struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype,
+                                   .is_of_bf16 = files->is_of_bf16, .eval = files->eval};
     enum ox_status status = written;
     OX_ASSERT(status != OX_OK || files->missing == 0);
     OX_TRY(status, ox_st_finish(&files->optim));

@@ -90,6 +90,8 @@ OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_
 struct ox_manifest {
     struct ox_run_state state;
     enum ox_dtype weights_dtype;
+    bool is_of_bf16;          /* the run began with a model in BF16 */
+    struct ox_last_eval eval;
     struct ox_listed list; /* by name */
     const struct ox_readback *read_back; /* for ox_manifest_collect; may be NULL */
 };

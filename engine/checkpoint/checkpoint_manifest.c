@@ -231,6 +231,27 @@ static enum ox_status get_state(const char *path, const json_t *object, uint64_t
                            : status;
 }
 
+/* What is said of the model and of the newest evaluation, which need not be there. */
+static bool put_notes(json_t *object, const struct ox_manifest *manifest) {
+    int failed = 0;
+    if (manifest->eval.step > 0) {
+        failed |= json_object_set_new(object, "last_eval_step", json_integer((json_int_t)manifest->eval.step));
+        failed |= json_object_set_new(object, "last_eval_loss", ox_json_number(manifest->eval.loss));
+    }
+    if (manifest->is_of_bf16) {
+        failed |= json_object_set_new(object, "model_dtype", json_string(ox_dtype_name(OX_DTYPE_BF16)));
+    }
+    return failed == 0;
+}
+
+static enum ox_status get_notes(const char *path, const json_t *object, struct ox_manifest *manifest) {
+    const char *const dtype = json_string_value(json_object_get(object, "model_dtype"));
+    manifest->eval = (struct ox_last_eval){.loss = (double)NAN};
+    manifest->is_of_bf16 = dtype != NULL && strcmp(dtype, ox_dtype_name(OX_DTYPE_BF16)) == 0;
+    const enum ox_status status = ox_json_get_u64(path, object, "last_eval_step", false, &manifest->eval.step);
+    return status == OX_OK ? ox_json_get_double(path, object, "last_eval_loss", false, &manifest->eval.loss) : status;
+}
+
 static bool put_files(json_t *object, const struct ox_manifest *manifest) {
     json_t *const files = json_object();
     int failed = files == NULL;
@@ -295,7 +316,7 @@ enum ox_status ox_manifest_write(const char *folder, const struct ox_manifest *m
     const bool done = object != NULL && put_state(object, &manifest->state) &&
                       json_object_set_new(object, "weights_dtype",
                                           json_string(ox_dtype_name(manifest->weights_dtype))) == 0 &&
-                      put_files(object, manifest) && ox_seal_add(object);
+                      put_notes(object, manifest) && put_files(object, manifest) && ox_seal_add(object);
     char *const text = done ? json_dumps(object, JSON_INDENT(2)) : NULL;
     json_decref(object);
     if (text == NULL) {
@@ -333,6 +354,7 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     if (status == OX_OK) {
         status = get_state(path, object, version, &manifest->state);
         OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));
+        OX_TRY(status, get_notes(path, object, manifest));
         OX_TRY(status, ox_listed_parse(path, object, &manifest->list));
         if (status == OX_E_CONFIG && manifest->state.version != 0) {
             status = ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged");
@@ -377,6 +399,18 @@ enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *s
     const enum ox_status status = ox_manifest_read(path, &manifest);
     if (status == OX_OK) {
         *state = manifest.state;
+        ox_manifest_close(&manifest);
+    }
+    return status;
+}
+
+enum ox_status ox_checkpoint_record_eval(const char *path, double best_eval_loss, const struct ox_last_eval *eval) {
+    struct ox_manifest manifest;
+    enum ox_status status = ox_manifest_read(path, &manifest);
+    if (status == OX_OK) {
+        manifest.state.best_eval_loss = best_eval_loss;
+        manifest.eval = *eval;
+        status = ox_manifest_write(path, &manifest);
         ox_manifest_close(&manifest);
     }
     return status;

@@ -1,5 +1,5 @@
-/* Exports weights alone as a Hugging Face folder, from a model folder or a checkpoint. For fp32 it uses the
- * checkpoint's exact masters. */
+/* Exports weights alone as a Hugging Face folder, from a model folder or a checkpoint, of which it uses the exact
+ * masters. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/planes.h"
@@ -40,16 +40,16 @@ static enum ox_status read_part(const struct export_job *job, uint32_t tensor_id
                            : status;
 }
 
-/* Converts values to the dtype of the export, in place: value i is never written past its own bytes. It rounds like the
- * compute weights, so the bits do not depend on the dtype in which the checkpoint was saved. */
+/* Converts values to the dtype of the export, in place: value i is never written past its own bytes. It rounds the
+ * masters as PyTorch does, so the bits do not depend on the dtype in which the checkpoint was saved. */
 static const void *convert(const struct export_job *job, uint64_t count) {
     if (job->dtype == OX_DTYPE_F32) {
         return job->values;
     }
     unsigned char *const out = (unsigned char *)job->values;
     for (uint64_t i = 0; i < count; i++) {
-        const uint16_t hi = ox_plane_hi(job->values[i]);
-        memcpy(out + i * sizeof hi, &hi, sizeof hi);
+        const uint16_t rounded = ox_bf16_from_f32(job->values[i]);
+        memcpy(out + i * sizeof rounded, &rounded, sizeof rounded);
     }
     return out;
 }
@@ -78,8 +78,8 @@ static bool has_rounded(const char *source) {
     return rounded;
 }
 
-/* Opens the optimizer file of a checkpoint if it has masters. */
-static enum ox_status open_masters(const char *source, const struct ox_model *model,
+/* Opens the optimizer file of a checkpoint if it has masters, without which rounded weights can only stay rounded. */
+static enum ox_status open_masters(const char *source, const struct ox_model *model, enum ox_dtype dtype,
                                    struct ox_st_file **out) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(source, OX_OPTIM_FILE, path);
@@ -90,7 +90,7 @@ static enum ox_status open_masters(const char *source, const struct ox_model *mo
         return status;
     }
     ox_st_close(out);
-    return has_rounded(source) ? ox_fail(OX_E_CORRUPT, "%s: the exact values of the weights are missing; export with "
+    return dtype == OX_DTYPE_F32 && has_rounded(source) ? ox_fail(OX_E_CORRUPT, "%s: the exact values of the weights are missing; export with "
                                          "--save-dtype bf16 or use another checkpoint", path)
                                : OX_OK;
 }
@@ -183,9 +183,7 @@ enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dt
     if (status == OX_OK && !ox_hf_has_weights(folder)) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", source);
     }
-    if (status == OX_OK && dtype == OX_DTYPE_F32) {
-        status = open_masters(source, ox_hf_model(folder), &optim);
-    }
+    OX_TRY(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
     if (status == OX_OK) {
         job.folder = folder;
         job.optim = optim;
@@ -197,4 +195,25 @@ enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dt
     ox_st_close(&optim);
     ox_hf_close(&folder);
     return status;
+}
+
+enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype) {
+    struct ox_hf_folder *folder = NULL;
+    struct ox_manifest manifest;
+    *dtype = OX_DTYPE_F32;
+    const enum ox_status status = ox_hf_open(source, true, &folder);
+    if (status != OX_OK) {
+        return status;
+    }
+    bool rounded = ox_hf_has_weights(folder);
+    for (uint32_t i = 0; rounded && i < ox_hf_model(folder)->tensor_count; i++) {
+        rounded = ox_hf_dtype(folder, i) == OX_DTYPE_BF16;
+    }
+    ox_hf_close(&folder);
+    if (!rounded && ox_manifest_read(source, &manifest) == OX_OK) {
+        rounded = manifest.is_of_bf16;
+        ox_manifest_close(&manifest);
+    }
+    *dtype = rounded ? OX_DTYPE_BF16 : OX_DTYPE_F32;
+    return OX_OK;
 }

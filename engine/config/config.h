@@ -128,7 +128,7 @@ struct ox_config {
     char trace[24];       /* off | on | steps to record */
     uint64_t trace_bytes; /* largest size of trace.bin */
     enum ox_report_choice report_to;
-    char save_dtype[8];        /* bf16 | fp32: format of the exported weights */
+    char save_dtype[8];        /* auto | bf16 | fp32: format of saved weights */
     char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
     double stop_grace_seconds;
     double save_wait_seconds; /* how long a last save is tried again if only memory has the state */

@@ -78,7 +78,7 @@ static const struct ox_option options[] = {
     {.name = "data-format", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, data_format),
      .choices = "auto|text|jsonl|bytes|tokens", .group = group_data, .default_text = "auto", .commands = TEXTS,
      .help = "format of --data; auto: token files by their first bytes, rows by the ending .jsonl, .ndjson or .json, "
-             "else text if the model has a tokenizer, and bytes if its vocabulary has 256"},
+             "else text, or bytes for a model of 256 tokens without a tokenizer"},
     {.name = "document-separator", .placeholder = "TEXT", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, document_separator),
      .text_bytes = sizeof none->document_separator, .group = group_data, .default_text = "", .commands = TEXTS,
@@ -380,9 +380,10 @@ static const struct ox_option options[] = {
      .min = 0, .max = 1000000, .group = group_reports, .default_text = "0", .commands = RUN,
      .help = "newest checkpoints to keep; 0: all"},
     {.name = "save-dtype", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, save_dtype),
-     .text_bytes = sizeof none->save_dtype, .choices = "fp32|bf16", .group = group_reports,
-     .default_text = "fp32", .commands = RUN | OX_CMD_EXPORT,
-     .help = "number format of the weights in saved model folders"},
+     .text_bytes = sizeof none->save_dtype, .choices = "auto|fp32|bf16", .group = group_reports,
+     .default_text = "auto", .commands = RUN | OX_CMD_EXPORT,
+     .help = "number format of the weights in saved model folders; auto: fp32 in checkpoints, in an export that of the "
+             "model that the run began with"},
     {.name = "save-wait-seconds", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, save_wait_seconds),
      .min = 0, .max = 604800, .group = group_reports, .default_text = "604800", .commands = RUN,
      .help = "how long a failing last save is tried again while only memory has the state"},

@@ -346,6 +346,11 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
     return ox_st_read_f32(place->file, place->entry, first, count, out);
 }
 
+enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+    return folder->places[tensor_idx].entry->dtype;
+}
+
 enum ox_status ox_hf_verify(const struct ox_hf_folder *folder) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; status == OX_OK && i < folder->file_count; i++) {

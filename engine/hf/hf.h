@@ -26,6 +26,8 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder);
 /* Reads elements [first, first + count) of tensor tensor_idx of the model as fp32 into out[count]. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);
+/* The format in which the tensor is stored. */
+enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx);
 /* Compares every file that was opened with what its checkpoint lists of it, as ox_st_verify does. Whoever reads weights
  * calls it before their result is used. */
 OX_MUST enum ox_status ox_hf_verify(const struct ox_hf_folder *folder);
@@ -61,6 +63,25 @@ uint64_t ox_hf_bytes(const struct ox_model *model, enum ox_dtype dtype);
  * copied, and one warning names them: links out of the folder to what is no file of that kind, files too large for
  * their kind, links to nothing, and files that cannot be read. */
 OX_MUST enum ox_status ox_hf_copy_companions(const char *from, const char *to);
+
+/* What a run knows of its tokenizer, for the folders that it saves. */
+enum { OX_HF_ENDS_MAX = 2 };
+struct ox_hf_tokens {
+    json_t *templates;             /* texts of its chat templates by name; NULL: the folder's own stay */
+    int64_t ends[OX_HF_ENDS_MAX];  /* tokens that end a text: EOS, and the end of a turn */
+    uint32_t end_count;
+    int64_t bos, pad;              /* ids, or -1 */
+    bool replaces;                 /* the model is fresh: its ids are these, and not what its config.json has */
+};
+/* Makes a copy of a config.json whose "eos_token_id" has these ends too; of a fresh model, these ids. */
+OX_MUST enum ox_status ox_hf_config_with(const json_t *config, const struct ox_hf_tokens *tokens, json_t **out);
+/* Writes them into a folder that has its companion files: generation_config.json, and the chat template into every file
+ * where it is read, in place of what is there. `original` is the model's config.json, or NULL. */
+OX_MUST enum ox_status ox_hf_write_tokens(const char *folder, const json_t *original,
+                                          const struct ox_hf_tokens *tokens);
+/* Writes JSON as transformers does: indented, keys in their order, and reals with the fewest digits that read back to
+ * the same value. */
+OX_MUST enum ox_status ox_hf_write_json(const char *folder, const char *name, const json_t *json);
 
 #ifdef __cplusplus
 }

@@ -107,9 +107,7 @@ static enum ox_status check_empty(const char *path) {
     return status;
 }
 
-/* Writes JSON as transformers does: indented, keys in their order, and reals with the fewest digits that read back to
- * the same value. */
-static enum ox_status write_json(const char *folder, const char *name, const json_t *json) {
+enum ox_status ox_hf_write_json(const char *folder, const char *name, const json_t *json) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, name, path);
     char *text = NULL;
@@ -151,7 +149,7 @@ static enum ox_status write_index(const struct ox_hf_writer *writer) {
         "{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)model->param_count, "total_size",
         (json_int_t)(model->param_count * ox_dtype_bytes(writer->dtype)), "weight_map", map);
     const enum ox_status status = done && index != NULL
-                                      ? write_json(writer->path, "model.safetensors.index.json", index)
+                                      ? ox_hf_write_json(writer->path, "model.safetensors.index.json", index)
                                       : ox_fail(OX_E_NOMEM, "%s: no memory for the index", writer->path);
     json_decref(index);
     return status;
@@ -261,7 +259,7 @@ enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
     }
     if (status == OX_OK && !hf->joined) {
         status = hf->shard_count > 1 ? write_index(hf) : OX_OK;
-        OX_TRY(status, write_json(hf->path, "config.json", hf->config));
+        OX_TRY(status, ox_hf_write_json(hf->path, "config.json", hf->config));
         OX_TRY(status, ox_folder_sync(hf->path));
     }
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { LINES_FOR_EVAL = 4096 }; /* so many lines back the newest evaluation is looked for */
 enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 
 static const char log_name[] = "metrics.jsonl";
@@ -199,7 +200,7 @@ static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct 
     const bool taken = ox_json_get_u64(log_name, object, "step", true, &step) == OX_OK && step <= step_max &&
                        ox_json_get_string(log_name, object, "type", true, &type) == OX_OK;
     if (taken && strcmp(type, "step") == 0) {
-        last->step = step;
+        last->step = last->step == 0 ? step : last->step;
     } else if (taken && strcmp(type, "eval") == 0 && last->eval_step == 0) {
         const json_t *const loss = json_object_get(object, "eval_loss");
         last->eval_step = step;
@@ -239,11 +240,13 @@ static enum ox_status line_start(struct window *window, uint64_t past, uint64_t 
 }
 
 /* Goes back from the end, line by line, to the last line of a step up to `step`; lines are in the order of their steps.
- * *kept is the length of the file up to there. Goes on until `last` is known, at the line of a step. */
+ * *kept is the length of the file up to there. Goes on until `last` is known, but not far for an evaluation. */
 static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t step, uint64_t *kept,
                                struct ox_metrics_last *last) {
     *kept = 0;
-    for (uint64_t past = bytes; past > 0 && last->step == 0;) {
+    uint32_t looked = 0;
+    for (uint64_t past = bytes;
+         past > 0 && (last->step == 0 || (last->eval_step == 0 && looked < LINES_FOR_EVAL)); looked++) {
         uint64_t start = 0;
         const enum ox_status status = line_start(window, past, &start);
         if (status != OX_OK) {

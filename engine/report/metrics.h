@@ -50,7 +50,7 @@ struct ox_metrics;
 OX_MUST enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out);
 /* Refuses what ox_metrics_open would refuse for what it is; changes nothing, and OX_OK if there is no such file. */
 OX_MUST enum ox_status ox_metrics_check(const char *folder);
-/* The end of the file at open: the last step, and the last evaluation if it follows that step; 0: none. */
+/* The end of the file at open: the last step, and the last evaluation if it is not far before; 0: none. */
 struct ox_metrics_last {
     uint64_t step, eval_step;
     double eval_loss;

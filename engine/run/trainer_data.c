@@ -322,6 +322,7 @@ void ox_trainer_close_data(struct ox_trainer *trainer) {
         ox_data_close(&trainer->input.data[i]);
     }
     trainer->input.data_count = 0;
+    ox_trainer_drop_tokens(trainer);
 }
 
 uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer) {
@@ -539,6 +540,7 @@ enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
     enum ox_status status = set_cache_dir(trainer);
     ox_host_text_begin(&trainer->claim, trainer->engine_config.compute_threads - 1);
     OX_TRY(status, open_sources(trainer));
+    OX_TRY(status, ox_trainer_find_tokens(trainer, has_chat(trainer)));
     status = ox_host_text_end(&trainer->claim, status);
     if (status != OX_OK) {
         ox_trainer_close_data(trainer);

@@ -54,6 +54,9 @@ struct ox_trainer_input {
     uint32_t vocab;                                               /* ids are below it */
     int64_t clock_s;                                              /* when the run began, as in struct ox_config */
     bool holds_whole;                                             /* as in struct ox_run_identity */
+    struct ox_hf_tokens tokens;                                   /* for saved folders; has_tokens: they are known */
+    bool has_tokens;
+    json_t *saved_config;                                         /* config.json with them, or NULL */
     bool said_template;                                           /* the log names the chat template */
     struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
     bool eval_alone;                                              /* `offload eval`: texts are used as they are */
@@ -126,6 +129,7 @@ struct ox_trainer {
     struct ox_run_state state;
     struct ox_commit_note note; /* note of the last commit; after a resume, as found in the store */
     struct ox_trainer_reports reports;
+    struct ox_last_eval last_eval;
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
     uint32_t gemm_count; /* kinds of GEMMs that gemms.txt has of this process */
@@ -256,6 +260,13 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
 /* Fills the batches with at most `window_max` rows from `cursor` on; targets of the other rows are not counted. */
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
+
+/* ---- trainer_tokens.c ---- */
+
+/* Finds what saved folders say of the tokenizer: the chat template of the run, if it has conversations (`chat`) or
+ * names one, and the tokens that end a text. A tokenizer that cannot be read is a warning here. */
+OX_MUST enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer, bool chat);
+void ox_trainer_drop_tokens(struct ox_trainer *trainer);
 
 /* ---- trainer_options.c ---- */
 

@@ -198,6 +198,13 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
 }
 
+/* Takes the newest evaluation for the best one if it is. */
+static void note_best(struct ox_trainer *trainer) {
+    if (trainer->last_eval.step > 0 && trainer->last_eval.loss < trainer->state.best_eval_loss) {
+        trainer->state.best_eval_loss = trainer->last_eval.loss;
+    }
+}
+
 static enum ox_status evaluate(struct ox_trainer *trainer) {
     if (trainer->input.eval == NULL) {
         return OX_OK;
@@ -207,9 +214,8 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         return status;
     }
-    if (report.loss < trainer->state.best_eval_loss) {
-        trainer->state.best_eval_loss = report.loss;
-    }
+    trainer->last_eval = (struct ox_last_eval){.step = report.step, .loss = report.loss};
+    note_best(trainer);
     ox_trainer_report_eval(trainer, &report);
     if (trainer->hooks->eval != NULL) {
         trainer->hooks->eval(trainer->hooks->context, &report);
@@ -223,9 +229,11 @@ static bool due(uint64_t step, double every) {
     return every > 0 && step % (uint64_t)every == 0;
 }
 
-/* What a process left out that ended right after a step. */
+/* What a process left out that ended right after a step, and its newest evaluation, which the commit of that step
+ * precedes. */
 struct left_out {
     bool evaluates, saves;
+    struct ox_last_eval eval;
 };
 
 /* Finds it in the folder of the run; a new folder has nothing to make up for. */
@@ -233,11 +241,12 @@ static enum ox_status find_left_out(const struct ox_trainer *trainer, struct lef
     const uint64_t step = trainer->state.step;
     char name[64], path[OX_PATH_BYTES];
     struct ox_metrics_last last;
-    *out = (struct left_out){false, false};
+    *out = (struct left_out){.eval = {.loss = (double)NAN}};
     if (!ox_trainer_leads(trainer)) {
         return OX_OK;
     }
     ox_metrics_last(trainer->reports.metrics, &last);
+    out->eval = (struct ox_last_eval){.step = last.eval_step, .loss = last.eval_loss};
     if (step == 0 || step == trainer->max_steps || last.step != step) {
         return OX_OK;
     }
@@ -252,6 +261,8 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     struct left_out left_out;
     enum ox_status status = find_left_out(trainer, &left_out);
     OX_TRY(status, ox_team_share(trainer->team, &left_out, sizeof left_out, "what was left out"));
+    trainer->last_eval = left_out.eval;
+    note_best(trainer);
     if (status == OX_OK && left_out.evaluates) {
         status = evaluate(trainer);
     }
@@ -294,6 +305,9 @@ static enum ox_status go_back_to_commit(struct ox_trainer *trainer) {
     ox_store_info(ox_engine_store(trainer->engine), &info);
     memcpy(&trainer->note, info.meta, sizeof trainer->note);
     trainer->state = trainer->note.state;
+    if (trainer->last_eval.step <= trainer->state.step) {
+        note_best(trainer); /* it may have come after the commit */
+    }
     trainer->persist.last_step = trainer->state.step;
     trainer->is_torn = false;
     const enum ox_status status = ox_trainer_rewind_reports(trainer);
@@ -412,6 +426,14 @@ static bool is_kept(const struct ox_trainer *trainer) {
     return !trainer->stepped && (ox_engine_store(trainer->engine) != NULL || trainer->result[0] != '\0');
 }
 
+/* Adds the evaluation of the last step to its checkpoint, which was saved before. */
+static void record_eval(const struct ox_trainer *trainer) {
+    if (trainer->last_eval.step == trainer->state.step && ox_trainer_leads(trainer) && trainer->result[0] != '\0' &&
+        ox_checkpoint_record_eval(trainer->result, trainer->state.best_eval_loss, &trainer->last_eval) != OX_OK) {
+        ox_log(OX_LOG_WARN, "the checkpoint lacks the last evaluation: %s", ox_error_text());
+    }
+}
+
 static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = catch_up(trainer);
     OX_TRY(status, loop(trainer, ended_by));
@@ -419,7 +441,11 @@ static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     if (complete) {
         status = ox_trainer_save(trainer); /* before the evaluation, which may fail or be stopped */
     }
-    return complete && status == OX_OK ? evaluate(trainer) : status;
+    OX_TRY(status, complete ? evaluate(trainer) : OX_OK);
+    if (complete && status == OX_OK) {
+        record_eval(trainer);
+    }
+    return status;
 }
 
 /* Starts the run; *stop is the signal that stopped it while weights were loaded, so that there is nothing to save. */

@@ -13,7 +13,8 @@
 enum { TEMPLATE_BYTES_MAX = 16 << 20, CONFIG_BYTES_MAX = 64 << 20, TEMPLATES_MAX = 64, NAMES_BYTES = 1024 };
 
 struct named {
-    char *name;
+    char *name, *text;
+    size_t bytes;
     struct ox_jinja *jinja; /* NULL: `error` says why it does not compile */
     char *error;
     uint64_t hash; /* covers name and text */
@@ -43,10 +44,13 @@ static enum ox_status add_template(struct ox_template *chat_template, const char
     }
     struct named *const named = &chat_template->named[chat_template->count];
     named->name = strdup(name);
-    if (named->name == NULL) {
+    named->text = malloc(bytes + 1);
+    chat_template->count++;
+    if (named->name == NULL || named->text == NULL) {
         return no_memory();
     }
-    chat_template->count++;
+    memcpy(named->text, text, bytes);
+    named->bytes = bytes;
     named->hash = ox_hash64(text, bytes, ox_hash64(name, strlen(name), 0));
     named->uses_date = memmem(text, bytes, "strftime_now", 12) != NULL;
     const enum ox_status status = ox_jinja_compile(text, bytes, &limits, &named->jinja);
@@ -125,6 +129,7 @@ static enum ox_status load_optional(const char *folder, const char *name, char *
 static void drop_templates(struct ox_template *chat_template) {
     for (size_t i = 0; i < chat_template->count; i++) {
         free(chat_template->named[i].name);
+        free(chat_template->named[i].text);
         free(chat_template->named[i].error);
         ox_jinja_close(&chat_template->named[i].jinja);
     }
@@ -337,6 +342,23 @@ void ox_template_close(struct ox_template **chat_template) {
 
 const char *ox_template_origin(const struct ox_template *chat_template) {
     return chat_template->origin;
+}
+
+enum ox_status ox_template_texts(const struct ox_template *chat_template, json_t **out) {
+    int failed = (*out = json_object()) == NULL;
+    for (size_t i = 0; i < chat_template->count && failed == 0; i++) {
+        const struct named *const named = &chat_template->named[i];
+        const bool alone = chat_template->chosen == named;
+        failed |= (alone || chat_template->chosen == NULL) &&
+                  json_object_set_new(*out, alone ? "default" : named->name,
+                                      json_stringn(named->text, named->bytes)) != 0;
+    }
+    if (failed != 0) {
+        json_decref(*out);
+        *out = NULL;
+        return no_memory();
+    }
+    return OX_OK;
 }
 
 bool ox_template_uses_date(const struct ox_template *chat_template) {

@@ -27,6 +27,9 @@ void ox_template_close(struct ox_template **chat_template);
 
 /* Where the template comes from: "tokenizer_config.json of FOLDER", "rag of FOLDER", "FILE" or "built in: chatml". */
 const char *ox_template_origin(const struct ox_template *chat_template);
+/* The texts that conversations are rendered by, by name: where a choice takes one, that alone, as "default". The caller
+ * owns *out. */
+OX_MUST enum ox_status ox_template_texts(const struct ox_template *chat_template, json_t **out);
 /* Whether its text may depend on the date, because it names strftime_now. */
 bool ox_template_uses_date(const struct ox_template *chat_template);
 /* Changes with the template's text, name or special tokens: the key of what was made with them. */

@@ -310,6 +310,7 @@ static enum ox_status load_ends(const char *folder, const struct ox_tok_beside *
     char path[OX_PATH_BYTES];
     named_token(tokenizer, beside->config, "bos_token", &tokenizer->bos);
     named_token(tokenizer, beside->config, "eos_token", &tokenizer->eos);
+    named_token(tokenizer, beside->config, "pad_token", &tokenizer->pad);
     enum ox_status status = load_flags(beside->where, beside->config, tokenizer);
     OX_TRY(status, ox_path_join(folder, "config.json", path));
     if (status == OX_OK && ox_path_exists(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
@@ -448,6 +449,10 @@ int64_t ox_tokenizer_bos(const struct ox_tokenizer *tokenizer) {
 
 int64_t ox_tokenizer_eos(const struct ox_tokenizer *tokenizer) {
     return tokenizer->eos;
+}
+
+int64_t ox_tokenizer_pad(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->pad;
 }
 
 bool ox_tokenizer_adds_bos(const struct ox_tokenizer *tokenizer) {

@@ -33,6 +33,7 @@ const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISS
 uint32_t ox_tokenizer_vocab_count(const struct ox_tokenizer *tokenizer); /* the largest id + 1, added tokens included */
 int64_t ox_tokenizer_bos(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */
 int64_t ox_tokenizer_eos(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */
+int64_t ox_tokenizer_pad(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */
 bool ox_tokenizer_adds_bos(const struct ox_tokenizer *tokenizer); /* by post-processor or add_bos_token */
 /* The id of the token with this text, searched among the added tokens, then in the vocabulary; -1 for none. */
 int64_t ox_tokenizer_find(const struct ox_tokenizer *tokenizer, const char *text, size_t bytes);

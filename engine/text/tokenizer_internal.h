@@ -302,7 +302,7 @@ struct ox_tokenizer {
     uint64_t added_mask;
     struct ox_trie raw, normalized; /* added tokens searched for before and after the normalizer */
     uint32_t vocab_count;
-    int64_t bos, eos;
+    int64_t bos, eos, pad;
     bool adds_bos;
     uint64_t fingerprint;
 };

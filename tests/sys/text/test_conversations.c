@@ -1,6 +1,8 @@
 /* Conversations as users train on them: the line that names the template, what is trained, variables of the template,
  * and the date that a run keeps. */
 #include "base/file.h"
+#include "base/json.h"
+#include "engine/text/tokenizer.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -296,10 +298,14 @@ static void test_rendered(void) {
     CHECK(strstr(text, "\n{\"error\":") != NULL && strstr(text, "keys.jsonl:3: no template renders") != NULL);
 }
 
-/* A config.json is a model of bytes, which a tokenizer beside it makes a surprise. */
+/* A config.json is a model of bytes, if it has as many tokens, which a tokenizer beside it makes a surprise. */
 static void test_bytes(void) {
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"vocab_size\": 256, \"hidden_size\": 32, \"intermediate_size\": 64,"
+        " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2}";
     char model[OX_PATH_BYTES];
-    snprintf(model, sizeof model, "%s/config.json", model_path);
+    files_write_text("speaker/bytes.json", config);
+    snprintf(model, sizeof model, "%s/bytes.json", model_path);
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model);
     sys_args_word(&args, "--data=%s", files_write_text("bytes.txt", "some words and some more of them, again"));
@@ -307,7 +313,57 @@ static void test_bytes(void) {
     sys_args_add(&args, "--max-steps 1 --max-seq-length 8");
     sys_run_well(&args, &process);
     CHECK(says("bytes.txt: 39 bytes, one token each\n"));
-    CHECK(says("warning: bytes are trained, not the tokens of ") && says("config.json names a file; name its folder"));
+    CHECK(says("warning: bytes are trained, not the tokens of ") && says("bytes.json names a file; name its folder"));
+}
+
+static json_t *load(const char *name) {
+    json_t *json = NULL;
+    REQUIRE_OK(ox_json_load(test_pathf("kept/checkpoint-3/%s", name), 1 << 20, &json));
+    return json;
+}
+
+static bool is_ids(const json_t *json, const char *key, int64_t first, int64_t second) {
+    const json_t *const ids = json_object_get(json, key);
+    return json_array_size(ids) == 2 && json_integer_value(json_array_get(ids, 0)) == first &&
+           json_integer_value(json_array_get(ids, 1)) == second;
+}
+
+/* A fresh model is saved with the template of the run, though the tokenizer's folder has others, with the ids of its
+ * tokenizer, with both tokens that end a text, and with the evaluation of its last step. */
+static void test_saved(void) {
+    static const char words[] = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
+    char *text = NULL;
+    size_t bytes = 0;
+    files_write_text("speaker/chat_template.json", "{\"chat_template\": \"stale\"}");
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s/config.json", model_path);
+    sys_args_word(&args, "--tokenizer=%s", model_path);
+    sys_args_word(&args, "--data=%s", chats_path);
+    sys_args_word(&args, "--eval-data=%s", chats_path);
+    sys_args_word(&args, "--chat-template=%s", files_write_text("words.jinja", words));
+    sys_args_word(&args, "--output=%s", test_path("kept"));
+    sys_args_add(&args, "--max-steps 3 --eval-steps 2 --max-seq-length 64");
+    sys_run_well(&args, &process);
+    REQUIRE_OK(ox_file_read(test_path("kept/checkpoint-3/chat_template.jinja"), 1000, &text, &bytes));
+    CHECK(strcmp(text, words) == 0);
+    free(text);
+    json_t *const tokenizer = load("tokenizer_config.json"), *const config = load("config.json");
+    json_t *const generation = load("generation_config.json"), *const state = load("trainer_state.json");
+    CHECK(strcmp(json_string_value(json_object_get(tokenizer, "chat_template")), words) == 0);
+    CHECK(!files_exist(test_path("kept/checkpoint-3/chat_template.json")));
+    struct ox_tokenizer *opened = NULL;
+    REQUIRE_OK(ox_tokenizer_open(model_path, &opened));
+    const int64_t eos = ox_tokenizer_eos(opened), end = ox_tokenizer_find(opened, "<|im_end|>", 10);
+    CHECK(is_ids(config, "eos_token_id", eos, end) && is_ids(generation, "eos_token_id", eos, end));
+    CHECK(json_integer_value(json_object_get(config, "bos_token_id")) == ox_tokenizer_bos(opened));
+    ox_tokenizer_close(&opened);
+    const json_t *const last = json_object_get(state, "last_eval_loss");
+    CHECK(json_integer_value(json_object_get(state, "last_eval_step")) == 3 && json_is_real(last));
+    CHECK(json_real_value(json_object_get(state, "best_eval_loss")) <= json_real_value(last));
+    json_decref(tokenizer);
+    json_decref(config);
+    json_decref(generation);
+    json_decref(state);
 }
 
 int main(void) {
@@ -323,5 +379,6 @@ int main(void) {
     test_letters();
     test_rendered();
     test_bytes();
+    test_saved();
     return test_end();
 }

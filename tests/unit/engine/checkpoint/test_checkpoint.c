@@ -173,6 +173,12 @@ static struct ox_checkpoint_save make_save(const char *output, enum ox_dtype dty
                                        .shard_bytes_max = dtype == OX_DTYPE_F32 ? UINT64_MAX : 12000};
 }
 
+/* Rounds to nearest, ties to even, as torch.Tensor.to(torch.bfloat16) does. */
+static float to_bf16(float value) {
+    const uint32_t bits = ox_f32_bits(value), low = bits & 0xffff, odd = bits >> 16 & 1;
+    return ox_f32_from_bits((bits & 0xffff0000u) + (low > 0x8000 || (low == 0x8000 && odd != 0) ? 0x10000u : 0));
+}
+
 /* The weights of an exported folder against the engine's masters. */
 static void check_export(const char *path, struct ox_engine *engine, enum ox_dtype dtype) {
     struct ox_hf_folder *folder = NULL;
@@ -190,7 +196,7 @@ static void check_export(const char *path, struct ox_engine *engine, enum ox_dty
                 REQUIRE_OK(ox_hf_read(folder, piece.tensor_idx, piece.first, piece.count, values));
                 for (uint64_t k = 0; k < piece.count; k++) {
                     const float want = dtype == OX_DTYPE_F32 ? view.values[piece.at + k]
-                                                             : ox_bf16_to_f32(view.hi[piece.at + k]);
+                                                             : to_bf16(view.values[piece.at + k]);
                     wrong += ox_f32_bits(want) != ox_f32_bits(values[k]);
                 }
             }
@@ -227,8 +233,15 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     struct ox_run_state back;
     REQUIRE_OK(ox_checkpoint_read_state(path, &back));
     CHECK(memcmp(&state, &back, sizeof state) == 0);
+    REQUIRE_OK(ox_checkpoint_record_eval(path, 0.5, &(struct ox_last_eval){.step = 10, .loss = 0.75}));
+    REQUIRE_OK(ox_checkpoint_verify(path));
+    REQUIRE_OK(ox_checkpoint_read_state(path, &back));
+    CHECK(back.best_eval_loss == 0.5 && back.step == state.step);
+    enum ox_dtype usual = OX_DTYPE_OTHER;
+    REQUIRE_OK(ox_export_dtype(path, &usual));
+    CHECK(usual == dtype);
 
-    /* The exact masters come from a checkpoint of either dtype, and so does the rounded plane. */
+    /* The exact masters come from a checkpoint of either dtype, and rounded ones too. */
     snprintf(name, sizeof name, "export-%s-%d-%d-%d%d", config.family, tied, dtype, format.kind, format.moments);
     for (int i = 0; i < 2; i++) {
         const enum ox_dtype to = i == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16;

@@ -118,7 +118,7 @@ static void test_defaults(void) {
           c.max_seq_length == 1024);
     CHECK(c.chunk_elems == 0 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
     CHECK(c.lr_scheduler_type == OX_LR_LINEAR && c.dtype == OX_COMPUTE_FP32 && c.prefetch_depth == -1);
-    CHECK(strcmp(c.save_dtype, "fp32") == 0 && c.data_format == OX_FORMAT_AUTO && c.nvme_count == 0);
+    CHECK(strcmp(c.save_dtype, "auto") == 0 && c.data_format == OX_FORMAT_AUTO && c.nvme_count == 0);
     CHECK(c.eval_fraction == 0.02 && c.stop_grace_seconds == 30.0 && c.max_nonfinite_steps == 10);
 }
 

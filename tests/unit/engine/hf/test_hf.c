@@ -378,6 +378,57 @@ static void test_linked_companions(void) {
     }
 }
 
+static char *text_of(const char *name) {
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(test_pathf("tokens/%s", name), 10000, &text, &bytes));
+    return text;
+}
+
+static bool has_text(const char *name, const char *words) {
+    char *const text = text_of(name);
+    const bool has = strstr(text, words) != NULL;
+    free(text);
+    return has;
+}
+
+/* What a run knows of its tokenizer stands where transformers reads it, and no other copy is left. */
+static void test_tokens(void) {
+    const char *const folder = files_make_folder("tokens");
+    json_t *const config = json_pack("{s:i, s:[i,i]}", "bos_token_id", 1, "eos_token_id", 2, 7);
+    json_t *const templates = json_pack("{s:s}", "default", "{{ mine }}");
+    struct ox_hf_tokens tokens = {.templates = templates, .ends = {2, 9}, .end_count = 2, .bos = 3, .pad = 4};
+    json_t *with = NULL;
+    files_write_text("tokens/chat_template.jinja", "{{ stale }}");
+    files_write_text("tokens/chat_template.json", "{\"chat_template\": \"{{ stale }}\"}");
+    files_write_text("tokens/tokenizer_config.json", "{\"chat_template\": \"{{ stale }}\", \"eos_token\": \"a\"}");
+    files_write_text("tokens/generation_config.json", "{\"eos_token_id\": 5, \"temperature\": 0.5}");
+    REQUIRE_OK(ox_hf_write_tokens(folder, config, &tokens));
+    CHECK(has_text("chat_template.jinja", "{{ mine }}") && !files_exist(test_path("tokens/chat_template.json")));
+    CHECK(has_text("tokenizer_config.json", "{{ mine }}") && has_text("tokenizer_config.json", "\"eos_token\": \"a\""));
+    CHECK(!has_text("tokenizer_config.json", "stale") && !has_text("chat_template.jinja", "stale"));
+    CHECK(has_text("generation_config.json", "[\n    5,\n    2,\n    7,\n    9\n  ]"));
+    CHECK(has_text("generation_config.json", "0.5"));
+    REQUIRE_OK(ox_hf_config_with(config, &tokens, &with));
+    CHECK(json_array_size(json_object_get(with, "eos_token_id")) == 3 &&
+          json_integer_value(json_object_get(with, "bos_token_id")) == 1);
+    json_decref(with);
+    /* several templates are under the key alone, because a file hides them */
+    CHECK(json_object_set_new(templates, "tool_use", json_string("{{ tools }}")) == 0);
+    REQUIRE_OK(ox_hf_write_tokens(folder, config, &tokens));
+    CHECK(!files_exist(test_path("tokens/chat_template.jinja")));
+    CHECK(has_text("tokenizer_config.json", "\"name\": \"tool_use\"") && has_text("tokenizer_config.json", "mine"));
+    /* a fresh model takes all ids of its tokenizer */
+    tokens.replaces = true;
+    REQUIRE_OK(ox_hf_config_with(config, &tokens, &with));
+    CHECK(json_array_size(json_object_get(with, "eos_token_id")) == 2 &&
+          json_integer_value(json_object_get(with, "bos_token_id")) == 3 &&
+          json_integer_value(json_object_get(with, "pad_token_id")) == 4);
+    json_decref(with);
+    json_decref(config);
+    json_decref(templates);
+}
+
 /* What a stranger's folder may hold: links to a secret, out of the folder and back into it; a sparse file. */
 static void test_foreign_companions(void) {
     const char *const secret = files_write_text("secret", "of this user alone");
@@ -442,6 +493,7 @@ int main(void) {
     test_too_large();
     test_companions();
     test_linked_companions();
+    test_tokens();
     test_foreign_companions();
     test_real();
     return test_end();
