@@ -448,7 +448,7 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->optimizer_overlap, .choices = "auto|off|held|speculative", .group = group_placement,
      .default_text = "auto", .commands = RUN,
      .help = "when weights are updated; off: after the gradient norm; held: during the forward of the next step; "
-             "speculative: some units already during backward, and again if the norm is clipped"},
+             "speculative: some units already during backward, and again if the norm is clipped; not while most are"},
     {.name = "speculative-units", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, speculative_units),
      .min = -1, .max = 1e+6, .group = group_placement, .default_text = "-1", .commands = RUN,
      .help = "so many units are updated during backward, the last ones or evenly spread as planned; -1: planned"},

@@ -135,12 +135,19 @@ static json_t *with_ranks(json_t *line, const struct ox_step_result *result) {
     return line;
 }
 
+/* As --optimizer-overlap names it; NULL where nothing is known of the step. */
+static const char *order_name(const struct ox_step_result *result) {
+    static const char *const names[OX_UPDATE_ORDERS] = {
+        [OX_UPDATES_AFTER] = "off", [OX_UPDATES_HELD] = "held", [OX_UPDATES_SPECULATIVE] = "speculative"};
+    return result->rank_count == 0 ? NULL : names[result->order];
+}
+
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
     const struct ox_step_result *const result = &report->result;
     const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
     metrics->last.step = report->step;
     write_line(metrics, with_ranks(json_pack(
-        "{s:s, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "type", "step",
+        "{s:s, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s?}", "type", "step",
         "step", (json_int_t)report->step, "epoch", ox_json_number(report->epoch), "steps_per_epoch",
         (json_int_t)report->epoch_steps, "loss", ox_json_number(result->loss), "grad_norm", ox_json_number(result->grad_norm),
         "grad_scale", ox_json_number(result->grad_scale), "learning_rate", ox_json_number(report->learning_rate),
@@ -148,7 +155,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
         (json_int_t)report->tokens_seen, "seconds", ox_json_number(report->wall_seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "tokens_per_second", ox_json_number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
-        traffic_json(result->traffic), "speculated", result->speculated), result));
+        traffic_json(result->traffic), "speculated", result->speculated, "order", order_name(result)), result));
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {

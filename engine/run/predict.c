@@ -131,6 +131,18 @@ enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_
     return status;
 }
 
+/* Simulates the step in the held order, to which a run goes over while most norms are clipped. */
+static void simulate_held(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
+                          struct ox_prediction *out) {
+    struct ox_sim_result result;
+    if (input->plan->input.placement.speculative_units > 0) {
+        setup.holds = true;
+        setup.stays = out->persist_steps > 1;
+        ox_sim_run(sim, input->plan->train, &setup, &result);
+        out->held_seconds = result.seconds;
+    }
+}
+
 /* Simulates evaluations. The one that carries an update carries that of the usual step. */
 static void simulate_eval(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
                           struct ox_prediction *out) {
@@ -160,13 +172,14 @@ static uint32_t most_tasks(const struct ox_engine_plan *plan) {
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
     *out = (struct ox_prediction){.profiled = input->profiled || input->measured != NULL,
                                   .measured = input->measured, .machine = input->config->machine,
-                                  .persist_steps = 1, .eval_seconds = NAN, .eval_after_step_seconds = NAN,
+                                  .persist_steps = 1, .held_seconds = NAN, .eval_seconds = NAN, .eval_after_step_seconds = NAN,
                                   .floor_seconds = NAN, .hidden_tokens = INFINITY};
     struct ox_sim *sim = NULL;
     const enum ox_status status = ox_sim_open(most_tasks(input->plan), &sim);
     if (status == OX_OK) {
         const struct ox_sim_setup setup = setup_of(input);
         simulate(input, sim, setup, out);
+        simulate_held(input, sim, setup, out);
         simulate_eval(input, sim, setup, out);
         find_floor(input, &setup, out);
     }
@@ -243,7 +256,7 @@ static void source_line(const struct ox_prediction *prediction, char *text) {
 
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
     const struct ox_sim_result *const step = &prediction->step;
-    char floor_text[192] = "", waits[320], source[SOURCE_BYTES], persist[160] = "", eval[160] = "";
+    char floor_text[192] = "", waits[320], source[SOURCE_BYTES], persist[160] = "", eval[160] = "", held[96] = "";
     char time[OX_SIZE_TEXT_BYTES], mean[OX_SIZE_TEXT_BYTES];
     const double rate = (double)tokens / prediction->mean_seconds;
     floor_line(prediction, floor_text, sizeof floor_text);
@@ -253,12 +266,16 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
                  "  every %" PRIu64 " steps %s: the state is persisted; %s on average\n", prediction->persist_steps,
                  ox_seconds_text(prediction->persist_seconds, time), ox_seconds_text(prediction->mean_seconds, mean));
     }
+    if (!isnan(prediction->held_seconds)) {
+        snprintf(held, sizeof held, "  %s while most norms are clipped: all updates are then held for the next "
+                 "forward\n", ox_seconds_text(prediction->held_seconds, time));
+    }
     waits_text(step, waits, sizeof waits);
     source_line(prediction, source);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
              "predicted: %s a step, %.*f tokens/s\n%s"
-             "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
+             "%s%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
              "  %s\n", ox_seconds_text(step->seconds, time), rate < 100 ? 2 : 0, rate, floor_text,
-             persist,
+             persist, held,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval, source);
 }

@@ -31,6 +31,7 @@ struct ox_prediction {
     uint64_t persist_steps;    /* every how many steps one commits; 1: all */
     double persist_seconds;    /* time of a step that commits, if not all do */
     double mean_seconds;       /* mean time of a step, over those that commit and those that do not */
+    double held_seconds;       /* the usual step in the held order; NaN if no unit is updated in backward */
     double eval_seconds;       /* time of an evaluation of as many tokens; NaN if there is no plan for it */
     double
         eval_after_step_seconds; /* time of one right after a step, which carries that step's update if steps overlap */

@@ -136,8 +136,8 @@ struct ox_trainer {
     uint64_t retried_step, retry_count; /* the last step that was repeated after a drive failed; how many were */
     struct ox_trainer_persist persist;
     struct ox_trainer_saving saving;
-    uint64_t repeated_in_row;    /* steps in a row whose updates in backward did not count */
-    bool told_of_repeats;
+    enum ox_update_order last_order; /* of the last step; OX_UPDATES_AFTER before the first */
+    unsigned told_of_orders;         /* a bit for each order that the log has named */
     bool told_of_save, told_of_stop; /* that offload.save or offload.stop cannot be removed */
     bool stepped;        /* this process has taken a step */
     bool is_torn;        /* a step or its commit failed: the engine's planes must not be saved as this state */

@@ -131,18 +131,32 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
                                                 .result = {.loss = NAN, .grad_norm = NAN, .grad_scale = NAN}});
 }
 
-/* Says once that the plan's updates in backward do not count, because the norm is clipped step after step. */
-static void note_speculation(struct ox_trainer *trainer, const struct ox_step_result *result) {
-    enum { REPEATS = 8 };
+/* Says once when the run goes over to the held order, and once when it goes back. */
+static void note_order(struct ox_trainer *trainer, uint64_t step, const struct ox_step_result *result) {
     const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
-    trainer->repeated_in_row = units == 0 || result->speculated ? 0 : trainer->repeated_in_row + 1;
-    if (trainer->repeated_in_row == REPEATS && !trainer->told_of_repeats) {
-        trainer->told_of_repeats = true;
-        ox_log(OX_LOG_INFO, "the gradient norm was clipped in the last %d steps (--max-grad-norm %g), so %u units "
-               "were not updated in backward, as planned, but again in the next step's forward: "
-               "steps take longer than predicted; --optimizer-overlap held plans without this, and a "
-               "larger --max-grad-norm clips less", REPEATS, trainer->config.max_grad_norm, units);
+    const enum ox_update_order before = trainer->last_order;
+    const unsigned told = 1u << result->order;
+    trainer->last_order = result->order;
+    if (units == 0 || result->order == before || before == OX_UPDATES_AFTER || (trainer->told_of_orders & told) != 0) {
+        return;
     }
+    trainer->told_of_orders |= told;
+    if (result->order == OX_UPDATES_SPECULATIVE) {
+        ox_log(OX_LOG_INFO, "from step %" PRIu64 " on %u unit%s updated in backward again, because few norms are "
+               "clipped", step, units, units == 1 ? " is" : "s are");
+    } else {
+        ox_log(OX_LOG_INFO, "from step %" PRIu64 " on no unit is updated in backward: most of the last norms were "
+               "clipped (--max-grad-norm %g), which undoes such an update; all are held for the next forward until few "
+               "norms are clipped, and no bit depends on it", step, trainer->config.max_grad_norm);
+    }
+}
+
+/* The prediction for a step of this kind. */
+static double predicted_seconds(const struct ox_trainer *trainer, const struct ox_step_result *result) {
+    const struct ox_prediction *const prediction = &trainer->prediction;
+    const bool held = result->order == OX_UPDATES_HELD && !isnan(prediction->held_seconds);
+    return (result->committed ? prediction->persist_seconds : prediction->step.seconds) +
+           (held ? prediction->held_seconds - prediction->step.seconds : 0);
 }
 
 static enum ox_status take_step(struct ox_trainer *trainer) {
@@ -180,12 +194,11 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
         next.nonfinite_in_row = trainer->state.nonfinite_in_row;
     }
     trainer->state = next;
-    note_speculation(trainer, &report.result);
+    note_order(trainer, next.step, &report.result);
     if (report.result.finite && !input.stays) {
         trainer->persist.last_step = next.step;
     }
-    report.predicted_seconds =
-        report.result.committed ? trainer->prediction.persist_seconds : trainer->prediction.step.seconds;
+    report.predicted_seconds = predicted_seconds(trainer, &report.result);
     report.wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     if (usual && report.result.finite) {
         ox_trainer_persist_note(trainer, &report.result, report.wall_seconds);

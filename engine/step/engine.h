@@ -217,12 +217,17 @@ struct ox_rank_times {
                                  has the least */
 };
 
+/* When a step updates units: after its norm, held for the next forward, or some in its own backward and the others held.
+ * Where the plan has the last, a run is held while most of its norms are clipped (engine/step/order.h). */
+enum ox_update_order { OX_UPDATES_AFTER, OX_UPDATES_HELD, OX_UPDATES_SPECULATIVE, OX_UPDATE_ORDERS };
+
 struct ox_step_result {
     double loss;            /* mean over counted targets */
     double grad_norm;       /* before clipping */
     double grad_scale;      /* 1 when not clipped */
     bool finite;            /* false: the step was skipped, nothing has changed */
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
+    enum ox_update_order order;
     bool speculated;        /* units were updated in backward, and the norm was not clipped, so that counted */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT]; /* sums over the ranks */

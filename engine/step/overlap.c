@@ -16,9 +16,6 @@
 
 #include <string.h>
 
-/* After this many steps without clipping, a step assumes that it will not be clipped either, and speculates. */
-enum { UNCLIPPED_STEPS = 8 };
-
 static bool overlaps(const struct ox_rank *rank) {
     return rank->plan->input.placement.overlap && !rank->config.eval_only;
 }
@@ -48,7 +45,7 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
                   (train && rank->store != NULL && ox_plan_transacts(&rank->plan->input, step->input->stays)
                        ? OX_FACT_COMMITS : 0u);
     if (train && overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
-        (step->input->max_grad_norm == 0 || rank->unclipped_steps >= UNCLIPPED_STEPS)) {
+        (step->input->max_grad_norm == 0 || !rank->order.holds)) {
         step->facts |= OX_FACT_SPECULATES;
         struct ox_optim_settings settings = step->input->adam;
         settings.grad_scale = 1;
@@ -217,7 +214,7 @@ static struct finds finds_now(const struct ox_rank *rank, const struct ox_task *
 
 void ox_overlap_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_plan *const plan = rank->step.plan;
-    const struct ox_step_case usual = ox_usual_case(&rank->plan->input, plan->kind, false);
+    const struct ox_step_case usual = ox_usual_case(&rank->plan->input, plan->kind, (struct ox_step_ways){0});
     uint64_t usual_bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -356,7 +353,7 @@ static enum ox_status end_decided(struct ox_rank *rank) {
     const struct ox_step_state *const step = &rank->step;
     OX_ASSERT(rank->store == NULL || !rank->pending.exists || rank->pending.stays);
     forget_pending(rank); /* a commit has done it; an update that is not committed is forgotten here */
-    rank->unclipped_steps = step->finite && step->grad_scale == 1.0 ? rank->unclipped_steps + 1 : 0;
+    ox_order_note(&rank->order, !step->finite || step->grad_scale < 1.0);
     if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
         const enum ox_status failed =
             ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient was "

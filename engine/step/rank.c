@@ -66,7 +66,7 @@ static enum ox_status open_memory(struct ox_rank *rank) {
     rank->due.now = rank->due.pending == NULL ? NULL : rank->due.pending + train->unit_count;
     rank->due.saved_chunks = calloc(train->unit_count, sizeof *rank->due.saved_chunks);
     rank->packed = calloc(rank->config.micro_batches, sizeof *rank->packed);
-    rank->unclipped_steps = UINT32_MAX / 2; /* so the first step speculates */
+    rank->order = ox_order_at_start();
     if (rank->marks == NULL || rank->due.pending == NULL || rank->due.saved_chunks == NULL || rank->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }

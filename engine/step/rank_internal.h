@@ -6,6 +6,7 @@
 #include "engine/model/units.h"
 #include "engine/step/engine.h"
 #include "engine/step/optim_stream.h"
+#include "engine/step/order.h"
 #include "engine/step/tracing.h"
 #include "kernels/comm/comm.h"
 #include "nvme/transfers.h"
@@ -152,7 +153,7 @@ struct ox_rank {
     struct ox_due_units due;
     struct ox_planes_state planes;
     struct ox_chunk_sums *sums; /* by the chunk's number in the plan's table; NULL: memory is not verified */
-    uint32_t unclipped_steps; /* steps since the norm was clipped or not finite */
+    struct ox_order order; /* whether the next step speculates */
     struct ox_tee_state tee;
     struct ox_rank_traffic traffic;
 };

@@ -6,10 +6,11 @@ static uint32_t facts_of_pending(bool speculates, bool written) {
            (written && !speculates ? OX_FACT_BEGIN_DUE : 0u);
 }
 
-struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool stays) {
-    const bool speculates = input->placement.speculative_units > 0;
-    const bool written = ox_plan_transacts(input, stays);
+struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_step_ways ways) {
+    const bool speculates = input->placement.speculative_units > 0 && !ways.holds;
+    const bool written = ox_plan_transacts(input, ways.stays);
     struct ox_step_case usual = {.facts = OX_FACT_OWN_WORK | OX_FACT_FROM_MEMORY,
+                                 .holds = ways.holds,
                                  .carries = input->placement.overlap && kind != OX_PLAN_EVAL};
     if (kind == OX_PLAN_TRAIN) {
         usual.facts |= (speculates ? OX_FACT_SPECULATES : 0u) | (written ? OX_FACT_COMMITS : 0u);
@@ -24,6 +25,6 @@ enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *i
     if (!usual.carries || unit_idx >= input->model.unit_count) {
         return OX_DUE_NOTHING;
     }
-    return !ox_plan_is_speculative(input, unit_idx) ? OX_DUE_ALL
+    return usual.holds || !ox_plan_is_speculative(input, unit_idx) ? OX_DUE_ALL
            : ox_plan_goes_ahead(input, unit_idx)    ? OX_DUE_STATE : OX_DUE_NOTHING;
 }

@@ -21,11 +21,18 @@ static inline bool ox_task_works(const struct ox_task *task, uint32_t facts, enu
 struct ox_step_case {
     uint32_t facts; /* enum ox_fact, those of the step */
     bool carries;   /* the update of the step before is pending */
+    bool holds;     /* of all units, because that step did not speculate */
+};
+
+/* What may differ from the usual case in this step and the one before. */
+struct ox_step_ways {
+    bool stays; /* they are not committed */
+    bool holds; /* they do not speculate, though they may: the run is in the held order */
 };
 
 /* The usual case: updates are written if there is a store, steps speculate if they may, and the norm required no
- * clipping. With `stays`: the same where neither this step nor the one before is committed. */
-struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, bool stays);
+ * clipping; or that which differs from it in `ways`. */
+struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_step_ways ways);
 
 /* What of a unit is due in the usual case; nothing for OX_NONE. */
 enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx);

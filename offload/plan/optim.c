@@ -24,13 +24,18 @@ static bool has_store(const struct ox_builder *b) {
     return b->in->budget.nvme_bytes > 0;
 }
 
-/* What of the unit is due in the usual case, for which a plan counts bytes. */
+/* The case for which a plan counts bytes. */
+static struct ox_step_case usual_case(const struct ox_builder *b) {
+    return ox_usual_case(b->in, b->plan->kind, (struct ox_step_ways){0});
+}
+
+/* What of the unit is due in it. */
 static enum ox_due due_of(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_case_due(ox_usual_case(b->in, b->plan->kind, false), b->in, unit_idx);
+    return ox_case_due(usual_case(b), b->in, unit_idx);
 }
 
 static bool works(const struct ox_builder *b, const struct ox_task *task) {
-    return ox_task_works(task, ox_usual_case(b->in, b->plan->kind, false).facts, due_of(b, task->unit_idx));
+    return ox_task_works(task, usual_case(b).facts, due_of(b, task->unit_idx));
 }
 
 /* Sets when an optimizer's task works: a carried one where these facts hold, one that follows ahead weights where they

@@ -99,6 +99,7 @@ struct ox_sim_setup {
     uint32_t compute_threads, optimizer_threads; /* of each rank; 0: one per core that it has */
     uint32_t run_ahead_tasks;
     bool stays; /* neither this step nor the one before is committed (ox_plan_may_stay) */
+    bool holds; /* neither of them speculates */
 };
 
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx);

@@ -417,9 +417,10 @@ static struct stream stream_of(const struct pricing *p) {
     return stream;
 }
 
-/* The step that is simulated: the usual one, or one like it whose updates stay uncommitted. */
+/* The step that is simulated: the usual one, or one like it that stays uncommitted or holds its updates. */
 static struct ox_step_case case_of(const struct pricing *p) {
-    return ox_usual_case(p->setup->input, p->plan->kind, p->setup->stays);
+    return ox_usual_case(p->setup->input, p->plan->kind,
+                         (struct ox_step_ways){.stays = p->setup->stays, .holds = p->setup->holds});
 }
 
 static enum ox_due due_of(const struct pricing *p) {

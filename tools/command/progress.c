@@ -61,6 +61,7 @@ static void add_step(struct ox_progress_sums *sums, const struct ox_step_report 
     sums->skipped += report->tokens > 0 && !report->result.finite;
     sums->empty += report->tokens == 0;
     sums->speculated += report->result.speculated;
+    sums->undone += report->result.order == OX_UPDATES_SPECULATIVE && !report->result.speculated;
     sums->loss += report->tokens > 0 && report->result.finite ? report->result.loss : 0;
     sums->seconds += report->wall_seconds;
     for (uint32_t i = 0; i < report->result.rank_count; i++) {
@@ -211,9 +212,10 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
                    all->empty == 1 ? " had" : "s had");
         }
         if (units > 0 && all->speculated < all->steps) {
-            printf("%" PRIu64 " of %" PRIu64 " steps updated %" PRIu32 " units in backward, as planned; the "
-                   "norm of the others was clipped, so these units were updated again in the next forward\n",
-                   all->speculated, all->steps, units);
+            printf("%" PRIu64 " of %" PRIu64 " steps updated %" PRIu32 " unit%s in backward; %" PRIu64 " did so and "
+                   "again, because their norm was clipped; %" PRIu64 " held all updates for the next forward\n",
+                   all->speculated, all->steps, units, units == 1 ? "" : "s", all->undone,
+                   all->steps - all->speculated - all->undone);
         }
         print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
     }

@@ -125,9 +125,10 @@ static bool step_has(uint32_t rank_count, const char *words) {
 
 /* Numbers of each rank are there if there are several. */
 static void test_ranks(void) {
-    CHECK(step_has(2, ",\"speculated\":false,\"ranks\":{\"micro_batches\":[3,2],\"busy_seconds\":[0.5,0.75],"
-                      "\"stall_seconds\":[0.25,0.0],\"peer_wait_seconds\":[0.125,0.0625]}}\n"));
-    CHECK(step_has(1, ",\"speculated\":false}\n") && step_has(0, ",\"speculated\":false}\n"));
+    CHECK(step_has(2, ",\"speculated\":false,\"order\":\"off\",\"ranks\":{\"micro_batches\":[3,2],"
+                      "\"busy_seconds\":[0.5,0.75],\"stall_seconds\":[0.25,0.0],\"peer_wait_seconds\":[0.125,0.0625]}}\n"));
+    CHECK(step_has(1, ",\"speculated\":false,\"order\":\"off\"}\n"));
+    CHECK(step_has(0, ",\"speculated\":false,\"order\":null}\n"));
 }
 
 static void test_cut(void) {

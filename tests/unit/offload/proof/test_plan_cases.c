@@ -195,13 +195,19 @@ static void check_covered(const struct ox_plan *plan, const struct ox_plan_input
     }
 }
 
-/* The usual case of builder and simulator is one that the proof covers; if it stays uncommitted and all planes live in
+/* The usual case of builder and simulator is one that the proof covers, in both orders of a run; if it stays uncommitted and all planes live in
  * memory, it is one that writes nothing. */
 static void check_usual(const struct ox_plan *plan, const struct ox_plan_input *in) {
     const uint32_t of_store = OX_FACT_COMMITS | OX_FACT_BEGIN_DUE | OX_FACT_COMMIT_DUE;
     uint8_t due[PLAN_SAMPLE_UNITS_MAX];
-    for (int stays = 0; stays <= ox_plan_may_stay(in); stays++) {
-        const struct ox_step_case usual = ox_usual_case(in, plan->kind, stays);
+    for (int way = 0; way < 4; way++) {
+        const bool stays = way & 1, holds = way >> 1;
+        if (stays && !ox_plan_may_stay(in)) {
+            continue;
+        }
+        const struct ox_step_case usual =
+            ox_usual_case(in, plan->kind, (struct ox_step_ways){.stays = stays, .holds = holds});
+        CHECK(!holds || (usual.facts & OX_FACT_SPECULATES) == 0);
         for (uint32_t i = 0; i < in->model.unit_count; i++) {
             due[i] = (uint8_t)ox_case_due(usual, in, i);
         }
