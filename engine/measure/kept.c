@@ -13,6 +13,8 @@
 
 enum { VERSION = 1, FILE_BYTES_MAX = 1 << 20, PARTS_MAX = 256 };
 
+static const char busy_key[] = "others";
+
 /* Takes over the parts of a file that is of this machine. */
 static enum ox_status take_parts(struct ox_measure_kept *kept, const json_t *top) {
     uint64_t version = 0;
@@ -46,7 +48,7 @@ static enum ox_status read_file(struct ox_measure_kept *kept) {
 void ox_measure_kept_open(const char *folder, const char *machine, struct ox_measure_kept *out, char *note,
                           size_t note_bytes) {
     char name[48];
-    *out = (struct ox_measure_kept){.parts = json_object()};
+    *out = (struct ox_measure_kept){.parts = json_object(), .put = json_object()};
     note[0] = '\0';
     ox_folder_sweep_shared(folder);
     snprintf(out->machine, sizeof out->machine, "%s", machine);
@@ -59,7 +61,7 @@ void ox_measure_kept_open(const char *folder, const char *machine, struct ox_mea
 }
 
 bool ox_measure_kept_get(const struct ox_measure_kept *kept, const char *key, struct ox_measure_value *values,
-                         uint32_t count, char *day) {
+                         uint32_t count, char *day, double *others) {
     const json_t *const part = json_object_get(kept->parts, key);
     const char *const text = json_string_value(json_object_get(part, "day"));
     if (text == NULL || strlen(text) != strlen("2026-11-22")) {
@@ -72,6 +74,7 @@ bool ox_measure_kept_get(const struct ox_measure_kept *kept, const char *key, st
         }
     }
     snprintf(day, OX_MEASURE_DAY_BYTES, "%s", text);
+    *others = json_number_value(json_object_get(part, busy_key));
     return true;
 }
 
@@ -85,12 +88,21 @@ void ox_measure_kept_put(struct ox_measure_kept *kept, const char *key, const st
         json_object_set_new(part, values[i].name, json_real(values[i].value));
     }
     json_object_set_new(part, "day", json_string(day));
-    kept->changed = json_object_set_new(kept->parts, key, part) == 0 || kept->changed;
+    json_object_set(kept->put, key, part);
+    json_object_set_new(kept->parts, key, part);
+}
+
+void ox_measure_kept_mark(struct ox_measure_kept *kept, double others) {
+    const char *key;
+    json_t *part;
+    json_object_foreach(kept->put, key, part) {
+        json_object_set_new(part, busy_key, json_real(others));
+    }
 }
 
 enum ox_status ox_measure_kept_save(struct ox_measure_kept *kept) {
     char folder[OX_PATH_BYTES];
-    if (!kept->changed || kept->path[0] == '\0') {
+    if (json_object_size(kept->put) == 0 || kept->path[0] == '\0') {
         return OX_OK;
     }
     json_t *const top = json_pack("{s:i, s:s, s:O}", "offload_measurement", VERSION, "machine", kept->machine, "parts",
@@ -110,5 +122,6 @@ enum ox_status ox_measure_kept_save(struct ox_measure_kept *kept) {
 
 void ox_measure_kept_close(struct ox_measure_kept *kept) {
     json_decref(kept->parts);
-    kept->parts = NULL;
+    json_decref(kept->put);
+    kept->parts = kept->put = NULL;
 }

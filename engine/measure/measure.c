@@ -27,6 +27,8 @@ static const double COMPUTE_SHARE = 3.0 / 12, MEMORY_SHARE = 3.0 / 12, DRIVES_SH
                     COMPUTE_AGAIN_SHARE = 2.0 / 12;
 static const uint64_t APART_NS = UINT64_C(1000000000);
 
+static const double LEAST_MARK = 0.001; /* of a part that is marked */
+
 struct measuring {
     const struct ox_measure_input *input;
     struct ox_machine *machine;
@@ -35,6 +37,7 @@ struct measuring {
     char today[OX_MEASURE_DAY_BYTES];
     uint64_t begin_ns;
     bool measured, took; /* something was measured now; something was taken from the file */
+    bool hurried;        /* compute had one turn */
     struct ox_measure_turns *compute; /* has had its first turn, until then; NULL: it is kept, or not measured */
     uint64_t compute_end_ns;
 };
@@ -109,28 +112,28 @@ static void drive_key(const struct ox_measure_input *input, uint32_t drive_idx, 
 
 /* ---- parts ---------------------------------------------------------------------------------------------- */
 
-/* Takes a part that is kept; false if it is to be measured. */
+/* Takes a part that is kept; false if it is to be measured. One of a busy machine serves for the day. */
 static bool take_kept(struct measuring *m, const char *key, struct ox_measure_value *values, uint32_t count) {
     char day[OX_MEASURE_DAY_BYTES];
-    if (!ox_measure_kept_get(&m->kept, key, values, count, day)) {
+    double others = 0;
+    if (!ox_measure_kept_get(&m->kept, key, values, count, day, &others) ||
+        (others > 0 && strcmp(day, m->today) != 0)) {
         return false;
     }
     m->took = true;
+    m->out->busy = m->out->busy || others > 0;
+    m->out->others = fmax(m->out->others, others);
     if (m->out->day[0] == '\0' || strcmp(day, m->out->day) < 0) {
         snprintf(m->out->day, sizeof m->out->day, "%s", day);
     }
     return true;
 }
 
-static void note_measured(struct measuring *m) {
+static void put(struct measuring *m, const char *key, const struct ox_measure_value *values, uint32_t count) {
     m->measured = true;
     if (m->out->day[0] == '\0') {
         snprintf(m->out->day, sizeof m->out->day, "%s", m->today);
     }
-}
-
-static void put(struct measuring *m, const char *key, const struct ox_measure_value *values, uint32_t count) {
-    note_measured(m);
     ox_measure_kept_put(&m->kept, key, values, count, m->today);
 }
 
@@ -188,7 +191,7 @@ static void keep_apart(const struct measuring *m) {
     nanosleep(&wait, NULL); /* a shorter wait does no harm */
 }
 
-/* The second turn. Where it finds no time or memory the first one counts alone, and is not kept. */
+/* The second turn. Where it finds no time or memory the first one counts alone, as on a busy machine. */
 static void end_compute(struct measuring *m) {
     struct ox_measure_value values[COMPUTE_VALUES];
     struct ox_measure_compute found;
@@ -206,13 +209,12 @@ static void end_compute(struct measuring *m) {
     values[0].value = found.gemm_flops;
     values[1].value = found.packed_bytes_per_flop;
     values[2].value = found.attention_flops;
-    if (status == OX_OK) {
-        compute_key(m->input, key);
-        put(m, key, values, COMPUTE_VALUES);
-    } else {
-        add_note(m->out, "compute is measured in one turn instead of two, and not kept: %s", ox_error_text());
-        note_measured(m);
+    if (status != OX_OK) {
+        add_note(m->out, "compute is measured in one turn instead of two: %s", ox_error_text());
+        m->hurried = true;
     }
+    compute_key(m->input, key);
+    put(m, key, values, COMPUTE_VALUES);
     use_compute(m, values);
 }
 
@@ -350,13 +352,14 @@ static void measure_well(struct measuring *m) {
     }
 }
 
-/* Keeps what was measured now, unless others slowed it. */
+/* Keeps what was measured now, with a mark where others slowed it. */
 static void keep(struct measuring *m, double others) {
-    if (m->measured && others > m->input->others_most) {
+    if (m->measured && (m->hurried || others > m->input->others_most)) {
         m->out->busy = true;
-        m->out->others = others;
-        m->kept.path[0] = '\0';
-    } else if (ox_measure_kept_save(&m->kept) != OX_OK) {
+        m->out->others = fmax(m->out->others, fmax(others, LEAST_MARK));
+        ox_measure_kept_mark(&m->kept, fmax(others, LEAST_MARK));
+    }
+    if (ox_measure_kept_save(&m->kept) != OX_OK) {
         add_note(m->out, "this measurement is not kept: %s", ox_error_text());
         m->kept.path[0] = '\0';
     }

@@ -20,7 +20,8 @@
  * Parts are kept in one file per machine and folder, each with its day and under what it depends on: the machine
  * (processor, cores, memory, OpenBLAS and its kernels), and shapes and threads, or the drive's file system. So a run
  * measures only what no earlier run did. What was measured while other programs used more than a tenth of the
- * processors is used and not kept, and so is compute that had one turn. A file that is damaged, of another machine or
+ * processors is kept with a mark, and so is compute that had one turn: it serves for the day, and is measured anew on
+ * another one. A file that is damaged, of another machine or
  * has values that no machine has is written anew, with a notice.
  *
  * Nothing here fails a run: what cannot be measured stays nominal, and `notes` says so. No bit of a result depends on
@@ -56,7 +57,7 @@ struct ox_measure_input {
     uint32_t queue_depth;
     const char *folder; /* where measurements are kept, made if missing; "": nowhere */
     uint64_t limit_ns;
-    double others_most; /* what others may use of the processors, as a share, for a measurement to be kept */
+    double others_most; /* what others may use of the processors, as a share, for a measurement without a mark */
 };
 
 enum { OX_MEASURE_DAY_BYTES = 16, OX_MEASURE_NOTES_BYTES = 1024 };
@@ -64,7 +65,7 @@ struct ox_measured {
     double seconds;                 /* that measuring took now; 0: all of it was kept */
     char day[OX_MEASURE_DAY_BYTES]; /* when the oldest part in use was measured, as 2026-11-22 */
     char path[OX_PATH_BYTES];       /* the file that keeps it; "": it is not kept */
-    bool busy;     /* it is not kept, because other programs used `others` of the processors meanwhile */
+    bool busy;     /* a part in use was measured while other programs used `others` of the processors, or in a hurry */
     double others;
     char notes[OX_MEASURE_NOTES_BYTES]; /* lines: what is nominal, what is not kept, and why; "": nothing to say */
 };

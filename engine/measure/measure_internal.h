@@ -47,16 +47,19 @@ struct ox_measure_kept {
     char machine[OX_MEASURE_KEY_BYTES]; /* what the measurements are of */
     char path[OX_PATH_BYTES];           /* "": nothing is kept */
     struct json_t *parts;
-    bool changed;
+    struct json_t *put; /* the parts that were put since the file was read, under the same keys */
 };
 /* Reads the file of this machine in `folder`. A file that cannot be used counts as empty, and `note` says why. */
 void ox_measure_kept_open(const char *folder, const char *machine, struct ox_measure_kept *out, char *note,
                           size_t note_bytes);
-/* Reads all `count` values of a part, and its day; false if the part is not there or incomplete. */
+/* Reads all `count` values of a part, its day, and which share of the processors others used meanwhile (0: no more
+ * than they may); false if the part is not there or incomplete. */
 bool ox_measure_kept_get(const struct ox_measure_kept *kept, const char *key, struct ox_measure_value *values,
-                         uint32_t count, char *day);
+                         uint32_t count, char *day, double *others);
 void ox_measure_kept_put(struct ox_measure_kept *kept, const char *key, const struct ox_measure_value *values,
                          uint32_t count, const char *day);
+/* Marks the parts that were put as measured while others used this share of the processors. */
+void ox_measure_kept_mark(struct ox_measure_kept *kept, double others);
 /* Writes the file if a part was put. */
 OX_MUST enum ox_status ox_measure_kept_save(struct ox_measure_kept *kept);
 void ox_measure_kept_close(struct ox_measure_kept *kept);

@@ -41,8 +41,9 @@ static void add_prediction(json_t *json, const struct ox_prediction *prediction)
     json_decref(more);
     const struct ox_measured *const measured = prediction->measured;
     json_object_set_new(json, "measured", measured == NULL ? json_null() : json_pack(
-        "{s:s, s:f, s:o}", "day", measured->day, "seconds", measured->seconds, "path",
-        measured->path[0] != '\0' ? ox_json_text(measured->path) : json_null()));
+        "{s:s, s:f, s:o, s:f}", "day", measured->day, "seconds", measured->seconds, "path",
+        measured->path[0] != '\0' ? ox_json_text(measured->path) : json_null(), "others",
+        measured->busy ? measured->others : 0));
 }
 
 static json_t *advice_json(const struct ox_advice *advice) {

@@ -111,7 +111,8 @@ static void test_bf16(void) {
     }
 }
 
-/* A folder that cannot be made, as in a home that is read-only; no folder; and a busy machine. */
+/* A folder that cannot be made, as in a home that is read-only; no folder; and a busy machine, whose figures are kept
+ * with a mark for the day. */
 static void test_not_kept(void) {
     struct ox_measure_input input = input_of(plain_pathf("%s/offload", files_write_text("file", "no folder")));
     struct ox_measured measured = measure(&input);
@@ -123,8 +124,15 @@ static void test_not_kept(void) {
     input.folder = test_path("cache/busy");
     input.others_most = -1;
     measured = measure(&input);
-    CHECK(measured.seconds > 0 && measured.path[0] == '\0' && measured.busy && measured.notes[0] == '\0');
-    CHECK(!files_exist("cache/busy"));
+    CHECK(measured.seconds > 0 && measured.path[0] != '\0' && measured.busy && measured.notes[0] == '\0');
+    const double others = measured.others;
+    const char *const path = plain_pathf("%s", measured.path);
+    measured = measure(&input); /* it serves for the day, and says what it is */
+    CHECK(measured.seconds == 0 && measured.busy && measured.others == others && others > 0);
+    files_replace_text(path, plain_pathf("\"day\": \"%s\"", measured.day), "\"day\": \"2020-01-01\"");
+    input.others_most = NO_OTHERS;
+    measured = measure(&input);
+    CHECK(measured.seconds > 0);
 }
 
 /* ---- drives ------------------------------------------------------------------------------------------- */
