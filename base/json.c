@@ -154,12 +154,31 @@ enum ox_status ox_json_parse_line(const char *where, const char *text, size_t by
     return OX_OK;
 }
 
+enum ox_status ox_json_check_values(const char *where, const char *text, size_t bytes) {
+    size_t count = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < bytes; i++) {
+        if (quoted && text[i] == '\\') {
+            i++; /* what follows is no end of the string */
+        } else if (quoted) {
+            quoted = text[i] != '"';
+        } else {
+            quoted = text[i] == '"';
+            count += text[i] == ',' || text[i] == '[' || text[i] == '{';
+        }
+    }
+    return count <= OX_JSON_VALUES_MAX
+               ? OX_OK : ox_fail(OX_E_CORRUPT, "%s: holds %zu values of JSON, and this program reads at most %d there; "
+                                 "it is not what a model or a run has", where, count, OX_JSON_VALUES_MAX);
+}
+
 enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out) {
     char *text = NULL;
     size_t bytes = 0;
     enum ox_status status = ox_file_read(path, bytes_max, &text, &bytes);
     if (status == OX_OK) {
-        status = ox_json_parse(path, text, bytes, out);
+        status = ox_json_check_values(path, text, bytes);
+        OX_TRY(status, ox_json_parse(path, text, bytes, out));
         free(text);
     }
     return status;

@@ -22,7 +22,12 @@ OX_MUST enum ox_status ox_json_parse(const char *where, const char *text, size_t
  * column. */
 OX_MUST enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out);
 
-/* Reads and parses a file of at most `bytes_max`; the caller owns *out. */
+/* Refuses a text of more than OX_JSON_VALUES_MAX values, which in memory take up to a hundred times the bytes of the text:
+ * OX_E_CORRUPT. It counts without building any. */
+enum { OX_JSON_VALUES_MAX = 500000 };
+OX_MUST enum ox_status ox_json_check_values(const char *where, const char *text, size_t bytes);
+
+/* Reads and parses a file of at most `bytes_max` and OX_JSON_VALUES_MAX values; the caller owns *out. */
 OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out);
 
 /* Writes `value` as JSON, shortened by "...", into `text` (OX_JSON_EXCERPT_BYTES) for a message; returns `text`. */

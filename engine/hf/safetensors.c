@@ -230,6 +230,7 @@ static enum ox_status read_header(struct ox_st_file *file) {
     if (status == OX_OK) {
         ox_listed_take(file->reading, sizeof header_bytes, text, header_bytes);
     }
+    OX_TRY(status, ox_json_check_values(file->path, text, header_bytes));
     OX_TRY(status, ox_json_parse(file->path, text, header_bytes, &header));
     free(text);
     OX_TRY(status, read_entries(file, header));

@@ -148,8 +148,10 @@ static enum ox_status inspect_model(struct inspection *in, const char *path) {
     if (!ox_path_is_folder(path)) {
         return OX_OK;
     }
+    char index[OX_PATH_BYTES];
     status = add_files(in, path);
-    if (status == OX_OK && json_array_size(json_object_get(in->report, "tensors")) > 0) {
+    OX_TRY(status, ox_path_join(path, "model.safetensors.index.json", index));
+    if (status == OX_OK && (json_array_size(json_object_get(in->report, "tensors")) > 0 || ox_path_exists(index))) {
         if (ox_hf_open(path, true, &folder) != OX_OK) {
             add_damage(in);
         }

@@ -1,6 +1,7 @@
 /* JSON files: refusals that name line and place, typed reads, large integers, excerpts, loading. */
 #include "base/file.h"
 #include "base/json.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
@@ -130,7 +131,33 @@ static void test_load(void) {
     json_decref(object);
 }
 
+/* A list of `count` zeros, one string of commas and quotes among them, which is one value. */
+static enum ox_status load_list(size_t count) {
+    static const char string[] = "[\",[{,\\\",\"";
+    const char *const path = test_path("many.json");
+    json_t *list = NULL;
+    FILE *const file = fopen(path, "wb");
+    fputs(string, file);
+    for (size_t i = 0; i < count; i++) {
+        fputs(",0", file);
+    }
+    fputs("]", file);
+    fclose(file);
+    const enum ox_status status = ox_json_load(path, 1 << 23, &list);
+    CHECK(status != OX_OK || json_array_size(list) == count + 1);
+    json_decref(list);
+    return status;
+}
+
+/* Values take many times the bytes of their text, so their number is limited before any is built. */
+static void test_values(void) {
+    REQUIRE_OK(load_list(OX_JSON_VALUES_MAX - 1));
+    CHECK(load_list(OX_JSON_VALUES_MAX) == OX_E_CORRUPT);
+    CHECK(strstr(ox_error_text(), "many.json: holds 500001 values of JSON") != NULL);
+}
+
 int main(void) {
+    test_values();
     test_lines();
     test_refusals();
     test_getters();

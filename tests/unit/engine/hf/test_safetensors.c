@@ -104,6 +104,22 @@ static void test_hostile(void) {
 }
 
 /* Claims about the file itself: a header longer than it, a file shorter than a header, no file. */
+/* A header of more tensors than any model has is refused before it is built, which would take 1 KiB for each. */
+static void test_many(void) {
+    enum { TENSORS = 100000, NAME_BYTES = 80 };
+    char *const header = malloc((size_t)TENSORS * NAME_BYTES + 2);
+    size_t used = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        used += (size_t)snprintf(header + used, NAME_BYTES,
+                                 "%c\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i == 0 ? '{' : ',',
+                                 i, i, i + 1);
+    }
+    memcpy(header + used, "}", 2);
+    CHECK(open_header(header, TENSORS) == OX_E_CORRUPT);
+    CHECK(strstr(ox_error_text(), "reads at most 500000 there") != NULL);
+    free(header);
+}
+
 static void test_hostile_files(void) {
     struct ox_st_file *file = NULL;
     static const uint64_t lengths[] = {3, 100000001, UINT64_MAX - 1, UINT64_MAX / 2, INT64_MAX};
@@ -259,6 +275,7 @@ int main(void) {
     REQUIRE_OK(ox_path_join(test_folder(), "a.safetensors", path));
     test_hostile();
     test_hostile_files();
+    test_many();
     test_legal();
     test_round_trip();
     test_refused_writes();
