@@ -20,6 +20,7 @@
 #include <xxhash.h>
 
 enum { HASH_BYTES = 1 << 20 };
+static const uint64_t COUNT_MAX = UINT64_C(1) << 53; /* sums of counts cannot overflow */
 
 static enum ox_status fail_memory(const char *path) {
     return ox_fail(OX_E_NOMEM, "%s: no memory to describe the checkpoint", path);
@@ -219,6 +220,10 @@ static enum ox_status get_state(const char *path, const json_t *object, uint64_t
     for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
         uint64_t value = 0;
         status = ox_json_get_u64(path, object, counts[i].key, true, &value);
+        if (status == OX_OK && value > COUNT_MAX) {
+            status = ox_fail(OX_E_CORRUPT, "%s: \"%s\" is %" PRIu64 ", which no run comes to; use another checkpoint",
+                             path, counts[i].key, value);
+        }
         memcpy((char *)state + counts[i].offset, &value, sizeof value);
     }
     OX_TRY(status, check_counts(path, object, state));

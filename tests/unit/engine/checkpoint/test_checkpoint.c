@@ -673,8 +673,9 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
 static void test_contradictions(struct ox_engine *engine) {
     static const struct {
         const char *key;
-        int value;
-    } wrong[] = {{"global_step", 5},     {"optimizer_steps", 5}, {"nonfinite_steps", 2}, {"nonfinite_in_row", 2},
+        json_int_t value;
+    } wrong[] = {{"cursor", INT64_MAX},  {"tokens_seen", INT64_MAX - 1},
+                 {"global_step", 5},     {"optimizer_steps", 5}, {"nonfinite_steps", 2}, {"nonfinite_in_row", 2},
                  {"format_version", 0},  {"format_version", 99}, {"weights_dtype", -1},  {"optimizer", -1},
                  {"moments", -1},        {"step", -1},           {"files", -1},          {"weights_dtype", 1}};
     const char *const output = test_path("contradictions"), *const path = test_pathf("%s/checkpoint-4", output);
