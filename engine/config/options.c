@@ -526,7 +526,7 @@ static const struct ox_option options[] = {
      .help = "what carries memory of GPUs between ranks; local: copies by the GPUs; auto: NCCL if it is there and each "
              "rank has a GPU of its own. No bit depends on it"},
     {.name = "comm-timeout", .alias = "ddp-timeout", .type = OX_OPT_DURATION,
-     .offset = offsetof(struct ox_config, comm_timeout_ns), .min = 1e9, .max = 604800e9, .group = group_ranks,
+     .offset = offsetof(struct ox_config, comm_timeout_ns), .min = 4e9, .max = 604800e9, .group = group_ranks,
      .default_text = "10min", .commands = RUN | OX_CMD_EVAL,
      .help = "how long a rank waits for the others before the run ends with the names of those that are missing"},
     {.name = "action", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, action),

@@ -504,6 +504,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     bool ready = false;
     if (status == OX_OK && !config->plan_only && !config->dry_run) {
         status = ox_trainer_check_places(trainer);
+        ox_trainer_warn_open_folders(trainer);
     }
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);

@@ -189,6 +189,8 @@ enum { OX_UNEVEN_LINE_BYTES = 192 };
 /* Writes a line on ranks of which the first has much more than its part of the model, and what divides it better; ""
  * where that is not so. */
 void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]);
+/* Warns of folders of the run that anyone on the machine may write to. */
+void ox_trainer_warn_open_folders(const struct ox_trainer *trainer);
 /* Refuses drives and an output folder that a run cannot use, before anything is measured or planned. */
 OX_MUST enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */

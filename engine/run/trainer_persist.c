@@ -51,10 +51,15 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
     return text;
 }
 
+/* Says it once, and again only where a crash may lose twice as much as was said. */
 static void tell(struct ox_trainer *trainer) {
-    trainer->persist.logged_steps = trainer->persist.steps;
-    ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s: a crash loses at most %" PRIu64,
-           trainer->persist.steps, ox_plural(trainer->persist.steps), trainer->persist.steps);
+    const uint64_t steps = trainer->persist.steps;
+    if (steps < 2 * ox_max_u64(trainer->persist.logged_steps, 1) && trainer->persist.logged_steps > 0) {
+        return;
+    }
+    trainer->persist.logged_steps = steps;
+    ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s%s: a crash loses at most %" PRIu64, steps,
+           ox_plural(steps), requested(trainer) > 0 ? "" : ", or more often, as its measured time allows", steps);
 }
 
 void ox_trainer_persist_start(struct ox_trainer *trainer) {
@@ -91,10 +96,7 @@ void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_re
         return;
     }
     trainer->persist.steps = ox_persist_auto(&trainer->persist.times);
-    const uint64_t now = trainer->persist.steps, told = trainer->persist.logged_steps;
-    if (now >= 2 * told || told >= 2 * now) {
-        tell(trainer);
-    }
+    tell(trainer);
 }
 
 void ox_trainer_persist(struct ox_trainer *trainer) {

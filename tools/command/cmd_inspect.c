@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/run/trainer.h"
 #include "nvme/store.h"
 
 #include <dirent.h>
@@ -337,6 +338,11 @@ static enum ox_status inspect_folder(struct inspection *in, const char *path) {
     }
     const enum ox_status newer = ox_path_is_file(file) ? OX_E_CONFIG : ox_checkpoint_find_newest(path, newest);
     const bool is_run = newer == OX_OK || newer == OX_E_CORRUPT;
+    if (newer == OX_E_CONFIG && !ox_path_is_file(file) && ox_run_exists(path)) {
+        return ox_fail(OX_E_CONFIG, "%s: is a run without a complete checkpoint, so nothing in it can be verified; let "
+                       "it save one (signal USR1, or a file %s/offload.save), or name a folder of its --nvme, whose "
+                       "store has what it committed", path, path);
+    }
     if (is_run) {
         put_text(in, in->report, "path", newest); /* a run folder: take its newest checkpoint */
         path = newest;

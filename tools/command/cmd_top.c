@@ -310,7 +310,8 @@ static void put_lanes(const struct screen *screen, const struct progress *s) {
     if (!(seconds > 0)) {
         return;
     }
-    fprintf(screen->out, "%slane         busy %*swaits%s", screen->end, BAR_CELLS + 4, "", screen->end);
+    fprintf(screen->out, "%slanes work at the same time, so their shares of the step do not add up%s"
+            "lane         busy %*swaits%s", screen->end, screen->end, BAR_CELLS + 4, "", screen->end);
     json_object_foreach(busy, lane, value) {
         const double works = json_number_value(value) / seconds, waits = number(stall, lane) / seconds;
         if (works > 0) {

@@ -57,9 +57,22 @@ static void install(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
+/* An assertion has said more already. */
+static void on_abort(int signal_number) {
+    static const char text[] =
+        "\noffload: ended by SIGABRT: an assertion failed, which a line above names, or a library met what it cannot "
+        "handle, such as memory that the kernel does not take back; this is a fault of the program or the machine, not "
+        "of the options. What was committed or saved is intact: a run goes on with --resume-from-checkpoint latest\n";
+    const ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)written; /* there is nobody to tell */
+    install(signal_number, SIG_DFL);
+    raise(signal_number); /* ends the process when this handler returns */
+}
+
 void ox_signals_hold(void) {
     sigset_t set;
     held(&set);
+    install(SIGABRT, on_abort);
     pthread_sigmask(SIG_BLOCK, &set, &before);
 }
 

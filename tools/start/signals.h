@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* Makes HUP, INT, TERM, USR1 and USR2 wait until one of the two below is called; the first thing that main does. */
+/* Makes HUP, INT, TERM, USR1 and USR2 wait until one of the two below is called; the first thing that main does. An
+ * abort says from then on what it is: libraries end the process so without a word. */
 void ox_signals_hold(void);
 /* For commands that such a signal may simply end: what was held acts now, unless the parent process held it too. */
 void ox_signals_release(void);

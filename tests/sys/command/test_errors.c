@@ -447,9 +447,9 @@ static void test_damaged_checkpoint(void) {
 
 /* A run is known by run.json or its copy, also to the commands that only read its newest checkpoint. */
 static void test_lost_run_json(void) {
-    static const char *const commands[] = {"export", "eval", "generate"};
+    static const char *const commands[] = {"export", "eval", "generate", "inspect"};
     static const char *const records[] = {"run.json", "run-copy.json"};
-    for (unsigned i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 8; i++) {
         files_remove_folder("unsaved");
         files_make_folder("unsaved");
         files_write_text(test_pathf("unsaved/%s", records[i % 2]), "{}");
@@ -459,10 +459,10 @@ static void test_lost_run_json(void) {
             sys_args_word(&args, "--output=%s", output);
         } else if (i / 2 == 1) {
             sys_args_word(&args, "--data=%s", text_path);
-        } else {
+        } else if (i / 2 == 2) {
             sys_args_add(&args, "--prompt the");
         }
-        refused(2, "unsaved: is a run without a complete checkpoint; let it save one");
+        refused(2, "unsaved: is a run without a complete checkpoint");
     }
 }
 

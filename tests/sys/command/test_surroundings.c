@@ -193,6 +193,28 @@ static void test_failed(const char *type) {
     files_unmount_image("mnt");
 }
 
+/* Folders that anyone may write to are warned of, unless others can remove nothing there; also one in which the run's
+ * folder is to be made. */
+static void test_open_folders(void) {
+    static const struct {
+        mode_t mode;
+        bool warned;
+    } cases[] = {{0777, true}, {0702, true}, {01777, false}, {0775, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin("open/run", 1);
+        sys_args_drive(&args, "drive-1", "16MiB");
+        CHECK(chmod(files_make_folder("open"), cases[i].mode) == 0 && chmod(test_path("drive-1"), cases[i].mode) == 0);
+        sys_run_well(&args, &process);
+        for (int place = 0; place < 2; place++) {
+            const char *const warning = plain_pathf("warning: %s %s: anyone on this machine may write to ",
+                place == 0 ? "--output" : "--nvme", test_path(place == 0 ? "open/run" : "drive-1"));
+            CHECK(sys_said(&process, warning) == cases[i].warned);
+        }
+        files_remove_folder("open");
+        files_remove_folder("drive-1");
+    }
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     model_path = strdup(sys_write_model("llama"));
@@ -204,5 +226,6 @@ int main(void) {
     }
     test_failed("ext4");
     test_failed("xfs");
+    test_open_folders();
     return test_end();
 }

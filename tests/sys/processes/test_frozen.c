@@ -70,7 +70,7 @@ static void finish(void) {
 }
 
 static void test_frozen(unsigned victim, const char *place, unsigned round) {
-    start(place, "--comm-timeout 2", SYS_MPI_KEEP_OTHERS);
+    start(place, "--comm-timeout 4", SYS_MPI_KEEP_OTHERS);
     stop_one(victim, round);
     const uint64_t begin_ns = ox_clock_ns();
     CHECK(sys_await(&process, plain_pathf("offload: process %u of 2: ", 1 - victim)));

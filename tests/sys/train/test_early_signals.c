@@ -28,6 +28,7 @@ static const struct row {
     {SIGINT, 128 + SIGINT, NULL, NULL, ""},
     {SIGTERM, 128 + SIGTERM, NULL, NULL, ""},
     {SIGHUP, 128 + SIGHUP, NULL, NULL, ""},
+    {SIGABRT, -1, NULL, NULL, "offload: ended by SIGABRT: "}, /* as abort() sends it */
 };
 
 /* Files that the program opens one after another. */

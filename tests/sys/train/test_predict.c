@@ -179,7 +179,8 @@ static void test_standard_place(const char *slow) {
     CHECK(setenv("OFFLOAD_PROFILE", "", 1) == 0);
 }
 
-/* Without any profile the machine is measured, which the plan says, and where that is kept. "builtin" is as it was without a measurement. */
+/* Without any profile the machine is measured, which the plan says, and where that is kept. "builtin" is as it was
+ * without a measurement. */
 static void test_measured(void) {
     const char *const folder = files_make_folder("cache");
     CHECK(setenv("XDG_CACHE_HOME", folder, 1) == 0 && setenv("XDG_CONFIG_HOME", folder, 1) == 0);

@@ -203,7 +203,7 @@ static void begin_part(const struct run *run, const char *origin, struct part *p
     for (unsigned i = 0; i < run->drives; i++) {
         sys_args_drive(&args, test_pathf("soaked-drive-%u", i), "32MiB");
     }
-    sys_args_add(&args, part->disturbance.way == BY_FREEZE ? "--comm-timeout 1" : "");
+    sys_args_add(&args, part->disturbance.way == BY_FREEZE ? "--comm-timeout 4" : "");
 }
 
 static void start_part(struct part *part) {

@@ -228,8 +228,9 @@ static void test_set_ranks(void) {
     set_refused("sharding", "DDP", "; use no_shard");
     set_refused("sharding", "full", "auto, full_shard, shard_grad_op, zero1, zero2, zero3, no_shard, shared");
     set_refused("comm-timeout", "soon", "'soon' is not a time; write it as 90s or 10min");
-    set_refused("comm-timeout", "10ms", "out of range; give 1s to 168h");
-    set_refused("comm-timeout", "200h", "out of range; give 1s to 168h");
+    set_refused("comm-timeout", "10ms", "out of range; give 4s to 168h");
+    set_refused("comm-timeout", "3s", "out of range; give 4s to 168h");
+    set_refused("comm-timeout", "200h", "out of range; give 4s to 168h");
 }
 
 /* A valid training configuration with one thing changed by name and text. */
@@ -440,7 +441,7 @@ static void test_round_trip(void) {
         {"seed", "18446744073709551615"},
         {"prefetch-depth", "-1"},
         {"device-mem", "1234567891B"},
-        {"comm-timeout", "1234567891ns"},
+        {"comm-timeout", "4234567891ns"},
         {"sharding", "ZERO3"},
         {"ranks", "auto"},
         {"host-mem", "48GiB"},
