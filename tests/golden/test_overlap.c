@@ -1,6 +1,7 @@
 /* Overlapping steps give the bits of steps that wait for each other, whatever the norms are and wherever the run is
  * interrupted. Clipping repeats speculative updates, and a step that is not finite undoes them; stops, evaluations
- * and a new engine on the same store come between. */
+ * and a new engine on the same store come between. `make test` takes one of some places for each story, at others each
+ * time. */
 #include "engine/step/engine_internal.h"
 #include "engine/step/rank_internal.h"
 #include "tests/kit/run/golden.h"
@@ -93,6 +94,12 @@ static bool is_left_out(const struct harness_place *place, enum only only) {
     return place->request.overlap <= 0 || (only == AHEAD_PLACES && place->request.weights_ahead != 1);
 }
 
+/* Whether the next one is taken: each, or one of `quick`. */
+static bool takes(unsigned quick) {
+    static unsigned asked;
+    return test_takes(asked++, quick);
+}
+
 /* Opens a place, and checks that weights go ahead there if they are asked to. */
 static void open_place(const struct harness_run *run, const struct harness_place *place, struct harness *harness) {
     harness_open(run, place, harness);
@@ -153,7 +160,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
     printf("%s, %s%s\n", golden->folder, story->name, chaos_seed != 0 ? ", with chaos" : "");
     tell(story, &run, golden, &harness_in_memory, &expected, &alone);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        if (is_left_out(place, only) || (only == ALL_PLACES && story->sparing && nth++ % 3 != 0)) {
+        if (is_left_out(place, only) || (only == ALL_PLACES && story->sparing && nth++ % 3 != 0) || !takes(5)) {
             continue;
         }
         struct harness_place chosen = *place;
@@ -192,7 +199,7 @@ static void check_nonfinite(const struct golden *golden, uint32_t generations, e
         struct harness_place at = *of, *const place = &at;
         const bool in_memory = place->request.weights_tier != OX_TIER_NVME;
         at.generations = generations;
-        if (is_left_out(place, only) || !in_memory || (generations == 3 && !place->store)) {
+        if (is_left_out(place, only) || !in_memory || (generations == 3 && !place->store) || !takes(4)) {
             continue;
         }
         struct harness harness;
@@ -239,7 +246,7 @@ static void check_overflow(const struct golden *golden, enum only only) {
     printf("%s, with an update that overflows\n", golden->folder);
     tell(&plain, &run, golden, &harness_in_memory, &expected, &ignored);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        if (is_left_out(place, only) || place->request.speculative_units == 0) {
+        if (is_left_out(place, only) || place->request.speculative_units == 0 || !takes(3)) {
             continue;
         }
         struct harness harness;
@@ -370,6 +377,9 @@ static void check_stopped_within(const struct golden *golden, enum only only) {
     for (const struct harness_place *of = harness_places; of->name != NULL; of++) {
         const bool saves = of->request.saves_replaced == 1 && !is_left_out(of, only);
         for (size_t i = 0; i < (of->store ? 4 : 2) && saves; i++) {
+            if (!takes(2)) {
+                continue;
+            }
             struct harness_place place = *of;
             place.chaos_seed = 3; /* which slows the lanes down */
             stopped += run_stopped(golden, &run, &place, 2 + i % 2, i >= 2, &expected);

@@ -6,7 +6,7 @@
  * and update in backward beside the last commit (--store-generations 3) or not (2).
  *
  * In memory all operations are taken, of the latter runs every fourth; on a drive, where requests outlive a process,
- * every STRIDE-th, at another offset for each moment and backend.
+ * every STRIDE-th, at another offset for each moment and backend. `make test` takes fewer of both.
  *
  *     test_kill_every_op [STRIDE IN MEMORY] [STRIDE ON A DRIVE] */
 #include "tests/kit/run/kill_at.inc"
@@ -15,9 +15,9 @@
 #include <stdlib.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96 };
+enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96, QUICK_IN_MEMORY = 1, QUICK_ON_DRIVE = 1 };
 #else
-enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24 };
+enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24, QUICK_IN_MEMORY = 18, QUICK_ON_DRIVE = 4 };
 #endif
 
 /* These budgets leave the state of some units in memory, and that of the others on the drive. */
@@ -109,9 +109,10 @@ static void sweep(const struct plan *plan, enum tiny_place place, uint64_t strid
     tiny_set_lost_max(plan->lost_max);
     tiny_begin(place);
     CHECK(plan->options == NULL || sys_splits_state(tiny_undisturbed()));
-    sweep_backend(plan, "threads", stride, 0);
+    const uint64_t first = test_first((unsigned)stride);
+    sweep_backend(plan, "threads", stride, first);
     if (ox_io_probe(why) == ox_io_uring()) {
-        sweep_backend(plan, "uring", stride, stride / (2 * MOMENT_COUNT));
+        sweep_backend(plan, "uring", stride, first + stride / (2 * MOMENT_COUNT));
     } else {
         printf("uring: skipped: %s\n", why);
     }
@@ -133,8 +134,10 @@ int main(int argc, char **argv) {
     target = tiny_shared(sizeof *target);
     told = tiny_shared(sizeof *told);
     for (const struct plan *plan = plans; plan < plans + PLANS; plan++) {
-        sweep(plan, TINY_IN_MEMORY, plan->rarer * number(argc, argv, 1, STRIDE_IN_MEMORY));
-        sweep(plan, TINY_ON_DRIVE, plan->rarer * number(argc, argv, 2, STRIDE_ON_DRIVE));
+        sweep(plan, TINY_IN_MEMORY,
+              plan->rarer * number(argc, argv, 1, STRIDE_IN_MEMORY * test_stride(QUICK_IN_MEMORY)));
+        sweep(plan, TINY_ON_DRIVE,
+              plan->rarer * number(argc, argv, 2, STRIDE_ON_DRIVE * test_stride(QUICK_ON_DRIVE)));
     }
     return test_end();
 }
