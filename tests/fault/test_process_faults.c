@@ -5,7 +5,7 @@
  * call has reported, on any of them. What follows has the bits of one process.
  *
  *     test_process_faults [STRIDE [PLACE]]: tries every STRIDE-th of the faults, and all at the vote, at one place
- *     alone; OX_TEST_ALL=1: all */
+ *     alone; OX_TEST_ALL=2: all */
 #include "engine/step/rank_internal.h"
 #include "nvme/io_sim.h"
 #include "tests/kit/comm/process_threads.h"
@@ -563,7 +563,7 @@ static void check_example(const struct example *example, uint32_t ranks, enum wi
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a hang then shows where */
     signal(SIGALRM, say_hang);
-    const bool all = getenv("OX_TEST_ALL") != NULL;
+    const bool all = test_deep();
     stride = argc >= 2 ? (uint32_t)strtoul(argv[1], NULL, 10) : all ? 1 : STRIDE;
     vote_stride = argc >= 2 || all ? 1 : VOTE_STRIDE;
     const uint32_t only = argc >= 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : NOTHING;

@@ -5,7 +5,7 @@
  * undisturbed run, with at most one step lost and no reported checkpoint.
  *
  * The calls are those of tests/kit/calls.h on paths of the run. The suite takes every STRIDE-th failure, at
- * another offset for each way, and all kills.
+ * another offset for each way, and all kills; `make test` takes fewer of both.
  *
  *     test_run_calls [STRIDE] */
 #include "tests/kit/calls.h"
@@ -16,9 +16,9 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { KILL_STRIDE = 12, STRIDE = 60 };
+enum { KILL_STRIDE = 12, STRIDE = 60, QUICK_KILLS = 1, QUICK = 1 };
 #else
-enum { KILL_STRIDE = 1, STRIDE = 6 };
+enum { KILL_STRIDE = 1, STRIDE = 6, QUICK_KILLS = 16, QUICK = 6 };
 #endif
 
 static const enum call points[] = {CALL_OPEN, CALL_OPEN_UNNAMED, CALL_ALLOCATE, CALL_TRUNCATE, CALL_READ, CALL_WRITE,
@@ -65,7 +65,7 @@ static bool kill_at(enum call_fault fault, uint64_t idx) {
 
 static void sweep_kills(uint64_t stride) {
     for (enum call_fault fault = CALL_DIES_BEFORE; fault <= CALL_DIES_AFTER; fault++) {
-        uint64_t idx = fault % stride;
+        uint64_t idx = test_first((unsigned)stride);
         while (test_failure_count < 10 && kill_at(fault, idx)) {
             idx += stride;
         }
@@ -144,8 +144,8 @@ int main(int argc, char **argv) {
     calls_options.picks = is_in_run;
     told = tiny_shared(sizeof *told);
     tiny_begin(TINY_IN_MEMORY);
-    sweep_kills(given > 0 ? given : KILL_STRIDE);
-    sweep_failures(given > 0 ? given : STRIDE);
+    sweep_kills(given > 0 ? given : KILL_STRIDE * test_stride(QUICK_KILLS));
+    sweep_failures(given > 0 ? given : STRIDE * test_stride(QUICK));
     printf("%llu times went on, %llu times began anew, %llu steps lost\n", (unsigned long long)tiny_counts.resumed,
            (unsigned long long)tiny_counts.started_over, (unsigned long long)tiny_counts.steps_lost);
     return test_end();

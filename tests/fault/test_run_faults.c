@@ -11,9 +11,9 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 60, URING = 0 };
+enum { STRIDE = 60, URING = 0, QUICK = 1 };
 #else
-enum { STRIDE = 12, URING = 1 };
+enum { STRIDE = 12, URING = 1, QUICK = 3 };
 #endif
 enum { STALL_NS = 100 * 1000, POINT_COUNT = OX_FAULT_ON_OPEN + 1 };
 
@@ -108,7 +108,7 @@ static void sweep(const char *io_backend, uint64_t stride) {
 
 int main(int argc, char **argv) {
     const uint64_t given = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
-    const uint64_t stride = given > 0 ? given : STRIDE;
+    const uint64_t stride = given > 0 ? given : STRIDE * test_stride(QUICK);
     tiny_single_thread(argv);
     seen = tiny_shared(sizeof *seen);
     told = tiny_shared(sizeof *told);

@@ -15,7 +15,7 @@
  * under mpirun, and one without drives whose text is tokenized. As a control, one run is made to believe that its files
  * are synced when nothing was; the cuts must show a loss then.
  *
- * The test needs root, /dev/fuse, loop devices, and mkfs of a file system. OX_TEST_ALL=1 takes more cuts, of each run
+ * The test needs root, /dev/fuse, loop devices, and mkfs of a file system. OX_TEST_ALL=2 takes more cuts, of each run
  * on each file system, also of runs with two drives, and with one generation, where a cut may lose all steps after a
  * checkpoint.
  *
@@ -707,7 +707,7 @@ static void make_expected(void) {
 
 /* Returns on how many file systems a run of this kind was cut. */
 static unsigned test_kind(struct cutter *cutter) {
-    const bool all = getenv("OX_TEST_ALL") != NULL, is_first = kind == &kinds[0];
+    const bool all = test_deep(), is_first = kind == &kinds[0];
     const unsigned count = asked.count > 0 ? asked.count : all ? CUTS_ALL : kind->usual_cuts / SHARE;
     const unsigned usual_again = all ? AGAIN_ALL : is_first ? AGAIN_USUAL : 0;
     const unsigned again = asked.again == 0                ? usual_again

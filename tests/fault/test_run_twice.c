@@ -16,9 +16,9 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 120 };
+enum { STRIDE = 120, QUICK = 1 };
 #else
-enum { STRIDE = 24 };
+enum { STRIDE = 24, QUICK = 4 };
 #endif
 
 /* ---- the first fault --------------------------------------------------------------------------------------------- */
@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
     count_changes();
     tiny_expect_warnings(expected_warnings);
     for (unsigned i = 0; i < FIRST_COUNT; i++) {
-        sweep(&firsts[i], i * 5, given > 0 ? given : STRIDE);
+        sweep(&firsts[i], i * 5, given > 0 ? given : STRIDE * test_stride(QUICK));
     }
     printf("%llu calls that change something; %llu pairs of faults: %llu kills, %llu ended the run, %llu did not; %llu "
            "times went on, %llu times began anew, %llu steps lost\n", (unsigned long long)change_count,

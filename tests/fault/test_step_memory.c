@@ -121,6 +121,7 @@ static void check_flip(const struct golden *golden, const struct harness_run *ru
 }
 
 static void check_places(const char *name, size_t first, size_t past) {
+    static unsigned asked; /* `make test` takes every other plane */
     struct golden golden;
     struct outcome expected;
     golden_open(name, &golden);
@@ -128,7 +129,9 @@ static void check_places(const char *name, size_t first, size_t past) {
     golden_train(&golden, &run, &harness_in_memory, STEPS, &expected);
     for (size_t i = first; i < past; i++) {
         for (int plane = 0; plane < PLANE_COUNT; plane++) {
-            check_flip(&golden, &run, places[i], (enum plane)plane, &expected);
+            if (test_takes(asked++, 2)) {
+                check_flip(&golden, &run, places[i], (enum plane)plane, &expected);
+            }
         }
     }
     outcome_close(&expected);

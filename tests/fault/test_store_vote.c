@@ -11,9 +11,9 @@
 #include <string.h>
 
 #ifdef __SANITIZE_ADDRESS__
-enum { STRIDE_USUAL = 13 };
+enum { STRIDE_USUAL = 13, QUICK = 1 };
 #else
-enum { STRIDE_USUAL = 1 };
+enum { STRIDE_USUAL = 1, QUICK = 5 };
 #endif
 enum { SIDES = 2, SEEDS_USUAL = 1, STEPS = 2, FIRST_STEPS = 2 };
 static const uint64_t NEVER = UINT64_MAX;
@@ -490,7 +490,7 @@ int main(int argc, char **argv) {
 #ifdef __SANITIZE_THREAD__
     test_skip("it has one thread");
 #endif
-    deaths(seeds, seeds > SEEDS_USUAL ? 1 : STRIDE_USUAL);
+    deaths(seeds, seeds > SEEDS_USUAL ? 1 : STRIDE_USUAL * test_stride(QUICK));
     printf("%llu lives, %llu steps committed by both; %llu times a store went back, %llu times an unfinished step was "
            "kept\n", (unsigned long long)tally.lives, (unsigned long long)tally.commits,
            (unsigned long long)tally.went_back, (unsigned long long)tally.kept);

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { KILLS_USUAL = 4, STRIDE_USUAL = 48 };
+enum { KILLS_USUAL = 4, STRIDE_USUAL = 48, QUICK = 1 };
 #else
-enum { KILLS_USUAL = 24, STRIDE_USUAL = 9 };
+enum { KILLS_USUAL = 24, STRIDE_USUAL = 9, QUICK = 3 };
 #endif
 enum { SIDES = 2, EXTENTS = 4, EXTENT_BYTES = 32 << 10, STEPS = 2, KILL_NS_MAX = 15 * 1000 * 1000 };
 static const uint64_t NEVER = UINT64_MAX;
@@ -306,7 +306,7 @@ static void backend_run(const struct ox_io_backend *backend, uint64_t kills) {
         REQUIRE_OK(ox_store_create(&kits[i].config, &store));
         ox_store_close(&store);
     }
-    sweep(kills > KILLS_USUAL ? 1 : STRIDE_USUAL);
+    sweep(kills > KILLS_USUAL ? 1 : STRIDE_USUAL * test_stride(QUICK));
     const uint64_t swept = tally.kills, kept = tally.kept, went_back = tally.went_back;
     for (uint64_t i = 1; i <= kills && test_failure_count < 5; i++) {
         run_round(&(struct round){.die_at = {NEVER, NEVER}, .random_seed = i});

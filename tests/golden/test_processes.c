@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
         return take_part(argv[1], (uint32_t)strtoul(argv[2], NULL, 10), (size_t)strtoul(argv[3], NULL, 10));
     }
     sys_mpi_require();
-    const unsigned stride = getenv("OX_TEST_ALL") != NULL ? 1 : 7;
+    const unsigned stride = test_deep() ? 1 : 7;
     launch("llama_tied_gqa", 2, 2, stride);
     launch("llama_tied_gqa", 2, 4, stride);
     launch("llama_untied_odd", 3, 3, stride);

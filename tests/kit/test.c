@@ -17,9 +17,17 @@ unsigned test_seed(int argc, char **argv) {
     return seed;
 }
 
-bool test_all(void) {
+static unsigned asked_for(void) {
     const char *const all = getenv("OX_TEST_ALL");
-    return all != NULL && strcmp(all, "1") == 0;
+    return all != NULL ? (unsigned)strtoul(all, NULL, 10) : 0;
+}
+
+bool test_all(void) {
+    return asked_for() > 0;
+}
+
+bool test_deep(void) {
+    return asked_for() > 1;
 }
 
 unsigned test_stride(unsigned quick) {

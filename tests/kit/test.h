@@ -46,6 +46,8 @@ unsigned test_seed(int argc, char **argv);
  * start follows from the program's name and how often it was asked for, so that neither programs nor the sweeps of one
  * take the same items. */
 bool test_all(void);
+/* OX_TEST_ALL=2: sweeps that take hours, by hand. */
+bool test_deep(void);
 unsigned test_stride(unsigned quick);
 unsigned test_first(unsigned quick);
 /* The same for items in any order: each, or the one of `quick` that the program's name gives. */

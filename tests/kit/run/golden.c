@@ -240,6 +240,8 @@ void golden_end(struct harness *harness, const char *what, const struct outcome 
     outcome_close(outcome);
 }
 
+enum { QUICK = 3 }; /* so many times as long strides in `make test` */
+
 /* Whether a call takes this placement: every `stride`-th one, beginning with another at each call. */
 static bool is_turn(const struct harness_place *place, size_t stride, size_t call) {
     return (size_t)(place - harness_places) % stride == call % stride;
@@ -250,6 +252,7 @@ void golden_check_places(const struct golden *golden, const struct harness_run *
     struct outcome expected, outcome;
     printf("%s, %s\n", golden->folder, what);
     golden_train(golden, run, &harness_in_memory, FEW_STEPS, &expected);
+    stride *= test_stride(QUICK);
     call++;
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
         if (!is_turn(place, stride, call)) {
@@ -268,6 +271,7 @@ void golden_check_reopened(const struct golden *golden, const struct harness_run
     struct outcome expected, outcome;
     printf("%s, %s, reopened\n", golden->folder, what);
     golden_train(golden, run, &harness_in_memory, 2 * FEW_STEPS, &expected);
+    stride *= test_stride(QUICK);
     call++;
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
         if (!place->store || !is_turn(place, stride, call)) {

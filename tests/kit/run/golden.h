@@ -60,7 +60,7 @@ void outcome_check_close(const char *what, const struct outcome *expected, const
  * engine and `outcome` are closed. */
 void golden_end(struct harness *harness, const char *what, const struct outcome *expected, struct outcome *outcome);
 
-/* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th (each call takes others);
+/* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th (each call takes others; `make test` takes a third of them);
  * and a run that ends after them and resumes from its store at another placement, for as many again. */
 enum { FEW_STEPS = 2 };
 void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t stride);

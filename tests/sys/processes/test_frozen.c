@@ -3,7 +3,7 @@
  * the last commit and ends with the bytes of the undisturbed run. A process that is stopped for a shorter time does no
  * harm, nor do all of them for a longer one, as by a scheduler that suspends a job.
  *
- * With OX_TEST_ALL every process is stopped ten times in each place. */
+ * With OX_TEST_ALL=2 every process is stopped ten times in each place. */
 #include "base/clock.h"
 #include "base/prng/prng.h"
 #include "tests/kit/files.h"
@@ -106,7 +106,7 @@ static void test_suspended(const char *place) {
 }
 
 int main(void) {
-    const unsigned rounds = getenv("OX_TEST_ALL") != NULL ? ROUNDS_ALL : 1;
+    const unsigned rounds = test_deep() ? ROUNDS_ALL : 1;
     sys_mpi_require();
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);

@@ -1,6 +1,6 @@
 /* A tiny run of two processes of which one is killed at an operation of its drives: each of both in turn, at three
  * moments of the operation. The other one ends too. The next start of both goes on at a commit that both have, loses at
- * most one step and ends with the bits of the undisturbed run of one process. With OX_TEST_ALL set it takes every
+ * most one step and ends with the bits of the undisturbed run of one process. With OX_TEST_ALL=2 it takes every
  * operation. Sanitizers make each start take seconds, so a build with them draws a backend and moment for each process.
  *
  *     test_kill_every_op_processes [STRIDE [BACKEND]]
@@ -13,7 +13,7 @@ enum { IS_SAMPLED = 1 };
 #else
 enum { IS_SAMPLED = 0 };
 #endif
-enum { PROCESSES = 2, STRIDE = 90 };
+enum { PROCESSES = 2, STRIDE = 90, QUICK = 4 };
 
 static const char *const options[][2] = {{"sum-groups", "2"}, {"host-mem", "16MiB"}, {NULL, NULL}};
 
@@ -95,8 +95,8 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     tiny_begin(TINY_IN_MEMORY);
     const bool seeded = argc == 3 && strcmp(argv[1], "--seed") == 0, has_uring = ox_io_probe(why) == ox_io_uring();
-    const bool all = getenv("OX_TEST_ALL") != NULL;
-    const uint64_t stride = argc > 1 && !seeded ? strtoull(argv[1], NULL, 10) : all ? 1 : STRIDE;
+    const bool all = test_deep();
+    const uint64_t stride = argc > 1 && !seeded ? strtoull(argv[1], NULL, 10) : all ? 1 : STRIDE * test_stride(QUICK);
     if (seeded || (IS_SAMPLED && argc == 1 && !all)) {
         sweep_sample(test_seed(argc, argv), has_uring);
     } else {

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KILLS = 24, STEPS = 200, SAVE_STEPS = 40, HANG_SECONDS = 90, GONE_SECONDS = 30 };
+enum { KILLS = 24, STEPS = 200, SAVE_STEPS = 40, HANG_SECONDS = 90 };
 
 static const char common_words[] =
     "--global-batch-size 4 --sum-groups 4 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
@@ -110,10 +110,6 @@ static void count_kill(unsigned victim_idx, double seconds) {
     counts.gone_sum += seconds;
     if (seconds > counts.gone_max[victim_idx]) {
         counts.gone_max[victim_idx] = seconds;
-    }
-    if (seconds > GONE_SECONDS) {
-        printf("%s killed, gone after %.1f s: ", victims[victim_idx].name, seconds);
-        sys_complain(&process, "too late");
     }
 }
 
@@ -217,7 +213,7 @@ static void test_kills(unsigned kills_max, unsigned first) {
 
 int main(int argc, char **argv) {
     const bool counted = argc >= 3 && strcmp(argv[1], "--count") == 0;
-    const bool all = getenv("OX_TEST_ALL") != NULL;
+    const bool all = test_deep();
     sys_mpi_require();
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 24 };
+enum { STRIDE = 24, QUICK = 1 };
 #else
-enum { STRIDE = 6 };
+enum { STRIDE = 6, QUICK = 4 };
 #endif
 
 static struct tiny_told *told; /* shared */
@@ -172,7 +172,7 @@ static void sweep(enum what what, uint64_t stride) {
     static const char *const unused[] = {"the store is not used", NULL};
     tiny_expect_warnings(what == REBUILD ? unused : NULL);
     for (enum call_fault fault = CALL_DIES_BEFORE; fault <= CALL_DIES_AFTER; fault++) {
-        uint64_t idx = (what + fault) % stride;
+        uint64_t idx = test_first((unsigned)stride);
         while (test_failure_count < 10 && kill_at(what, fault, idx)) {
             idx += stride;
         }
@@ -195,7 +195,7 @@ int main(int argc, char **argv) {
         tiny_set_options(drives == 0 ? in_memory : NULL);
         tiny_begin(TINY_IN_MEMORY);
         for (enum what what = NEW; what < (drives == 0 ? BRANCH : WHAT_COUNT); what++) {
-            sweep(what, given > 0 ? given : STRIDE);
+            sweep(what, given > 0 ? given : STRIDE * test_stride(QUICK));
         }
     }
     printf("%llu kills, %llu of them second ones, %llu new runs begun again\n",
