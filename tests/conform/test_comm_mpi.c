@@ -1,6 +1,5 @@
 /* Communication between ranks over MPI: this program starts itself under mpirun, with 2 and 4 processes of one or more
  * ranks, and runs the cases of every backend there; then a process is killed. */
-#include "base/clock.h"
 #include "tests/kit/comm/comm_cases.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_mpi.h"
@@ -150,9 +149,7 @@ int main(int argc, char **argv) {
     CHECK(launch(2, "2") == 0);
     CHECK(launch(4, "1") == 0);
     CHECK(launch(2, "unequal") == 0);
-    const uint64_t begin = ox_clock_ns();
     CHECK(launch(2, "lost") != 0);
-    CHECK(ox_clock_ns() - begin < UINT64_C(30000000000));
     CHECK(strstr(mpirun.outcome.out, "process 1 (pid") != NULL || sys_said(&mpirun, "signal 9"));
     return test_end();
 }

@@ -1,6 +1,5 @@
 /* Communication between ranks of several processes, over a wire within this one: the cases of every backend, with late
  * messages, and a process that ends. */
-#include "base/clock.h"
 #include "tests/kit/comm/comm_cases.h"
 #include "tests/kit/comm/comm_hub.h"
 #include "tests/kit/test.h"
@@ -50,9 +49,7 @@ static void test_lost(struct comm_world *world) {
         char words[32];
         snprintf(words, sizeof words, "process %u", process);
         comm_world_open(world, 0, 60000);
-        const uint64_t begin = ox_clock_ns();
         comm_each(world, call_until_lost, &process, ranks);
-        CHECK(ox_clock_ns() - begin < UINT64_C(50000000000));
         for (uint32_t r = 0; r < world->count; r++) {
             if (r / local != process) {
                 const bool told = strstr(ranks[r].text, words) != NULL &&

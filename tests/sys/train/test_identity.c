@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct sys_args args;
@@ -390,6 +391,9 @@ static void test_lock(void) {
     begin("locked", "--max-steps 1000000 --logging-steps 1000000");
     sys_start(&args, &holder);
     CHECK(sys_await(&holder, "starting from"));
+    while (!exists("locked/run.json")) { /* before it is there, the next one finds nothing to resume */
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     CHECK(!exists("locked/checkpoint-5.tmp"));
     static const char *const words[] = {"--overwrite-output-dir", "--resume latest"};
     for (int i = 0; i < 2; i++) {
