@@ -65,10 +65,11 @@ bool ox_ji_bind(struct run *run, struct scope *scope, const struct string *name,
 
 /* Whether the outermost scope that names a variable sets it later on, so that there is none before: as jinja2, which
  * decides for a whole scope where a name comes from. */
-static bool is_hidden(const struct run *run, const struct scope *scope, const struct string *name) {
+static bool is_hidden(const struct run *run, const struct scope *scope, const struct string *name, uint64_t *seen) {
     bool hidden = false;
     for (; run->jinja->hides && scope != NULL; scope = scope->outer) {
         for (const struct name_use *use = scope->uses->first; use != NULL; use = use->next) {
+            ++*seen;
             if (use->name == name) {
                 hidden = use->hides;
                 break;
@@ -78,11 +79,19 @@ static bool is_hidden(const struct run *run, const struct scope *scope, const st
     return hidden;
 }
 
+/* A step stands for so many names that a variable is compared with. */
+enum { NAMES_A_STEP = 64 };
+
 static bool look_up(struct run *run, const struct scope *inner, const struct string *name, struct value *out) {
+    uint64_t seen = 0;
     for (const struct scope *scope = inner; scope != NULL; scope = scope->outer) {
         for (const struct binding *binding = scope->bindings; binding != NULL; binding = binding->next) {
+            seen++;
             if (binding->name == name) {
                 *out = binding->value;
+                if (!ox_ji_spend(run, seen / NAMES_A_STEP)) {
+                    return false;
+                }
                 /* In jinja2 the macro would find the variable of another item, or a marker. */
                 return !scope->is_over ||
                        ox_ji_fail(run, "'%.*s' of a loop that went on, read by a macro of that loop, is not supported",
@@ -91,10 +100,10 @@ static bool look_up(struct run *run, const struct scope *inner, const struct str
         }
     }
     const struct value key = {.kind = V_STRING, .as.string = name};
-    if (is_hidden(run, inner, name)) {
+    if (is_hidden(run, inner, name, &seen)) {
         return ox_ji_undefined(run, NULL, key, out);
     }
-    if (!ox_ji_dict_get(run, run->variables, key, out)) {
+    if (!ox_ji_spend(run, seen / NAMES_A_STEP) || !ox_ji_dict_get(run, run->variables, key, out)) {
         return false;
     }
     if (out->kind != V_MISSING) {

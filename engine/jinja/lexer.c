@@ -12,7 +12,8 @@ struct lexer {
     const char *source;
     size_t bytes, at;
     uint32_t line;
-    size_t line_begin, counted; /* the line's first byte; up to where lines are counted */
+    size_t counted;  /* up to where lines and columns are */
+    uint32_t points; /* of the line, up to there */
     bool line_starting;         /* what was read last ended a line */
     char braces[NESTED_BRACES_MAX]; /* the closing braces that are awaited */
     size_t brace_count;
@@ -22,15 +23,14 @@ struct lexer {
 
 /* ---- places and tokens ----------------------------------------------------------------------------------------- */
 
+/* Each byte is counted once, because places are asked for in order. */
 static struct place place_of(struct lexer *lexer, size_t at) {
     for (; lexer->counted < at; lexer->counted++) {
-        if (lexer->source[lexer->counted] == '\n') {
-            lexer->line++;
-            lexer->line_begin = lexer->counted + 1;
-        }
+        const char c = lexer->source[lexer->counted];
+        lexer->line += c == '\n';
+        lexer->points = c == '\n' ? 0 : lexer->points + ((c & 0xC0) != 0x80);
     }
-    const size_t begin = lexer->line_begin > at ? at : lexer->line_begin;
-    return (struct place){lexer->line, (uint32_t)ox_ji_count_points(lexer->source + begin, at - begin) + 1};
+    return (struct place){lexer->line, lexer->points + 1};
 }
 
 static struct token *add_token(struct lexer *lexer, enum token_kind kind, size_t begin, size_t end) {
@@ -47,11 +47,12 @@ static struct token *add_token(struct lexer *lexer, enum token_kind kind, size_t
         lexer->token_capacity = capacity;
     }
     struct token *const token = &lexer->tokens[lexer->token_count++];
+    const size_t counted = lexer->counted;
     *token = (struct token){.kind = kind,
                             .place = place_of(lexer, begin),
                             .text = lexer->source + begin,
                             .bytes = end - begin};
-    return ox_ji_spend(lexer->run, 1) ? token : NULL;
+    return ox_ji_spend(lexer->run, 1 + (lexer->counted - counted) / 64) ? token : NULL;
 }
 
 static bool failed_at(struct lexer *lexer, size_t at, const char *message) {

@@ -36,11 +36,19 @@ void ox_ji_add_node(struct nodes *nodes, struct node *node) {
     nodes->count++;
 }
 
+/* Names are looked for one after the other; published templates spell up to 107. */
+enum { NAMES_MAX = 1000, PARAMETERS_MAX = 255 };
+
 const struct string *ox_ji_intern(struct parser *parser, const char *text, size_t bytes) {
-    for (const struct name_link *link = parser->names; link != NULL; link = link->next) {
+    uint32_t count = 0;
+    for (const struct name_link *link = parser->names; link != NULL; link = link->next, count++) {
         if (link->name->bytes == bytes && memcmp(link->name->data, text, bytes) == 0) {
-            return link->name;
+            return ox_ji_spend(parser->run, count / 64) ? link->name : NULL;
         }
+    }
+    if (count == NAMES_MAX) {
+        (void)ox_ji_parse_failed(parser, "more than %d different names in a template are not supported", NAMES_MAX);
+        return NULL;
     }
     struct name_link *const link = ox_ji_new(parser->run, sizeof *link);
     struct value name = MISSING;
@@ -371,6 +379,9 @@ static bool parse_parameters(struct parser *parser, struct signature *signature)
     while (!ox_ji_skip_operator(parser, ")")) {
         if (signature->parameters.count > 0 && !ox_ji_expect_operator(parser, ",")) {
             return false;
+        }
+        if (signature->parameters.count == PARAMETERS_MAX) {
+            return ox_ji_parse_failed(parser, "more than %d parameters are not supported here", PARAMETERS_MAX);
         }
         struct node *const name = ox_ji_new_node(parser, N_NAME, parser->token);
         if (name == NULL || !ox_ji_expect_name(parser, &name->as.name)) {

@@ -37,10 +37,12 @@ static bool parse_string(struct parser *parser, struct node **out) {
 
 /* Notes for the macros around that they use `caller`, `kwargs` or `varargs`. */
 static void note_specials(struct parser *parser, const struct string *name) {
-    for (struct signature_link *link = parser->signatures; link != NULL; link = link->outer) {
-        link->signature->uses_caller |= ox_ji_string_is(name, "caller");
-        link->signature->uses_kwargs |= ox_ji_string_is(name, "kwargs");
-        link->signature->uses_varargs |= ox_ji_string_is(name, "varargs");
+    const bool caller = ox_ji_string_is(name, "caller"), kwargs = ox_ji_string_is(name, "kwargs");
+    const bool varargs = ox_ji_string_is(name, "varargs"), any = caller || kwargs || varargs;
+    for (struct signature_link *link = any ? parser->signatures : NULL; link != NULL; link = link->outer) {
+        link->signature->uses_caller |= caller;
+        link->signature->uses_kwargs |= kwargs;
+        link->signature->uses_varargs |= varargs;
     }
 }
 

@@ -129,6 +129,67 @@ static void test_limits(void) {
           "{{ n.f() }}{% endfor %}", "'x' of a loop that went on");
 }
 
+/* A template of `count` times `piece` between two texts; compiling and rendering it takes at most so many steps a byte,
+ * of which one stands for a token, a node or 64 bytes looked at. It fails with these words, or not (NULL). */
+static void repeats(const char *begin, const char *piece, const char *end, size_t count, const char *words) {
+    enum { STEPS_A_BYTE = 4 };
+    const size_t bytes = strlen(piece), first = strlen(begin);
+    char *const source = malloc(first + count * bytes + strlen(end) + 1);
+    memcpy(source, begin, first);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(source + first + i * bytes, piece, bytes);
+    }
+    memcpy(source + first + count * bytes, end, strlen(end) + 1);
+    struct ox_jinja_limits limits = ox_jinja_default_limits();
+    limits.steps_max = STEPS_A_BYTE * strlen(source) + 1000;
+    struct ox_jinja_output output;
+    const enum ox_status status = render_within(source, &limits, "{\"a\": [1, 2]}", &output);
+    if (words == NULL ? status != OX_OK : output.error == NULL || strstr(output.error, words) == NULL) {
+        printf("%zu times %s: %s\n", count, piece, output.error);
+        test_failure_count++;
+    }
+    ox_jinja_output_free(&output);
+    free(source);
+}
+
+/* Work grows with the size of a template, in one line too, or the template is refused by what it nests or spells. */
+static void test_long_templates(void) {
+    static const char deep[] = "levels are nested in each other";
+    repeats("", "{{ 1 }}", "", 400000, NULL);
+    repeats("", "{# a #}{% if 0 %}{% endif %}", "", 40000, NULL);
+    repeats("{{ ", "not ", "1 }}", 400000, deep);
+    repeats("{{ ", "-", "1 }}", 400000, deep);
+    repeats("{{ a", ".a", " }}", 400000, deep);
+    repeats("{{ a", "|list", " }}", 200000, deep);
+    repeats("{{ 1", "+1", " }}", 400000, deep);
+    repeats("", "{% if 1 %}", "", 200000, deep);
+    repeats("{{ [", "1,", "] }}", 400000, NULL);
+    repeats("{{ 1", " < 2", " }}", 200000, NULL);
+    repeats("{{ ", "'a' ", "}}", 200000, NULL);
+    repeats("{{ '", "\\n", "' }}", 400000, NULL);
+    repeats("{% if 0 %}", "{% elif 0 %}", "{% endif %}", 100000, NULL);
+    repeats("{% if 1 -%}", " \n", "{%- endif %}", 400000, NULL);
+    repeats("{% macro f(", "a,", "a) %}{% endmacro %}", 200000, "more than 255 parameters are not supported");
+}
+
+/* Different names are looked for one after the other, so there is a limit to them. */
+static void test_many_names(void) {
+    enum { NAMES = 2000, NAME_BYTES = 24 };
+    char *const source = malloc(NAMES * NAME_BYTES + 1);
+    for (size_t count = 900; count <= NAMES; count += NAMES - 900) {
+        size_t used = 0;
+        for (size_t i = 0; i < count; i++) {
+            used += (size_t)snprintf(source + used, NAME_BYTES, "{%% set n%zu = 1 %%}", i);
+        }
+        if (count == NAMES) {
+            fails(source, "more than 1000 different names in a template are not supported");
+        } else {
+            gives(source, "");
+        }
+    }
+    free(source);
+}
+
 static void test_spans(void) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
     struct ox_jinja_output output;
@@ -168,6 +229,8 @@ int main(void) {
     test_raised();
     test_refused();
     test_limits();
+    test_long_templates();
+    test_many_names();
     test_spans();
     test_templates_apart();
     return test_end();
