@@ -80,9 +80,8 @@ static enum ox_status fail_choice(const struct ox_option *option, const char *te
         }
     }
     list[used] = '\0';
-    const char *const answer = ox_foreign_answer(option->name, text, option->commands);
-    return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s%s%s", where, text, list, answer != NULL ? "; " : "",
-                   answer != NULL ? answer : "");
+    char hint[OX_SUGGEST_BYTES];
+    return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s%s", where, text, list, ox_value_hint(option, text, hint));
 }
 
 /* Whether the text is UTF-8 and, with `plain`, has no control characters, since it goes to the YAML record of the
@@ -121,6 +120,11 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
         choice_text(option->choices, idx, choice);
         text = choice;
     }
+    const bool switched = option->placeholder != NULL && strncmp(option->placeholder, "off|on|", 7) == 0;
+    if (switched && isalpha((unsigned char)*text)) {
+        const int value = switch_value(text);
+        text = value < 0 ? text : value == 1 ? "on" : "off";
+    }
     const char *const answer = option->choices == NULL ? ox_foreign_answer(option->name, text, option->commands) : NULL;
     if (answer != NULL) {
         return ox_fail(OX_E_CONFIG, "%s: '%s': %s", where, text, answer);
@@ -152,7 +156,8 @@ static enum ox_status set_u64(uint64_t *out, const struct ox_option *option, con
                               const char *where) {
     const char *const digits = text[0] == '-' ? text + 1 : text;
     if (digits[0] == '\0' || digits[strspn(digits, "0123456789")] != '\0') {
-        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a whole number", where, text);
+        char hint[OX_SUGGEST_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a whole number%s", where, text, ox_value_hint(option, text, hint));
     }
     errno = 0;
     const unsigned long long value = strtoull(digits, NULL, 10);
@@ -167,7 +172,8 @@ static enum ox_status set_i64(int64_t *out, const struct ox_option *option, cons
                               const char *where) {
     const char *const digits = text[0] == '-' ? text + 1 : text;
     if (digits[0] == '\0' || digits[strspn(digits, "0123456789")] != '\0') {
-        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a whole number", where, text);
+        char hint[OX_SUGGEST_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a whole number%s", where, text, ox_value_hint(option, text, hint));
     }
     errno = 0;
     const long long value = strtoll(text, NULL, 10);
@@ -184,7 +190,8 @@ static enum ox_status set_double(double *out, const struct ox_option *option, co
     const double value = strtod(text, &end);
     /* Refuse hexadecimal, "nan" and leading blanks, which strtod accepts. */
     if (end == text || *end != '\0' || text[strspn(text, "+-.0123456789eE")] != '\0') {
-        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a number", where, text);
+        char hint[OX_SUGGEST_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a number%s", where, text, ox_value_hint(option, text, hint));
     }
     if (!(value >= option->min && value <= option->max)) {
         return fail_range(option, text, where);
@@ -210,7 +217,7 @@ static enum ox_status set_steps(double *out, const struct ox_option *option, con
 static enum ox_status set_bool(bool *out, const char *text, const char *where) {
     const int value = switch_value(text);
     if (value < 0) {
-        return ox_fail(OX_E_CONFIG, "%s: '%s' is neither true nor false", where, text);
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is neither true nor false; write one of them", where, text);
     }
     *out = value == 1;
     return OX_OK;
@@ -231,7 +238,8 @@ static enum ox_status set_size(uint64_t *out, const struct ox_option *option, co
                                const char *where) {
     uint64_t bytes = 0;
     if (!ox_size_parse(text, &bytes)) {
-        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a size; write it as 20GiB or 1.5TB", where, text);
+        char hint[OX_SUGGEST_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a size%s", where, text, ox_value_hint(option, text, hint));
     }
     if ((double)bytes > option->max) {
         return fail_range(option, text, where);
@@ -266,6 +274,12 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
     const char *const colon = strrchr(text, ':');
     const size_t path_len = colon != NULL ? (size_t)(colon - text) : strlen(text);
     struct ox_nvme_budget drive = {.bytes = 0};
+    if (strchr(text, ',') != NULL && strchr(text, ',') > strchr(text, ':')) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is more than one drive; give --nvme before each", where, text);
+    }
+    if (colon == NULL && ox_size_parse(text, &drive.bytes)) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' names no folder; write it as /mnt/nvme0:%s", where, text, text);
+    }
     if (colon != NULL && (!ox_size_parse(colon + 1, &drive.bytes) || drive.bytes == 0)) {
         return ox_fail(OX_E_CONFIG, "%s: '%s' does not end in a size; write it as /mnt/nvme0:400GiB", where,
                        text);
@@ -667,7 +681,7 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
                              const char *where) {
     void *const value = member(config, option);
     if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE) {
-        return ox_fail(OX_E_CONFIG, "%s has no value", where);
+        return ox_fail(OX_E_CONFIG, "%s has no value; give one", where);
     }
     switch (option->type) {
     case OX_OPT_TEXT:

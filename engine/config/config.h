@@ -245,6 +245,9 @@ const char *ox_command_name(unsigned command);
  * `flag`, as keys of YAML. False if it may mean none or too many. */
 enum { OX_SUGGEST_BYTES = 320 };
 bool ox_option_suggest(const char *name, unsigned commands, bool flag, char text[OX_SUGGEST_BYTES]);
+/* What may have been meant by a text that is no value of the option, such as "; write 1000" or "; did you mean cosine?";
+ * "" if nothing is near. */
+const char *ox_value_hint(const struct ox_option *option, const char *text, char hint[OX_SUGGEST_BYTES]);
 
 /* What to use in place of a flag of another program that does not exist in `commands` (`value` is NULL), or of a value
  * that an option does not have; NULL for a name that is not known either. The answer follows the name and a colon. */

@@ -1,4 +1,4 @@
-/* Answers to names and values of other training programs. One table (foreign_names.c) answers them all. */
+/* Answers to names and values of other training programs, from the tables of foreign_names.c and foreign_values.c. */
 #include "engine/config/foreign.h"
 
 #include <ctype.h>
@@ -35,10 +35,10 @@ const char *ox_foreign_answer(const char *name, const char *value, unsigned comm
     char folded[NAME_BYTES], choice[NAME_BYTES];
     fold(name, '-', folded);
     fold(value != NULL ? value : "", '_', choice);
-    for (unsigned i = 0; i < ox_foreign_count; i++) {
-        const struct ox_foreign *const entry = &ox_foreign_names[i];
-        if ((entry->commands == 0 || (entry->commands & commands) != 0) &&
-            (entry->value == NULL) == (value == NULL) && matches(entry->name, folded) &&
+    const struct ox_foreign *const entries = value == NULL ? ox_foreign_names : ox_foreign_values;
+    for (unsigned i = 0; i < (value == NULL ? ox_foreign_count : ox_foreign_value_count); i++) {
+        const struct ox_foreign *const entry = &entries[i];
+        if ((entry->commands == 0 || (entry->commands & commands) != 0) && matches(entry->name, folded) &&
             (value == NULL || matches(entry->value, choice))) {
             return entry->answer;
         }
@@ -50,8 +50,8 @@ const char *ox_foreign_command(const char *name) {
     static const struct {
         const char *names, *answer;
     } commands[] = {
-        {"finetun* fine-tun* sft pretrain* pre-train* continue* resume fit run start launch full accelerate torchrun "
-         "deepspeed mpirun srun python tune-run full-finetune* instruct*", "use `offload train`"},
+        {"finetun* fine-tun* sft pretrain* pre-train* continue* resume fit run start launch full train-* accelerate "
+         "torchrun deepspeed mpirun srun python tune-run full-finetune* instruct*", "use `offload train`"},
         {"lora qlora peft adapter* merge* fuse unmerge",
          "does not exist: all parameters are trained, and a checkpoint is a whole model; `offload export` writes it "
          "alone"},

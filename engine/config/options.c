@@ -501,9 +501,9 @@ static const struct ox_option options[] = {
      .help = "instruction set of the optimizer; all give the same bits"},
     {.name = "profile", .placeholder = "FILE|NAME", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, profile),
      .text_bytes = sizeof none->profile, .group = group_placement, .default_text = "", .commands = RUN,
-     .help = "measured speeds of the machine, from `offload bench all --output FILE`, to predict the time of a step; a "
-             "name such as rtx4090-1-drive: one that comes with the program; builtin: nominal rates; default: "
-             "~/.config/offload/machine.json if it exists, else a measurement of at most 3 s, which is kept"},
+     .help = "speeds of a machine, to predict the time of a step: a file of `offload bench all --output FILE`; a name, "
+             "such as rtx4090-1-drive; builtin: nominal rates; default: ~/.config/offload/machine.json, else measured, "
+             "at most 3 s"},
     {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "delay every lane at random, to test ordering; 0: no delays"},

@@ -2,9 +2,13 @@
  * word may stand for another one, so that --freeze-embeddings never becomes --decay-embeddings. */
 #include "engine/config/config.h"
 
+#include "base/bytes.h"
+
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { NAME_BYTES_MAX = 64, WORDS_MAX = 12, SUGGESTIONS_MAX = 4, LETTERS_MIN = 4 };
 
@@ -189,4 +193,88 @@ bool ox_option_suggest(const char *name, unsigned commands, bool flag, char text
     }
     snprintf(text + used, OX_SUGGEST_BYTES - (size_t)used, "?");
     return count > 0;
+}
+
+/* ---- values ----------------------------------------------------------------------------------------- */
+
+/* Reads a number as people write it: 1_000, 1,000, 0,5, 10 %, 2k, 1e-5 with a dash of a word processor, with a comma
+ * behind. False for another text. */
+static bool read_loosely(const char *text, double *value) {
+    static const char *const dashes[] = {"\u2212", "\u2013", "\u2010", "\u2011"};
+    char plain[NAME_BYTES_MAX];
+    size_t used = 0;
+    for (const char *at = text; *at != '\0'; at++) {
+        const char *const rest = at + 1;
+        const bool group = text[0] != '0' && strspn(rest, "0123456789") == 3 && strchr("_,.", rest[3]) != NULL;
+        char letter = *at;
+        for (unsigned i = 0; i < sizeof dashes / sizeof *dashes; i++) {
+            if (strncmp(at, dashes[i], strlen(dashes[i])) == 0) {
+                letter = '-';
+                at += strlen(dashes[i]) - 1;
+            }
+        }
+        if (used + 1 == sizeof plain) {
+            return false;
+        }
+        if (letter == '_' || letter == ' ' || (letter == ',' && (*rest == '\0' || group))) {
+            continue;
+        }
+        plain[used++] = letter == ',' ? '.' : letter;
+    }
+    plain[used] = '\0';
+    char *end = NULL;
+    *value = strtod(plain, &end);
+    const double scale = strcmp(end, "%") == 0                            ? 0.01
+                         : strcmp(end, "k") == 0 || strcmp(end, "K") == 0 ? 1e3
+                         : strcmp(end, "m") == 0 || strcmp(end, "M") == 0 ? 1e6
+                         : *end == '\0'                                   ? 1
+                                                                          : 0;
+    *value *= scale;
+    return end != plain && scale != 0 && plain[strspn(plain, "+-.0123456789eE%kKmM")] == '\0';
+}
+
+/* The choice whose name is nearest to a text; NULL if none is near. */
+static const char *nearest_choice(const char *choices, const char *text, char choice[NAME_BYTES_MAX]) {
+    unsigned best = strlen(text) < 6 ? 2 : 3;
+    bool found = false;
+    for (const char *at = choices; *at != '\0'; at += strcspn(at, "|"), at += *at == '|') {
+        char own[NAME_BYTES_MAX];
+        snprintf(own, sizeof own, "%.*s", (int)strcspn(at, "|"), at);
+        const unsigned distance = ox_name_distance(text, own);
+        if (strlen(own) >= LETTERS_MIN && distance < best) {
+            best = distance;
+            found = true;
+            memcpy(choice, own, sizeof own);
+        }
+    }
+    return found ? choice : NULL;
+}
+
+const char *ox_value_hint(const struct ox_option *option, const char *text, char hint[OX_SUGGEST_BYTES]) {
+    char choice[NAME_BYTES_MAX];
+    double value = 0;
+    uint64_t bytes = 0;
+    const bool whole = option->type == OX_OPT_U64 || option->type == OX_OPT_I64;
+    const bool numeric = whole || option->type == OX_OPT_DOUBLE || option->type == OX_OPT_STEPS;
+    const char *const answer = ox_foreign_answer(option->name, text, option->commands);
+    hint[0] = '\0';
+    if (answer != NULL) {
+        snprintf(hint, OX_SUGGEST_BYTES, "; %s", answer);
+    } else if (numeric && strcasecmp(text, "auto") == 0) {
+        return "; give one, or leave it out";
+    } else if (numeric && read_loosely(text, &value) && value >= option->min && value <= option->max &&
+        (!whole || (value == (double)(int64_t)value && value < 1e15))) {
+        snprintf(hint, OX_SUGGEST_BYTES, "; write %.15g", value);
+    } else if (option->type == OX_OPT_SIZE) {
+        snprintf(choice, sizeof choice, "%sB", text);
+        if (ox_size_parse(choice, &bytes)) {
+            snprintf(hint, OX_SUGGEST_BYTES, "; write %s", choice);
+        } else {
+            snprintf(hint, OX_SUGGEST_BYTES, "; write it as 20GiB or 1.5TB%s",
+                     strstr(option->help, "0: what is free") != NULL ? ", or 0 for what is free" : "");
+        }
+    } else if (option->choices != NULL && nearest_choice(option->choices, text, choice) != NULL) {
+        snprintf(hint, OX_SUGGEST_BYTES, "; did you mean %s?", choice);
+    }
+    return hint;
 }

@@ -2,11 +2,13 @@
 #include "tools/command/cmd.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 
 #include <ctype.h>
 #include <stddef.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 enum { FLAG_BYTES = 96, OPTIONS_MAX = 160 };
 
@@ -79,9 +81,22 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
     char suggestion[OX_SUGGEST_BYTES];
     for (const char *at = name; *at != '\0'; at++) {
         if ((unsigned char)*at > 0x7e || *at == ' ') {
-            return ox_fail(OX_E_CONFIG, "'%s' is not a flag: its name has a letter that is none of a-z, 0-9 and -; type it "
-                           "anew", argument);
+            return ox_fail(OX_E_CONFIG, "'%s' is not a flag: its name has a letter that is none of a-z, 0-9 and -; "
+                           "type it anew", argument);
         }
+    }
+    const char *const colon = strchr(name, ':');
+    char before[FLAG_BYTES];
+    snprintf(before, sizeof before, "%.*s", (int)(colon != NULL ? colon - name : 0), name);
+    if (name[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "'%s' stands alone; write the name of a flag right after it, or remove it",
+                       argument);
+    }
+    if (colon != NULL && ox_option_find_in(before, a->command->mask) != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' is not a flag; write --%s %s", argument, before, colon + 1);
+    }
+    if (strncmp(name, "no-", 3) == 0 && answer == NULL && ox_foreign_answer(name + 3, NULL, a->command->mask) != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s': there is nothing to switch off; leave it out", argument);
     }
     if (strncmp(argument, "--", 2) != 0 && ox_option_find_in(name, a->command->mask) != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' has one dash; write -%s", argument, argument);
@@ -93,7 +108,8 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
         return ox_fail(OX_E_CONFIG, "'%s': %s", argument, answer);
     }
     if (answer != NULL || ox_option_find(name) != NULL) {
-        return ox_fail(OX_E_CONFIG, "`offload %s` does not take %s, nor anything like it; remove it", command, argument);
+        return ox_fail(OX_E_CONFIG, "`offload %s` does not take %s, nor anything like it; remove it", command,
+                       argument);
     }
     if (ox_option_suggest(name, a->command->mask, true, suggestion)) {
         return ox_fail(OX_E_CONFIG, "'%s' is not a flag of `offload %s`; %s", argument, command, suggestion);
@@ -213,8 +229,8 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
                    : ox_fail(OX_E_CONFIG, "%s has no value; give one after it", where);
     }
     if (value[0] == '=' && value != flag->value && option->type != OX_OPT_PROSE) {
-        return ox_fail(OX_E_CONFIG, "%s: '%s' has a blank before its '='; write %s=VALUE or %s VALUE", where, value, where,
-                       where);
+        return ox_fail(OX_E_CONFIG, "%s: '%s' has a blank before its '='; write %s=VALUE or %s VALUE", where, value,
+                       where, where);
     }
     if (option->type != OX_OPT_PROSE) {
         status = check_typography(value);
@@ -243,11 +259,13 @@ static void list_missing(const struct arguments *a, char *text, size_t bytes) {
 static enum ox_status fail_stray(const struct arguments *a, const char *argument) {
     const char *const command = a->command->name, *const equals = strchr(argument, '=');
     const size_t length = strlen(argument);
+    uint64_t bytes = 0;
     char missing[256], name[FLAG_BYTES];
     snprintf(name, sizeof name, "%.*s", (int)(equals != NULL ? equals - argument : 0), argument);
     list_missing(a, missing, sizeof missing);
     if (argument[0] == '\0') {
-        return ox_fail(OX_E_CONFIG, "there is an empty argument, as of a variable of the shell that is not set; remove it");
+        return ox_fail(OX_E_CONFIG, "there is an empty argument, as of a variable of the shell that is not set; remove "
+                                    "it");
     }
     if (strcmp(argument, "help") == 0) {
         return ox_fail(OX_E_CONFIG, "'help' is unexpected; `offload help %s` shows what it takes", command);
@@ -258,9 +276,17 @@ static enum ox_status fail_stray(const struct arguments *a, const char *argument
     if (length > 5 && (strcmp(argument + length - 5, ".yaml") == 0 || strcmp(argument + length - 4, ".yml") == 0)) {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --config %s", argument, argument);
     }
+    const bool after_drive = a->last != NULL && a->last->type == OX_OPT_NVME && a->config->nvme_count > 0;
+    if (after_drive && ox_size_parse(argument, &bytes)) {
+        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --nvme %s:%s", argument,
+                       a->config->nvme[a->config->nvme_count - 1].path, argument);
+    }
     if (a->last != NULL && ox_option_is_list(a->last)) {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --%s before each of several", argument,
                        a->last->name);
+    }
+    if (a->command->positional[0] != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' is one too many; `offload %s` takes one at a time", argument, command);
     }
     if (missing[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; still missing: %s", argument, missing);
@@ -280,6 +306,12 @@ static enum ox_status take_positional(struct arguments *a) {
     const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
     OX_ASSERT(option != NULL);
     status = mark_seen(a, option);
+    const bool is_path = option->choices != NULL && (access(argument, F_OK) == 0 || strchr(argument, '/') != NULL);
+    if (status == OX_OK && is_path && a->command->positional[1] != NULL) {
+        const int bytes = (int)strcspn(option->choices, "|"); /* the first choice */
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s; write `offload %s %.*s %s`", option->name, argument,
+                       option->choices, a->command->name, bytes, option->choices, argument);
+    }
     return status == OX_OK ? ox_config_set(a->config, option, argument, option->choices != NULL ? option->name : "PATH")
                            : status;
 }

@@ -59,7 +59,7 @@ static void test_usage(void) {
     refused("docter", "'docter' is not a command; did you mean `offload doctor`?");
     refused("zzzzzzzzzzz", "`offload help` lists them");
     refused("help docter", "did you mean `offload doctor`?");
-    refused("help doctor version", "'version' is unexpected");
+    refused("help doctor version", "'version' is one too many");
     refused("doctor --formt json", "did you mean '--format'?");
     refused("doctor --zzzzzzzz", "`offload help doctor` lists them");
     refused("doctor -format json", "'-format' has one dash; write --format");
@@ -114,6 +114,14 @@ static void test_foreign_words(void) {
         {"generate --mod\u00a0el m", "its name has a letter that is none of a-z, 0-9 and -; type it anew"},
         {"train model data.jsonl", "'model' has no flag before it; still missing: --model PATH --data PATH --output PATH"},
         {"train run.yml", "'run.yml' has no flag before it; write --config run.yml"},
+        {"train --data d --nvme /tmp 4GiB", "'4GiB' has no flag before it; write --nvme /tmp:4GiB"},
+        {"train --lr:1", "'--lr:1' is not a flag; write --lr 1"},
+        {"train --no-bf16", "there is nothing to switch off; leave it out"},
+        {"train --", "'--' stands alone"},
+        {"inspect a b", "'b' is one too many; `offload inspect` takes one at a time"},
+        {"trace /tmp", "write `offload trace report /tmp`"},
+        {"eval --lora x", "adapters are not read; merge them into their model"},
+        {"export m --output o --quantize q4", "weights are written in fp32 or bf16 (--save-dtype)"},
         {"train help", "`offload help train` shows what it takes"},
         {"train --data a b", "'b' has no flag before it; write --data before each of several"},
         {"train -x", "'-x': flags are words here; `offload help train` lists them"},

@@ -522,8 +522,10 @@ static void check_typing_errors(void) {
 
 /* Every flag that an answer names exists, and no flag is answered that exists itself in that command. */
 static void test_foreign(void) {
-    for (unsigned i = 0; i < ox_foreign_count; i++) {
-        const struct ox_foreign *const entry = &ox_foreign_names[i];
+    for (unsigned i = 0; i < ox_foreign_count + ox_foreign_value_count; i++) {
+        const struct ox_foreign *const entry =
+            i < ox_foreign_count ? &ox_foreign_names[i] : &ox_foreign_values[i - ox_foreign_count];
+        CHECK((entry->value == NULL) == (i < ox_foreign_count));
         const unsigned commands = entry->commands != 0 ? entry->commands : ~0u;
         char name[96];
         for (const char *at = entry->name; *at != '\0'; at += strspn(at, " ")) {
@@ -558,6 +560,47 @@ static void test_foreign(void) {
     yaml_refused("bf16: true\n", "'bf16': use --dtype bf16");
 }
 
+/* A text that is no value gets what it may have meant. */
+static void test_hints(void) {
+    static const struct {
+        const char *name, *text, *hint;
+    } cases[] = {
+        {"learning-rate", "1e-5,", "is not a number; write 1e-05"},
+        {"learning-rate", "2e\u20135", "; write 2e-05"},
+        {"learning-rate", "0,001", "; write 0.001"},
+        {"max-steps", "1e3", "is not a whole number; write 1000"},
+        {"max-steps", "1_000", "; write 1000"},
+        {"max-steps", "12,000", "; write 12000"},
+        {"max-steps", "1k", "; write 1000"},
+        {"max-steps", "10.0", "; write 10"},
+        {"warmup-steps", "10%", "; write 0.1"},
+        {"warmup-steps", "1.5", "is neither whole steps nor, below 1, a share of all"},
+        {"logging-steps", "0", "is out of range; give 1 to"},
+        {"batch-size", "auto", "; give one, or leave it out"},
+        {"compute-threads", "all", "; use 0: all cores"},
+        {"host-mem", "16Gi", "is not a size; write 16GiB"},
+        {"host-mem", "50%", "; write it as 20GiB or 1.5TB, or 0 for what is free"},
+        {"nvme", "400GiB", "names no folder; write it as /mnt/nvme0:400GiB"},
+        {"nvme", "/a:4GiB,/b:4GiB", "is more than one drive; give --nvme before each"},
+        {"optimizer", "adamww", "is not one of adamw, lion, sgd; did you mean adamw?"},
+        {"lr-scheduler-type", "cosin", "; did you mean cosine?"},
+        {"sharding", "zero-3", "; did you mean zero3?"},
+        {"weights-tier", "gpu", "; use device"},
+        {"io-backend", "io_uring", "; use uring"},
+        {"resume-from-checkpoint", "True", "'True': use latest"},
+        {"dry-run", "maybe", "is neither true nor false; write one of them"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        set_refused(cases[i].name, cases[i].text, cases[i].hint);
+    }
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "trace", "True"));
+    CHECK(strcmp(c.trace, "on") == 0);
+    REQUIRE_OK(set(&c, "trace", "1"));
+    CHECK(strcmp(c.trace, "1") == 0);
+}
+
 /* A number below 1 is a share of all steps, rounded up, as transformers' TrainerState.compute_steps and
  * TrainingArguments.get_warmup_steps have it: math.ceil(max_steps * share). */
 static void test_shares(void) {
@@ -582,6 +625,7 @@ static void test_shares(void) {
 int main(void) {
     test_table();
     test_shares();
+    test_hints();
     test_foreign();
     test_defaults();
     test_sizes();
