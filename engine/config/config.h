@@ -232,8 +232,8 @@ struct ox_option {
 /* The option table, of *count options in the order of help. An option that means something else, or takes other values,
  * in another command has several entries there, of one member and no command in common. */
 const struct ox_option *ox_options(uint32_t *count);
-/* Finds an option by name or alias, with '_' equal to '-': the first entry of that name that one of `commands` has; NULL
- * for an unknown name. */
+/* Finds an option by name or alias, with '_' equal to '-': the first entry of that name that one of `commands` has;
+ * NULL for an unknown name. */
 const struct ox_option *ox_option_find_in(const char *name, unsigned commands);
 /* The same for every command. */
 const struct ox_option *ox_option_find(const char *name);
@@ -241,12 +241,12 @@ const struct ox_option *ox_option_find(const char *name);
 unsigned ox_name_distance(const char *a, const char *b);
 /* The name of a command, such as "train" for OX_CMD_TRAIN; "" if `command` is not exactly one. */
 const char *ox_command_name(unsigned command);
-/* Writes "did you mean '--a' or '--b'?" with the options of `commands` that an unknown name may mean, as flags or, without
- * `flag`, as keys of YAML. False if it may mean none or too many. */
+/* Writes "did you mean '--a' or '--b'?" with the options of `commands` that an unknown name may mean, as flags or,
+ * without `flag`, as keys of YAML. False if it may mean none or too many. */
 enum { OX_SUGGEST_BYTES = 320 };
 bool ox_option_suggest(const char *name, unsigned commands, bool flag, char text[OX_SUGGEST_BYTES]);
-/* What may have been meant by a text that is no value of the option, such as "; write 1000" or "; did you mean cosine?";
- * "" if nothing is near. */
+/* What may have been meant by a text that is no value of the option, such as "; write 1000" or "; did you mean
+ * cosine?"; "" if nothing is near. */
 const char *ox_value_hint(const struct ox_option *option, const char *text, char hint[OX_SUGGEST_BYTES]);
 
 /* What to use in place of a flag of another program that does not exist in `commands` (`value` is NULL), or of a value

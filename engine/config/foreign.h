@@ -9,8 +9,8 @@ extern "C" {
 #endif
 
 /* Without `value` an answer to a name that is not an option of `commands` (0: of any), else to a value of a name. Names
- * and values are patterns of fnmatch in small letters, parted by spaces, names with '-'; the first that matches counts. An answer that
- * begins with "use --x" and a name in capitals takes the same value as the foreign name. */
+ * and values are patterns of fnmatch in small letters, parted by spaces, names with '-'; the first that matches counts.
+ * An answer that begins with "use --x" and a name in capitals takes the same value as the foreign name. */
 struct ox_foreign {
     const char *name, *value, *answer;
     unsigned commands;
@@ -21,8 +21,8 @@ extern const struct ox_foreign ox_foreign_values[]; /* with them */
 extern const unsigned ox_foreign_count, ox_foreign_value_count;
 
 /* Refuses a configuration of another program, the configuration of a model, or a file with several keys that are not
- * options of the commands `accepted`, after lines of the log that answer each key. OX_OK also for what is no mapping of YAML: the
- * reader says what is wrong there. */
+ * options of the commands `accepted`, after lines of the log that answer each key for `command`. OX_OK also for what is
+ * no mapping of YAML: the reader says what is wrong there. */
 OX_MUST enum ox_status ox_foreign_file_check(const char *path, const char *text, size_t bytes, unsigned command,
                                              unsigned accepted);
 

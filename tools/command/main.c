@@ -204,8 +204,8 @@ enum ox_status ox_fail_command(const char *name) {
         return ox_fail(OX_E_CONFIG, "'%s' is not a command; %s", name, answer);
     }
     if (name[0] == '-') {
-        return ox_fail(OX_E_CONFIG, "'%s' stands where a command does; write `offload train %s ...`, or see `offload help`",
-                       name, name);
+        return ox_fail(OX_E_CONFIG, "'%s' stands where a command does; write `offload train %s ...`, or see `offload "
+                                    "help`", name, name);
     }
     if (length > 5 && (strcmp(name + length - 5, ".yaml") == 0 || strcmp(name + length - 4, ".yml") == 0)) {
         return ox_fail(OX_E_CONFIG, "'%s' is not a command; write `offload train --config %s`", name, name);

@@ -125,7 +125,8 @@ static void put_bash_value(FILE *file, const struct ox_option *option) {
 
 static void put_bash_values(FILE *file) {
     uint32_t idx = 0;
-    fputs("# What completes the value of a command's flag: sets kind and words; kind stays empty for a flag without a value.\n"
+    fputs("# What completes the value of a command's flag: sets kind and words; kind stays empty for a flag without "
+          "one.\n"
           "_offload_value() {\n    kind='' words=''\n    case \"$1 $2\" in\n", file);
     for (const struct ox_option *option; (option = ox_help_option(NULL, &idx)) != NULL;) {
         put_bash_value(file, option);

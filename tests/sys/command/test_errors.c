@@ -131,14 +131,11 @@ static void refused_train(const char *more, int exit_status, const char *words) 
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-static void test_options(void) {
+/* Names and values of other programs. */
+static void test_foreign(void) {
     static const struct {
         const char *words, *error;
     } cases[] = {
-        {"--learnin-rate 1", "did you mean '--learning-rate'?"},
-        {"--bf16", "'--bf16': use --dtype bf16"},
-        {"--lora_r 8", "'--lora_r': does not exist: all parameters are trained"},
-        {"--optim adamw_torch", "is not one of adamw, lion, sgd; use adamw"},
         {"--optim adam", "use adamw: its decay is apart from the gradient, and --weight-decay 0 makes it Adam"},
         {"--optim paged_adamw_8bit", "use adamw with --moments q8"},
         {"--optim lion_8bit", "use lion with --moments q8"},
@@ -165,6 +162,20 @@ static void test_options(void) {
         {"--save-steps -0.5", "--save-steps: -0.5 is out of range"},
         {"--warmup-steps 0.1 --warmup-ratio 0.1", "are both given; give one of them"},
         {"--add-bos maybe", "--add-bos: 'maybe' is not one of auto, on, off"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused_train(cases[i].words, 2, cases[i].error);
+    }
+}
+
+static void test_options(void) {
+    static const struct {
+        const char *words, *error;
+    } cases[] = {
+        {"--learnin-rate 1", "did you mean '--learning-rate'?"},
+        {"--bf16", "'--bf16': use --dtype bf16"},
+        {"--lora_r 8", "'--lora_r': does not exist: all parameters are trained"},
+        {"--optim adamw_torch", "is not one of adamw, lion, sgd; use adamw"},
         {"--zzzzzzzz 1", "`offload help train` lists them"},
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
         {"--max-steps -1", "--max-steps: -1 is out of range"},
@@ -791,6 +802,7 @@ int main(void) {
     trained = test_path("first/checkpoint-2");
 
     test_options();
+    test_foreign();
     test_yaml();
     test_config_json();
     test_weights();

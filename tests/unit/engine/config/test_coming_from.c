@@ -85,7 +85,8 @@ static unsigned check_key(const char *text) {
 /* Every name that another program has is an option, or is answered. Letters are answered together; so are members of an
  * adapter's configuration that are plain words, where they stand in a file. */
 static void check_flags(void) {
-    static const char *const plain[] = {"bias", "help", "commands", "positional", "training_script", "training_script_args"};
+    static const char *const plain[] = {"bias",       "help",           "commands", "positional", "training_script",
+                                        "training_script_args"};
     json_t *const programs = json_load_file("tests/golden/foreign_flags.json", 0, NULL), *names, *name;
     const char *program;
     size_t idx, count = 0;
@@ -146,12 +147,14 @@ static void test_files(void) {
         "zero_optimization.stage: 3                      --sharding zero3\n",
         "zero_optimization.offload_optimizer.nvme_path: /d  --nvme /d:SIZE\n", "fp16.enabled: false",
         "optimizer.params.lr: 1e-5                       --learning-rate 1e-5\n",
-        "train_batch_size: auto                          is taken from elsewhere there; --global-batch-size says it here\n",
+        "train_batch_size: auto                          is taken from elsewhere there; --global-batch-size says it "
+        "here\n",
         "as flags: --per-device-train-batch-size 4 --gradient-accumulation-steps 8 --sharding zero3 --nvme /d:SIZE "
         "--learning-rate 1e-5\n", NULL};
     static const char *const axolotl[] = {
         "base_model: a/b                                 use --model FOLDER; nothing is downloaded\n",
-        "datasets.path: c/d                              use --data PATH;", "adapter: lora", "lora_target_modules: [q, ...]",
+        "datasets.path: c/d                              use --data PATH;", "adapter: lora",
+        "lora_target_modules: [q, ...]",
         "optimizer: adamw_8bit                           use adamw with --moments q8\n",
         "seed:                                           asks for nothing; leave it out\n",
         "as flags: --model FOLDER --data PATH --optimizer adamw --per-device-train-batch-size 2\n", NULL};
@@ -159,15 +162,18 @@ static void test_files(void) {
                                           "--dtype bf16\n", NULL};
     static const char *const none[] = {NULL};
     refuse_file("{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": 4, "
-                "\"gradient_accumulation_steps\": 8, \"fp16\": {\"enabled\": false}, \"zero_optimization\": {\"stage\": "
-                "3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/d\"}}, \"optimizer\": {\"params\": "
-                "{\"lr\": 1e-5}}}", "is a configuration of DeepSpeed", deepspeed);
-    refuse_file("base_model: a/b\ndatasets:\n  - path: c/d\n    type: alpaca\nadapter: lora\nlora_target_modules:\n  - q\n"
-                "  - k\noptimizer: adamw_8bit\nmicro_batch_size: 2\nseed:\n", "is a configuration of axolotl", axolotl);
+                "\"gradient_accumulation_steps\": 8, \"fp16\": {\"enabled\": false}, "
+                "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", "
+                "\"nvme_path\": \"/d\"}}, \"optimizer\": {\"params\": {\"lr\": 1e-5}}}",
+                "is a configuration of DeepSpeed", deepspeed);
+    refuse_file("base_model: a/b\ndatasets:\n  - path: c/d\n    type: alpaca\nadapter: lora\n"
+                "lora_target_modules:\n  - q\n  - k\noptimizer: adamw_8bit\nmicro_batch_size: 2\nseed:\n",
+                "is a configuration of axolotl", axolotl);
     refuse_file("learnin_rate: 1\nbf16: True\nseed: 1\n", "2 keys are not options of `offload train`", several);
     refuse_file("{\"architectures\": [\"L\"], \"hidden_size\": 1}", "is the config.json of a model; give it", none);
     refuse_file("{\"peft_type\": \"LORA\", \"r\": 8}", "is the adapter_config.json of an adapter", none);
-    refuse_file("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n", "is a configuration of Accelerate", none);
+    refuse_file("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n", "a configuration of Accelerate",
+                none);
 }
 
 /* A file with every key of a program: all lines have an answer. */
