@@ -148,11 +148,8 @@ static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_
             return ox_file_create(temporary, bytes, out);
         }
     }
-    return status != OX_OK ? status
-                           : ox_fail(OX_E_IO,
-                                     "%s: no free temporary name in %s; delete the files "
-                                     ".offload-*.tmp there",
-                                     path, folder);
+    return status != OX_OK ? status : ox_fail(OX_E_IO, "%s: no free temporary name in %s; delete the files "
+                                              ".offload-*.tmp there", path, folder);
 }
 
 /* True for the names that create_beside gives. */
@@ -228,10 +225,8 @@ static enum ox_status remove_content(int fd, const char *path, int depth) {
             status = errno != 0 ? fail_path(errno, path, "list a folder in it") : OX_OK;
             break;
         }
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        if (unlinkat(fd, entry->d_name, 0) == 0 || errno == ENOENT) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            unlinkat(fd, entry->d_name, 0) == 0 || errno == ENOENT) {
             continue;
         }
         const int unlink_err = errno;
@@ -257,9 +252,7 @@ enum ox_status ox_path_join(const char *folder, const char *name, char *out) {
                        folder, name, OX_PATH_BYTES - 1);
     }
     memmove(out, folder, folder_bytes);
-    if (slash) {
-        out[folder_bytes] = '/';
-    }
+    memcpy(out + folder_bytes, "/", slash);
     memcpy(out + folder_bytes + slash, name, name_bytes + 1);
     return OX_OK;
 }
@@ -283,6 +276,19 @@ enum ox_status ox_path_refuse_link(const char *path) {
     struct stat info;
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode)
                ? ox_fail(OX_E_CONFIG, "%s: is a symbolic link, which is not written through; remove it", path) : OX_OK;
+}
+
+/* Refuses, and closes, what a version control system has put in the place of a large file. */
+static enum ox_status check_pointer(const char *path, int fd, uint64_t bytes) {
+    char start[64] = "";
+    const bool small = bytes < 1024 && pread(fd, start, sizeof start - 1, 0) > 0;
+    const bool lfs = small && strncmp(start, "version https://git-lfs.github.com/", 35) == 0;
+    if (!lfs && !(small && strncmp(start, "/annex/objects/", 15) == 0)) {
+        return OX_OK;
+    }
+    close(fd);
+    return ox_fail(OX_E_CONFIG, "%s: is a %s pointer, not the file itself; fetch that with `%s` in its folder", path,
+                   lfs ? "Git LFS" : "git-annex", lfs ? "git lfs pull" : "git annex get .");
 }
 
 enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes) {
@@ -310,7 +316,7 @@ enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes
     }
     *fd_out = fd;
     *bytes = (uint64_t)info.st_size;
-    return OX_OK;
+    return check_pointer(path, fd, *bytes);
 }
 
 enum ox_status ox_file_read_start(const char *path, void *start, size_t bytes, uint64_t *file_bytes) {

@@ -43,8 +43,8 @@ bool ox_path_exists(const char *path);
 OX_MUST enum ox_status ox_path_refuse_link(const char *path);
 
 /* Opens a regular file for reading and sets its size; follows links. Every input file goes through here. A folder,
- * FIFO, device or socket is refused without being opened, and a dangling link is named as such; both are
- * OX_E_CONFIG. */
+ * FIFO, device or socket is refused without being opened, and a dangling link is named as such, as is the pointer that
+ * Git LFS leaves in the place of a large file; all are OX_E_CONFIG. */
 OX_MUST enum ox_status ox_file_open_input(const char *path, int *fd, uint64_t *bytes);
 /* Reads the first `bytes` of an input file into `start`, by which its format may be known; of a shorter file all of it,
  * and the rest of `start` stays. *file_bytes is the size of the file. */

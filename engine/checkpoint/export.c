@@ -90,9 +90,10 @@ static enum ox_status open_masters(const char *source, const struct ox_model *mo
         return status;
     }
     ox_st_close(out);
-    return dtype == OX_DTYPE_F32 && has_rounded(source) ? ox_fail(OX_E_CORRUPT, "%s: the exact values of the weights are missing; export with "
-                                         "--save-dtype bf16 or use another checkpoint", path)
-                               : OX_OK;
+    return dtype == OX_DTYPE_F32 && has_rounded(source)
+               ? ox_fail(OX_E_CORRUPT, "%s: the exact values of the weights are missing; export with --save-dtype bf16 "
+                         "or use another checkpoint", path)
+               : OX_OK;
 }
 
 /* Makes the temporary folder that is later renamed to `path`. If it exists, another export may be writing it, so that

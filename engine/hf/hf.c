@@ -167,6 +167,9 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     }
     OX_TRY(status, ox_path_join(folder->path, "model.safetensors.index.json", path));
     if (status == OX_OK && !ox_path_exists(path)) {
+        status = ox_hf_check_folder(folder->path);
+    }
+    if (status == OX_OK && !ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: holds neither model.safetensors nor model.safetensors.index.json; convert "
                          "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
@@ -288,7 +291,11 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
         goto fail;
     }
     ox_path_warn_shared(path);
-    status = is_folder ? ox_listed_verify_small(path) : OX_OK;
+    status = !is_folder                     ? ox_hf_check_file(path, false)
+             : !ox_path_exists(config_path) ? ox_hf_check_folder(path) : OX_OK;
+    if (is_folder) {
+        OX_TRY(status, ox_listed_verify_small(path));
+    }
     OX_TRY(status, ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config));
     OX_TRY(status, ox_model_config_parse(config_path, folder->config, &config));
     if (status == OX_OK) {

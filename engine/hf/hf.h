@@ -18,6 +18,13 @@ struct ox_hf_folder;
  * lists. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
  * tensor. `path` may also be a config.json itself; then there are no weights. */
 OX_MUST enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out);
+/* Refuse what is no model, and say what it is and what to do instead; OX_OK for anything else. The first refuses a
+ * `path` that is not there, and tells how to download a model whose name it may be on the Hugging Face hub; `flag` is
+ * the option that names it. The second refuses a file that is no config.json, or with `weights` any file. The third
+ * refuses a folder with an adapter alone, with weights of another format alone, or one of the hub's cache. */
+OX_MUST enum ox_status ox_hf_check_path(const char *flag, const char *path);
+OX_MUST enum ox_status ox_hf_check_file(const char *path, bool weights);
+OX_MUST enum ox_status ox_hf_check_folder(const char *folder);
 void ox_hf_close(struct ox_hf_folder **folder);
 const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder);
 const json_t *ox_hf_config(const struct ox_hf_folder *folder);

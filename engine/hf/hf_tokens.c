@@ -138,7 +138,8 @@ static json_t *template_value(const json_t *templates, const json_t *alone) {
     json_t *text;
     json_t *const list = alone != NULL ? json_incref((json_t *)alone) : json_array();
     json_object_foreach((json_t *)templates, name, text) {
-        if (alone == NULL && json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "template", text)) != 0) {
+        if (alone == NULL &&
+            json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "template", text)) != 0) {
             json_decref(list);
             return NULL;
         }

@@ -279,12 +279,13 @@ static void cap_sequence(struct ox_trainer *trainer) {
 }
 
 enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
-    const char *const path = trainer->config.model;
-    if (access(path, F_OK) != 0) {
-        return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; give a folder of Hugging Face files, "
-                       "or a config.json for a fresh start", path);
+    char path[OX_CONFIG_TEXT_BYTES];
+    enum ox_status status = ox_run_find_model(trainer->config.model, path);
+    if (status == OX_OK && strcmp(path, trainer->config.model) != 0) {
+        ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.model, path);
+        memcpy(trainer->config.model, path, sizeof path);
     }
-    const enum ox_status status = ox_hf_open(path, weights, &trainer->folder);
+    OX_TRY(status, ox_hf_open(path, weights, &trainer->folder));
     if (status != OX_OK) {
         return status;
     }
@@ -338,6 +339,8 @@ static enum ox_status check_resume(const struct ox_config *config) {
     }
     if (strcmp(path, "latest") != 0) {
         return ox_path_is_folder(path) ? OX_OK
+               : ox_path_exists(path) && !ox_path_is_file(path)
+                   ? ox_hf_check_path("--resume-from-checkpoint", path) /* a link to nothing */
                                        : ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; "
                                                  "give latest, or a checkpoint-N folder", path);
     }

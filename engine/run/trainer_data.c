@@ -133,7 +133,10 @@ static enum ox_status find_origin(struct ox_trainer *trainer) {
         return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
     }
     const bool latest = strcmp(resume, "latest") == 0;
-    snprintf(folder, sizeof folder, "%s%s", latest ? trainer->config.output_dir : resume, latest ? "" : "/..");
+    snprintf(folder, sizeof folder, "%s", trainer->config.output_dir);
+    if (!latest && resume[0] != '\0') {
+        ox_run_of_checkpoint(resume, folder);
+    }
     const bool known =
         resume[0] != '\0' && ox_run_exists(folder) && ox_run_read_identity(folder, identity) == OX_OK;
     trainer->input.clock_s = known && identity->has_clock ? identity->clock_s : trainer->config.clock_s;
@@ -159,10 +162,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
         status = check_input("--eval-data", config->eval_data);
     }
     if (status == OX_OK && config->tokenizer[0] != '\0') {
-        status = access(config->tokenizer, F_OK) == 0
-                     ? OX_OK
-                     : ox_fail(OX_E_CONFIG, "--tokenizer %s: there is no such file or folder; give a folder with "
-                               "tokenizer.json", config->tokenizer);
+        status = ox_hf_check_path("--tokenizer", config->tokenizer);
     }
     OX_TRY(status, find_tokenizer(config, trainer->input.tokenizer_path));
     if (status == OX_OK) {

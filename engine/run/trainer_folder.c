@@ -358,6 +358,28 @@ void ox_run_forget_identity(const char *output_dir) {
     }
 }
 
+/* ---- as a model --------------------------------------------------------------------------------------- */
+
+enum ox_status ox_run_find_model(const char *model, char *path) {
+    char config[OX_PATH_BYTES], newest[OX_PATH_BYTES];
+    enum ox_status status = ox_hf_check_path("--model", model);
+    OX_TRY(status, ox_path_join(model, "config.json", config));
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool is_model = ox_path_exists(config) || !ox_path_is_folder(model);
+    const enum ox_status newer = is_model ? OX_E_CONFIG : ox_checkpoint_find_newest(model, newest);
+    if (newer != OX_OK && newer != OX_E_CONFIG) {
+        return ox_fail_in(newer, "--model %s", model);
+    }
+    if (!is_model && newer != OX_OK && ox_run_exists(model)) {
+        return ox_fail(OX_E_CONFIG, "--model %s: is a run without a complete checkpoint; let it save one, or name a "
+                       "model folder", model);
+    }
+    const int bytes = snprintf(path, OX_CONFIG_TEXT_BYTES, "%s", newer == OX_OK ? newest : model);
+    return bytes < OX_CONFIG_TEXT_BYTES ? OX_OK : ox_fail(OX_E_CONFIG, "--model %s: the path is too long", model);
+}
+
 /* ---- drives ------------------------------------------------------------------------------------------ */
 
 static void real_drive(const char *folder, char *out) {

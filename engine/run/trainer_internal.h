@@ -263,13 +263,6 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
 
-/* ---- trainer_tokens.c ---- */
-
-/* Finds what saved folders say of the tokenizer: the chat template of the run, if it has conversations (`chat`) or
- * names one, and the tokens that end a text. A tokenizer that cannot be read is a warning here. */
-OX_MUST enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer, bool chat);
-void ox_trainer_drop_tokens(struct ox_trainer *trainer);
-
 /* ---- trainer_options.c ---- */
 
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
@@ -281,6 +274,11 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);
 /* The ranks of that run, which had so many processes. */
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes);
 
+/* Writes to `folder` the folder of the run whose checkpoint that is, also where it is behind a link in the run. */
+void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]);
+/* Warns of a --model other than that with which the run began whose checkpoint or store `origin` is: the weights are
+ * the run's. */
+void ox_trainer_warn_model(const struct ox_trainer *trainer, const char *origin);
 /* Writes config.resolved.yaml: without options that delete or that say how this process started, its paths absolute. */
 OX_MUST enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer);
 enum { OX_OPTIONS_LINE_BYTES = 640 };
@@ -315,6 +313,11 @@ void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_re
 void ox_trainer_persist(struct ox_trainer *trainer);
 
 /* ---- trainer_save.c ---- */
+
+/* Finds what saved folders say of the tokenizer: the chat template of the run, if it has conversations (`chat`) or
+ * names one, and the tokens that end a text. A tokenizer that cannot be read is a warning here. */
+OX_MUST enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer, bool chat);
+void ox_trainer_drop_tokens(struct ox_trainer *trainer);
 
 /* Finishes and commits a pending update. If that fails, the engine is at an earlier step than the run, and nothing is
  * saved until both agree again. */

@@ -96,11 +96,27 @@ static const char *const data_options[] = {
 };
 enum { SHOWN_BYTES = 160, SHOWN_HEAD_BYTES = 40, SHOWN_TAIL_BYTES = 100 };
 
+void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]) {
+    char record[OX_PATH_BYTES];
+    const size_t bytes = strlen(checkpoint);
+    const char *const slash = strrchr(checkpoint, '/');
+    const bool ends_so = slash != NULL && slash[1] == '\0';
+    snprintf(folder, OX_PATH_BYTES, "%s/..", checkpoint);
+    const bool beside = ox_path_join(folder, record_name, record) == OX_OK && ox_path_exists(record);
+    if (!beside && !ends_so && bytes < OX_PATH_BYTES) { /* a link in the run, to where the checkpoint was moved */
+        snprintf(folder, OX_PATH_BYTES, "%.*s", slash != NULL ? (int)(slash - checkpoint) : 1,
+                 slash != NULL ? checkpoint : ".");
+    }
+}
+
 /* Loads the record beside a checkpoint; for the store, whose `origin` is no path, that of the run's folder. */
 static enum ox_status load_record(const struct ox_trainer *trainer, const char *origin, struct ox_config *out) {
-    char path[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(ox_path_is_folder(origin) ? origin : trainer->config.output_dir,
-                                         ox_path_is_folder(origin) ? "../config.resolved.yaml" : record_name, path);
+    char path[OX_PATH_BYTES], folder[OX_PATH_BYTES];
+    snprintf(folder, sizeof folder, "%s", trainer->config.output_dir);
+    if (ox_path_is_folder(origin)) {
+        ox_run_of_checkpoint(origin, folder);
+    }
+    enum ox_status status = ox_path_join(folder, record_name, path);
     ox_config_init(out);
     OX_TRY(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
     out->sum_groups = ox_max_u64(out->sum_groups, 1); /* runs of older versions had one group */
@@ -216,4 +232,19 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
     }
     free(configs);
     return text;
+}
+
+void ox_trainer_warn_model(const struct ox_trainer *trainer, const char *origin) {
+    struct ox_config *const configs = malloc(2 * sizeof *configs);
+    if (configs != NULL && load_record(trainer, origin, &configs[0]) == OX_OK) {
+        configs[1] = trainer->config;
+        make_paths_absolute(&configs[1]); /* as in the record */
+        const char *const before = configs[0].model, *const now = configs[1].model;
+        if (before[0] != '\0' && strcmp(before, now) != 0 && !ox_checkpoint_is_in(trainer->config.output_dir, now)) {
+            ox_log(OX_LOG_WARN, "--model %.300s: the run began with %.300s, and goes on with its own weights; of this "
+                   "folder it takes config.json and tokenizer alone; to begin with its weights, give another --output",
+                   trainer->config.model, before);
+        }
+    }
+    free(configs);
 }

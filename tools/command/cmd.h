@@ -49,10 +49,6 @@ OX_MUST enum ox_status ox_fail_command(const char *name);
  * "offload: <the error text>" as one line on stderr. */
 int ox_cmd_exit(enum ox_status status);
 
-/* Resolves --model to the folder that is read: of a run folder its newest checkpoint, else the path itself. `path` has
- * OX_CONFIG_TEXT_BYTES. */
-OX_MUST enum ox_status ox_cmd_model(const char *model, char *path);
-
 /* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL means that building it ran
  * out of memory. `what` names the result in the error. */
 OX_MUST enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what);

@@ -109,7 +109,7 @@ int ox_cmd_eval(const struct ox_config *given) {
                             .model = config->model,
                             .files = json_array()};
     struct ox_eval_source total;
-    enum ox_status status = ox_cmd_model(given->model, own.model);
+    enum ox_status status = ox_run_find_model(given->model, own.model);
     if (status == OX_OK) {
         warn_of_untrained(config);
         status = ox_evaluate(config, &(struct ox_eval_hooks){.context = &output, .went = on_went, .seen = on_source},

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/run/trainer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -42,10 +43,8 @@ static enum ox_status report(const struct ox_config *config, const char *source,
 int ox_cmd_export(const struct ox_config *config) {
     char source[OX_CONFIG_TEXT_BYTES];
     enum ox_dtype dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
-    enum ox_status status = ox_cmd_model(config->model, source);
-    if (status == OX_OK && !ox_path_is_folder(source)) {
-        status = ox_fail(OX_E_CONFIG, "--model: %s is not a folder; give a model folder or a checkpoint", source);
-    }
+    enum ox_status status = ox_run_find_model(config->model, source);
+    OX_TRY(status, ox_hf_check_file(source, true));
     if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
     }

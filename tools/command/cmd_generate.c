@@ -80,7 +80,8 @@ static enum ox_status open_model(struct generating *g) {
     const char *const model = g->config->model;
     char path[OX_PATH_BYTES];
     bool found = false;
-    enum ox_status status = OX_OK;
+    enum ox_status status = ox_hf_check_file(model, true);
+    OX_TRY(status, ox_hf_check_folder(model));
     for (int i = 0; status == OX_OK && i < 2; i++) {
         status = ox_path_join(model, names[i], path);
         found = found || (status == OX_OK && ox_path_is_file(path));
@@ -578,7 +579,7 @@ int ox_cmd_generate(const struct ox_config *given) {
         check_options, pick_device, open_text, open_generator, generate, report};
     struct generating g = {.config = &config};
     config = *given;
-    enum ox_status status = ox_cmd_model(given->model, config.model);
+    enum ox_status status = ox_run_find_model(given->model, config.model);
     for (unsigned i = 0; status == OX_OK && i < sizeof phases / sizeof *phases; i++) {
         status = phases[i](&g);
     }

@@ -74,6 +74,10 @@ struct row {
 #define ROWS                                                    \
     "{\"text\": \"ten decent cabbed bent canted deed eaten\"}\n" \
     "{\"text\": \"a beaten cadet ended a debate\"}\n"
+#define LFS                                              \
+    "version https://git-lfs.github.com/spec/v1\n"        \
+    "oid sha256:0000000000000000000000000000000000000000" \
+    "000000000000000000000000\nsize 1044992\n"
 #define CHATS                                                   \
     "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, " \
     "{\"role\": \"assistant\", \"content\": \"b\"}]}\n"

@@ -482,6 +482,34 @@ static void test_masked_step(void) {
     CHECK(state.optimizer_steps == 3 && state.cursor == 4 && state.tokens_seen == 48);
 }
 
+/* A run names its newest checkpoint as a model does, another model at a resume is named, and a checkpoint that was
+ * moved away is the run's behind a link. */
+static void test_models(void) {
+    char other[OX_PATH_BYTES], moved[OX_PATH_BYTES];
+    begin("named", "--max-steps 2");
+    sys_run_well(&args, &process);
+    begin_with("onward", test_path("named"), text_path);
+    sys_args_add(&args, "--max-steps 1");
+    run(0, "named: a run, of which ");
+    CHECK(strstr(process.outcome.err, "named/checkpoint-2 is the newest checkpoint") != NULL);
+    snprintf(other, sizeof other, "%s", test_path("other.json"));
+    REQUIRE_OK(ox_file_copy(model_path, other));
+    begin_with("named", other, text_path);
+    sys_args_add(&args, "--max-steps 3 --resume latest");
+    run(0, "other.json: the run began with ");
+    begin("named", "--max-steps 4 --resume latest");
+    run(0, "the run began with "); /* the record has the other one since */
+    begin("named", "--max-steps 5 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "the run began with ") == NULL);
+    snprintf(moved, sizeof moved, "%s", test_path("moved"));
+    CHECK(rename(test_path("named/checkpoint-2"), moved) == 0);
+    CHECK(symlink(moved, test_path("named/checkpoint-2")) == 0);
+    begin("named", "--max-steps 6");
+    resume("named/checkpoint-2");
+    run(0, "--max-steps 5, now 6");
+}
+
 int main(void) {
     model_path = sys_write_model("llama");
     text_path = sys_write_text(8000);
@@ -501,5 +529,6 @@ int main(void) {
     test_early_stop();
     test_bad_data();
     test_masked_step();
+    test_models();
     return test_end();
 }
