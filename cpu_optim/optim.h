@@ -35,6 +35,8 @@ struct ox_plane_sums {
 /* Adds to the sums. `first` is as in struct ox_update_span, and a multiple of OX_Q8_BLOCK. */
 void ox_plane_sums_take(enum ox_moments moments, const uint16_t *hi, const struct ox_state_planes *planes,
                         uint64_t first, uint64_t count, struct ox_plane_sums *sums);
+/* What such a sum has as `lo`, of a plane that is a copy of that. */
+uint64_t ox_lo_sum(enum ox_moments moments, const void *lo, uint64_t first, uint64_t count);
 /* The sums of an update: over what it has read, and over what it has written in its place. */
 struct ox_update_sums {
     struct ox_plane_sums read, written;

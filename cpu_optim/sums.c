@@ -41,3 +41,8 @@ void ox_plane_sums_take(enum ox_moments moments, const uint16_t *hi, const struc
         sums->v += planes->v == NULL ? 0 : sum_moment(moments, planes->v, planes->v_scale, first, count);
     }
 }
+
+uint64_t ox_lo_sum(enum ox_moments moments, const void *lo, uint64_t first, uint64_t count) {
+    OX_ASSERT(count == 0 || first % OX_Q8_BLOCK == 0);
+    return count == 0 ? 0 : sum_plane(lo, first, count, ox_lo_bytes(moments));
+}

@@ -7,18 +7,32 @@
 #include "engine/step/rank_internal.h"
 
 #include "base/assert.h"
+#include "base/hash/hash.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+
+/* The most buffers that a plan has. */
+static uint32_t buf_count(const struct ox_engine_plan *plan) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint32_t most = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        most = plans[i] != NULL && plans[i]->buf_count > most ? plans[i]->buf_count : most;
+    }
+    return most;
+}
 
 enum ox_status ox_guard_open(struct ox_rank *rank) {
     if (!rank->config.verify_memory || rank->config.eval_only) {
         return OX_OK;
     }
+    const bool gathers = ox_plan_gathers(&rank->plan->input) && ox_engine_on_cpu(&rank->config);
     rank->sums = calloc(rank->plan->table.chunk_count, sizeof *rank->sums);
-    return rank->sums != NULL ? OX_OK
-                              : ox_fail(OX_E_NOMEM, "engine: no memory for the sums of %" PRIu32 " chunks",
-                                        rank->plan->table.chunk_count);
+    rank->gathered = gathers ? calloc(buf_count(rank->plan), sizeof *rank->gathered) : NULL;
+    return rank->sums != NULL && (!gathers || rank->gathered != NULL)
+               ? OX_OK
+               : ox_fail(OX_E_NOMEM, "engine: no memory for the sums of %" PRIu32 " chunks",
+                         rank->plan->table.chunk_count);
 }
 
 bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx) {
@@ -122,6 +136,25 @@ enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t ch
     return compare(rank, unit_idx, chunk_idx, rank->planes.step, &sums);
 }
 
+/* Compares the second copy of lo, which fp32 compute reads, with the lo that an update has read; the update is about to
+ * replace both. */
+static enum ox_status compare_copy(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
+                                   uint64_t lo_sum) {
+    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, run->unit_idx, chunk_idx);
+    const uint64_t slice = ox_slice_first(rank, run->unit_idx), first = slice + chunk.first;
+    struct ox_role_walk walk = {.next = NULL};
+    uint64_t sum = 0;
+    while (ox_next_role(rank, run->unit_idx, (struct ox_range){first, first + chunk.count}, &walk)) {
+        sum += ox_lo_sum(rank->config.state.moments, run->target.lo + (walk.range.begin - slice), walk.range.begin,
+                         walk.range.end - walk.range.begin);
+    }
+    return sum == lo_sum ? OX_OK
+                         : ox_fail(OX_E_MEMORY, "memory has changed by itself: rank %u, unit %u, chunk %u: the copy of "
+                                   "the lower halves of the weights is no longer what step %" PRIu64 " left; what was "
+                                   "computed with it is not used; check this machine's memory (its ECC counters, "
+                                   "memtest86+)", rank->idx, run->unit_idx, chunk_idx, run->base_step);
+}
+
 enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
                                 const struct ox_update_sums *sums) {
     struct ox_chunk_sums *const kept = sums_of(rank, run->unit_idx, chunk_idx);
@@ -129,10 +162,71 @@ enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *
         kept->planes.hi = kept->saved.hi;
         kept->known = kept->known && kept->saved_known;
     }
-    const enum ox_status status = ox_unit_from_store(run) ? OX_OK
-                                                          : compare(rank, run->unit_idx, chunk_idx, run->base_step,
-                                                                    &sums->read);
+    enum ox_status status = ox_unit_from_store(run) ? OX_OK
+                                                    : compare(rank, run->unit_idx, chunk_idx, run->base_step,
+                                                              &sums->read);
+    if (run->target.lo != NULL && !ox_unit_from_store(run)) {
+        OX_TRY(status, compare_copy(rank, run, chunk_idx, sums->read.lo));
+    }
     kept->planes = sums->written;
     kept->known = true;
+    return status;
+}
+
+/* ---- gathered weights ---------------------------------------------------------------------------------- */
+
+void ox_guard_gathered(struct ox_rank *rank, uint32_t buf_idx, const void *weights, uint64_t bytes) {
+    if (rank->gathered != NULL) {
+        rank->gathered[buf_idx] = ox_hash64(weights, bytes, buf_idx);
+    }
+}
+
+struct gathered_job {
+    struct ox_rank *rank;
+    uint32_t buf_idx, unit_idx;
+    const void *weights;
+    uint64_t bytes;
+};
+
+static enum ox_status check_gathered(void *owner, const void *args) {
+    const struct gathered_job *const job = args;
+    (void)owner;
+    return ox_hash64(job->weights, job->bytes, job->buf_idx) == job->rank->gathered[job->buf_idx]
+               ? OX_OK
+               : ox_fail(OX_E_MEMORY, "memory has changed by itself: rank %u, unit %u: the weights that it gathered "
+                         "are no longer what came; what was computed with them is not used; check this machine's "
+                         "memory (its ECC counters, memtest86+)", job->rank->idx, job->unit_idx);
+}
+
+/* Whether no later task of the plan reads the buffer until it is gathered anew. */
+static bool is_last_read(const struct ox_plan *plan, uint32_t task_idx, uint32_t buf_idx) {
+    bool last = true;
+    for (uint32_t i = task_idx + 1; i < plan->task_count && last && plan->bufs[buf_idx].resident; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        for (uint32_t k = 0; k < task->use_count && last; k++) {
+            if (task->uses[k].buf_idx == buf_idx && !task->uses[k].read) {
+                return true;
+            }
+            last = task->uses[k].buf_idx != buf_idx;
+        }
+    }
+    return last && (plan->bufs[buf_idx].resident || plan->bufs[buf_idx].last_task_idx == task_idx);
+}
+
+enum ox_status ox_guard_issue(struct ox_rank *rank, const struct ox_plan *plan, uint32_t task_idx,
+                              struct ox_lane *lane) {
+    const struct ox_task *const task = &plan->tasks[task_idx];
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < task->use_count && rank->gathered != NULL; i++) {
+        const struct ox_use *const use = &task->uses[i];
+        const struct ox_buf *const buf = &plan->bufs[use->buf_idx];
+        if (buf->kind != OX_BUF_GATHERED || !use->read || !is_last_read(plan, task_idx, use->buf_idx)) {
+            continue;
+        }
+        const struct ox_view at = ox_tiers_view(&rank->tiers, plan, task, (enum ox_use_role)use->role);
+        const struct gathered_job job = {.rank = rank, .buf_idx = use->buf_idx, .unit_idx = buf->unit_idx,
+                                         .weights = at.ptr, .bytes = buf->bytes};
+        OX_TRY(status, ox_host_lane_submit(lane, check_gathered, &job, sizeof job, NULL));
+    }
     return status;
 }

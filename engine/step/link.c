@@ -178,6 +178,11 @@ static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan 
                               state != NULL ? state : slice + ox_slice_elems(rank, task->unit_idx) * OX_HI_BYTES,
                               whole + ox_unit_elems(rank, task->unit_idx) * OX_HI_BYTES);
     }
+    if (status == OX_OK) {
+        const int use = ox_task_find_use(task, OX_USE_TARGET);
+        const uint32_t buf_idx = task->uses[use].buf_idx;
+        ox_guard_gathered(rank, buf_idx, whole, plan->bufs[buf_idx].bytes);
+    }
     return status;
 }
 

@@ -151,6 +151,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     ox_tiers_close(&rank->tiers);
     ox_device_close(&rank->device);
     free(rank->sums);
+    free(rank->gathered);
     free(rank->packed);
     free(rank->due.pending);
     free(rank->due.saved_chunks);

@@ -153,6 +153,7 @@ struct ox_rank {
     struct ox_due_units due;
     struct ox_planes_state planes;
     struct ox_chunk_sums *sums; /* by the chunk's number in the plan's table; NULL: memory is not verified */
+    uint64_t *gathered;         /* hashes of what was gathered, by buffer; NULL where nothing is, or not verified */
     struct ox_order order; /* whether the next step speculates */
     struct ox_tee_state tee;
     struct ox_rank_traffic traffic;
@@ -360,6 +361,13 @@ static inline bool ox_unit_from_store(const struct ox_unit_run *run) {
  * what it has written; OX_E_MEMORY, likewise. */
 OX_MUST enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
                                         const struct ox_update_sums *sums);
+
+/* Keeps a hash of weights that were gathered into a buffer of compute memory. */
+void ox_guard_gathered(struct ox_rank *rank, uint32_t buf_idx, const void *weights, uint64_t bytes);
+/* Lets the lane compare gathered weights behind the last task that reads them; the lane fails with OX_E_MEMORY if they
+ * have changed. */
+OX_MUST enum ox_status ox_guard_issue(struct ox_rank *rank, const struct ox_plan *plan, uint32_t task_idx,
+                                      struct ox_lane *lane);
 
 /* Where an iteration over the roles of a unit is. */
 struct ox_role_walk {

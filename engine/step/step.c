@@ -214,6 +214,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
     default:
         OX_ASSERT(!"not a task of the compute lane");
     }
+    OX_TRY(status, ox_guard_issue(rank, is->plan, (uint32_t)(is->task - is->plan->tasks), is->lane));
     return status == OX_OK ? rank->ops.mark(is->lane, done) : status;
 }
 

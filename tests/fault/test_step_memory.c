@@ -1,6 +1,7 @@
 /* A bit of the state in host memory changes between two steps: the next update, a checkpoint, and what persists the
  * state notice it and name its place, nothing of it is committed, and the steps from the last commit on have the bits
- * of an undisturbed run. The same for one of several ranks. Without verification nothing is noticed. */
+ * of an undisturbed run. The same for one of several ranks, and for the copies that compute reads: gathered weights, and
+ * that of the lower halves. Without verification nothing is noticed. */
 #include "engine/step/rank_internal.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
@@ -275,6 +276,129 @@ static void check_without(const struct golden *golden, struct harness_run run, c
     outcome_close(&outcome);
 }
 
+/* ---- copies ------------------------------------------------------------------------------------------------ */
+
+/* Goes on from the last commit to the bits of an undisturbed run. */
+static void go_on(const struct golden *golden, struct harness *harness, const char *name,
+                  const struct outcome *expected, struct outcome *outcome) {
+    REQUIRE_OK(ox_engine_roll_back(harness->engine));
+    golden_steps(harness, golden, committed_step(harness), STEPS, outcome);
+    golden_end(harness, name, expected, outcome);
+}
+
+static void check_words(const char *name, const char *words) {
+    if (strstr(ox_error_text(), words) == NULL) {
+        printf("%s: \"%s\" is not in: %s\n", name, words, ox_error_text());
+        test_failure_count++;
+    }
+}
+
+/* The copy of lo beside hi, which fp32 compute reads where the state lives elsewhere. */
+static void check_copy(const struct golden *golden, const struct harness_run *run, const struct outcome *expected) {
+    struct harness_place place = places[2];
+    struct harness harness;
+    struct outcome outcome;
+    struct ox_step_result result;
+    place.drives = 1;
+    place.chunk_elems = 2048;
+    harness_open(run, &place, &harness);
+    golden_steps(&harness, golden, 0, BEFORE, &outcome);
+    struct ox_rank *const rank = ox_engine_rank(harness.engine, 0);
+    const struct ox_resident at = ox_rank_resident(rank, last_block(&harness));
+    CHECK(at.weights_lo != NULL && at.state == NULL);
+    at.weights_lo[rank->plan->table.chunk_elems + 17] ^= 4;
+    const struct ox_step_input input = golden_input(golden, BEFORE, golden_fill(harness.engine, golden, BEFORE));
+    CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_MEMORY);
+    check_words(place.name, "chunk 1: the copy of the lower halves of the weights is no longer what step 3 left");
+    CHECK(committed_step(&harness) == BEFORE);
+    go_on(golden, &harness, place.name, expected, &outcome);
+}
+
+/* Flips a bit of what the nth gather of weights has brought, as soon as it is there. */
+struct late_flip {
+    struct ox_rank *rank;
+    uint32_t nth, jobs; /* jobs of the lane so far, one for each of its tasks */
+    bool done;
+};
+
+static bool is_gather(const struct ox_task *task) {
+    return task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE && task->move == OX_MOVE_WEIGHTS;
+}
+
+static void flip_late(void *context, const struct ox_job_times *times) {
+    struct late_flip *const late = context;
+    const struct ox_plan *const plan = late->rank->plan->train;
+    uint32_t jobs = 0, gathers = 0;
+    if (times->wait || late->done) {
+        return;
+    }
+    for (uint32_t i = 0; i < plan->task_count && jobs <= late->jobs; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        const bool now = task->lane == OX_LANE_LINK && jobs == late->jobs;
+        if (now && is_gather(task) && gathers == late->nth) {
+            const struct ox_view whole = ox_tiers_view(&late->rank->tiers, plan, task, OX_USE_TARGET);
+            ((unsigned char *)whole.ptr)[whole.bytes / 3] ^= 2;
+            late->done = true;
+        }
+        gathers += is_gather(task);
+        jobs += task->lane == OX_LANE_LINK;
+    }
+    late->jobs++;
+}
+
+static uint32_t gather_count(const struct harness *harness) {
+    const struct ox_plan *const plan = ox_engine_plan_of(harness->engine)->train;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        count += is_gather(&plan->tasks[i]);
+    }
+    return count;
+}
+
+/* `third`: a gather of the first third of the step's, and so on. */
+static void check_gathered(const struct golden *golden, const struct harness_run *run, struct harness_place place,
+                           uint32_t third, const struct outcome *expected) {
+    struct harness harness;
+    struct outcome outcome;
+    struct ox_step_result result;
+    place.drives = 1;
+    place.chunk_elems = 2048;
+    harness_open(run, &place, &harness);
+    golden_steps(&harness, golden, 0, BEFORE, &outcome);
+    struct ox_rank *const rank = ox_engine_rank(harness.engine, third % 2);
+    struct late_flip late = {.rank = rank, .nth = gather_count(&harness) * third / 3};
+    ox_lane_observe(rank->lanes[OX_LANE_LINK], flip_late, &late);
+    const struct ox_step_input input = golden_input(golden, BEFORE, golden_fill(harness.engine, golden, BEFORE));
+    const enum ox_status status = ox_engine_step(harness.engine, &input, &result);
+    ox_lane_observe(rank->lanes[OX_LANE_LINK], NULL, NULL);
+    CHECK(late.done && status == OX_E_MEMORY);
+    check_words(place.name, "the weights that it gathered are no longer what came");
+    CHECK(committed_step(&harness) <= BEFORE);
+    go_on(golden, &harness, place.name, expected, &outcome);
+}
+
+static void check_all_gathered(void) {
+    static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD,
+                                                 OX_SHARDING_STATE, OX_SHARDING_SHARED};
+    static const int at[] = {0, OVERLAPPED, IN_BACKWARD};
+    struct golden golden;
+    struct outcome expected;
+    golden_open("llama_tied_gqa", &golden);
+    for (uint32_t fp32 = 0; fp32 <= 1; fp32++) {
+        struct harness_run run = golden_run(&golden);
+        run.fp32 = fp32 == 1;
+        run.sum_groups = 2;
+        golden_train(&golden, &run, &harness_in_memory, STEPS, &expected);
+        run.ranks = 2;
+        for (uint32_t i = 0; i < sizeof shardings / sizeof *shardings; i++) {
+            run.sharding = shardings[i];
+            check_gathered(&golden, &run, places[at[(i + fp32) % 3]], (i + fp32) % 3, &expected);
+        }
+        outcome_close(&expected);
+    }
+    golden_close(&golden);
+}
+
 int main(void) {
     struct golden golden;
     struct outcome expected;
@@ -284,11 +408,13 @@ int main(void) {
     check_reads(&golden, &run);
     check_tee(&golden, &run);
     check_without(&golden, run, &expected);
+    check_copy(&golden, &run, &expected);
     outcome_close(&expected);
     golden_close(&golden);
     check_places("llama_tied_gqa", 0, PLACE_COUNT);
     check_places("llama_untied_odd", IN_BACKWARD, IN_BACKWARD + 1); /* whose norm is not clipped */
     check_all_ahead();
     check_ranks();
+    check_all_gathered();
     return test_end();
 }
