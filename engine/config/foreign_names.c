@@ -138,6 +138,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"*freeze* unfrozen-parameters trainable-layers", NULL,
      "does not exist: all parameters are trained; none can be held fixed", ANY},
     {"use-llama-pro lisa-*", NULL, all_trained, ANY},
+    {"load-in-4bit load-in-8bit *quant*", NULL,
+     "does not exist: weights are read as they are; leave it out", OX_CMD_EVAL | GENERATE},
     {"*quant* *bits load-in-4bit load-in-8bit", NULL,
      "does not exist: weights are written in fp32 or bf16 (--save-dtype); other programs quantise "
      "that folder", OX_CMD_EXPORT},
@@ -281,6 +283,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"start end", NULL, of_rows, ANY},
     {"threads-batch", NULL, "use --compute-threads N", ANY},
     {"use-cpu-initialization", NULL, not_needed, ANY},
+    {"threads num-threads", NULL, "use --compute-threads N", OX_CMD_EVAL | GENERATE},
     {"threads num-threads", NULL, "use --compute-threads N, --optimizer-threads N", ANY},
     {"num-workers", NULL, not_needed, ANY},
     {"n-gpu-layers ngl", NULL, "use --device-mem SIZE", ANY},
@@ -326,6 +329,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"default-system*", NULL,
      "does not exist: give rows a system message, or a template that writes one (--chat-template)", ANY},
     {"tool-format", NULL, "does not exist: the chat template writes tools (--chat-template)", ANY},
+    {"trust-remote-code", NULL, "does not exist: no code of a model folder is run; leave it out", NOT_RUN},
     {"trust-remote-code", NULL, "does not exist: no code of a model folder is run; leave it out", ANY},
     {"revision* *model-revision hf-token *use-auth-token use-auth*", NULL, no_download, ANY},
     {"eos-token* pad-token* bos-token* unk-token* special-tokens* additional-special-tokens eot-tokens "
@@ -585,9 +589,10 @@ const struct ox_foreign ox_foreign_names[] = {
     {"do-predict", NULL, "use `offload generate`", ANY},
     {"do-causal-lm-eval do-bench-eval", NULL, "use --eval-steps N while training, or `offload eval`", ANY},
     {"task*", NULL,
-     "does not exist: `offload eval` measures loss and perplexity; other programs read the folder that `offload "
-     "export` writes", ANY},
-    {"n-shot num-fewshot lang metrics", NULL, "does not exist: `offload eval` measures loss and perplexity", ANY},
+     "does not exist: `offload eval` measures loss and perplexity; other programs read the folder "
+     "that `offload export` writes", OX_CMD_EVAL | RUN},
+    {"n-shot num-fewshot lang metrics", NULL,
+     "does not exist: `offload eval` measures loss and perplexity", OX_CMD_EVAL | RUN},
     {"compute-accuracy eval-causal-lm-metrics compute-metrics include-for-metrics", NULL,
      "does not exist: an evaluation measures loss and perplexity", ANY},
     {"batch-eval-metrics", NULL, not_needed, ANY},

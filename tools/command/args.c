@@ -66,13 +66,27 @@ static enum ox_status check_typography(const char *argument) {
                    dash ? "dash" : "quotation mark", dash ? "two plain dashes (--)" : "a plain one, or none");
 }
 
-/* Whether the command takes the first flag that an answer names, if it tells to use one. */
-static bool applies(const struct arguments *a, const char *answer) {
-    char name[FLAG_BYTES];
-    const char *const flag = strncmp(answer, "use --", 6) == 0 ? answer + 6 : NULL;
-    snprintf(name, sizeof name, "%.*s", flag != NULL ? (int)strcspn(flag, " ,;.") : 0, flag != NULL ? flag : "");
-    return flag == NULL || ox_option_find_in(name, a->command->mask) != NULL || ox_option_find(name) == NULL ||
-           (strncmp(name, "no-", 3) == 0 && ox_option_find_in(name + 3, a->command->mask) != NULL);
+/* Whether the command takes a flag, given without its dashes. */
+static bool takes(const struct arguments *a, const char *name) {
+    const bool negated = strncmp(name, "no-", 3) == 0;
+    return ox_option_find_in(name, a->command->mask) != NULL || strcmp(name, "config") == 0 ||
+           (negated && ox_option_find_in(name + 3, a->command->mask) != NULL);
+}
+
+/* Whether an answer is of this command: what it tells to use exists here, and nothing is told of training where nothing
+ * is trained. There an answer that is not for this command alone counts if it names flags, all of them its own. */
+static bool applies(const struct arguments *a, const char *name, const char *answer) {
+    const bool trains = (a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
+    const bool own = answer != ox_foreign_answer(name, NULL, 0), use = strncmp(answer, "use --", 6) == 0;
+    unsigned count = 0;
+    for (const char *at = strstr(answer, "--"); at != NULL; at = strstr(at + 2, "--"), count++) {
+        char flag[FLAG_BYTES];
+        snprintf(flag, sizeof flag, "%.*s", (int)strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-"), at + 2);
+        if (!takes(a, flag) && (use || !trains)) {
+            return own && !use;
+        }
+    }
+    return trains || own || count > 0;
 }
 
 static enum ox_status fail_unknown(const struct arguments *a, const char *argument, const char *name) {
@@ -104,7 +118,7 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
     if (answer == NULL && strncmp(argument, "--", 2) != 0 && name[1] == '\0') {
         return ox_fail(OX_E_CONFIG, "'%s': flags are words here; `offload help %s` lists them", argument, command);
     }
-    if (answer != NULL && applies(a, answer)) {
+    if (answer != NULL && applies(a, name, answer)) {
         return ox_fail(OX_E_CONFIG, "'%s': %s", argument, answer);
     }
     if (answer != NULL || ox_option_find(name) != NULL) {
