@@ -96,7 +96,8 @@ static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
     if (option == NULL) {
         char suggestion[OX_SUGGEST_BYTES];
         const char *const answer = ox_foreign_answer(key, NULL, r->command);
-        return answer != NULL ? fail_at(r, "'%s': %s", key, answer)
+        return strncmp(key, "//", 2) == 0 ? fail_at(r, "'//' begins no comment in YAML; write # instead")
+               : answer != NULL ? fail_at(r, "'%s': %s", key, answer)
                : ox_option_find(key) != NULL
                    ? fail_at(r, "`offload %s` does not take '%s'; remove it", ox_command_name(r->command), key)
                : ox_option_suggest(key, accepted_commands(r->command), false, suggestion)

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
-enum { DEPTH_MAX = 16, KEY_BYTES = 256, VALUE_BYTES = 96, ANSWER_BYTES = 512, LINES_MAX = 400, COLUMN = 46,
+enum { DEPTH_MAX = 16, KEY_BYTES = 256, VALUE_BYTES = 96, ANSWER_BYTES = 512, LINES_MAX = 200, COLUMN = 46,
        OPTIONS_MAX = 200 };
 
 struct survey {
@@ -37,6 +37,10 @@ static const struct {
      "adapters are not read: merge it into its model with the program that made it, and give that folder with --model"},
     {"architectures", "the config.json of a model", "give it, or its folder, with --model"},
     {"num_hidden_layers", "the config.json of a model", "give it, or its folder, with --model"},
+    {"pre_tokenizer", "a tokenizer.json", "give it, or its folder, with --tokenizer"},
+    {"weight_map", "the index of a model's weights", "give its folder with --model"},
+    {"_from_model_config", "the generation_config.json of a model", "give its folder with --model"},
+    {"log_history", "the trainer_state.json of a checkpoint", "give its folder with --model"},
     {"add_bos_token", "the tokenizer_config.json of a model", "give its folder with --tokenizer"},
     {"zero_optimization", "a configuration of DeepSpeed", NULL},
     {"train_micro_batch_size_per_gpu", "a configuration of DeepSpeed", NULL},
@@ -180,6 +184,8 @@ static void write_own(struct survey *s, const struct ox_option *option, const ch
 static void take_value(struct survey *s, const char *value, bool list) {
     const bool nested = strchr(s->key, '.') != NULL;
     const struct ox_option *const own = nested ? NULL : ox_option_find_in(s->key, s->accepted);
+    /* Sections of a file that nobody knows may have names of ours in them. */
+    const struct ox_option *const inner = nested ? ox_option_find_in(strrchr(s->key, '.') + 1, s->accepted) : NULL;
     char answer[ANSWER_BYTES] = "asks for nothing; leave it out";
     char line[KEY_BYTES + VALUE_BYTES], suggestion[OX_SUGGEST_BYTES];
     s->unknown_count += !s->report && own == NULL;
@@ -194,6 +200,8 @@ static void take_value(struct survey *s, const char *value, bool list) {
         write_use(s, found, list ? "" : value, answer);
     } else if (found != NULL) {
         snprintf(answer, sizeof answer, "%s", found);
+    } else if (inner != NULL && !is_nothing(value)) {
+        write_own(s, inner, value, answer);
     } else if (!is_nothing(value)) {
         const bool near = !nested && ox_option_suggest(s->key, s->accepted, false, suggestion);
         snprintf(answer, sizeof answer, "%s", near ? suggestion : !nested && ox_option_find(s->key) != NULL
@@ -215,7 +223,7 @@ static void text_of(const yaml_event_t *event, char *text, size_t bytes) {
 }
 
 /* Walks the node that begins with `event`, and frees the event; false where the file is not YAML or goes too deep. */
-static bool walk(struct survey *s, yaml_event_t *event, unsigned depth, bool list);
+static bool walk(struct survey *s, yaml_event_t *event, unsigned depth);
 
 /* Walks the keys of a mapping; those of a list count as those of its mapping. */
 static bool walk_mapping(struct survey *s, unsigned depth) {
@@ -235,31 +243,42 @@ static bool walk_mapping(struct survey *s, unsigned depth) {
         if (good) {
             snprintf(s->key + length, sizeof s->key - length, "%s%s", length > 0 ? "." : "", name);
             note_sign(s, name);
-            good = walk(s, &value, depth + 1, false);
+            good = walk(s, &value, depth + 1);
             s->key[length] = '\0';
         }
     }
     return good;
 }
 
+/* A list of values is answered by its first one. */
 static bool walk_list(struct survey *s, unsigned depth) {
     yaml_event_t event;
-    bool first = true;
+    char first[VALUE_BYTES] = "", value[VALUE_BYTES];
+    unsigned count = 0;
     while (next(s, &event)) {
-        if (event.type == YAML_SEQUENCE_END_EVENT) {
+        const yaml_event_type_t type = event.type;
+        text_of(&event, value, sizeof value);
+        if (type != YAML_SCALAR_EVENT && type != YAML_SEQUENCE_END_EVENT) {
+            if (!walk(s, &event, depth + 1)) {
+                return false;
+            }
+            continue;
+        }
+        yaml_event_delete(&event);
+        if (type == YAML_SEQUENCE_END_EVENT) {
+            if (count > 0) {
+                take_value(s, first, count > 1);
+            }
             return true;
         }
-        if (event.type == YAML_SCALAR_EVENT && !first) {
-            yaml_event_delete(&event);
-        } else if (!walk(s, &event, depth + 1, true)) {
-            return false;
+        if (count++ == 0) {
+            memcpy(first, value, sizeof first);
         }
-        first = false;
     }
     return false;
 }
 
-static bool walk(struct survey *s, yaml_event_t *event, unsigned depth, bool list) {
+static bool walk(struct survey *s, yaml_event_t *event, unsigned depth) {
     const yaml_event_type_t type = event->type;
     char value[VALUE_BYTES];
     text_of(event, value, sizeof value);
@@ -268,7 +287,7 @@ static bool walk(struct survey *s, yaml_event_t *event, unsigned depth, bool lis
         return false;
     }
     if (type == YAML_SCALAR_EVENT && s->key[0] != '\0') {
-        take_value(s, value, list);
+        take_value(s, value, false);
     }
     return type == YAML_MAPPING_START_EVENT    ? walk_mapping(s, depth)
            : type == YAML_SEQUENCE_START_EVENT ? walk_list(s, depth)
@@ -288,7 +307,7 @@ static bool walk_file(struct survey *s, const char *text, size_t bytes) {
         begun = good && event.type == YAML_MAPPING_START_EVENT;
         good = good && (begun || event.type == YAML_STREAM_START_EVENT || event.type == YAML_DOCUMENT_START_EVENT);
         if (begun) {
-            good = walk(s, &event, 0, false);
+            good = walk(s, &event, 0);
         } else {
             yaml_event_delete(&event);
         }

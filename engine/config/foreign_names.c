@@ -476,6 +476,13 @@ const struct ox_foreign ox_foreign_names[] = {
     {"scheduler.params.* lr-decay-style lr-schedule-type", NULL, use_schedule, ANY},
     {"cosine", NULL, "use --lr-scheduler-type cosine", ANY},
     {"profiler.* metric-logger.*", NULL, times, ANY},
+    {"lr-scheduler-kwargs.num-cycles", NULL, "use --lr-num-cycles X", ANY},
+    {"lr-scheduler-kwargs.power", NULL, "use --lr-power X", ANY},
+    {"lr-scheduler-kwargs.timescale", NULL, "use --lr-timescale N", ANY},
+    {"lr-scheduler-kwargs.min-lr lr-scheduler-kwargs.lr-end", NULL, "use --min-lr X", ANY},
+    {"lr-scheduler-kwargs.min-lr-*", NULL, "use --min-lr-ratio X", ANY},
+    {"lr-scheduler-kwargs.num-decay-steps", NULL, "use --decay-steps N", ANY},
+    {"lr-scheduler-kwargs.decay-type", NULL, "use --lr-decay-type NAME", ANY},
     {"lr-scheduler-kwargs*", NULL,
      "use --lr-num-cycles, --lr-power, --lr-timescale, --min-lr, --decay-steps and --lr-decay-type", ANY},
     {"cosine-min-lr-ratio", NULL, "use --lr-scheduler-type cosine with --min-lr-ratio X", ANY},
@@ -669,6 +676,8 @@ const struct ox_foreign ox_foreign_names[] = {
      "activation-func* init-method* add-qkv-bias disable-bias-linear add-bias-linear untie-embeddings* "
      "*tie-word-embeddings qk-layernorm overrides-of-model-* model-init-kwargs model-kwargs model-type "
      "type-of-model", NULL, of_config, ANY},
+    {"model.name* model.path model.pretrained* model.id", NULL, use_model, ANY},
+    {"data.path data.train* data.file*", NULL, use_data, ANY},
     {"model.-component-", NULL, "is told by the config.json in the folder of --model", ANY},
     {"is-*-derived-model architectures", NULL, of_config, ANY},
     {"moe-* *experts* mixture-of-depths", NULL, no_experts, ANY},

@@ -160,6 +160,10 @@ static void test_files(void) {
         "as flags: --model FOLDER --data PATH --optimizer adamw --per-device-train-batch-size 2\n", NULL};
     static const char *const several[] = {"  learnin_rate: 1", "did you mean 'learning_rate'?", "  bf16: True",
                                           "--dtype bf16\n", NULL};
+    static const char *const sections[] = {
+        "training.lr: 1e-5                               --learning-rate 1e-5, the same\n",
+        "training.report_to: wandb                       use tensorboard: nothing is sent anywhere",
+        "as flags: --learning-rate 1e-5\n", NULL};
     static const char *const none[] = {NULL};
     refuse_file("{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": 4, "
                 "\"gradient_accumulation_steps\": 8, \"fp16\": {\"enabled\": false}, "
@@ -171,6 +175,9 @@ static void test_files(void) {
                 "is a configuration of axolotl", axolotl);
     refuse_file("learnin_rate: 1\nbf16: True\nseed: 1\n", "2 keys are not options of `offload train`", several);
     refuse_file("{\"architectures\": [\"L\"], \"hidden_size\": 1}", "is the config.json of a model; give it", none);
+    refuse_file("model: m\ntraining:\n  lr: 1e-5\n  report_to: [wandb]\n", "2 keys are not options", sections);
+    refuse_file("{\"model\": {\"vocab\": {\"a\": 1, \"b\": 2}}, \"pre_tokenizer\": null}", "is a tokenizer.json", none);
+    refuse_file("{ // c\n\"model\": \"m\"}", "'//' begins no comment in YAML", none);
     refuse_file("{\"peft_type\": \"LORA\", \"r\": 8}", "is the adapter_config.json of an adapter", none);
     refuse_file("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n", "a configuration of Accelerate",
                 none);
