@@ -241,8 +241,8 @@ static enum ox_status read_prompt(struct generating *g) {
     OX_TRY(status, config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
     free(text);
     if (status == OX_OK && g->ids.count == 0) {
-        return ox_fail(OX_E_CONFIG, "%s: the chat template renders it to nothing, so there is nothing to continue; give "
-                       "another with --chat-template, or leave out --chat", where);
+        return ox_fail(OX_E_CONFIG, "%s: the chat template renders it to nothing, so there is nothing to continue; "
+                       "give another with --chat-template, or leave out --chat", where);
     }
     g->prompt_count = g->ids.count;
     g->text_begin = config->chat ? g->prompt_count : 0;

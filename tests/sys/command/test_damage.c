@@ -168,7 +168,8 @@ static void test_run(void) {
                 files_write(path, "{\"a\": 1}", 8);
             }
             for (unsigned k = 0; k < sizeof commands / sizeof *commands; k++) {
-                if ((commands[k].needs & RUN) != 0 || strstr("eval generate export inspect", commands[k].name) == NULL) {
+                const bool reads = strstr("eval generate export inspect", commands[k].name) != NULL;
+                if (!reads || (commands[k].needs & RUN) != 0) {
                     continue;
                 }
                 checkpoint = "pair";

@@ -18,7 +18,8 @@ static const char *model_path, *text_path, *trained;
 static unsigned planted, refused;
 
 #define OF_RUN " --max-steps 2 --save-steps 1 --max-seq-length 32 --batch-size 1 --global-batch-size 2 --from-scratch" \
-    " --compute-threads 1 --optimizer-threads 1 --host-mem 64MiB --save-dtype bf16 --trace on --report-to all --save-wait-seconds 0 --quiet"
+    " --compute-threads 1 --optimizer-threads 1 --host-mem 64MiB --save-dtype bf16 --trace on --report-to all" \
+    " --save-wait-seconds 0 --quiet"
 
 static void run_train(void) {
     sys_args_train(&args, model_path, text_path, "place/out");

@@ -1,8 +1,8 @@
 /* A start of two processes of which one is killed at a system call that creates, fills, syncs or removes something in
  * the run's folder or on its drives: each of both in turn, before the call and after it, at a new run, a new run in the
- * place of one that it deletes, a branch from one of the run's own checkpoints, and a new run from another's checkpoint.
- * The other process notices and ends by itself, or is ended with it. After each kill either way leads on: `latest`, or
- * the same command again. Both end with the bits of the undisturbed run of one process. */
+ * place of one that it deletes, a branch from one of the run's own checkpoints, and a new run from a checkpoint of
+ * another. The other process notices and ends by itself, or is ended with it. After each kill either way leads on:
+ * `latest`, or the same command again. Both end with the bits of the undisturbed run of one process. */
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_mpi.h"

@@ -111,8 +111,8 @@ static void test_many(void) {
     size_t used = 0;
     for (int i = 0; i < TENSORS; i++) {
         used += (size_t)snprintf(header + used, NAME_BYTES,
-                                 "%c\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i == 0 ? '{' : ',',
-                                 i, i, i + 1);
+                                 "%c\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                                 i == 0 ? '{' : ',', i, i, i + 1);
     }
     memcpy(header + used, "}", 2);
     CHECK(open_header(header, TENSORS) == OX_E_CORRUPT);
