@@ -177,6 +177,7 @@ struct ox_config {
     char given_profile[OX_CONFIG_TEXT_BYTES]; /* not an option: --profile as it was given, for the record of the run */
     bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
     bool quiet;      /* warnings, errors and the result alone */
+    bool verbose;    /* a plan says how many tasks and buffers it has */
     char format[12]; /* text | json; trace export: chrome | perfetto */
     char action[8];  /* report | export: what to do with a trace; "": not given */
     char run[OX_CONFIG_TEXT_BYTES]; /* the folder of a run, or a file in it */

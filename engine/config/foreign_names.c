@@ -638,7 +638,6 @@ const struct ox_foreign ox_foreign_names[] = {
     {"plot-loss", NULL, "does not exist: metrics.jsonl has every step, and --report-to tensorboard draws it", ANY},
     {"metric-logger*", NULL, "does not exist: metrics.jsonl has every step; leave it out", ANY},
     {"disable-tqdm no-progress* silent q log-level* verbosity", NULL, "use --quiet", ANY},
-    {"verbose", NULL, "is not needed: all is told; leave it out", ANY},
     {"v version", NULL, "is of `offload version`; leave it out", ANY},
     {"debug*", NULL, times, ANY},
     {"save-safetensors safe-serialization", NULL, "is always so: weights are saved as safetensors", ANY},

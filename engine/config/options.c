@@ -545,6 +545,8 @@ static const struct ox_option options[] = {
     {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
      .group = group_command, .default_text = "false", .commands = OX_CMD_TRAIN,
      .help = "stop after the plan"},
+    {.name = "verbose", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, verbose), .group = group_command,
+     .default_text = "false", .commands = RUN, .help = "print numbers of tasks and buffers with the plan"},
     {.name = "quiet", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, quiet), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TRAIN,
      .help = "print warnings, errors and the line of the model folder alone"},

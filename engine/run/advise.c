@@ -40,6 +40,7 @@ static bool add_drive(struct variant *v) {
     }
     v->drive_bytes[count] = count > 0 ? v->drive_bytes[count - 1] : FIRST_DRIVE_BYTES;
     v->config.nvme_bytes = budget->drive_bytes = v->drive_bytes;
+    budget->drive_paths = NULL;
     v->config.nvme_count = budget->drive_count = count + 1;
     budget->nvme_bytes += v->drive_bytes[count];
     ox_machine_fit_drives(&v->machine, count + 1);
@@ -125,28 +126,49 @@ enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_p
     return status;
 }
 
-void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) {
+/* Writes the change in words. */
+static const char *change_text(const struct ox_advice *advice, enum ox_advice_kind kind, char text[48]) {
     static const char *const with[OX_ADVICE_COUNT] = {
         [OX_ADVICE_DRIVE] = "one more drive", [OX_ADVICE_HOST] = "32 GiB more host memory",
         [OX_ADVICE_DEVICE] = "8 GiB more device memory", [OX_ADVICE_TOKENS] = "twice the tokens a step",
         [OX_ADVICE_LIBRARY] = "--reduction library, not reproducible"};
+    if (with[kind] == NULL) {
+        snprintf(text, 48, "%u rank%s", advice->ranks, ox_plural(advice->ranks));
+    } else {
+        snprintf(text, 48, "%s", with[kind]);
+    }
+    return text;
+}
+
+bool ox_advice_best_text(const struct ox_advice advice[OX_ADVICE_COUNT], char text[OX_ADVICE_LINE_BYTES]) {
+    int best = -1;
+    for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
+        const bool gains = advice[kind].known && advice[kind].speedup > 1 + NOTABLE;
+        best = gains && (best < 0 || advice[kind].speedup > advice[best].speedup) ? kind : best;
+    }
+    text[0] = '\0';
+    if (best >= 0) {
+        char change[48];
+        snprintf(text, OX_ADVICE_LINE_BYTES, "%s: %.2f times the tokens/s",
+                 change_text(&advice[best], (enum ox_advice_kind)best, change), advice[best].speedup);
+    }
+    return best >= 0;
+}
+
+void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) {
     size_t used = 0;
     text[0] = '\0';
     for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
         const struct ox_advice *const a = &advice[kind];
-        const bool notable = fabs(1 / a->speedup - 1) > NOTABLE, counts_ranks = with[kind] == NULL;
+        const bool counts_ranks = kind == OX_ADVICE_RANKS || kind == OX_ADVICE_ONE_RANK;
+        const bool notable = fabs(1 / a->speedup - 1) > NOTABLE;
         char time[OX_SIZE_TEXT_BYTES], change[48];
         if (!a->known || (!notable && !counts_ranks) || used >= OX_ADVICE_TEXT_BYTES) {
             continue;
         }
-        if (counts_ranks) {
-            snprintf(change, sizeof change, "%u rank%s", a->ranks, ox_plural(a->ranks));
-        } else {
-            snprintf(change, sizeof change, "%s", with[kind]);
-        }
         used += (size_t)snprintf(text + used, OX_ADVICE_TEXT_BYTES - used,
-                                 "with %s: %s a step on average, %.2f times the tokens/s%s\n", change,
-                                 ox_seconds_text(a->seconds, time), a->speedup,
-                                 !notable ? ", so the number of ranks gains nothing" : "");
+                                 "with %s: %s a step on average, %.2f times the tokens/s%s\n",
+                                 change_text(a, (enum ox_advice_kind)kind, change), ox_seconds_text(a->seconds, time),
+                                 a->speedup, !notable ? ", so the number of ranks gains nothing" : "");
     }
 }

@@ -31,6 +31,10 @@ struct ox_advice {
 OX_MUST enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
                                  struct ox_advice out[OX_ADVICE_COUNT]);
 
+enum { OX_ADVICE_LINE_BYTES = 128 };
+/* Writes the change that gains most, if that is more than 2 %; returns whether one does. */
+bool ox_advice_best_text(const struct ox_advice advice[OX_ADVICE_COUNT], char text[OX_ADVICE_LINE_BYTES]);
+
 enum { OX_ADVICE_TEXT_BYTES = 1024 };
 /* Writes a line for each change that gains more than 2 %, and whatever it gains for another number of ranks. */
 void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text);

@@ -117,6 +117,10 @@ static void set_budget(struct ox_trainer *trainer) {
         budget->nvme_bytes += trainer->drives.all_bytes[i];
     }
     budget->drive_bytes = config->nvme_count > 0 ? trainer->drives.all_bytes : NULL;
+    for (uint32_t i = 0; i < config->nvme_count; i++) {
+        trainer->drives.paths[i] = config->nvme[i].path;
+    }
+    budget->drive_paths = trainer->drives.paths;
     budget->drive_count = config->nvme_count;
     budget->generations = (uint32_t)config->store_generations;
 }
@@ -164,8 +168,7 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
     return OX_OK;
 }
 
-/* What so many ranks take beside the budgets. */
-static uint64_t beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
+uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
     const char *library;
     if (engine->device != OX_DEVICE_CPU) {
         /* the planner may still take fewer ranks, whose optimizers have more threads */
@@ -189,7 +192,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
         .device_bytes = on_cpu ? config->device_mem_bytes : 0,
         .ranks = engine->ranks / machines,
         .address_bytes = on_cpu ? engine->compute_threads / machines * OX_CPU_THREAD_ADDRESS_BYTES : 0,
-        .beside_bytes = beside_bytes(engine, engine->ranks / machines),
+        .beside_bytes = ox_trainer_beside_bytes(engine, engine->ranks / machines),
         .file_bytes = file_bytes,
         .files = trainer->memory_files};
     enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
@@ -429,6 +432,9 @@ static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned
     }
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", planned == OX_OK ? "" : ox_error_text());
+    trainer->is_over = planned != OX_OK;
+    const char *const nearest = trainer->is_over ? strstr(text, "nearest that fits:") : NULL;
+    snprintf(trainer->nearest, sizeof trainer->nearest, "%s", nearest != NULL ? nearest : text);
     const struct ox_predict_input input = ox_trainer_predict_input(trainer);
     const enum ox_status status = ox_predict(&input, &trainer->prediction);
     if (status != OX_OK) {
@@ -499,15 +505,35 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     return predict(trainer, ox_trainer_open_plan(trainer));
 }
 
+/* What `train` would find wrong after its plan: an error of a dry run, told by a plan. Nothing is left behind: texts
+ * are tokenized as they are for training, into a file without a name unless there is a --data-cache. */
+static enum ox_status look_on(struct ox_trainer *trainer, bool ready) {
+    enum ox_status status = OX_OK;
+    if (!ready && trainer->config.data_count > 0) {
+        trainer->input.leaves_nothing = true;
+        status = ox_trainer_open_data(trainer);
+    }
+    if (status == OX_OK) {
+        ox_trainer_set_steps(trainer);
+        status = ox_trainer_check_later(trainer);
+    }
+    if (status != OX_OK) {
+        ox_engine_plan_close(&trainer->plan); /* which fits: it is not what is wrong */
+    }
+    return status;
+}
+
 static enum ox_status open_parts(struct ox_trainer *trainer) {
     /* A resumed run has its own weights; those that it began with may be gone. */
     const struct ox_config *const config = &trainer->config;
     const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
     enum ox_status status = ox_trainer_prepare(trainer, weights);
     bool ready = false;
-    if (status == OX_OK && !config->plan_only && !config->dry_run) {
-        status = ox_trainer_check_places(trainer);
-        ox_trainer_warn_open_folders(trainer);
+    if (status == OX_OK) {
+        status = config->plan_only ? ox_trainer_note_refusals(trainer) : ox_trainer_check_places(trainer);
+        if (!config->plan_only && !config->dry_run) {
+            ox_trainer_warn_open_folders(trainer);
+        }
     }
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
@@ -520,6 +546,9 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         ox_trainer_set_steps(trainer);
         status = make_plan(trainer);
+    }
+    if (status == OX_OK && (config->plan_only || config->dry_run)) {
+        status = look_on(trainer, ready);
     }
     return status;
 }
@@ -586,148 +615,4 @@ const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer) {
 
 const char *ox_trainer_result(const struct ox_trainer *trainer) {
     return trainer->result;
-}
-
-static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
-    uint64_t bytes = 0;
-    for (uint32_t rank = 0; rank < ox_plan_rank_count(&plan->input); rank++) {
-        const struct ox_engine_plan *const own = ox_engine_plan_at(plan, rank);
-        const struct ox_plan *const plans[] = {own->train, own->eval, own->eval_after_step};
-        for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
-            bytes += plans[i] == NULL ? 0 : ox_plan_memory_bytes(plans[i]);
-        }
-    }
-    return bytes;
-}
-
-enum { RANKS_LINE_BYTES = 160 + OX_UNEVEN_LINE_BYTES };
-
-/* Says what all ranks take together, where there are several: the ledger is of the first one. Another line says where
- * they do not divide the model evenly. */
-static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[RANKS_LINE_BYTES]) {
-    const uint32_t ranks = ox_plan_rank_count(&plan->input);
-    const char *before = " ";
-    text[0] = '\0';
-    if (ranks == 1) {
-        return text;
-    }
-    int used = snprintf(text, RANKS_LINE_BYTES, "memory of all %u ranks together:", ranks);
-    for (int tier = plan->input.budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
-        const uint64_t bytes = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
-        char size[OX_SIZE_TEXT_BYTES];
-        if (bytes > 0) {
-            used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "%s%s %s", before,
-                             ox_tier_name((enum ox_tier)tier), ox_size_text(bytes, size));
-            before = ", ";
-        }
-    }
-    used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "; above is what rank 0 takes\n");
-    ox_trainer_uneven_text(plan, text + used);
-    return text;
-}
-
-enum { EVAL_LINE_BYTES = 160 };
-
-/* Says what evaluation needs beyond the ledger, which is for a step; seldom anything. */
-static const char *eval_memory_text(const struct ox_engine_plan *plan, char text[EVAL_LINE_BYTES]) {
-    int used = 0;
-    text[0] = '\0';
-    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
-        const uint64_t bytes = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
-        char size[OX_SIZE_TEXT_BYTES];
-        if (bytes > plan->train->peak_bytes[tier]) {
-            used += snprintf(text + used, EVAL_LINE_BYTES - (size_t)used, "evaluation takes up to %s of %s memory\n",
-                             ox_size_text(bytes, size), ox_tier_name((enum ox_tier)tier));
-        }
-    }
-    return text;
-}
-
-enum { DEVICE_LINE_BYTES = 384 };
-
-/* Describes in words what the run computes on. */
-static const char *device_text(const struct ox_trainer *trainer, char text[DEVICE_LINE_BYTES]) {
-    const struct ox_machine_gpu *const gpu = &trainer->machine.gpu;
-    const struct ox_engine_config *const engine = &trainer->engine_config;
-    char size[OX_SIZE_TEXT_BYTES], own[OX_SIZE_TEXT_BYTES];
-    if (engine->device == OX_DEVICE_CPU) {
-        snprintf(text, DEVICE_LINE_BYTES, "the CPU%s%s", trainer->no_gpu[0] != '\0' ? "; " : "", trainer->no_gpu);
-        return text;
-    }
-    const bool seen = trainer->gpu.memory_bytes > 0;
-    const uint32_t cores = trainer->machine.host.cores;
-    const uint32_t threads =
-        engine->ranks * ox_engine_optimizer_share(engine, engine->machine_optimizer_threads, engine->ranks);
-    const int used = snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
-                              seen ? trainer->gpu.name : gpu->name,
-                              ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
-                              seen ? "" : ", which was not looked at", ox_size_text(trainer->gpu_process_bytes, own));
-    if (engine->lane_cores > 0 && threads < cores) {
-        snprintf(text + used, DEVICE_LINE_BYTES - (size_t)used, "; the optimizer leaves %u of %u cores to %s lanes",
-                 cores - threads, cores, engine->ranks > 1 ? "the ranks'" : "its");
-    }
-    return text;
-}
-
-enum { COMPUTE_LINE_BYTES = 256 };
-
-/* Says in which format the run computes, and on the CPU what computes in bf16, or why nothing does. */
-static const char *compute_text(const struct ox_engine_config *engine, char text[COMPUTE_LINE_BYTES]) {
-    const char *library = "";
-    if (engine->fp32 || engine->device != OX_DEVICE_CPU) {
-        return engine->fp32 ? "fp32" : "bf16, fp32 sums";
-    }
-    const bool in_bf16 = ox_cpu_bf16_is_there(&library);
-    snprintf(text, COMPUTE_LINE_BYTES, "bf16%s, fp32 sums (%s)", in_bf16 ? "" : " weights", library);
-    return text;
-}
-
-/* Whether the number of steps is known only when the state that is resumed is read. */
-static bool counts_what_is_left(const struct ox_trainer *trainer) {
-    const struct ox_config *const config = &trainer->config;
-    return config->max_steps == 0 && config->resume_from_checkpoint[0] != '\0' && trainer->state.run_id[0] == 0;
-}
-
-enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text) {
-    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
-    const struct ox_model *const model = ox_trainer_model(trainer);
-    const struct ox_engine_config *const engine = &trainer->engine_config;
-    char *body = NULL;
-    *text = NULL;
-    const enum ox_status status = ox_plan_text(plan->train, &plan->input, tasks, &body);
-    if (status != OX_OK) {
-        return status;
-    }
-    char prediction[OX_PREDICTION_TEXT_BYTES];
-    ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
-    char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
-    char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
-    ox_size_text(beside_bytes(engine, ox_max_u64(engine->ranks, 1)), overhead);
-    ox_size_text(plans_memory_bytes(plan), tables);
-    char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
-    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[64] = "as many steps as the text gives";
-    if (counts_what_is_left(trainer)) {
-        snprintf(steps, sizeof steps, "what is left of %.6g epoch%s", trainer->config.num_train_epochs,
-                 trainer->config.num_train_epochs == 1 ? "" : "s");
-    } else if (trainer->max_steps > 0) {
-        snprintf(steps, sizeof steps, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
-    }
-    const int length = asprintf(text,
-        "model: %s, %s parameters, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
-        "device: %s\n"
-        "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
-        "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
-        "%s%s%s%s",
-        model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
-        ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
-        device_text(trainer, device),
-        ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
-        ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
-        engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
-        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), overhead, tables, prediction,
-        ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
-        ox_trainer_room_text(trainer, room));
-    free(body);
-    return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }

@@ -58,8 +58,21 @@ OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struc
 /* Steps of an epoch, of which the last one may be partial; 0: the data is not open yet. */
 uint64_t ox_trainer_epoch_steps(const struct ox_trainer *trainer);
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
-/* Writes the text of plan.txt: model, step, memory, traffic. The caller frees it. */
-OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text);
+/* What a plan comes to. */
+struct ox_verdict {
+    bool fits;
+    const char *refusals; /* of a plan alone: why `train` would refuse this here, a line each; "" */
+    uint64_t steps, epoch_steps; /* of the run and of an epoch; 0: not known */
+    double total_seconds;        /* steps and evaluations; NaN: not known */
+    uint64_t used_bytes[OX_TIER_COUNT], given_bytes[OX_TIER_COUNT]; /* of a device, else of all ranks together */
+    uint64_t drive_bytes; /* room on drives to have; 0: none are used */
+};
+void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out);
+
+/* Writes the text of plan.txt: the verdict, which takes the change that helps most from `advice` (or NULL), then model,
+ * step, memory, traffic. The caller frees it. */
+OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_plan_detail detail,
+                                            const struct ox_advice *advice, char **text);
 
 /* What the checkpoints of a run take. */
 struct ox_checkpoint_room {

@@ -77,6 +77,9 @@ static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
         snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->data_cache);
         return ox_run_check_beside_model(trainer, "--data-cache", config->data_cache);
     }
+    if (trainer->input.leaves_nothing) {
+        return OX_OK;
+    }
     const enum ox_status status =
         config->output_dir[0] != '\0' ? ox_path_join(config->output_dir, "cache", trainer->input.cache_dir) : OX_OK;
     return status == OX_OK ? ox_path_refuse_link(trainer->input.cache_dir) : status;

@@ -59,12 +59,14 @@ struct ox_trainer_input {
     json_t *saved_config;                                         /* config.json with them, or NULL */
     bool said_template;                                           /* the log names the chat template */
     struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
+    bool leaves_nothing;                                          /* no token cache in the output folder */
     bool eval_alone;                                              /* `offload eval`: texts are used as they are */
 };
 
 /* The drives of --nvme. */
 struct ox_trainer_drives {
     const char *folders[OX_CONFIG_NVME_MAX]; /* of this process's store */
+    const char *paths[OX_CONFIG_NVME_MAX];   /* as the options have them */
     uint64_t bytes[OX_CONFIG_NVME_MAX];      /* what that may take */
     uint64_t all_bytes[OX_CONFIG_NVME_MAX];  /* what the stores of all processes may take */
     char (*own)[OX_PATH_BYTES]; /* folders of this process alone, where there are several processes; else NULL */
@@ -100,6 +102,9 @@ struct ox_trainer {
     struct ox_config config;
     struct ox_host_claim claim; /* what the process takes of host memory */
     char memory_files[320];     /* folders of the run that are memory, for claim.files */
+    bool is_over;               /* the plan is the nearest one, over the budget */
+    char nearest[OX_ERROR_TEXT_BYTES]; /* then: what would fit */
+    char refusals[2 * OX_ERROR_TEXT_BYTES]; /* of a plan alone: why `train` would not start, a line each */
     uint64_t given_host_bytes, given_device_bytes; /* as the options have them, before 0 becomes what is free */
     struct ox_hf_folder *folder;
     struct ox_trainer_input input;
@@ -263,6 +268,13 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
 
+/* ---- trainer_plan.c ---- */
+
+/* Notes in trainer->refusals why `train` would refuse budgets and places: here, or with a --profile on that machine. */
+OX_MUST enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer);
+/* What `train` checks once plan and steps are known: room, wear, trace. A plan alone notes them, else they fail. */
+OX_MUST enum ox_status ox_trainer_check_later(struct ox_trainer *trainer);
+
 /* ---- trainer_options.c ---- */
 
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
@@ -373,8 +385,6 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
 void ox_trainer_sync_reports(struct ox_trainer *trainer);
 void ox_trainer_close_reports(struct ox_trainer *trainer);
 
-/* ---- trainer_wear.c ---- */
-
 enum { OX_WEAR_LINE_BYTES = 320 };
 /* Writes a line about what the run writes to a drive; "" without drives, or if the number of steps is not known. */
 const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text);
@@ -384,6 +394,9 @@ uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer);
 
 /* ---- trainer.c ---- */
+
+/* What so many ranks take beside the budgets. */
+uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t ranks);
 
 /* The input for a prediction of the current plan. */
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer);

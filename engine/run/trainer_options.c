@@ -61,7 +61,7 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
         return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
     }
     *config = trainer->config;
-    config->overwrite_output_dir = config->from_scratch = config->dry_run = config->quiet = false;
+    config->overwrite_output_dir = config->from_scratch = config->dry_run = config->quiet = config->verbose = false;
     config->resume_from_checkpoint[0] = '\0';
     /* A profile that was found is the machine's, not the run's. */
     memcpy(config->profile, config->given_profile, sizeof config->profile);

@@ -182,7 +182,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     if (status != OX_OK || remains) {
         return status;
     }
-    if (ox_trainer_leads(trainer) && ox_run_exists(folder)) {
+    if (ox_trainer_leads(trainer) && folder[0] != '\0' && ox_run_exists(folder)) {
         return ox_run_saved_nothing(folder)
                    ? ox_fail(OX_E_CONFIG, "%s: already holds a run, which ended before it saved anything; add "
                              "--resume-from-checkpoint latest to start it over", folder)
@@ -646,7 +646,7 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     if (!ox_trainer_leads(trainer)) {
         return OX_OK;
     }
-    enum ox_status status = ox_trainer_plan_text(trainer, true, &plan);
+    enum ox_status status = ox_trainer_plan_text(trainer, OX_PLAN_TASKS, NULL, &plan);
     OX_TRY(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
     OX_TRY(status, ox_file_replace(path, plan, strlen(plan)));
     OX_TRY(status, ox_trainer_record_options(trainer));
@@ -673,11 +673,16 @@ static void restore_line(struct ox_trainer *trainer) {
     }
 }
 
+static enum ox_status tell_text(const struct ox_trainer *trainer, char **text) {
+    const enum ox_plan_detail detail = trainer->config.verbose ? OX_PLAN_LANES : OX_PLAN_BRIEF;
+    return ox_trainer_plan_text(trainer, detail, NULL, text);
+}
+
 /* Hands out the plan's text. */
 static enum ox_status tell_plan(const struct ox_trainer *trainer) {
     char *text = NULL;
     const bool told = trainer->hooks->planned != NULL;
-    const enum ox_status status = told ? ox_trainer_plan_text(trainer, false, &text) : OX_OK;
+    const enum ox_status status = told ? tell_text(trainer, &text) : OX_OK;
     if (told && status == OX_OK) {
         trainer->hooks->planned(trainer->hooks->context, text);
     }

@@ -285,6 +285,7 @@ struct ox_plan_budget {
     uint64_t nvme_fixed_bytes; /* part of nvme_bytes that the store's own tables take */
     const uint64_t *drive_bytes; /* each drive's part of nvme_bytes; NULL = only the sum counts */
     const uint64_t *drive_speeds; /* relative (ox_machine_drive_speeds): bytes are shared accordingly; NULL = alike */
+    const char *const *drive_paths; /* their folders, for texts; NULL: not known */
     uint32_t drive_count;
     uint32_t generations; /* copies of the state on drives: 2; 1 if the user gave up crash safety; 3; 0 = 2 */
 };
@@ -573,9 +574,14 @@ struct ox_ledger {
 };
 void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out);
 
-/* The whole plan as text: ledger, homes, lanes, traffic, and with `tasks` every task. free() the text. */
-OX_MUST enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks,
-                                    char **text);
+enum ox_plan_detail {
+    OX_PLAN_BRIEF, /* ledger, homes, traffic */
+    OX_PLAN_LANES, /* and how many tasks and buffers there are */
+    OX_PLAN_TASKS, /* and every task */
+};
+/* The plan as text. free() the text. */
+OX_MUST enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input,
+                                    enum ox_plan_detail detail, char **text);
 
 #ifdef __cplusplus
 }

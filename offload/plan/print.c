@@ -238,7 +238,8 @@ static void print_speculative(FILE *out, const struct ox_plan *plan, const struc
     }
 }
 
-enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks, char **text) {
+enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_detail detail,
+                            char **text) {
     size_t bytes = 0;
     *text = NULL;
     FILE *const out = open_memstream(text, &bytes);
@@ -271,8 +272,10 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     print_ledger(out, plan, input);
     print_homes(out, input);
     print_traffic(out, plan, input);
-    print_lanes(out, plan);
-    if (tasks) {
+    if (detail >= OX_PLAN_LANES) {
+        print_lanes(out, plan);
+    }
+    if (detail >= OX_PLAN_TASKS) {
         print_tasks(out, plan);
     }
     if (fclose(out) != 0) {

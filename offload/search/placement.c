@@ -13,7 +13,7 @@
 
 /* ---- refusals ----------------------------------------------------------------------------------- */
 
-enum { FIX_TEXT_BYTES = 192 };
+enum { FIX_TEXT_BYTES = 600 };
 
 /* Allowances with which the drives would hold the plan that is refused. */
 struct enough_drives {
@@ -80,13 +80,17 @@ static void name_drives(const struct ox_search *s, const struct enough_drives *d
     char size[OX_SIZE_TEXT_BYTES];
     size_t used = 0;
     text[0] = '\0';
-    if (drives->each) {
+    const char *const *const paths = s->in->budget.drive_paths;
+    if (drives->each && paths == NULL) {
         snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%s (each of %u drives)",
                  ox_size_flag_text(ranks * drives->bytes[0], size), drives->count);
         return;
     }
     for (uint32_t i = 0; i < drives->count && used < FIX_TEXT_BYTES; i++) {
-        if (drives->bytes[i] != given[i]) {
+        if (drives->bytes[i] != given[i] && paths != NULL) {
+            used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme %s:%s", paths[i],
+                                     ox_size_flag_text(ranks * drives->bytes[i], size));
+        } else if (drives->bytes[i] != given[i]) {
             used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme PATH:%s (drive %u of %u)",
                                      ox_size_flag_text(ranks * drives->bytes[i], size), i + 1, drives->count);
         }
@@ -98,6 +102,9 @@ static enum ox_status fix_drives(struct ox_search *s, char *text) {
     text[0] = '\0';
     const struct ox_plan_budget *const budget = &s->in->budget;
     if (budget->nvme_bytes == 0) {
+        return OX_OK;
+    }
+    if (budget->drive_bytes == NULL && ox_search_need(s, OX_TIER_NVME) <= budget->nvme_bytes) {
         return OX_OK;
     }
     if (budget->drive_bytes == NULL) {
@@ -115,25 +122,30 @@ static enum ox_status fix_drives(struct ox_search *s, char *text) {
 
 struct refusal {
     char need[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES], have[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES];
-    uint64_t enough[OX_TIER_COUNT];
-    char device[80], device_fix[64], nvme[160], nvme_fix[FIX_TEXT_BYTES];
+    char device[80], device_fix[64], host_fix[64], nvme[160], nvme_fix[FIX_TEXT_BYTES];
 };
 
-static enum ox_status tell(struct ox_search *s, struct refusal *r) {
+/* Writes what a tier needs and has; and, if that is too little, the option with what is enough. */
+static void weigh(const struct ox_search *s, enum ox_tier tier, const char *flag, struct refusal *r, char fix[64]) {
+    /* Options give each rank a device, and all of them together host memory and drives. */
+    const uint64_t ranks = tier == OX_TIER_DEVICE ? 1 : ox_plan_rank_count(s->in);
+    const uint64_t need = ranks * ox_search_need(s, tier), have = ranks * ox_search_budget(s, tier);
+    const uint64_t beside = tier == OX_TIER_DEVICE ? whole_mib(s->in->budget.device_beside_bytes) : 0;
     char size[OX_SIZE_TEXT_BYTES];
-    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
-        /* Options give each rank a device, and all of them together host memory and drives. */
-        const uint64_t ranks = tier == OX_TIER_DEVICE ? 1 : ox_plan_rank_count(s->in);
-        const uint64_t need = ranks * ox_search_need(s, (enum ox_tier)tier);
-        const uint64_t have = ranks * ox_search_budget(s, (enum ox_tier)tier);
-        ox_size_text(need, r->need[tier]);
-        ox_size_text(have, r->have[tier]);
-        r->enough[tier] = whole_mib(ox_max_u64(need, have));
+    ox_size_text(need, r->need[tier]);
+    ox_size_text(have, r->have[tier]);
+    if (need > have && fix != NULL) {
+        snprintf(fix, 64, " %s %s", flag, ox_size_flag_text(whole_mib(need) + beside, size));
     }
+}
+
+/* The error names only what must change, as options that can be pasted. */
+static enum ox_status tell(struct ox_search *s, struct refusal *r) {
+    weigh(s, OX_TIER_HOST, "--host-mem", r, r->host_fix);
+    weigh(s, OX_TIER_NVME, "--nvme", r, NULL);
     if (!s->in->budget.unified) {
+        weigh(s, OX_TIER_DEVICE, "--device-mem", r, r->device_fix);
         snprintf(r->device, sizeof r->device, "device %s of %s, ", r->need[OX_TIER_DEVICE], r->have[OX_TIER_DEVICE]);
-        const uint64_t enough = r->enough[OX_TIER_DEVICE] + whole_mib(s->in->budget.device_beside_bytes);
-        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %s ", ox_size_flag_text(enough, size));
     }
     /* Advice to add a drive does not help an evaluation: the drive would have to be filled first. */
     const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
@@ -145,9 +157,8 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
     const enum ox_status status = fix_drives(s, r->nvme_fix);
     return status != OX_OK ? status
                            : ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest "
-                                     "that fits: %s--host-mem %s%s%s", r->device, r->need[OX_TIER_HOST],
-                                     r->have[OX_TIER_HOST], r->nvme, r->device_fix,
-                                     ox_size_flag_text(r->enough[OX_TIER_HOST], size), r->nvme_fix,
+                                     "that fits:%s%s%s%s", r->device, r->need[OX_TIER_HOST], r->have[OX_TIER_HOST],
+                                     r->nvme, r->device_fix, r->host_fix, r->nvme_fix,
                                      may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
 }
 

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static json_t *by_tier(const uint64_t *bytes) {
     return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[OX_TIER_DEVICE], "host",
@@ -111,6 +112,28 @@ static void add_room(json_t *json, const struct ox_trainer *trainer) {
         "free_bytes", room.free_bytes < UINT64_MAX ? json_integer((json_int_t)room.free_bytes) : json_null()));
 }
 
+/* What is known, or null. */
+static json_t *count_json(uint64_t count) {
+    return count > 0 ? json_integer((json_int_t)count) : json_null();
+}
+
+/* Adds what the plan comes to. */
+static void add_verdict(json_t *json, const struct ox_trainer *trainer) {
+    struct ox_verdict verdict;
+    ox_trainer_verdict(trainer, &verdict);
+    json_t *const refusals = json_array();
+    for (const char *line = verdict.refusals; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        json_array_append_new(refusals, json_stringn_nocheck(line, strcspn(line, "\n")));
+    }
+    const bool known = verdict.steps > 0 && verdict.epoch_steps > 0;
+    json_object_set_new(json, "verdict", json_pack(
+        "{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "fits", verdict.fits, "refusals", refusals, "steps",
+        count_json(verdict.steps), "epoch_steps", count_json(verdict.epoch_steps), "epochs",
+        known ? json_real((double)verdict.steps / (double)verdict.epoch_steps) : json_null(), "total_seconds",
+        ox_json_number(verdict.total_seconds), "used_bytes", by_tier(verdict.used_bytes), "given_bytes",
+        by_tier(verdict.given_bytes), "drive_bytes", (json_int_t)verdict.drive_bytes));
+}
+
 static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     json_t *const traffic = json_object();
@@ -132,6 +155,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
         "{s:b, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "peak_bytes", by_tier(peaks), "budget_bytes",
         by_tier(given), "bytes_per_step", traffic,
         "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+    add_verdict(json, trainer);
     add_placement(json, plan);
     add_room(json, trainer);
     add_prediction(json, ox_trainer_prediction(trainer));
@@ -149,15 +173,21 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
         return ox_print_json(stdout, json, JSON_INDENT(2), "the plan");
     }
     char *text = NULL, more[OX_ADVICE_TEXT_BYTES] = "";
-    const enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    const enum ox_plan_detail detail = config->verbose ? OX_PLAN_LANES : OX_PLAN_BRIEF;
+    const enum ox_status status = ox_trainer_plan_text(trainer, detail, advice, &text);
     if (status == OX_OK && advice != NULL) {
         ox_advice_text(advice, more);
     }
-    if (status == OX_OK) {
-        printf("%s%s%s", feasible ? "" : "the nearest plan, which is over the budget:\n", text, more);
-        free(text);
+    if (status != OX_OK) {
+        return status;
     }
-    return status;
+    char *const wrapped = ox_wrap(text, STDOUT_FILENO), *const rest = ox_wrap(more, STDOUT_FILENO);
+    printf("%s%s%s", feasible ? "" : "the nearest plan, which is over the budget:\n", wrapped != NULL ? wrapped : text,
+           rest != NULL ? rest : more);
+    free(rest);
+    free(wrapped);
+    free(text);
+    return OX_OK;
 }
 
 /* Opens the run. When the budget is too small, it prints the nearest plan before the error. */

@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], int link) {
     uint64_t bytes = 0;
@@ -20,7 +22,9 @@ static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND
 static void on_planned(void *context, const char *text) {
     const struct ox_progress *const progress = context;
     if (!progress->quiet) {
-        ox_status_say("%s\n", text);
+        char *const wrapped = ox_wrap(text, STDERR_FILENO);
+        ox_status_say("%s\n", wrapped != NULL ? wrapped : text);
+        free(wrapped);
     }
 }
 

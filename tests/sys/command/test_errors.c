@@ -535,7 +535,7 @@ static void test_persist(const char *drive) {
     begin_train("--max-steps 1 --persist-steps 7");
     sys_run_well(&args, &process);
     CHECK(sys_said(&process, "warning: --persist-steps 7 has no effect: there is no store without --nvme\n"));
-    CHECK(sys_said(&process, "1 micro-batch a step, 1 step\n"));
+    CHECK(sys_said(&process, "1 micro-batch a step, 1 step, "));
     files_remove_folder("output");
     begin_on(drive, "--device-mem 64MiB --device-state-units 1");
     refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
@@ -616,6 +616,67 @@ static void test_memory_drive(void) {
     CHECK(process.outcome.exit_status == 0);
     CHECK(strstr(process.outcome.err, "offload-store-0.ox: degraded: goes through the page cache") != NULL);
     files_remove_folder(output);
+}
+
+static void begin_look(const char *command, const char *name, const char *more) {
+    begin(command);
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_add(&args, "--max-seq-length 16 --compute-threads 1 --optimizer-threads 1 --profile builtin");
+    sys_args_add(&args, more);
+}
+
+/* Expects a plan that says so first, whatever keeps the run from starting here. */
+static void looked(const char *verdict, const char *says) {
+    sys_run_well(&args, &process);
+    const char *const out = process.outcome.out;
+    if (strncmp(out, verdict, strlen(verdict)) != 0 || strstr(out, says) == NULL) {
+        printf("expected '%s' and '%s':\n", verdict, says);
+        sys_complain(&process, "");
+    }
+}
+
+/* A plan begins with its verdict. It checks what `train` checks, counts steps and time of texts, and leaves nothing
+ * behind; a dry run fails where `train` does. */
+static void test_plan_looks(void) {
+    static const char over[] = "verdict: it fits, but would not start here";
+    begin_look("plan", "looked", "");
+    looked("verdict: it fits, ", " if it begins now");
+    CHECK(strstr(process.outcome.out, "\ntasks per lane") == NULL);
+    CHECK(strstr(process.outcome.out, "1 epoch of ") != NULL && !files_exist("looked"));
+    begin_look("plan", "looked", "--verbose");
+    looked("verdict: it fits, ", "\ntasks per lane");
+    begin_look("plan", "looked", "--host-mem 1000TiB");
+    looked(over, "\ntrain would refuse this here: --host-mem 1000 TiB: this process can use ");
+    begin_look("plan", "looked", "--nvme /nonexistent:1GiB");
+    looked(over, "\ntrain would refuse this here: --nvme /nonexistent: is not a folder");
+    begin_look("train", "looked", "--max-steps 1 --eval-windows 0");
+    sys_run_well(&args, &process);
+    begin_look("plan", "looked", "");
+    looked(over, "looked: already holds a run; add --resume-from-checkpoint latest");
+    begin_look("train", "looked", "--dry-run");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "looked: already holds a run; add "));
+    /* Another machine is compared by its profile. */
+    begin("plan");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_add(&args, "--profile rtx4090-1-drive --host-mem 200GiB --nvme /nonexistent:1GiB");
+    looked(over, "\ntrain would refuse this on that machine: --host-mem 200 GiB: is more than the 119 GiB of RTX 4090");
+    CHECK(strstr(process.outcome.out, "is not a folder") == NULL);
+    /* Rows are checked too. */
+    files_write_text("bad.jsonl", "{\"text\": 7}\n");
+    const char *const commands[] = {"plan", "train --dry-run"};
+    for (int i = 0; i < 2; i++) {
+        begin(commands[i]);
+        sys_args_word(&args, "--model=%s", config_path);
+        sys_args_word(&args, "--data=%s", test_path("bad.jsonl"));
+        sys_args_word(&args, "--output=%s", test_path("looked-2"));
+        sys_args_add(&args, "--profile builtin");
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status == 2 && sys_said(&process, "bad.jsonl") && !files_exist("looked-2"));
+    }
+    files_remove_folder("looked");
 }
 
 static void test_store_in_use(void) {
@@ -815,6 +876,7 @@ int main(void) {
     test_lost_run_json();
     test_drives();
     test_memory_drive();
+    test_plan_looks();
     test_store_in_use();
     test_damaged_store();
     return test_end();

@@ -257,7 +257,9 @@ static void test_refusals(const char *deep, const char *flat) {
     CHECK(host > 1 && process.outcome.exit_status == 0);
 
     check_refused(deep, "--device-mem 1MiB --host-mem 1MiB", "1MiB", "the smallest plan needs device ");
-    const long device = advised("--device-mem "), rest = advised("--host-mem "), store = advised("PATH:");
+    const long device = advised("--device-mem "), rest = advised("--host-mem ");
+    const long store = advised(plain_pathf("--nvme %s:", test_folder()));
+    CHECK(strstr(process.outcome.err, "--host-mem 1MiB") == NULL && strstr(process.outcome.err, "PATH:") == NULL);
     snprintf(memory, sizeof memory, "--device-mem %ldMiB --host-mem %ldMiB", device, rest);
     snprintf(drive, sizeof drive, "%ldMiB", store - 2);
     check_refused(deep, memory, drive, "nvme");

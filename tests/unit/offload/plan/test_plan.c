@@ -160,7 +160,7 @@ static void check_outside(const struct plan_sample *s, const struct ox_plan *pla
     CHECK(counts[1][OX_LANE_H2D] == (train ? out : 0) && counts[1][OX_LANE_D2H] == (train ? in : 0));
     CHECK(losses + out == model->micro_batches && (plan->loss_host_buf == OX_NONE) == (out > 0));
     char *text = NULL;
-    REQUIRE_OK(ox_plan_text(plan, &s->in, false, &text));
+    REQUIRE_OK(ox_plan_text(plan, &s->in, OX_PLAN_LANES, &text));
     CHECK((strstr(text, "arrive from the part before") != NULL) == (in > 0));
     CHECK((strstr(text, "leave for the part after") != NULL) == (out > 0));
     free(text);

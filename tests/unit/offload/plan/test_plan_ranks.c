@@ -102,7 +102,7 @@ static uint64_t expected_grads_in(const struct plan_sample *s) {
 /* The text of the plan says whose it is, and has a column for each link between ranks. */
 static void check_text(const struct plan_sample *s, const struct ox_plan *plan) {
     char *text = NULL, line[64];
-    REQUIRE_OK(ox_plan_text(plan, &s->in, false, &text));
+    REQUIRE_OK(ox_plan_text(plan, &s->in, OX_PLAN_LANES, &text));
     snprintf(line, sizeof line, "rank %u of %u, %s: it has", s->in.ranks.idx, s->in.ranks.count,
              ox_sharding_name(s->in.ranks.sharding));
     CHECK(strstr(text, line) != NULL);

@@ -1,0 +1,428 @@
+/* A plan as text: what it comes to, then the model, the step, its memory and its time. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/bytes.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t rank = 0; rank < ox_plan_rank_count(&plan->input); rank++) {
+        const struct ox_engine_plan *const own = ox_engine_plan_at(plan, rank);
+        const struct ox_plan *const plans[] = {own->train, own->eval, own->eval_after_step};
+        for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+            bytes += plans[i] == NULL ? 0 : ox_plan_memory_bytes(plans[i]);
+        }
+    }
+    return bytes;
+}
+
+enum { RANKS_LINE_BYTES = 160 + OX_UNEVEN_LINE_BYTES };
+
+/* Says what all ranks take together, where there are several: the ledger is of the first one. Another line says where
+ * they do not divide the model evenly. */
+static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[RANKS_LINE_BYTES]) {
+    const uint32_t ranks = ox_plan_rank_count(&plan->input);
+    const char *before = " ";
+    text[0] = '\0';
+    if (ranks == 1) {
+        return text;
+    }
+    int used = snprintf(text, RANKS_LINE_BYTES, "memory of all %u ranks together:", ranks);
+    for (int tier = plan->input.budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+        const uint64_t bytes = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
+        char size[OX_SIZE_TEXT_BYTES];
+        if (bytes > 0) {
+            used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "%s%s %s", before,
+                             ox_tier_name((enum ox_tier)tier), ox_size_text(bytes, size));
+            before = ", ";
+        }
+    }
+    used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "; above is what rank 0 takes\n");
+    ox_trainer_uneven_text(plan, text + used);
+    return text;
+}
+
+enum { EVAL_LINE_BYTES = 160 };
+
+/* Says what evaluation needs beyond the ledger, which is for a step; seldom anything. */
+static const char *eval_memory_text(const struct ox_engine_plan *plan, char text[EVAL_LINE_BYTES]) {
+    int used = 0;
+    text[0] = '\0';
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        const uint64_t bytes = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
+        char size[OX_SIZE_TEXT_BYTES];
+        if (bytes > plan->train->peak_bytes[tier]) {
+            used += snprintf(text + used, EVAL_LINE_BYTES - (size_t)used, "evaluation takes up to %s of %s memory\n",
+                             ox_size_text(bytes, size), ox_tier_name((enum ox_tier)tier));
+        }
+    }
+    return text;
+}
+
+enum { DEVICE_LINE_BYTES = 384 };
+
+/* Describes in words what the run computes on. */
+static const char *device_text(const struct ox_trainer *trainer, char text[DEVICE_LINE_BYTES]) {
+    const struct ox_machine_gpu *const gpu = &trainer->machine.gpu;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    char size[OX_SIZE_TEXT_BYTES], own[OX_SIZE_TEXT_BYTES];
+    if (engine->device == OX_DEVICE_CPU) {
+        snprintf(text, DEVICE_LINE_BYTES, "the CPU%s%s", trainer->no_gpu[0] != '\0' ? "; " : "", trainer->no_gpu);
+        return text;
+    }
+    const bool seen = trainer->gpu.memory_bytes > 0;
+    const uint32_t cores = trainer->machine.host.cores;
+    const uint32_t threads =
+        engine->ranks * ox_engine_optimizer_share(engine, engine->machine_optimizer_threads, engine->ranks);
+    const int used = snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
+                              seen ? trainer->gpu.name : gpu->name,
+                              ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
+                              seen ? "" : ", which was not looked at", ox_size_text(trainer->gpu_process_bytes, own));
+    if (engine->lane_cores > 0 && threads < cores) {
+        snprintf(text + used, DEVICE_LINE_BYTES - (size_t)used, "; the optimizer leaves %u of %u cores to %s lanes",
+                 cores - threads, cores, engine->ranks > 1 ? "the ranks'" : "its");
+    }
+    return text;
+}
+
+enum { COMPUTE_LINE_BYTES = 256 };
+
+/* Says in which format the run computes, and on the CPU what computes in bf16, or why nothing does. */
+static const char *compute_text(const struct ox_engine_config *engine, char text[COMPUTE_LINE_BYTES]) {
+    const char *library = "";
+    if (engine->fp32 || engine->device != OX_DEVICE_CPU) {
+        return engine->fp32 ? "fp32" : "bf16, fp32 sums";
+    }
+    const bool in_bf16 = ox_cpu_bf16_is_there(&library);
+    snprintf(text, COMPUTE_LINE_BYTES, "bf16%s, fp32 sums (%s)", in_bf16 ? "" : " weights", library);
+    return text;
+}
+
+/* Whether the number of steps is known only when the state that is resumed is read. */
+static bool counts_what_is_left(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    return config->max_steps == 0 && config->resume_from_checkpoint[0] != '\0' && trainer->state.run_id[0] == 0;
+}
+
+enum { STEPS_LINE_BYTES = 96 };
+
+/* Says how many steps the run has, as far as that is known. */
+static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_LINE_BYTES]) {
+    const uint64_t each = ox_trainer_epoch_steps(trainer);
+    int used = 0;
+    if (counts_what_is_left(trainer)) {
+        snprintf(text, STEPS_LINE_BYTES, "what is left of %.6g epoch%s", trainer->config.num_train_epochs,
+                 trainer->config.num_train_epochs == 1 ? "" : "s");
+        return text;
+    }
+    if (trainer->max_steps == 0) {
+        return strcpy(text, "as many steps as the text gives");
+    }
+    used = snprintf(text, STEPS_LINE_BYTES, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
+    if (each > 0) {
+        snprintf(text + used, STEPS_LINE_BYTES - (size_t)used, ", %.4g epoch%s of %" PRIu64 " step%s",
+                 (double)trainer->max_steps / (double)each, trainer->max_steps == each ? "" : "s", each,
+                 ox_plural(each));
+    }
+    return text;
+}
+
+/* ---- what train would refuse --------------------------------------------------------------------------- */
+
+static bool is_elsewhere(const struct ox_trainer *trainer) {
+    return trainer->config.given_profile[0] != '\0' && trainer->config.profile[0] != '\0'; /* not nominal rates */
+}
+
+/* Notes a failure of a check, if it is one. */
+static void note(struct ox_trainer *trainer, enum ox_status status) {
+    const size_t used = strlen(trainer->refusals), room = sizeof trainer->refusals - used;
+    if (status != OX_OK) {
+        snprintf(trainer->refusals + used, room, "train would refuse this %s: %s\n",
+                 is_elsewhere(trainer) ? "on that machine" : "here", ox_error_text());
+    }
+}
+
+static enum ox_status compare(const char *flag, uint64_t given, const char *of, uint64_t has) {
+    char text[2][OX_SIZE_TEXT_BYTES];
+    return given <= has || has == 0
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s %s: is more than the %s of %s", flag, ox_size_text(given, text[0]),
+                         ox_size_text(has, text[1]), of);
+}
+
+/* Compares budgets with the machine of the profile. */
+static void compare_machine(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_machine machine;
+    if (ox_predict_machine(config->profile, (uint32_t)ox_max_u64(config->nvme_count, 1), &machine) != OX_OK) {
+        return; /* which the prediction says */
+    }
+    const bool cuda = trainer->engine_config.device == OX_DEVICE_CUDA;
+    const uint64_t ranks = ox_max_u64(trainer->engine_config.ranks, 1);
+    const uint64_t on_host = config->host_mem_bytes + (cuda ? 0 : ranks * config->device_mem_bytes);
+    note(trainer, compare(cuda || config->device_mem_bytes == 0 ? "--host-mem"
+                                                                     : "--host-mem and --device-mem together,",
+                          on_host, machine.name, machine.host.memory_bytes));
+    if (cuda && machine.has_gpu) {
+        note(trainer, compare("--device-mem", config->device_mem_bytes, machine.gpu.name, machine.gpu.memory_bytes));
+    }
+    for (uint32_t i = 0; i < config->nvme_count && i < machine.drive_count; i++) {
+        char flag[OX_CONFIG_TEXT_BYTES + 16];
+        snprintf(flag, sizeof flag, "--nvme %s", config->nvme[i].path);
+        note(trainer, compare(flag, config->nvme[i].bytes, machine.name, machine.drives[i].capacity_bytes));
+    }
+}
+
+enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer) {
+    trainer->refusals[0] = '\0';
+    if (is_elsewhere(trainer)) {
+        compare_machine(trainer);
+        return OX_OK;
+    }
+    struct ox_host_claim claim = trainer->claim;
+    claim.host_bytes = trainer->given_host_bytes;
+    note(trainer, ox_host_claim_check(&claim));
+    note(trainer, ox_trainer_check_places(trainer));
+    return OX_OK;
+}
+
+/* Compares what stores will take with what is free, unless there are some already. */
+static enum ox_status check_drive_space(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const uint64_t needed = ox_engine_plan_all_bytes(ox_trainer_plan(trainer), OX_TIER_NVME);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < config->nvme_count; i++) {
+        uint64_t free_bytes = 0;
+        if (ox_store_exists(trainer->drives.folders[i]) ||
+            ox_folder_free_bytes(config->nvme[i].path, &free_bytes) != OX_OK) {
+            return OX_OK; /* or a folder that is refused already */
+        }
+        sum += ox_min_u64(free_bytes, UINT64_MAX / 2 - sum);
+    }
+    char text[2][OX_SIZE_TEXT_BYTES];
+    return config->nvme_count == 0 || needed <= sum
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--nvme %s%s: the store takes %s, and %s are free there; make room, or give "
+                         "another drive", config->nvme[0].path, config->nvme_count > 1 ? " and the others" : "",
+                         ox_size_text(needed, text[0]), ox_size_text(sum, text[1]));
+}
+
+enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
+    const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !is_elsewhere(trainer);
+    enum ox_status (*const checks[])(const struct ox_trainer *) = {ox_trainer_check_wear, ox_trainer_check_trace,
+                                                                  check_drive_space, ox_trainer_check_room};
+    const unsigned count = saves ? 4 : is_elsewhere(trainer) ? 2 : 3;
+    for (unsigned i = 0; i < count; i++) {
+        const enum ox_status status = checks[i](trainer);
+        if (status != OX_OK && !config->plan_only) {
+            return status;
+        }
+        note(trainer, status);
+    }
+    return OX_OK;
+}
+
+/* ---- the verdict --------------------------------------------------------------------------------------- */
+
+/* Seconds of all evaluations of the run. */
+static double evals_seconds(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const uint64_t step_rows = config->per_device_train_batch_size * config->gradient_accumulation_steps;
+    struct ox_windows_counts counts = {.rows = 0};
+    if (trainer->input.eval != NULL) {
+        ox_windows_counts(trainer->input.eval, &counts);
+    }
+    const uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
+    const uint64_t times = config->eval_steps > 0 ? ox_div_up(trainer->max_steps, (uint64_t)config->eval_steps) : 1;
+    const double each = trainer->prediction.eval_seconds;
+    return rows == 0 || isnan(each) ? 0 : each * (double)ox_div_up(rows, step_rows) * (double)times;
+}
+
+void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const struct ox_plan_budget *const budget = &trainer->engine_config.budget;
+    const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
+    *out = (struct ox_verdict){.fits = !trainer->is_over, .refusals = trainer->refusals, .steps = trainer->max_steps,
+                               .epoch_steps = ox_trainer_epoch_steps(trainer), .total_seconds = NAN};
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        const bool shared = tier == OX_TIER_DEVICE; /* each rank has one */
+        out->used_bytes[tier] = shared ? ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier)
+                                       : ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
+        out->given_bytes[tier] = given[tier];
+    }
+    out->drive_bytes = ox_align_up(out->used_bytes[OX_TIER_NVME], OX_MIB);
+    if (trainer->max_steps > 0 && !counts_what_is_left(trainer)) {
+        out->total_seconds =
+            (double)trainer->max_steps * trainer->prediction.mean_seconds + evals_seconds(trainer);
+    }
+}
+
+/* Writes "3 d 04 h", "2 h 05 min", "12 min" or seconds. */
+static const char *long_text(double seconds, char text[OX_SIZE_TEXT_BYTES]) {
+    const unsigned minutes = (unsigned)fmin(seconds / 60 + 0.5, 1e9);
+    if (minutes >= 48 * 60) {
+        snprintf(text, OX_SIZE_TEXT_BYTES, "%u d %02u h", minutes / 1440, minutes / 60 % 24);
+    } else if (minutes >= 60) {
+        snprintf(text, OX_SIZE_TEXT_BYTES, "%u h %02u min", minutes / 60, minutes % 60);
+    } else if (minutes >= 3) {
+        snprintf(text, OX_SIZE_TEXT_BYTES, "%u min", minutes);
+    } else {
+        ox_seconds_text(seconds, text);
+    }
+    return text;
+}
+
+/* Says how long the run takes and when it ends if it begins now, where the number of steps is known. */
+static void put_time(FILE *out, const struct ox_trainer *trainer, const struct ox_verdict *verdict) {
+    char steps[STEPS_LINE_BYTES], time_text[OX_SIZE_TEXT_BYTES], end_text[32] = "";
+    const time_t end = trainer->config.clock_s + (time_t)fmin(verdict->total_seconds, 1e11);
+    struct tm parts;
+    fprintf(out, "  the run       %s", steps_text(trainer, steps));
+    if (!isnan(verdict->total_seconds)) {
+        fprintf(out, "; %s", long_text(verdict->total_seconds, time_text));
+        if (trainer->config.clock_s > 0 && gmtime_r(&end, &parts) != NULL &&
+            strftime(end_text, sizeof end_text, "%Y-%m-%d %H:%M", &parts) > 0) {
+            fprintf(out, ", until %s if it begins now", end_text);
+        }
+        fprintf(out, "; saving comes on top");
+    }
+    fprintf(out, "\n");
+}
+
+static void put_memory(FILE *out, const struct ox_trainer *trainer, const struct ox_verdict *verdict) {
+    const bool unified = trainer->engine_config.budget.unified;
+    const char *before = "  memory       ";
+    char used[OX_SIZE_TEXT_BYTES], given[OX_SIZE_TEXT_BYTES];
+    for (int tier = unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+        if (verdict->given_bytes[tier] > 0) {
+            fprintf(out, "%s %s %s of %s", before, ox_tier_name((enum ox_tier)tier),
+                    ox_size_text(verdict->used_bytes[tier], used), ox_size_text(verdict->given_bytes[tier], given));
+            before = ",";
+        }
+    }
+    ox_size_text(ox_trainer_beside_bytes(&trainer->engine_config, ox_max_u64(trainer->engine_config.ranks, 1)), used);
+    fprintf(out, "; the process takes up to %s beside that\n", used);
+}
+
+/* Says what to buy: the stores, and what checkpoints come to. */
+static void put_space(FILE *out, const struct ox_trainer *trainer, const struct ox_verdict *verdict) {
+    struct ox_checkpoint_room room;
+    char size[OX_SIZE_TEXT_BYTES], most[OX_SIZE_TEXT_BYTES];
+    ox_trainer_room(trainer, &room);
+    fprintf(out, "  space         ");
+    if (verdict->drive_bytes > 0) {
+        fprintf(out, "%s on drives (--nvme), ", ox_size_text(verdict->drive_bytes, size));
+    }
+    fprintf(out, "%s a checkpoint", ox_size_text(room.each_bytes, size));
+    if (room.written > 0) {
+        fprintf(out, ", %s for the %" PRIu64 " that %s kept", ox_size_text(room.most_bytes, most), room.kept,
+                room.kept == 1 ? "is" : "are");
+    }
+    fprintf(out, "\n");
+}
+
+/* Names the one change that helps most, as the advice has it; without advice what the step waits for. */
+static void put_help(FILE *out, const struct ox_trainer *trainer, const struct ox_advice *advice) {
+    const struct ox_sim_result *const step = &trainer->prediction.step;
+    char best[OX_ADVICE_LINE_BYTES] = "";
+    fprintf(out, "  helps most    ");
+    if (trainer->is_over) {
+        fprintf(out, "%s\n", trainer->nearest);
+        return;
+    }
+    if (advice != NULL && ox_advice_best_text(advice, best)) {
+        fprintf(out, "%s\n", best);
+    } else {
+        fprintf(out, "%s; %s is at its limit %.0f %% of a step\n",
+                advice != NULL ? "nothing that was tried gains 2 %" : "`offload plan` with these options tries what",
+                ox_sim_resource_name(step->binding), 100 * step->binding_share);
+    }
+}
+
+/* What a plan comes to, in six lines, and what keeps the run from starting here. */
+static enum ox_status verdict_text(const struct ox_trainer *trainer, const struct ox_advice *advice, char **text) {
+    struct ox_verdict verdict;
+    size_t bytes = 0;
+    FILE *const out = open_memstream(text, &bytes);
+    if (out == NULL) {
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its text");
+    }
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const double tokens = (double)engine->batch * engine->seq * engine->micro_batches;
+    const struct ox_measured *const measured = trainer->prediction.measured;
+    char params[OX_SIZE_TEXT_BYTES], seconds[OX_SIZE_TEXT_BYTES];
+    ox_trainer_verdict(trainer, &verdict);
+    fprintf(out, "verdict: %s, %s parameters of %.4g bytes each\n",
+            !verdict.fits                ? "it does not fit"
+            : verdict.refusals[0] != '\0' ? "it fits, but would not start here" : "it fits",
+            ox_count_text((double)ox_trainer_model(trainer)->param_count, params),
+            ox_shard_bytes_per_elem(&ox_trainer_plan(trainer)->table));
+    fprintf(out, "  a step        %s, %.*f tokens/s, by %s\n",
+            ox_seconds_text(trainer->prediction.mean_seconds, seconds),
+            tokens / trainer->prediction.mean_seconds < 100 ? 2 : 0, tokens / trainer->prediction.mean_seconds,
+            measured != NULL                  ? "what this machine was measured to do"
+            : trainer->prediction.profiled ? "the profile of a machine" : "nominal rates, not this machine's");
+    put_time(out, trainer, &verdict);
+    put_memory(out, trainer, &verdict);
+    put_space(out, trainer, &verdict);
+    put_help(out, trainer, advice);
+    fputs(verdict.refusals, out);
+    if (fclose(out) != 0) {
+        free(*text);
+        *text = NULL;
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its text");
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_plan_detail detail,
+                                    const struct ox_advice *advice, char **text) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const struct ox_model *const model = ox_trainer_model(trainer);
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    char *body = NULL, *verdict = NULL;
+    *text = NULL;
+    enum ox_status status = verdict_text(trainer, advice, &verdict);
+    OX_TRY(status, ox_plan_text(plan->train, &plan->input, detail, &body));
+    if (status != OX_OK) {
+        free(verdict);
+        return status;
+    }
+    char prediction[OX_PREDICTION_TEXT_BYTES];
+    ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
+    char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
+    char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
+    ox_size_text(ox_trainer_beside_bytes(engine, ox_max_u64(engine->ranks, 1)), overhead);
+    ox_size_text(plans_memory_bytes(plan), tables);
+    char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
+    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[STEPS_LINE_BYTES];
+    steps_text(trainer, steps);
+    const int length = asprintf(text,
+        "%s\n"
+        "model: %s, %s parameters, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
+        "device: %s\n"
+        "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
+        "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
+        "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
+        "%s%s%s%s",
+        verdict, model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
+        ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
+        device_text(trainer, device),
+        ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
+        ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
+        engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
+        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), overhead, tables, prediction,
+        ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
+        ox_trainer_room_text(trainer, room));
+    free(verdict);
+    free(body);
+    return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
+}
