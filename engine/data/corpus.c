@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/data/corpus_internal.h"
-#include "engine/data/foreign_files.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -48,45 +47,19 @@ struct source {
 
 /* ---- what the data is ---------------------------------------------------------------------------------------- */
 
-static enum ox_status find_format(const struct ox_corpus_config *config, enum ox_corpus_format *format) {
-    *format = config->format;
-    if (config->format != OX_CORPUS_AUTO) {
-        const bool takes_all = config->format == OX_CORPUS_TEXT ||
-                               (config->format == OX_CORPUS_ROWS && !ox_path_is_folder(config->path));
-        return takes_all ? ox_foreign_files_check(config->path, false) : OX_OK;
-    }
-    enum ox_data_kind kind = OX_DATA_BYTES;
-    bool rows = false;
-    enum ox_status status = ox_data_find_kind(config->path, &kind);
-    if (status == OX_OK && kind == OX_DATA_BYTES) {
-        status = ox_foreign_files_check(config->path, true);
-        OX_TRY(status, ox_documents_are_rows(config->path, &rows));
-    }
-    *format = kind != OX_DATA_BYTES            ? OX_CORPUS_TOKENS
-              : rows                           ? OX_CORPUS_ROWS
-              : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT
-                                               : OX_CORPUS_BYTES;
-    if (status == OX_OK && *format == OX_CORPUS_BYTES && config->no_bytes != NULL && config->no_bytes[0] != '\0') {
+static enum ox_status find_inputs(const struct ox_corpus_config *config, struct ox_inputs *inputs) {
+    enum ox_status status = ox_inputs_open(config, inputs);
+    if (status == OX_OK && config->format == OX_CORPUS_AUTO && inputs->format == OX_CORPUS_BYTES &&
+        config->no_bytes != NULL && config->no_bytes[0] != '\0') {
+        ox_inputs_close(inputs);
         status = ox_fail(OX_E_CONFIG, "%.300s: is text, but %s, or take its bytes for tokens with --data-format bytes",
                          config->path, config->no_bytes);
     }
     return status;
 }
 
-static enum ox_status open_plain(const struct ox_corpus_config *config, enum ox_corpus_format format,
-                                 struct ox_data **out) {
-    if (format == OX_CORPUS_BYTES) {
-        return ox_data_open(config->path, OX_DATA_BYTES, out);
-    }
-    enum ox_data_kind kind = OX_DATA_BYTES;
-    const enum ox_status status = ox_data_find_kind(config->path, &kind);
-    if (status == OX_OK && kind == OX_DATA_BYTES) {
-        return ox_fail(OX_E_CONFIG,
-                       "%s: has no tokens in a known format (llm.c, llmq, this program's); make them with offload "
-                       "tokenize, or read it as text",
-                       config->path);
-    }
-    return status == OX_OK ? ox_data_open(config->path, OX_DATA_AUTO, out) : status;
+static bool is_tokenized(const struct ox_inputs *inputs) {
+    return inputs->format == OX_CORPUS_TEXT || inputs->format == OX_CORPUS_ROWS;
 }
 
 /* ---- rules --------------------------------------------------------------------------------------------------- */
@@ -267,12 +240,12 @@ static enum ox_status name_cache(struct source *source) {
     return status;
 }
 
-static enum ox_status open_source(const struct ox_corpus_config *config, enum ox_corpus_format format,
+static enum ox_status open_source(const struct ox_corpus_config *config, const struct ox_inputs *inputs,
                                   struct source *out) {
     memset(out, 0, sizeof *out);
     out->config = config;
     out->rules.columns = &config->columns;
-    out->rules.rows = format == OX_CORPUS_ROWS;
+    out->rules.rows = inputs->format == OX_CORPUS_ROWS;
     if (config->tokenizer[0] == '\0') {
         const bool known = config->no_bytes != NULL && config->no_bytes[0] != '\0';
         return ox_fail(OX_E_CONFIG, "%.300s: holds %s, %s%s", config->path, out->rules.rows ? "rows" : "text",
@@ -293,7 +266,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     if (status == OX_OK && out->rules.rows) {
         status = open_template(out);
     }
-    OX_TRY(status, ox_documents_open(config->path, &out->documents_config, &out->documents));
+    OX_TRY(status, ox_documents_open(&inputs->files, &out->documents_config, &out->documents));
     if (status == OX_OK) {
         out->key = key_of(out);
         status = name_cache(out);
@@ -345,7 +318,10 @@ static enum ox_status has_changed(struct source *source, bool *changed) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     source->examined_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-    enum ox_status status = ox_documents_open(source->config->path, &source->documents_config, &again);
+    struct ox_inputs inputs;
+    enum ox_status status = ox_inputs_open(source->config, &inputs);
+    OX_TRY(status, ox_documents_open(&inputs.files, &source->documents_config, &again));
+    ox_inputs_close(&inputs);
     if (status == OX_OK) {
         *changed = ox_documents_stamp(again, &newest) != ox_documents_stamp(source->documents, &newest);
         ox_documents_close(&again);
@@ -486,13 +462,13 @@ static enum ox_status report_template(const struct source *source, struct ox_cor
     return status;
 }
 
-static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum ox_corpus_format format,
+static enum ox_status open_tokenized(const struct ox_corpus_config *config, const struct ox_inputs *inputs,
                                      struct ox_data **out, struct ox_corpus_report *report) {
     struct source *const source = malloc(sizeof *source); /* too large for the stack */
     if (source == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
     }
-    enum ox_status status = open_source(config, format, source);
+    enum ox_status status = open_source(config, inputs, source);
     if (status != OX_OK) {
         free(source);
         return status;
@@ -525,13 +501,17 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum
 enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_data **out,
                               struct ox_corpus_report *report) {
     const uint64_t begin_ns = ox_clock_ns();
-    enum ox_corpus_format format;
+    struct ox_inputs inputs;
     struct ox_data *data = NULL;
     OX_ASSERT(config->threads > 0);
     memset(report, 0, sizeof *report);
-    enum ox_status status = find_format(config, &format);
-    OX_TRY(status, format == OX_CORPUS_TEXT || format == OX_CORPUS_ROWS ? open_tokenized(config, format, &data, report)
-                                                                        : open_plain(config, format, &data));
+    enum ox_status status = find_inputs(config, &inputs);
+    if (status == OX_OK) {
+        ox_inputs_say_left(&inputs.files);
+        status = is_tokenized(&inputs) ? open_tokenized(config, &inputs, &data, report)
+                                       : ox_data_open_files(&inputs.files, inputs.kind, &data);
+        ox_inputs_close(&inputs);
+    }
     if (status != OX_OK) {
         return status;
     }
@@ -543,23 +523,23 @@ enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_d
 }
 
 enum ox_status ox_corpus_is_ready(const struct ox_corpus_config *config, bool *ready) {
-    enum ox_corpus_format format;
+    struct ox_inputs inputs;
     struct ox_data *data = NULL;
     *ready = true;
-    enum ox_status status = find_format(config, &format);
-    if (status != OX_OK || (format != OX_CORPUS_TEXT && format != OX_CORPUS_ROWS)) {
+    enum ox_status status = find_inputs(config, &inputs);
+    if (status != OX_OK || !is_tokenized(&inputs)) {
+        ox_inputs_close(&inputs);
         return status;
     }
     struct source *const source = malloc(sizeof *source);
-    if (source == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
-    }
-    status = open_source(config, format, source);
+    status = source != NULL ? open_source(config, &inputs, source)
+                            : ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
     if (status == OX_OK) {
         status = open_cache(source, &data);
         close_source(source);
     }
     free(source);
+    ox_inputs_close(&inputs);
     *ready = data != NULL;
     ox_data_close(&data);
     return status;

@@ -19,6 +19,7 @@ enum ox_corpus_format { OX_CORPUS_AUTO, OX_CORPUS_TEXT, OX_CORPUS_ROWS, OX_CORPU
 
 struct ox_corpus_config {
     const char *path;
+    bool evaluates; /* of a folder with a test or validation split, that is read; else all but that */
     enum ox_corpus_format format; /* AUTO: token files by their first bytes, rows by their file name, else text if there
                                      is a tokenizer, and bytes if there is none */
     const char *tokenizer;        /* folder or tokenizer.json; "" for none. Opened only when needed */

@@ -3,6 +3,7 @@
 #define OX_ENGINE_CORPUS_INTERNAL_H
 
 #include "base/file.h"
+#include "engine/data/corpus.h"
 #include "engine/data/documents.h"
 #include "engine/data/token_cache.h"
 #include "engine/text/chat.h"
@@ -15,6 +16,21 @@ extern "C" {
 #endif
 
 enum { OX_CORPUS_PIECE_BYTES = 256 << 10 };
+
+/* The files that are read, and as what. */
+struct ox_inputs {
+    struct ox_files files;
+    enum ox_corpus_format format; /* not AUTO */
+    enum ox_data_kind kind;       /* of TOKENS; else BYTES */
+};
+
+/* Lists `path` and chooses. In a folder it leaves out what is about the data, test and validation splits (of an
+ * evaluation all else, where there are such), and beside rows all other formats. Files that cannot be read in the
+ * format are OX_E_CONFIG, with what they look like and how to convert them. Close *out with ox_inputs_close. */
+OX_MUST enum ox_status ox_inputs_open(const struct ox_corpus_config *config, struct ox_inputs *out);
+void ox_inputs_close(struct ox_inputs *inputs);
+/* Logs what was left out. */
+void ox_inputs_say_left(const struct ox_files *files);
 
 struct ox_corpus_rules {
     const struct ox_tokenizer *tokenizer;

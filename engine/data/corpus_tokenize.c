@@ -135,6 +135,11 @@ static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct w
     if (rules->rows) {
         return status;
     }
+    const char *const nul = memchr(text, 0, bytes);
+    if (nul != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: is binary, with a NUL at byte %" PRIu64 ", and no text; keep it elsewhere",
+                       piece->path, piece->offset + (uint64_t)(nul - text));
+    }
     const size_t valid = status == OX_E_CORRUPT ? ox_utf8_valid(text, bytes) : bytes;
     if (valid < bytes) {
         return ox_fail(OX_E_CORRUPT,

@@ -68,15 +68,13 @@ static void drop_files(struct ox_data *data) {
     ox_files_free(&data->listed);
 }
 
-static enum ox_status list_files(struct ox_data *data, const char *path, bool recursive) {
-    drop_files(data);
-    const enum ox_status status = ox_files_list(path, recursive, &data->listed);
-    if (status != OX_OK || data->listed.count == 0) {
-        return status;
-    }
-    data->files = calloc(data->listed.count, sizeof *data->files);
+/* Takes over the files. */
+static enum ox_status take_files(struct ox_data *data, struct ox_files *files) {
+    data->listed = *files;
+    *files = (struct ox_files){0};
+    data->files = calloc((size_t)data->listed.count + 1, sizeof *data->files);
     if (data->files == NULL) {
-        return fail_memory(path);
+        return fail_memory(data->listed.root);
     }
     data->file_count = data->listed.count;
     for (uint32_t i = 0; i < data->file_count; i++) {
@@ -369,7 +367,7 @@ static enum ox_status find_fingerprint(struct ox_data *data) {
     return OX_OK;
 }
 
-static enum ox_status kind_of_file(const char *path, enum ox_data_kind *kind) {
+enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
     unsigned char start[OX_CACHE_MAGIC_OFFSET + 8] = {0};
     uint64_t bytes = 0;
     int32_t magic;
@@ -393,32 +391,49 @@ static enum ox_status kind_of_file(const char *path, enum ox_data_kind *kind) {
     return status;
 }
 
-enum ox_status ox_data_find_kind(const char *path, enum ox_data_kind *kind) {
-    struct ox_files files;
+enum ox_status ox_data_kind_of_files(const struct ox_files *files, enum ox_data_kind *kind) {
+    enum ox_status status = OX_OK;
     *kind = OX_DATA_BYTES;
-    enum ox_status status = ox_files_list(path, false, &files);
-    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < files->count && status == OX_OK; i++) {
         const enum ox_data_kind before = *kind;
-        status = kind_of_file(files.paths[i], kind);
+        status = ox_data_kind_of_file(files->paths[i], kind);
         if (status == OX_OK && i > 0 && *kind != before) {
             status = ox_fail(OX_E_CONFIG,
                              "%s: has another format than %s; keep token files and other files in separate folders",
-                             files.paths[i], files.paths[0]);
+                             files->paths[i], files->paths[0]);
         }
     }
+    return status;
+}
+
+enum ox_status ox_data_find_kind(const char *path, enum ox_data_kind *kind) {
+    struct ox_files files;
+    enum ox_status status = ox_files_list(path, &files);
+    OX_TRY(status, ox_data_kind_of_files(&files, kind));
     ox_files_free(&files);
     return status;
 }
 
 enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_data **out) {
+    struct ox_files files;
+    enum ox_status status = ox_files_list(path, &files);
+    if (status == OX_OK && kind == OX_DATA_AUTO) {
+        status = ox_data_kind_of_files(&files, &kind);
+    }
+    OX_TRY(status, ox_data_open_files(&files, kind, out));
+    ox_files_free(&files);
+    return status;
+}
+
+enum ox_status ox_data_open_files(struct ox_files *files, enum ox_data_kind kind, struct ox_data **out) {
     struct ox_data *data = calloc(1, sizeof *data);
     if (data == NULL) {
-        return fail_memory(path);
+        return fail_memory(files->root);
     }
     data->kind = kind;
-    ox_path_warn_shared(path);
-    enum ox_status status = kind == OX_DATA_AUTO ? ox_data_find_kind(path, &data->kind) : OX_OK;
-    OX_TRY(status, list_files(data, path, data->kind == OX_DATA_BYTES));
+    ox_path_warn_shared(files->root);
+    enum ox_status status = take_files(data, files);
+    const char *const path = data->listed.root;
     if (status == OX_OK && data->kind == OX_DATA_CACHE) {
         status = open_cache_file(data, path);
     } else if (status == OX_OK) {
@@ -428,10 +443,6 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
     if (status != OX_OK) {
         ox_data_close(&data);
         return status;
-    }
-    if (data->listed.link_count > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic link%s in the folder %s left out", path, data->listed.link_count,
-               ox_plural(data->listed.link_count), data->listed.link_count == 1 ? "is" : "are");
     }
     *out = data;
     return OX_OK;
@@ -447,7 +458,7 @@ static enum ox_status own_file(struct ox_data *data, const char *where) {
         return fail_memory(where);
     }
     data->listed.paths[0] = name;
-    data->listed.count = data->listed.capacity = data->file_count = 1;
+    data->listed.count = data->file_count = 1;
     data->files[0] = (struct data_file){.path = name, .fd = -1};
     return OX_OK;
 }

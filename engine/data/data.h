@@ -4,6 +4,7 @@
 #define OX_ENGINE_DATA_H
 
 #include "base/status.h"
+#include "engine/data/files.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,8 +14,8 @@ extern "C" {
 #endif
 
 /* AUTO finds the kind by the magic number: llm.c (20240520, 20240801), llmq ("BIN.TOK\n") and our cache
- * (engine/data/token_cache.h), else bytes as tokens. A folder stands for all its regular files, joined in name order
- * (with those in its folders for BYTES). Links in it are left out, with a warning. A cache is a single file. */
+ * (engine/data/token_cache.h), else bytes as tokens. A folder stands for the files that ox_files_list finds, joined in
+ * name order. A cache is a single file. */
 enum ox_data_kind { OX_DATA_AUTO, OX_DATA_BYTES, OX_DATA_LLMC, OX_DATA_LLMQ, OX_DATA_CACHE };
 
 /* Files are read window by window instead of mapped, so that their pages do not count as the run's memory and a file
@@ -23,6 +24,8 @@ struct ox_data;
 
 /* Opens a file or folder. A wrong header or size is OX_E_CORRUPT naming the file. */
 OX_MUST enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_data **out);
+/* Opens files of one kind, which is not AUTO; takes over *files, which is left empty. */
+OX_MUST enum ox_status ox_data_open_files(struct ox_files *files, enum ox_data_kind kind, struct ox_data **out);
 /* Opens a cache by its descriptor, which the data owns from now on, even if this fails. Messages call it `where`. */
 OX_MUST enum ox_status ox_data_open_fd(int fd, const char *where, struct ox_data **out);
 void ox_data_close(struct ox_data **data);
@@ -33,6 +36,8 @@ enum ox_data_kind ox_data_kind_of(const struct ox_data *data);
 uint64_t ox_data_fingerprint(const struct ox_data *data);
 /* Finds the kind that AUTO means for a file or folder; files of several kinds in one folder are OX_E_CONFIG. */
 OX_MUST enum ox_status ox_data_find_kind(const char *path, enum ox_data_kind *kind);
+OX_MUST enum ox_status ox_data_kind_of_files(const struct ox_files *files, enum ox_data_kind *kind);
+OX_MUST enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind);
 
 enum {
     OX_TOKEN_TRAINED = 1, /* may be a target                */

@@ -19,18 +19,6 @@ static const char byte_order_mark[3] = {'\xef', '\xbb', '\xbf'};
 
 /* ---- files --------------------------------------------------------------------------------------------------- */
 
-static bool ends_like_rows(const char *path) {
-    static const char *const endings[] = {".jsonl", ".ndjson", ".json"};
-    const size_t bytes = strlen(path);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        const size_t length = strlen(endings[i]);
-        if (bytes > length && strcmp(path + bytes - length, endings[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static uint64_t ns_of(struct timespec time) {
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
@@ -66,34 +54,19 @@ static enum ox_status add_file(struct ox_documents *documents, char *path) {
     return OX_OK;
 }
 
-static enum ox_status list_files(struct ox_documents *documents, const char *path) {
-    const bool is_folder = ox_path_is_folder(path);
-    struct ox_files files;
-    enum ox_status status = ox_files_list(path, true, &files);
-    if (status != OX_OK) {
-        return status;
-    }
-    documents->root_bytes = strlen(path);
-    documents->files = calloc((size_t)files.count + 1, sizeof *documents->files);
+static enum ox_status take_files(struct ox_documents *documents, const struct ox_files *files) {
+    enum ox_status status = OX_OK;
+    documents->root_bytes = strlen(files->root);
+    documents->files = calloc((size_t)files->count + 1, sizeof *documents->files);
     if (documents->files == NULL) {
-        status = ox_fail(OX_E_NOMEM, "%s: no memory to list the files", path);
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to list the files", files->root);
     }
-    for (uint32_t i = 0; status == OX_OK && i < files.count; i++) {
-        if (!is_folder || documents->config.format != OX_DOCUMENTS_ROWS || ends_like_rows(files.paths[i])) {
-            status = add_file(documents, files.paths[i]);
-            files.paths[i] = NULL;
-        }
+    for (uint32_t i = 0; status == OX_OK && i < files->count; i++) {
+        char *const path = strdup(files->paths[i]);
+        status = path != NULL ? add_file(documents, path)
+                              : ox_fail(OX_E_NOMEM, "%s: no memory to list the files", files->root);
     }
-    if (status == OX_OK && documents->bytes == 0) {
-        status = is_folder && documents->config.format == OX_DOCUMENTS_ROWS
-                     ? ox_fail(OX_E_CONFIG, "%s: has no files that end in .jsonl, .ndjson or .json and hold rows", path)
-                     : ox_fail(OX_E_CONFIG, "%s: is empty", path);
-    }
-    if (status == OX_OK && files.link_count > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic links in the folder are left out", path, files.link_count);
-    }
-    ox_files_free(&files);
-    return status;
+    return status == OX_OK && documents->bytes == 0 ? ox_fail(OX_E_CONFIG, "%s: is empty", files->root) : status;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
@@ -236,8 +209,9 @@ static enum ox_status hash_one(const struct ox_documents_file *file, uint64_t *h
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
-enum ox_status ox_documents_open(const char *path, const struct ox_documents_config *config,
+enum ox_status ox_documents_open(const struct ox_files *files, const struct ox_documents_config *config,
                                  struct ox_documents **out) {
+    const char *const path = files->root;
     struct ox_documents *documents = calloc(1, sizeof *documents);
     if (documents == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to read documents", path);
@@ -254,7 +228,7 @@ enum ox_status ox_documents_open(const char *path, const struct ox_documents_con
     documents->config.separator = documents->separator;
     if (status == OX_OK) {
         ox_path_warn_shared(path);
-        status = list_files(documents, path);
+        status = take_files(documents, files);
     }
     if (status != OX_OK) {
         ox_documents_close(&documents);
@@ -333,31 +307,4 @@ enum ox_status ox_documents_hash(const struct ox_documents *documents, uint64_t 
 uint64_t ox_documents_hash_read(const struct ox_documents *documents) {
     OX_ASSERT(documents->file_idx == documents->file_count);
     return documents->hash;
-}
-
-enum ox_status ox_documents_are_rows(const char *path, bool *rows) {
-    struct ox_files files;
-    const char *first = NULL;
-    *rows = false;
-    if (!ox_path_is_folder(path)) {
-        *rows = ends_like_rows(path);
-        return OX_OK;
-    }
-    enum ox_status status = ox_files_list(path, true, &files);
-    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
-        const char *const name = strrchr(files.paths[i], '/') + 1;
-        if (name[0] == '.' || strncmp(name, "README", 6) == 0 || strncmp(name, "LICENSE", 7) == 0) {
-            continue;
-        }
-        if (first != NULL && ends_like_rows(name) != *rows) {
-            status = ox_fail(OX_E_CONFIG,
-                             "%s: has another format than %s; keep rows and texts in separate folders, or choose with "
-                             "--data-format which to read",
-                             files.paths[i], first);
-        }
-        *rows = ends_like_rows(name);
-        first = first == NULL ? files.paths[i] : first;
-    }
-    ox_files_free(&files);
-    return status;
 }

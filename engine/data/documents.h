@@ -4,6 +4,7 @@
 #define OX_ENGINE_DOCUMENTS_H
 
 #include "base/status.h"
+#include "engine/data/files.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,10 +43,9 @@ struct ox_document {
 
 struct ox_documents;
 
-/* Opens `path`: a file, or a folder whose regular files are read in name order, with those in its folders (for rows,
- * only names that end in .jsonl, .ndjson or .json). Links in a folder are left out with a warning. A path that is not a
- * regular file, or files without any byte, are OX_E_CONFIG. A byte-order mark at the start of a file is skipped. */
-OX_MUST enum ox_status ox_documents_open(const char *path, const struct ox_documents_config *config,
+/* Opens files, which are read in their order. One that is not a regular file, or files without any byte, are
+ * OX_E_CONFIG. A byte-order mark at the start of a file is skipped. */
+OX_MUST enum ox_status ox_documents_open(const struct ox_files *files, const struct ox_documents_config *config,
                                          struct ox_documents **out);
 void ox_documents_close(struct ox_documents **documents);
 /* Reads the next piece; *found is false after the last one. After OX_E_NOMEM it may be called again.
@@ -62,10 +62,6 @@ uint64_t ox_documents_stamp(const struct ox_documents *documents, uint64_t *newe
 OX_MUST enum ox_status ox_documents_hash(const struct ox_documents *documents, uint64_t *hash);
 /* The hash of the contents as ox_documents_next read them; call it after the last piece. */
 uint64_t ox_documents_hash_read(const struct ox_documents *documents);
-/* Whether `path` holds rows, by its ending .jsonl, .ndjson or .json. In a folder all files count, except hidden ones,
- * README and LICENSE. A mix of rows and others is OX_E_CONFIG, because the others would go unread. */
-OX_MUST enum ox_status ox_documents_are_rows(const char *path, bool *rows);
-
 #ifdef __cplusplus
 }
 #endif

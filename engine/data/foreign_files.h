@@ -1,5 +1,6 @@
-/* Recognises files of data in forms that are not read here, such as tables and compressed files, and says which command
- * makes rows of them. corpus.c refuses them before anything is tokenized; `offload inspect` names them. */
+/* Recognises files of data in forms that are not read here, such as tables, compressed files and token ids without a
+ * header, and says which command makes rows, text or a token file of them. corpus_inputs.c refuses them before anything
+ * is tokenized; `offload inspect` names them. */
 #ifndef OX_ENGINE_FOREIGN_FILES_H
 #define OX_ENGINE_FOREIGN_FILES_H
 
@@ -11,9 +12,9 @@
 extern "C" {
 #endif
 
-/* Refuses `path`, or a file in that folder or its folders, with OX_E_CONFIG and the command that converts it: by the
- * first bytes of the file, and with `by_name` also by the ending of its name. */
-OX_MUST enum ox_status ox_foreign_files_check(const char *path, bool by_name);
+/* Refuses a file with OX_E_CONFIG and the command that converts it: by its first bytes, with `by_name` also by the
+ * ending of its name, and where there is a NUL in its first 4 KiB. */
+OX_MUST enum ox_status ox_foreign_file_check(const char *path, bool by_name);
 
 #ifdef __cplusplus
 }

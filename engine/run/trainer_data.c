@@ -89,6 +89,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
     const struct ox_config *const config = &trainer->config;
     return (struct ox_corpus_config){
         .path = path,
+        .evaluates = trainer->input.eval_alone || path == config->eval_data,
         .format = format_of(config->data_format),
         .tokenizer = trainer->input.tokenizer_path,
         .no_bytes = trainer->input.no_bytes,

@@ -10,9 +10,10 @@
 #include "engine/checkpoint/checkpoint_internal.h"
 #include "engine/config/config.h"
 #include "engine/data/data.h"
-#include "engine/data/documents.h"
+#include "engine/data/corpus_internal.h"
 #include "engine/hf/hf.h"
 #include "engine/data/token_cache.h"
+#include "tests/kit/documents.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/test.h"
@@ -137,7 +138,7 @@ static enum ox_status read_documents(const char *name, const struct ox_documents
     struct ox_document piece;
     uint64_t hash = 0;
     bool found = true;
-    enum ox_status status = ox_documents_open(test_path(name), config, &documents);
+    enum ox_status status = documents_open(test_path(name), config, &documents);
     if (status != OX_OK) {
         CHECK(documents == NULL);
         return status;
@@ -165,8 +166,11 @@ static enum ox_status work_texts(void) {
 static enum ox_status work_rows(void) {
     const struct ox_documents_config config = {.format = OX_DOCUMENTS_ROWS};
     static const char *const names[] = {"rows", "lines", "array", "blanks"};
-    bool rows = false;
-    enum ox_status status = ox_documents_are_rows(test_path("rows"), &rows);
+    const struct ox_corpus_config folder = {.path = test_path("rows"), .tokenizer = ""};
+    struct ox_inputs inputs;
+    enum ox_status status = ox_inputs_open(&folder, &inputs);
+    CHECK(status != OX_OK || inputs.format == OX_CORPUS_ROWS);
+    ox_inputs_close(&inputs);
     for (size_t i = 0; status == OX_OK && i < sizeof names / sizeof *names; i++) {
         status = read_documents(names[i], &config);
     }

@@ -6,6 +6,7 @@
 
 #include "base/hash/hash.h"
 #include "engine/data/documents_internal.h"
+#include "tests/kit/documents.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static enum ox_status take_all(const char *path, const struct ox_documents_confi
     struct ox_documents *documents = NULL;
     struct ox_document piece;
     bool found = true;
-    enum ox_status status = ox_documents_open(path, config, &documents);
+    enum ox_status status = documents_open(path, config, &documents);
     FUZZ_CHECK((status == OX_OK) == (documents != NULL));
     if (status == OX_OK) {
         uint64_t newest = 0;
@@ -120,8 +121,6 @@ int fuzz_documents(const uint8_t *data, size_t bytes) {
     fuzz_write_part(files[1], &parts[1]);
     const char *const path = parts[1].bytes > 0 ? folder : files[0];
     const bool every_fourth = bytes % 4 == 0; /* for what depends little on the bytes */
-    bool rows = false;
-    FUZZ_CHECK(!every_fourth || (ox_documents_are_rows(path, &rows) == OX_OK && rows));
     const enum ox_status status = take_all(path, &config, every_fourth, &walk);
     fuzz_accepted = status == OX_OK;
     if (config.piece_bytes > 0) {

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "engine/data/documents.h"
 #include "engine/text/tokenizer.h"
+#include "tests/kit/documents.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
@@ -24,7 +25,7 @@ static void compare(struct ox_encoder *encoder, const char *path, enum ox_cuts c
     size_t bytes = 0, count = 0;
     REQUIRE_OK(ox_file_read(path, 64 << 20, &text, &bytes));
     REQUIRE_OK(ox_encode(encoder, text, bytes, true, false, &whole));
-    REQUIRE_OK(ox_documents_open(path, &config, &documents));
+    REQUIRE_OK(documents_open(path, &config, &documents));
     for (bool found = true; found; count += found) {
         REQUIRE_OK(ox_documents_next(documents, &piece, &found));
         if (found) {

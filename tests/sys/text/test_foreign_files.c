@@ -1,4 +1,5 @@
 /* The command that the error about a table or a compressed file names makes rows that are then read. */
+#include "engine/data/data.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -57,6 +58,47 @@ static void test_remedy(const char *make, const char *file, const char *result) 
     remove(test_path(result));
 }
 
+/* Runs the command of the error about ids of `id_bytes` each, and reads the token file that it makes. */
+static void test_ids(const char *file, const void *bytes, size_t count, unsigned id_bytes) {
+    static const char words[] = "make a token file of it: ";
+    int32_t tokens[64] = {0};
+    struct ox_data *data = NULL;
+    printf("%s\n", file);
+    files_write(file, bytes, count * id_bytes);
+    show(test_path(file));
+    CHECK(process.outcome.exit_status == 2);
+    char *const command = strstr(process.outcome.err, words);
+    CHECK(command != NULL);
+    if (command == NULL) {
+        return;
+    }
+    command[strcspn(command, "\n")] = '\0';
+    CHECK(in_folder(command + strlen(words)));
+    REQUIRE_OK(ox_data_open(test_path("tokens.bin"), OX_DATA_AUTO, &data));
+    CHECK(ox_data_kind_of(data) == OX_DATA_LLMC && ox_data_token_count(data) == count);
+    REQUIRE_OK(ox_data_read(data, 0, count, 1 << 18, tokens, NULL));
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id = 0;
+        memcpy(&id, (const char *)bytes + i * id_bytes, id_bytes); /* little-endian */
+        CHECK(tokens[i] == (int32_t)id);
+    }
+    ox_data_close(&data);
+    remove(test_path("tokens.bin"));
+    remove(test_path(file));
+}
+
+static void test_token_ids(void) {
+    static const uint16_t narrow[] = {5, 300, 2, 50000, 1, 0, 7, 8, 9, 10};
+    static const uint32_t wide[] = {5, 300, 2, 150000, 1, 0, 7, 8, 9, 10};
+    static const uint64_t words[] = {5, 300, 2, 150000, 1, 0, 7, 8, 9, 10};
+    static const char index[34] = {"MMIDIDX\0\0\1\0\0\0\0\0\0\0\4"};
+    test_ids("narrow.bin", narrow, 10, 2);
+    test_ids("wide.bin", wide, 10, 4);
+    test_ids("words.bin", words, 10, 8);
+    files_write("pair.idx", index, sizeof index);
+    test_ids("pair.bin", wide, 10, 4);
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     files_write_text("table.csv", "prompt,completion\n\"Q: a\",\" the b\"\n");
@@ -75,5 +117,6 @@ int main(void) {
     test_remedy("zip -q all.zip some.jsonl", "all.zip", "data/some.jsonl");
     files_remove_folder("data");
     test_remedy("tar -cf all.tar some.jsonl", "all.tar", "data/some.jsonl");
+    test_token_ids();
     return test_end();
 }

@@ -245,7 +245,7 @@ static void test_folder_of_files(void) {
     CHECK(ox_data_kind_of(data) == OX_DATA_BYTES && report.tokens == 2 && !report.tokenized && !report.reused);
     ox_data_close(&data);
     files_write_text("many/a.jsonl", "{\"text\":\"r\"}");
-    refuse_config(config, OX_E_CONFIG, "many/b: has another format than ");
+    refuse_config(config, OX_E_CONFIG, "holds rows, which needs a tokenizer"); /* beside which others are left out */
     config->format = OX_CORPUS_ROWS;
     refuse_config(config, OX_E_CONFIG, "holds rows, which needs a tokenizer");
     config->format = OX_CORPUS_TEXT;
@@ -526,6 +526,8 @@ static void test_refusals(void) {
     refuse_config(config, OX_E_CORRUPT, "at byte 4 (0xff)");
     files_write_text("bad.txt", "");
     refuse_config(config, OX_E_CONFIG, "bad.txt: is empty");
+    files_write("bad.txt", "a\0b", 3);
+    refuse_config(config, OX_E_CONFIG, "bad.txt: is binary, with a NUL at byte 1, and no text");
     files_write_text("bad.txt", "a");
     const volatile sig_atomic_t stop = 1;
     config->stop = &stop;

@@ -123,8 +123,8 @@ static void test_flags(void) {
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         char row[512];
         snprintf(row, sizeof row,
-                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"%s\":%s},{\"role\":\"assistant\",\"content\":\"b\","
-                 "\"%s\":%s},{\"role\":\"assistant\",\"content\":\"c\",\"%s\":%s},"
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"%s\":%s},{\"role\":\"assistant\","
+                 "\"content\":\"b\",\"%s\":%s},{\"role\":\"assistant\",\"content\":\"c\",\"%s\":%s},"
                  "{\"role\":\"assistant\",\"content\":\"d\",\"%s\":null}]}", flags[i].key, flags[i].no, flags[i].key,
                  flags[i].no, flags[i].key, flags[i].yes, flags[i].key);
         row_is(row, OX_CHAT_MESSAGES, IS(U("a") "," A("b") "," A("c") "," A("d")) " 00tt");
