@@ -5,7 +5,7 @@
 #
 # A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time; TIMEOUT, at
 # which a program counts as hung, is in seconds: 240, and 1800 where OX_TEST_ALL=1 makes sweeps whole. Exit status 1
-# when one failed or none ran.
+# when one failed or none ran. The longest programs start first, so that at the end no processor waits for one.
 set -u
 [ "${OX_TEST_ALL:-0}" = 1 ] && limit=1800 || limit=240
 TIMEOUT=${TIMEOUT:-$limit}
@@ -33,6 +33,22 @@ fi
 OX_BIN=${OX_BIN:-$build/offload}
 OFFLOAD_PROFILE=${OFFLOAD_PROFILE-builtin} # measuring takes seconds, and predictions would depend on it
 export OX_BIN OFFLOAD_PROFILE
+
+longest="sys/processes/test_processes golden/test_cuda sys/train/test_ranks sys/command/test_bench golden/test_overlap \
+sys/text/test_stories_cli sys/command/test_check_gpu sys/processes/test_frozen sys/train/test_budget \
+sys/processes/test_kill_processes sys/train/test_kill_ranks sys/train/test_soak golden/test_generate \
+sys/command/test_bad_inputs conform/test_comm_nccl sys/command/test_ranks_planned golden/test_sum_groups \
+conform/test_ops_linear fault/test_run_power unit/engine/text/test_tokenizer_hostile"
+IFS='
+'
+set -f
+# shellcheck disable=SC2046 # a program a line
+set -- $(printf '%s\n' "$@" | awk -v longest="$longest" '
+    BEGIN { count = split(longest, names, " "); for (i = 1; i <= count; i++) rank[names[i]] = i }
+    { name = $0; sub(/.*\/tests\//, "", name); print (name in rank ? rank[name] : count + 1) "\t" $0 }' |
+    sort -s -n -k 1,1 | cut -f 2)
+unset IFS
+set +f
 
 results=$(mktemp -d "${TMPDIR:-/tmp}/offload-tests-XXXXXX") || exit 2
 runner=

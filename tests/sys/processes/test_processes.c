@@ -1,9 +1,8 @@
 /* One training divided among processes, each with one or more ranks: losses, norms, rates and the final files are the
  * same bytes as those of one rank. Then a run that goes on with other numbers of processes from checkpoints, and one
- * that stops in every way and goes on from the stores of its processes, and one that cannot be saved. With OX_TEST_ALL=2
- * it tries every combination, in `make test-all` every fifth, else every fifteenth, and a third of the
- * ways to stop. Sanitizers make each start take seconds, so a build with them draws one of four parts, and two of the
- * ways to stop.
+ * that stops in every way and goes on from the stores of its processes, and one that cannot be saved. It tries every
+ * combination with OX_TEST_ALL=2, every fifth in `make test-all`, else every fifteenth and a third of the ways to stop.
+ * Sanitizers make each start take seconds, so a build with them draws one of four parts, and two of the ways to stop.
  *
  *     test_processes [--others]    without the first part
  *     test_processes --seed N      what is drawn */
