@@ -130,6 +130,9 @@ static enum ox_status open_template(struct source *source) {
         snprintf(source->no_template, sizeof source->no_template, "%s", ox_error_text());
         status = OX_OK;
     }
+    if (source->chat_template != NULL) {
+        ox_template_heed(source->chat_template, config->stop);
+    }
     OX_TRY(status, ox_chat_kwargs(config->chat_template_kwargs, &source->kwargs));
     source->rules.chat = (struct ox_chat_options){.chat_template = source->chat_template,
                                                   .no_template = source->no_template,

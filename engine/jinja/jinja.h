@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/status.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,6 +47,7 @@ bool ox_jinja_marks_generation(const struct ox_jinja *jinja);
 struct ox_jinja_input {
     const json_t *variables; /* an object: what the template's names mean */
     struct tm now;           /* what strftime_now formats */
+    const volatile sig_atomic_t *stop; /* may be NULL; a value other than 0 ends the rendering with OX_E_ABORTED */
 };
 
 /* The text between `{% generation %}` and `{% endgeneration %}`, in bytes of the rendered text. As in transformers,

@@ -131,6 +131,10 @@ bool ox_ji_spend(struct run *run, uint64_t steps) {
         return ox_ji_fail(run, "the template takes more than %llu steps", (unsigned long long)run->limits.steps_max);
     }
     run->steps += steps;
+    if (run->input != NULL && run->input->stop != NULL && *run->input->stop != 0) {
+        run->stopped = true;
+        return ox_ji_fail(run, "the rendering was stopped");
+    }
     return true;
 }
 
@@ -153,6 +157,7 @@ void *ox_ji_new(struct run *run, size_t bytes) {
 
 static enum ox_status failure(const struct run *run, const char *error) {
     return run->no_memory ? ox_fail(OX_E_NOMEM, "no memory for a chat template")
+           : run->stopped ? ox_fail(OX_E_ABORTED, "the rendering of a conversation was stopped")
                           : ox_fail(OX_E_CONFIG, "%s", error == NULL ? "the template failed" : error);
 }
 

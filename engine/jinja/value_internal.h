@@ -180,7 +180,7 @@ struct run {
     struct scope *spare_scopes; /* to be used again, linked by `outer` */
     struct binding *spare_bindings;
     /* The failure. */
-    bool no_memory, raised;
+    bool no_memory, raised, stopped;
     char *error;
 };
 

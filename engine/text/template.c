@@ -27,6 +27,7 @@ struct ox_template {
     const struct named *chosen; /* NULL: the default, or that for tools */
     json_t *special_tokens;
     uint64_t hash;
+    const volatile sig_atomic_t *stop;
     char origin[OX_PATH_BYTES + 64];
 };
 
@@ -507,6 +508,10 @@ static enum ox_status pick(const struct ox_template *chat_template, const json_t
     return (*out)->jinja != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s", (*out)->error);
 }
 
+void ox_template_heed(struct ox_template *chat_template, const volatile sig_atomic_t *stop) {
+    chat_template->stop = stop;
+}
+
 enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation,
                                   const struct tm *now, struct ox_jinja_output *out) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
@@ -516,7 +521,7 @@ enum ox_status ox_template_render(const struct ox_template *chat_template, const
     enum ox_status status = ox_template_variables(chat_template->special_tokens, conversation, &variables);
     OX_TRY(status, pick(chat_template, variables, &named));
     if (status == OX_OK) {
-        const struct ox_jinja_input input = {.variables = variables, .now = *now};
+        const struct ox_jinja_input input = {.variables = variables, .now = *now, .stop = chat_template->stop};
         status = ox_jinja_render(named->jinja, &input, &limits, out);
     }
     json_decref(variables);

@@ -25,6 +25,10 @@ struct ox_template; /* immutable after open: any number of threads may render */
 OX_MUST enum ox_status ox_template_open(const char *folder, const char *choice, struct ox_template **out);
 void ox_template_close(struct ox_template **chat_template);
 
+/* From now on renderings end with OX_E_ABORTED while *stop is not 0: a conversation of 100,000 messages takes seconds,
+ * and as many renderings as turns. To be called before other threads render; `stop` (NULL: never) outlives it. */
+void ox_template_heed(struct ox_template *chat_template, const volatile sig_atomic_t *stop);
+
 /* Where the template comes from: "tokenizer_config.json of FOLDER", "rag of FOLDER", "FILE" or "built in: chatml". */
 const char *ox_template_origin(const struct ox_template *chat_template);
 /* The texts that conversations are rendered by, by name: where a choice takes one, that alone, as "default". The caller

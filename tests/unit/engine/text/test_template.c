@@ -226,6 +226,28 @@ static void turns_are(const char *source, const char *conversation, const char *
     json_decref(row);
 }
 
+/* A stop ends a rendering at its next step, and the search for turns at the next rendering. */
+static void test_stopped(void) {
+    struct ox_template *chat_template = NULL;
+    struct ox_jinja_output output;
+    struct ox_template_turns turns;
+    volatile sig_atomic_t stop = 0;
+    json_t *const row = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content", "a", "role",
+                                  "assistant", "content", "b");
+    REQUIRE_OK(ox_template_open(test_path("none"), "chatml", &chat_template));
+    ox_template_heed(chat_template, &stop);
+    REQUIRE_OK(ox_template_render_turns(chat_template, row, &now, &turns));
+    CHECK(turns.count == 1);
+    ox_template_turns_free(&turns);
+    stop = 1;
+    CHECK(ox_template_render(chat_template, row, &now, &output) == OX_E_ABORTED);
+    ox_jinja_output_free(&output);
+    CHECK(ox_template_render_turns(chat_template, row, &now, &turns) == OX_E_ABORTED);
+    ox_template_turns_free(&turns);
+    ox_template_close(&chat_template);
+    json_decref(row);
+}
+
 #define TWO_TURNS                                                                                              \
     "{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': ' b '}, "               \
     "{'role': 'user', 'content': 'c'}, {'role': 'assistant', 'content': 'd'}]}"
@@ -339,6 +361,7 @@ static void test_contents_of_tags(void) {
 }
 
 int main(void) {
+    test_stopped();
     test_found();
     test_choices();
     test_hash();
