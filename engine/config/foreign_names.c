@@ -246,8 +246,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"num-cpu-threads-per-process", NULL, "use --compute-threads N", ANY},
     {"random-state", NULL, "use --seed N", ANY},
     {"no-tpu-cluster restart-tpuvm-pod-server", NULL, "does not exist: CPUs and GPUs compute (--device)", ANY},
-    {"aws-* command-file commands env role tee redirects venv-script arg1 local-addr local-ranks-filter "
-     "logs-specs run-path start-method signals-to-handle shutdown-timeout virtual-local-rank print-completion "
+    {"aws-* command-file commands env tee redirects venv-script arg1 local-addr local-ranks-filter logs-specs "
+     "run-path start-method signals-to-handle shutdown-timeout virtual-local-rank print-completion "
      "event-log-handler duplicate-std* log-line-prefix-template bind-core* enable-each-rank-log exclude include "
      "force-multi no-local-rank no-ssh* ssh-port save-pid", NULL, one_process, ANY},
     {"main-gpu tensor-split split-mode", NULL,
@@ -445,6 +445,15 @@ const struct ox_foreign ox_foreign_names[] = {
     {"num-labels", NULL, no_preferences, ANY},
     {"overwrite-cache force-preprocess", NULL,
      "does not exist: a cache whose text has changed is made again; leave it out", ANY},
+    {"role", NULL, "use --column-role KEY for the key of a message's role; a launcher's role does not exist", ANY},
+    {"drop-last", NULL, "does not exist: the last step of an epoch takes what is left of it", ANY},
+    {"pin-memory async non-blocking persistent-workers", NULL, not_needed, ANY},
+    {"fused foreach", NULL, own_kernels, ANY},
+    {"tie-embeddings tie-weights", NULL, of_config, ANY},
+    {"budget* mem", NULL, "use --host-mem SIZE, --device-mem SIZE and --nvme PATH:SIZE", RUN},
+    {"prometheus", NULL, "use --report-to prometheus", RUN},
+    {"notes description comment", NULL, "does not exist: the folder of --output names the run", RUN},
+    {"set opts overrides override", NULL, "does not exist: each option is a flag of its own", ANY},
     /* steps and rates */
     {"num-epochs n-epochs nb-epochs max-epochs train-epochs epoch e", NULL, use_epochs, ANY},
     {"steps num-steps n-steps num-train-steps num-training-steps total-steps max-train-steps max-iters iters "

@@ -122,7 +122,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
 static enum ox_status check_input(const char *flag, const char *path) {
     if (access(path, F_OK) != 0) {
         return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give text, JSON lines, a token file, or a "
-                       "folder of them", flag, path);
+                       "folder of them (nothing is downloaded)", flag, path);
     }
     return OX_OK;
 }

@@ -115,7 +115,7 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
     if (strncmp(argument, "--", 2) != 0 && ox_option_find_in(name, a->command->mask) != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' has one dash; write -%s", argument, argument);
     }
-    if (answer == NULL && strncmp(argument, "--", 2) != 0 && name[1] == '\0') {
+    if (answer == NULL && strncmp(argument, "--", 2) != 0 && strlen(name) <= 3) {
         return ox_fail(OX_E_CONFIG, "'%s': flags are words here; `offload help %s` lists them", argument, command);
     }
     if (answer != NULL && applies(a, name, answer)) {
@@ -149,7 +149,9 @@ static enum ox_status find_option(const struct arguments *a, const char *argumen
         option = *negated ? option : NULL;
     }
     if (option == NULL && other != NULL && ox_foreign_answer(flag->name, NULL, mask) == NULL) {
-        return ox_fail(OX_E_CONFIG, "`offload %s` does not take --%s; remove it", a->command->name, other->name);
+        const char *const owner = ox_command_name(other->commands); /* "": several */
+        return ox_fail(OX_E_CONFIG, "`offload %s` does not take --%s%s%s%s; remove it", a->command->name, other->name,
+                       owner[0] != '\0' ? ", a flag of `offload " : "", owner, owner[0] != '\0' ? "`" : "");
     }
     if (option == NULL) {
         return fail_unknown(a, argument, flag->name);
@@ -299,11 +301,17 @@ static enum ox_status fail_stray(const struct arguments *a, const char *argument
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --%s before each of several", argument,
                        a->last->name);
     }
+    if (equals != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' is unexpected; options are written as --name VALUE", argument);
+    }
     if (a->command->positional[0] != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' is one too many; `offload %s` takes one at a time", argument, command);
     }
     if (missing[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; still missing: %s", argument, missing);
+    }
+    if (a->last != NULL && a->last->type != OX_OPT_BOOL) {
+        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; --%s takes one value", argument, a->last->name);
     }
     return ox_fail(OX_E_CONFIG, "'%s' is unexpected; `offload help %s` shows what it takes", argument, command);
 }

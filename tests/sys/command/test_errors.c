@@ -157,7 +157,7 @@ static void test_foreign(void) {
         {"--gradient_checkpointing", "is planned: blocks keep their activations where memory allows it"},
         {"--freeze-embeddings", "does not exist: all parameters are trained; none can be held fixed"},
         {"--eval", "did you mean '--eval-data', '--eval-fraction', '--eval-steps' or '--eval-windows'?"},
-        {"--prompt x", "`offload train` does not take --prompt; remove it"},
+        {"--prompt x", "`offload train` does not take --prompt, a flag of `offload generate`; remove it"},
         {"--save-steps 2.5", "--save-steps: 2.5 is neither whole steps nor, below 1, a share of all"},
         {"--save-steps -0.5", "--save-steps: -0.5 is out of range"},
         {"--warmup-steps 0.1 --warmup-ratio 0.1", "are both given; give one of them"},

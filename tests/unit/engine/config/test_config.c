@@ -494,7 +494,7 @@ static void check_typing_errors(void) {
     const struct ox_option *const options = ox_options(&count);
     for (uint32_t i = 0; i < count; i++) {
         const size_t length = strlen(options[i].name);
-        for (size_t k = 1; length > 6 && k < length; k += 5) { /* without its letter k */
+        for (size_t k = 1 + i % 5; length > 6 && k < length; k += 7) { /* without its letter k */
             char name[64], text[OX_SUGGEST_BYTES], quoted[80];
             snprintf(name, sizeof name, "%.*s%s", (int)k, options[i].name, options[i].name + k + 1);
             snprintf(quoted, sizeof quoted, "'--%s'", options[i].name);
