@@ -11,6 +11,7 @@
 #include "engine/data/foreign_files.h"
 #include "engine/hf/hf.h"
 #include "engine/run/host_memory.h"
+#include "engine/run/trainer.h"
 #include "engine/text/chat.h"
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
@@ -254,14 +255,18 @@ static enum ox_status tokenize(const struct ox_config *config) {
     return status;
 }
 
-int ox_cmd_tokenize(const struct ox_config *config) {
+int ox_cmd_tokenize(const struct ox_config *given) {
+    static struct ox_config own; /* tens of kilobytes */
+    const struct ox_config *const config = &own;
+    own = *given;
     const bool counts = !config->jsonl && config->output_dir[0] == '\0' && config->data_count > 0;
-    if (!config->render && (config->show || counts || config->data_cache[0] != '\0')) {
+    enum ox_status status = given->model[0] != '\0' ? ox_run_find_model(given->model, own.model) : OX_OK;
+    if (status == OX_OK && !config->render && (config->show || counts || config->data_cache[0] != '\0')) {
         return ox_cmd_exit(ox_show(config));
     }
     const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     ox_host_text_begin(&claim, 0);
-    const enum ox_status status = config->render ? render_rows(config) : tokenize(config);
+    OX_TRY(status, config->render ? render_rows(config) : tokenize(config));
     return ox_cmd_exit(ox_host_text_end(&claim, status));
 }
