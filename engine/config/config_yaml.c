@@ -313,7 +313,7 @@ enum ox_status ox_config_load_yaml(struct ox_config *config, const char *path, u
     if (status != OX_OK) {
         return status;
     }
-    status = ox_foreign_file_check(path, text, bytes, command, accepted_commands(command));
+    status = ox_config_check_program(path, text, bytes, command, accepted_commands(command));
     if (status != OX_OK) {
         free(text);
         return status;

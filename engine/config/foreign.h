@@ -23,8 +23,8 @@ extern const unsigned ox_foreign_count, ox_foreign_value_count;
 /* Refuses a configuration of another program, the configuration of a model, or a file with several keys that are not
  * options of the commands `accepted`, after lines of the log that answer each key for `command`. OX_OK also for what is
  * no mapping of YAML: the reader says what is wrong there. */
-OX_MUST enum ox_status ox_foreign_file_check(const char *path, const char *text, size_t bytes, unsigned command,
-                                             unsigned accepted);
+OX_MUST enum ox_status ox_config_check_program(const char *path, const char *text, size_t bytes, unsigned command,
+                                               unsigned accepted);
 
 #ifdef __cplusplus
 }

@@ -316,8 +316,8 @@ static bool walk_file(struct survey *s, const char *text, size_t bytes) {
     return good;
 }
 
-enum ox_status ox_foreign_file_check(const char *path, const char *text, size_t bytes, unsigned command,
-                                     unsigned accepted) {
+enum ox_status ox_config_check_program(const char *path, const char *text, size_t bytes, unsigned command,
+                                       unsigned accepted) {
     char *flags = NULL;
     size_t flags_bytes = 0;
     struct survey *const s = calloc(1, sizeof *s);

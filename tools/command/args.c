@@ -239,6 +239,10 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     char where[FLAG_BYTES];
     snprintf(where, sizeof where, "--%s", option->name);
     a->last = option;
+    const char *const next = a->idx + 1 < a->argc ? a->argv[a->idx + 1] : "";
+    if (value == NULL && option->type == OX_OPT_TEXT && next[0] == '-' && next[1] != '-') {
+        return ox_fail(OX_E_CONFIG, "%s has no value; one that begins with a dash is written %s=%s", where, where, next);
+    }
     if (value == NULL) {
         return option->choices != NULL && option->placeholder == NULL
                    ? ox_fail(OX_E_CONFIG, "%s has no value; give one of %s after it", where, option->choices)
