@@ -168,7 +168,7 @@ enum ox_status ox_json_check_values(const char *where, const char *text, size_t 
         }
     }
     return count <= OX_JSON_VALUES_MAX
-               ? OX_OK : ox_fail(OX_E_CORRUPT, "%s: holds %zu values of JSON, and this program reads at most %d there; "
+               ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds %zu values of JSON, and this program reads at most %d there; "
                                  "it is not what a model or a run has", where, count, OX_JSON_VALUES_MAX);
 }
 

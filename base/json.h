@@ -23,7 +23,7 @@ OX_MUST enum ox_status ox_json_parse(const char *where, const char *text, size_t
 OX_MUST enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out);
 
 /* Refuses a text of more than OX_JSON_VALUES_MAX values, which in memory take up to a hundred times the bytes of the
- * text: OX_E_CORRUPT. It counts without building any. */
+ * text: OX_E_CONFIG, as for a file that is too large. It counts without building any. */
 enum { OX_JSON_VALUES_MAX = 500000 };
 OX_MUST enum ox_status ox_json_check_values(const char *where, const char *text, size_t bytes);
 

@@ -115,7 +115,7 @@ static void test_many(void) {
                                  i == 0 ? '{' : ',', i, i, i + 1);
     }
     memcpy(header + used, "}", 2);
-    CHECK(open_header(header, TENSORS) == OX_E_CORRUPT);
+    CHECK(open_header(header, TENSORS) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "reads at most 500000 there") != NULL);
     free(header);
 }
