@@ -37,7 +37,7 @@ void ox_listed_close(struct ox_listed *list);
 /* Reads a file of the folder and compares it; OX_E_CORRUPT, naming it, when it is missing or has changed. */
 OX_MUST enum ox_status ox_listed_verify(const char *folder, const struct ox_listed_file *file);
 /* Compares every listed file of a folder but those with tensors, which are large and compared while they are read.
- * Nothing is compared where `folder` is a file or has no list. */
+ * A tokenizer.json may be missing. Nothing is compared where `folder` is a file or has no list. */
 OX_MUST enum ox_status ox_listed_verify_small(const char *folder);
 
 /* Compares an open file while it is read, so that it need not be read twice. What is read in the order of the file

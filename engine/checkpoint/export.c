@@ -142,6 +142,7 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
         status = ox_st_verify(job->optim);
     }
     OX_TRY(status, ox_hf_copy_companions(source, tmp));
+    OX_TRY(status, ox_hf_copy_templates(source, tmp));
     OX_TRY(status, ox_hf_finish(&job->writer));
     ox_hf_discard(&job->writer);
     return status;

@@ -70,6 +70,10 @@ uint64_t ox_hf_bytes(const struct ox_model *model, enum ox_dtype dtype);
  * copied, and one warning names them: links out of the folder to what is no file of that kind, files too large for
  * their kind, links to nothing, and files that cannot be read. */
 OX_MUST enum ox_status ox_hf_copy_companions(const char *from, const char *to);
+/* Copies the folder of further chat templates in the same way, if there is one. A checkpoint has none: its templates
+ * are in tokenizer_config.json (ox_hf_write_tokens). */
+#define OX_HF_TEMPLATES "additional_chat_templates"
+OX_MUST enum ox_status ox_hf_copy_templates(const char *from, const char *to);
 
 /* What a run knows of its tokenizer, for the folders that it saves. */
 enum { OX_HF_ENDS_MAX = 2 };

@@ -152,7 +152,8 @@ static enum ox_status copy_one(const char *folder, const char *name, const char 
     return status;
 }
 
-enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
+/* Copies the files of a folder that `fits` names. */
+static enum ox_status copy_all(const char *from, const char *to, bool (*fits)(const char *name)) {
     char skipped[SKIPPED_BYTES] = "";
     char *const folder = realpath(from, NULL);
     DIR *const list = folder != NULL ? opendir(folder) : NULL;
@@ -164,7 +165,7 @@ enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
     }
     for (const char *name = ""; status == OX_OK && name != NULL;) {
         status = ox_folder_next(list, from, &name);
-        if (status == OX_OK && name != NULL && is_companion(name)) {
+        if (status == OX_OK && name != NULL && fits(name)) {
             status = copy_one(folder, name, to, skipped);
         }
     }
@@ -172,4 +173,24 @@ enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
     free(folder);
     warn_skipped(from, skipped);
     return status;
+}
+
+enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
+    return copy_all(from, to, is_companion);
+}
+
+static bool is_template(const char *name) {
+    const size_t bytes = strlen(name);
+    return name[0] != '.' && bytes > 6 && strcmp(name + bytes - 6, ".jinja") == 0;
+}
+
+enum ox_status ox_hf_copy_templates(const char *from, const char *to) {
+    char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(from, OX_HF_TEMPLATES, source);
+    OX_TRY(status, ox_path_join(to, OX_HF_TEMPLATES, target));
+    if (status != OX_OK || !ox_path_is_folder(source)) {
+        return status;
+    }
+    status = ox_folder_make(target);
+    return status == OX_OK ? copy_all(source, target, is_template) : status;
 }

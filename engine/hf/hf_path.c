@@ -64,8 +64,8 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
     }
     const char *const slash = strchr(name, '/'), *const own = slash != NULL ? slash + 1 : name;
     return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s; if that is a name on the Hugging "
-                   "Face hub, download it first: hf download %s --local-dir %s, then %s %s", flag, path, wanted, name, own,
-                   flag, own);
+                   "Face hub, download it first: hf download %s --local-dir %s, then %s %s", flag, path, wanted, name,
+                   own, flag, own);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -169,8 +169,8 @@ enum ox_status ox_hf_check_folder(const char *folder) {
             !has(folder, "model.safetensors.index.json")) {
             return ox_fail(OX_E_CONFIG, "%.300s: holds %s, but neither model.safetensors nor "
                            "model.safetensors.index.json; transformers makes them: python3 -c 'from transformers "
-                           "import AutoModelForCausalLM as M; M.from_pretrained(\"%.150s\").save_pretrained(\"%.150s\")'",
-                           folder, others[i], folder, folder);
+                           "import AutoModelForCausalLM as M; M.from_pretrained(\"%.150s\")"
+                           ".save_pretrained(\"%.150s\")'", folder, others[i], folder, folder);
         }
     }
     return OX_OK;

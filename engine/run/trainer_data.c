@@ -56,12 +56,14 @@ static void say_no_bytes(struct ox_trainer *trainer) {
     char folder[OX_PATH_BYTES], missing[OX_TOKENIZER_MISSING_BYTES], file[OX_PATH_BYTES];
     snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - model) : 1, slash != NULL ? model : ".");
     trainer->input.no_bytes[0] = '\0';
-    if (trainer->input.tokenizer_path[0] != '\0' || vocab == BYTE_VALUES) {
+    const bool of_bytes = vocab == BYTE_VALUES && (is_file || !ox_tokenizer_has_parts(model));
+    if (trainer->input.tokenizer_path[0] != '\0' || of_bytes) {
         return;
     }
     const bool beside = is_file && ox_path_join(folder, "tokenizer.json", file) == OX_OK && ox_path_exists(file);
-    snprintf(trainer->input.no_bytes, sizeof trainer->input.no_bytes, "the model's %" PRIu32 " tokens are not those of "
-             "bytes, and %.150s %s; %s", vocab, model,
+    snprintf(trainer->input.no_bytes, sizeof trainer->input.no_bytes, "the model's %" PRIu32 " tokens are not %s, and "
+             "%.150s %s; %s", vocab,
+             vocab == BYTE_VALUES ? "bytes, because it has files of a tokenizer" : "those of bytes", model,
              beside    ? "names a file, beside which the tokenizer.json is not looked for"
              : is_file ? "has no tokenizer"
                        : ox_tokenizer_missing(model, missing),

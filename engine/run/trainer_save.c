@@ -62,7 +62,9 @@ static enum ox_status find_tokens(struct ox_trainer *trainer, bool chat) {
                                         .replaces = !trainer->begins_given || trainer->config.from_scratch};
         add_end(trainer, ox_tokenizer_eos(tokenizer));
     }
-    if (chat || trainer->config.chat_template[0] != '\0') {
+    char further[OX_PATH_BYTES];
+    OX_TRY(status, ox_path_join(trainer->input.tokenizer_path, OX_HF_TEMPLATES, further));
+    if (chat || trainer->config.chat_template[0] != '\0' || (status == OX_OK && ox_path_is_folder(further))) {
         OX_TRY(status, take_template(trainer, tokenizer));
     }
     ox_tokenizer_close(&tokenizer);

@@ -361,6 +361,17 @@ static enum ox_status find_files(const char *path, char *file, char *folder) {
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
+bool ox_tokenizer_has_parts(const char *folder) {
+    static const char *const names[] = {"tokenizer_config.json", "tokenizer.model", "vocab.json", "tekken.json",
+                                        "special_tokens_map.json", "added_tokens.json"};
+    bool has = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[OX_PATH_BYTES];
+        has = has || (ox_path_join(folder, names[i], path) == OX_OK && ox_path_exists(path));
+    }
+    return has;
+}
+
 const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISSING_BYTES]) {
     static const struct {
         const char *name, *with;

@@ -28,6 +28,7 @@ void ox_tokenizer_close(struct ox_tokenizer **tokenizer);
 
 /* Says, to follow the name of a folder, which file of a tokenizer it lacks, and how to make it of what it has. */
 enum { OX_TOKENIZER_MISSING_BYTES = 640 };
+bool ox_tokenizer_has_parts(const char *folder); /* it holds other files of a tokenizer */
 const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISSING_BYTES]);
 
 uint32_t ox_tokenizer_vocab_count(const struct ox_tokenizer *tokenizer); /* the largest id + 1, added tokens included */

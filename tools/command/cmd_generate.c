@@ -97,7 +97,8 @@ static enum ox_status open_model(struct generating *g) {
     }
     const bool own = g->config->tokenizer[0] == '\0';
     status = ox_path_join(model, "tokenizer.json", path);
-    if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES) {
+    if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES &&
+        !ox_tokenizer_has_parts(model)) {
         return g->config->chat ? ox_fail(OX_E_CONFIG, "%s: is a model of bytes without a chat template; leave out "
                                          "--chat, or name a tokenizer with --tokenizer", model)
                                : OX_OK;
@@ -105,7 +106,8 @@ static enum ox_status open_model(struct generating *g) {
     if (status != OX_OK) {
         return status;
     }
-    status = ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer);
+    status = own ? OX_OK : ox_hf_check_path("--tokenizer", g->config->tokenizer);
+    OX_TRY(status, ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer));
     return status != OX_OK && own
                ? ox_fail_in(status, "the model folder has no usable tokenizer; name one with --tokenizer")
                : status;
@@ -279,7 +281,7 @@ static enum ox_status find_stops(struct generating *g) {
     }
     enum ox_status status = read_stops(&g->stops, g->config->model, ox_hf_config(g->folder));
     OX_TRY(status, ox_path_join(g->config->model, "generation_config.json", path));
-    if (status == OX_OK && ox_path_is_file(path)) {
+    if (status == OX_OK && ox_path_exists(path)) {
         status = ox_json_load(path, JSON_BYTES_MAX, &json);
         OX_TRY(status, read_stops(&g->stops, path, json));
         json_decref(json);

@@ -245,7 +245,7 @@ static enum ox_status render_rows(const struct ox_config *config) {
 static enum ox_status tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
     const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
-    enum ox_status status = ox_hf_check_path(config->tokenizer[0] != '\0' ? "--tokenizer" : "--model", path);
+    enum ox_status status = config->tokenizer[0] != '\0' ? ox_hf_check_path("--tokenizer", path) : OX_OK;
     OX_TRY(status, ox_tokenizer_open(path, &t.tokenizer));
     OX_TRY(status, ox_encoder_open(t.tokenizer, &t.encoder));
     OX_TRY(status, config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config));

@@ -366,6 +366,12 @@ static void test_linked_companions(void) {
         files_write_text(test_pathf("elsewhere-%zu", i), files[i].text);
         CHECK(symlink(test_pathf("elsewhere-%zu", i), test_pathf("links/%s", files[i].name)) == 0);
     }
+    files_make_folder("links/additional_chat_templates");
+    CHECK(symlink(test_path("elsewhere-7"), test_path("links/additional_chat_templates/rag.jinja")) == 0);
+    files_write_text("links/additional_chat_templates/rag.txt", "no template");
+    REQUIRE_OK(ox_hf_copy_templates(test_path("links"), to));
+    CHECK(files_exist("of_links/additional_chat_templates/rag.jinja"));
+    CHECK(!files_exist("of_links/additional_chat_templates/rag.txt"));
     REQUIRE_OK(ox_hf_copy_companions(test_path("links"), to));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *text = NULL;
