@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HANG_SECONDS = 100 };
+enum { HANG_SECONDS = 200 };
 
 static char plugin[PATH_MAX];
 static struct sys_process mpirun;

@@ -32,7 +32,7 @@ const char *__lsan_default_suppressions(void) {
 }
 #endif
 enum { PROCESSES = 2, SEATS_MAX = 2, SLOTS_MAX = 1 + SEATS_MAX, POINTS = 3 };
-enum { STEPS = 4, FAULT_STEP = 2, GROUPS = 4, HANG_SECONDS = 60, FAILURES_MAX = 10, NOTHING = UINT32_MAX };
+enum { STEPS = 4, FAULT_STEP = 2, GROUPS = 4, HANG_SECONDS = 200, FAILURES_MAX = 10, NOTHING = UINT32_MAX };
 
 #define NVME   OX_TIER_NVME
 #define HOST   OX_TIER_HOST

@@ -20,7 +20,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { HANG_SECONDS = 300 };
 #else
-enum { HANG_SECONDS = 60 };
+enum { HANG_SECONDS = 200 };
 #endif
 enum { SEEDS_MAX = 256, INPUT_BYTES_MAX = 8192, CHANGES_MAX = 4 };
 

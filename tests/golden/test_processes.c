@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GROUPS = 8, HANG_SECONDS = 100 };
+enum { GROUPS = 8, HANG_SECONDS = 200 };
 
 static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD, OX_SHARDING_STATE,
                                              OX_SHARDING_NONE};

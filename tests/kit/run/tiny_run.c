@@ -32,7 +32,7 @@ static const char *const options[][2] = {
     {"save-dtype", "bf16"}, {"queue-depth", "4"}, {"data-format", "bytes"},
 };
 enum { OPTION_COUNT = sizeof options / sizeof *options };
-enum { SHARED_ALIGN = 1 << 16, SHARED_BYTES = 1 << 22, HANG_SECONDS = 120 };
+enum { SHARED_ALIGN = 1 << 16, SHARED_BYTES = 1 << 22, HANG_SECONDS = 200 };
 
 struct tiny_counts tiny_counts;
 

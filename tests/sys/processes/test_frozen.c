@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STEPS = 200, HANG_SECONDS = 120, ROUNDS_ALL = 10 };
+enum { STEPS = 200, HANG_SECONDS = 200, ROUNDS_ALL = 10 };
 
 static const char common_words[] =
     "--ranks 2 --max-steps 200 --global-batch-size 4 --sum-groups 4 --batch-size 1 --max-seq-length 16"

@@ -19,7 +19,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { IS_SAMPLED = 1, HANG_SECONDS = 300 };
 #else
-enum { IS_SAMPLED = 0, HANG_SECONDS = 100 };
+enum { IS_SAMPLED = 0, HANG_SECONDS = 200 };
 #endif
 enum { STRIDE = 5 };
 
