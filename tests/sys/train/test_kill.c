@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KILLS = 100, STEPS = 1000, SAVE_STEPS = 25, SHORT_STEPS = 12, LINE = SYS_PATH_BYTES + 64 };
+enum { KILLS = 100, BLIND_KILLS = 6, STEPS = 1000, SAVE_STEPS = 25, SHORT_STEPS = 12, LINE = SYS_PATH_BYTES + 64 };
 
 static const char common_words[] =
     "--gradient-accumulation-steps 2 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
@@ -70,11 +70,12 @@ static void await_moment(uint64_t kill_idx, bool started, long resumed_at) {
     uint32_t draw[4];
     char words[64];
     ox_philox(77, 1, kill_idx, draw);
-    if (kill_idx % 4 == 0 || !started) {
-        /* A slow machine needs longer to start: until a run has started, each kill comes later than the one before. */
-        const unsigned range = started ? (kill_idx % 8 == 0 ? 60000 : 18000) : 6000 * (3 + (unsigned)kill_idx);
-        pause_us(draw[0] % range);
+    if (kill_idx % 4 == 0 || (!started && kill_idx < BLIND_KILLS)) {
+        pause_us(draw[0] % (kill_idx % 8 == 0 ? 60000 : 18000));
         return;
+    }
+    if (!started) { /* on a slow machine no blind kill would ever come after the start */
+        resumed_at = 0;
     }
     const long save_at = (resumed_at / SAVE_STEPS + 1) * SAVE_STEPS;
     const bool at_save = kill_idx % 4 == 1 && save_at - resumed_at < 10;
