@@ -265,6 +265,9 @@ const char *ox_value_hint(const struct ox_option *option, const char *text, char
     } else if (numeric && read_loosely(text, &value) && value >= option->min && value <= option->max &&
         (!whole || (value == (double)(int64_t)value && value < 1e15))) {
         snprintf(hint, OX_SUGGEST_BYTES, "; write %.15g", value);
+    } else if (option->type == OX_OPT_DOUBLE && strstr(option->name, "seconds") != NULL &&
+               ox_duration_parse(text, &bytes)) {
+        snprintf(hint, OX_SUGGEST_BYTES, "; write %.15g", (double)bytes / 1e9);
     } else if (option->type == OX_OPT_SIZE) {
         snprintf(choice, sizeof choice, "%sB", text);
         if (ox_size_parse(choice, &bytes)) {

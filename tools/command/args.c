@@ -125,6 +125,9 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
         return ox_fail(OX_E_CONFIG, "`offload %s` does not take %s, nor anything like it; remove it", command,
                        argument);
     }
+    if (ox_name_distance(name, "config") <= 2) { /* which is not in the table of options */
+        return ox_fail(OX_E_CONFIG, "'%s' is not a flag of `offload %s`; did you mean '--config'?", argument, command);
+    }
     if (ox_option_suggest(name, a->command->mask, true, suggestion)) {
         return ox_fail(OX_E_CONFIG, "'%s' is not a flag of `offload %s`; %s", argument, command, suggestion);
     }
@@ -241,12 +244,17 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     a->last = option;
     const char *const next = a->idx + 1 < a->argc ? a->argv[a->idx + 1] : "";
     if (value == NULL && option->type == OX_OPT_TEXT && next[0] == '-' && next[1] != '-') {
-        return ox_fail(OX_E_CONFIG, "%s has no value; one that begins with a dash is written %s=%s", where, where, next);
+        return ox_fail(OX_E_CONFIG, "%s has no value; one that begins with a dash is written %s=%s", where, where,
+                       next);
     }
     if (value == NULL) {
         return option->choices != NULL && option->placeholder == NULL
                    ? ox_fail(OX_E_CONFIG, "%s has no value; give one of %s after it", where, option->choices)
                    : ox_fail(OX_E_CONFIG, "%s has no value; give one after it", where);
+    }
+    if (value[0] == '\0' && strcmp(option->name, "resume-from-checkpoint") == 0) { /* would begin a run anew */
+        return ox_fail(OX_E_CONFIG, "%s has no value; give latest or the folder of a checkpoint, or leave it out",
+                       where);
     }
     if (value[0] == '=' && value != flag->value && option->type != OX_OPT_PROSE) {
         return ox_fail(OX_E_CONFIG, "%s: '%s' has a blank before its '='; write %s=VALUE or %s VALUE", where, value,

@@ -132,6 +132,8 @@ static void test_foreign_words(void) {
         {"plan --model m --max-steps=5 10", "'10' has no flag before it; --max-steps takes one value"},
         {"train trainer.max_steps=5", "'trainer.max_steps=5' is unexpected; options are written as --name VALUE"},
         {"train -j4", "'-j4': flags are words here"},
+        {"train --confg a.yaml", "did you mean '--config'?"},
+        {"train --resume=", "--resume-from-checkpoint has no value; give latest or the folder of a checkpoint"},
         {"train -x", "'-x': flags are words here; `offload help train` lists them"},
         {"train --from-scratch 1", "a switch has no value after it; write --from-scratch"},
         {"train --dtype", "--dtype has no value; give one of fp32|bf16 after it"},

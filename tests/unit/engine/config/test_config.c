@@ -574,6 +574,7 @@ static void test_hints(void) {
         {"logging-steps", "0", "is out of range; give 1 to"},
         {"batch-size", "auto", "; give one, or leave it out"},
         {"compute-threads", "all", "; use 0: all cores"},
+        {"stop-grace-seconds", "1min", "is not a number; write 60"},
         {"host-mem", "16Gi", "is not a size; write 16GiB"},
         {"host-mem", "50%", "; write it as 20GiB or 1.5TB, or 0 for what is free"},
         {"nvme", "400GiB", "names no folder; write it as /mnt/nvme0:400GiB"},
