@@ -219,7 +219,8 @@ static void close_source(struct source *source) {
     free(source->separator);
 }
 
-static enum ox_status name_cache(struct source *source) {
+/* A folder's test split, read alone, has a cache beside that of the rest. */
+static enum ox_status name_cache(struct source *source, const struct ox_inputs *inputs) {
     const struct ox_corpus_config *const config = source->config;
     char name[64];
     source->is_named = config->cache_dir[0] != '\0';
@@ -231,7 +232,8 @@ static enum ox_status name_cache(struct source *source) {
     if (canonical == NULL) {
         return ox_fail(OX_E_CONFIG, "%s: cannot be found", config->path);
     }
-    const uint64_t words[] = {source->key, ox_hash64(canonical, strlen(canonical), 0)};
+    const bool is_split = inputs->files.left[OX_LEFT_REST].count > 0;
+    const uint64_t words[] = {source->key, ox_hash64(canonical, strlen(canonical), is_split)};
     free(canonical);
     const uint64_t hash = ox_hash_seed(words, 2);
     snprintf(name, sizeof name, "%016" PRIx64 ".tokens", hash);
@@ -272,7 +274,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, const s
     OX_TRY(status, ox_documents_open(&inputs->files, &out->documents_config, &out->documents));
     if (status == OX_OK) {
         out->key = key_of(out);
-        status = name_cache(out);
+        status = name_cache(out, inputs);
     }
     if (status != OX_OK) {
         goto fail;

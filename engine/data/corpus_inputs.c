@@ -158,8 +158,8 @@ static enum ox_status check_left(const struct ox_files *files) {
                                        "has a name that begins with . or _", "is a symbolic link"};
     for (size_t i = 0; files->count == 0 && i < sizeof order / sizeof *order; i++) {
         if (files->left[order[i]].count > 0) {
-            return ox_fail(OX_E_CONFIG, "%s: nothing in it is read: what %s is left out (%s); name a file itself to read "
-                           "it", files->root, whys[i], files->left[order[i]].names);
+            return ox_fail(OX_E_CONFIG, "%s: nothing in it is read: what %s is left out (%s); name a file itself to "
+                           "read it", files->root, whys[i], files->left[order[i]].names);
         }
     }
     return OX_OK;
@@ -176,7 +176,8 @@ void ox_inputs_say_left(const struct ox_files *files) {
         {OX_LEFT_FORMAT, OX_LOG_WARN, "another format than the rows beside them"},
         {OX_LEFT_SPLIT, OX_LOG_WARN, "a test or validation split, by their names; to train on them too, name them with "
                                      "--data"},
-        {OX_LEFT_REST, OX_LOG_WARN, "beside a test or validation split, which is evaluated; name them to evaluate them"},
+        {OX_LEFT_REST, OX_LOG_WARN, "beside a test or validation split, which is evaluated; name them to evaluate "
+                                    "them"},
     };
     const uint32_t links = files->left[OX_LEFT_LINK].count;
     for (size_t i = 0; i < sizeof whys / sizeof *whys; i++) {
@@ -278,7 +279,7 @@ static enum ox_status choose_rows(struct ox_files *files, bool asked, enum ox_le
 static enum ox_status check_foreign(const struct ox_files *files, bool by_name) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < files->count && status == OX_OK; i++) {
-        status = ox_foreign_file_check(files->paths[i], by_name);
+        status = ox_foreign_data_check(files->paths[i], by_name);
     }
     return status;
 }

@@ -27,7 +27,8 @@ enum { SAMPLE_BYTES = 4096 };
     "shutil.copyfileobj(i, o)\""
 #define WIDE_COMMAND \
     "python3 -c \"import array, struct; t = array.array('q', open('%1$s', 'rb').read()); " \
-    "o = open('tokens.bin', 'wb'); o.write(struct.pack('<3i', 20240801, 7, len(t)).ljust(1024, b'\\0')); array.array('I', t).tofile(o)\""
+    "o = open('tokens.bin', 'wb'); " \
+    "o.write(struct.pack('<3i', 20240801, 7, len(t)).ljust(1024, b'\\0')); array.array('I', t).tofile(o)\""
 
 struct form {
     const char *magic; /* "": known by its name alone */
@@ -51,8 +52,6 @@ static const struct form forms[] = {
     {"\xff\xff\xff\xff", 4, ".arrow", "an arrow stream",
      "python3 -c \"import pyarrow; pyarrow.ipc.open_stream('%1$s').read_pandas().to_json('rows.jsonl', "
      "orient='records', lines=True)\" (it needs pandas and pyarrow)"},
-    {"version https://git-lfs", 23, NULL, "a pointer of Git LFS in the place of the file",
-     "git lfs pull, in the folder of '%1$s'"},
     {"\xff\xfe", 2, NULL, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 '%1$s' >utf8-text"},
     {"\xfe\xff", 2, NULL, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 '%1$s' >utf8-text"},
     {"\x93NUMPY", 6, ".npy", "a NumPy array",
@@ -217,15 +216,15 @@ static enum ox_status check_binary(const char *path, const struct sample *sample
     }
     const unsigned width = width_of_ids(sample, &largest);
     if (width > 0) {
-        snprintf(what, sizeof what, "is binary and looks like token ids of %u bits without a header, of which the first "
-                 "%zu are up to %" PRIu64, 8 * width, sample->count / width, largest);
+        snprintf(what, sizeof what, "is binary and looks like token ids of %u bits without a header, of which the "
+                 "first %zu are up to %" PRIu64, 8 * width, sample->count / width, largest);
         return fail_ids(path, what, width);
     }
     return ox_fail(OX_E_CONFIG, "%s: is binary, with a NUL at byte %zu, and no text; keep it elsewhere, or take its "
                    "bytes for tokens with --data-format bytes", path, (size_t)(nul - sample->bytes));
 }
 
-enum ox_status ox_foreign_file_check(const char *path, bool by_name) {
+enum ox_status ox_foreign_data_check(const char *path, bool by_name) {
     struct sample *const sample = calloc(1, sizeof *sample);
     char command[2 * OX_PATH_BYTES];
     if (sample == NULL) {

@@ -14,7 +14,7 @@ extern "C" {
 
 /* Refuses a file with OX_E_CONFIG and the command that converts it: by its first bytes, with `by_name` also by the
  * ending of its name, and where there is a NUL in its first 4 KiB. */
-OX_MUST enum ox_status ox_foreign_file_check(const char *path, bool by_name);
+OX_MUST enum ox_status ox_foreign_data_check(const char *path, bool by_name);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@ enum { FLAG_COUNT = sizeof flags / sizeof *flags };
 
 /* Words that a key has only if it says what is trained. */
 static const char *const flag_words[] = {"loss",   "train",  "training", "trained",  "trainable", "mask",
-                                         "masked", "masking", "weight",  "weights",  "learn",     "supervised"};
+                                         "masked", "masks",   "weight",  "weights",  "learn",     "supervised"};
 
 static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');

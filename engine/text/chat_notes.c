@@ -115,6 +115,8 @@ void ox_chat_note_plain(struct ox_chat_renderer *renderer, const struct ox_chat 
 enum {
     LOOKS_PER_ROLE = 4, /* a role is looked at so often; then only contents that the text does not seem to have */
     LOOKS_PER_ROW = 64,
+    LOOKS_PER_LONG_ROW = 4, /* of more than LONG_ROW messages, since each look renders all of them */
+    LONG_ROW = 256,
 };
 
 static const char *role_of(const json_t *message) {
@@ -179,8 +181,9 @@ static enum ox_status find_ignored(struct ox_chat_renderer *renderer, const json
                                    const struct ox_jinja_output *output) {
     const json_t *const messages = json_object_get(row, "messages");
     struct ox_chat_ignored *const first = &renderer->ignored;
+    const size_t count = json_array_size(messages), looks_max = count > LONG_ROW ? LOOKS_PER_LONG_ROW : LOOKS_PER_ROW;
     size_t from = 0, looks = 0;
-    for (size_t i = 0; i < json_array_size(messages) && looks < LOOKS_PER_ROW; i++) {
+    for (size_t i = 0; i < count && looks < looks_max; i++) {
         const json_t *const message = json_array_get(messages, i);
         size_t bytes = 0;
         const char *const said = said_by(message, &bytes);

@@ -18,7 +18,7 @@ static const struct {
 };
 static const char *const answers[] = {"answer",    "response", "output",  "outputs", "completion", "target",
                                       "targets",   "tgt",      "solution", "assistant", "bot",     "gpt",
-                                      "reply",     "summary",  "highlights", "result", "generation", "a"};
+                                      "reply",     "summary",  "highlights", "result", "generation", "chosen", "a"};
 static const char *const contexts[] = {"context", "input", "passage"}, *const systems[] = {"system", "system_prompt"};
 
 /* The key of the row that is `name` but for its case and has a text, or with `lists` a list; NULL for none. */

@@ -142,7 +142,7 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
     if (config->data_count == 0) {
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
     }
-    enum ox_status status = ox_foreign_file_check(config->data[0].path, true);
+    enum ox_status status = ox_foreign_data_check(config->data[0].path, true);
     OX_TRY(status, ox_file_read(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
     if (status != OX_OK) {
         return status;

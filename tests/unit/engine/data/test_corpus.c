@@ -229,6 +229,25 @@ static void test_rows(void) {
     ox_data_close(&data);
 }
 
+/* A folder's test split and the rest are read apart, and each has its cache. */
+static void test_splits(void) {
+    struct ox_corpus_config train = set_up("splits", "both", "splits_cache")->config, eval = train;
+    struct ox_corpus_report report;
+    struct ox_data *data = NULL;
+    REQUIRE_OK(ox_folder_make(test_path("splits")));
+    files_write_text("splits/train.jsonl", "{\"text\":\"a\"}");
+    files_write_text("splits/test.jsonl", "{\"text\":\"b\"}");
+    eval.evaluates = true;
+    expect_config(&train, "/<257>a<258>");
+    expect_config(&eval, "/<257>b<258>");
+    REQUIRE_OK(ox_corpus_open(&train, &data, &report));
+    CHECK(report.reused);
+    ox_data_close(&data);
+    REQUIRE_OK(ox_corpus_open(&eval, &data, &report));
+    CHECK(report.reused);
+    ox_data_close(&data);
+}
+
 static void test_folder_of_files(void) {
     struct ox_corpus_config *const config = &set_up("many", "both", "")->config;
     struct ox_corpus_report report;
@@ -554,6 +573,7 @@ int main(void) {
     test_texts();
     test_rows();
     test_folder_of_files();
+    test_splits();
     test_reuse();
     test_stamp();
     test_damage();

@@ -125,7 +125,7 @@ static void test_folders(void) {
 
 static void refuse(const char *name, const void *bytes, size_t count, const char *words) {
     files_write(name, bytes, count);
-    const enum ox_status status = ox_foreign_file_check(test_path(name), true);
+    const enum ox_status status = ox_foreign_data_check(test_path(name), true);
     if (words == NULL ? status != OX_OK : status != OX_E_CONFIG || strstr(ox_error_text(), words) == NULL) {
         printf("%s must be refused with '%s': %s\n", name, words != NULL ? words : "nothing",
                status == OX_OK ? "it is not" : ox_error_text());
@@ -163,7 +163,7 @@ static void test_binary(void) {
     refuse("a.txt", "a\0b\0\n\0", 6, "is UTF-16 text, which is not read; make UTF-8 of it: iconv -f UTF-16LE");
     refuse("a.txt", "\xff\xfe" "a\0", 4, "is UTF-16 text");
     refuse("a.npy", "\x93NUMPY\1\0", 8, "is a NumPy array");
-    refuse("a.txt", "version https://git-lfs.github.com/spec/v1\n", 43, "a pointer of Git LFS");
+    refuse("a.txt", "version https://git-lfs.github.com/spec/v1\n", 43, "is a Git LFS pointer, not the file itself");
     refuse("a.txt", "A text.\n", 8, NULL);
     refuse("a.txt", "", 0, NULL);
     /* A pair of Megatron, by either of its files. */
