@@ -21,7 +21,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 
-enum { NAME_BYTES = 96, TASKS = 500, TASK_ROUNDS = 5 };
+enum { TASKS = 500, TASK_ROUNDS = 5 };
 /* Shares of the limit. Compute has two turns, one before all other parts and one after them. */
 static const double COMPUTE_SHARE = 3.0 / 12, MEMORY_SHARE = 3.0 / 12, DRIVES_SHARE = 4.0 / 12,
                     COMPUTE_AGAIN_SHARE = 2.0 / 12;
@@ -55,16 +55,16 @@ OX_PRINTF(2, 3) static void add_note(struct ox_measured *out, const char *fmt, .
 
 /* ---- what a measurement is of ------------------------------------------------------------------------- */
 
-static void cpu_name(char *name) {
+void ox_cpu_name(char *name) {
     char line[256];
     struct utsname system;
-    snprintf(name, NAME_BYTES, "%s", uname(&system) == 0 ? system.machine : "CPU");
+    snprintf(name, OX_CPU_NAME_BYTES, "%s", uname(&system) == 0 ? system.machine : "CPU");
     FILE *const info = fopen("/proc/cpuinfo", "re");
     while (info != NULL && fgets(line, sizeof line, info) != NULL) {
         const char *const colon = strchr(line, ':');
         if (strncmp(line, "model name", strlen("model name")) == 0 && colon != NULL) {
             line[strcspn(line, "\n")] = '\0';
-            snprintf(name, NAME_BYTES, "%.80s", colon + 1 + strspn(colon + 1, " "));
+            snprintf(name, OX_CPU_NAME_BYTES, "%.80s", colon + 1 + strspn(colon + 1, " "));
             break;
         }
     }
@@ -366,12 +366,12 @@ static void keep(struct measuring *m, double others) {
 }
 
 void ox_measure_machine(const struct ox_measure_input *input, struct ox_machine *machine, struct ox_measured *out) {
-    char cpu[NAME_BYTES], text[OX_MEASURE_KEY_BYTES], note[512];
+    char cpu[OX_CPU_NAME_BYTES], text[OX_MEASURE_KEY_BYTES], note[512];
     struct measuring m = {.input = input, .machine = machine, .out = out, .begin_ns = ox_clock_ns()};
     struct ox_probe_load load;
     OX_ASSERT(machine->drive_count == input->drive_count);
     memset(out, 0, sizeof *out);
-    cpu_name(cpu);
+    ox_cpu_name(cpu);
     today(m.today);
     machine_text(cpu, text);
     ox_measure_kept_open(input->folder, text, &m.kept, note, sizeof note);

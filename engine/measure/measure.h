@@ -70,6 +70,9 @@ struct ox_measured {
     char notes[OX_MEASURE_NOTES_BYTES]; /* lines: what is nominal, what is not kept, and why; "": nothing to say */
 };
 
+/* The name of the processor, or of its kind, to `name` (OX_CPU_NAME_BYTES). */
+enum { OX_CPU_NAME_BYTES = 96 };
+void ox_cpu_name(char *name);
 /* Puts measured values into `machine`, which has one drive for each of the input and is nominal or a profile. */
 void ox_measure_machine(const struct ox_measure_input *input, struct ox_machine *machine, struct ox_measured *out);
 

@@ -42,13 +42,15 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model *const model = ox_trainer_model(trainer);
-    char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES];
+    char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES], cpu[OX_CPU_NAME_BYTES];
     struct ox_sim *sim = NULL;
     enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
     OX_TRY(status, predict_tasks(trainer, &sim));
-    snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
+    ox_cpu_name(cpu);
+    snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s", model->config.family,
              ox_count_text((double)model->param_count, params), engine->fp32 ? "fp32" : "bf16", engine->batch,
-             engine->seq, engine->micro_batches, ox_plural_es(engine->micro_batches));
+             engine->seq, engine->micro_batches, ox_plural_es(engine->micro_batches),
+             trainer->gpu.name[0] != '\0' ? trainer->gpu.name : cpu);
     if (status == OX_OK) {
         status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
             .path = path, .title = title, .bytes_max = config->trace_bytes,

@@ -88,7 +88,7 @@ struct ox_trace_plan {
 };
 
 struct ox_trace_header {
-    char title[OX_TRACE_TITLE_BYTES]; /* one line for people: model and step */
+    char title[OX_TRACE_TITLE_BYTES]; /* one line for people: model and step; then "; on " and the machine */
     uint64_t epoch_unix_ns;           /* wall-clock time at which the run's clock was 0 */
     uint64_t max_steps;               /* last step of the run; 0 = not known */
     uint64_t budget_bytes[OX_TRACE_TIERS_MAX];

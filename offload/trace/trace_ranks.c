@@ -1,5 +1,7 @@
 #include "offload/trace/trace_ranks.h"
 
+#include "offload/trace/trace_stats_internal.h"
+
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -8,6 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+size_t ox_trace_title_bytes(const char *title) {
+    const char *const machine = strstr(title, "; on ");
+    return machine != NULL ? (size_t)(machine - title) : strlen(title);
+}
 
 uint32_t ox_trace_link_lane(const struct ox_trace_header *head) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
@@ -133,6 +140,119 @@ void ox_trace_joint_waits(const struct ox_trace_ranks *ranks, const struct ox_tr
     }
 }
 
+/* ---- the chain through all ranks ----------------------------------------------------------------------- */
+
+/* A task of a rank. */
+struct place {
+    uint32_t rank, idx;
+};
+
+struct walk {
+    const struct ox_trace_ranks *ranks;
+    const struct ox_trace_joint *joint;
+    struct ox_trace_chain chains[OX_TRACE_RANKS_MAX]; /* all zero where a rank has no such step */
+};
+
+static const struct ox_trace_record *task_at(const struct walk *walk, struct place at) {
+    return walk->joint->steps[at.rank]->tasks[at.idx];
+}
+
+/* A time of a rank's task by the clock of the rank shown, within bounds. */
+static uint64_t by_shown(const struct walk *walk, struct place at, uint64_t ns, uint64_t low, uint64_t high) {
+    const int64_t moved = (int64_t)ns + walk->joint->shift_ns[at.rank] - walk->joint->begin_ns;
+    return ox_min_u64(high, ox_max_u64(low, moved > 0 ? (uint64_t)moved : 0));
+}
+
+/* Which meeting of its rank a task is, from 1; 0: none. */
+static uint32_t meeting_of(const struct walk *walk, struct place at) {
+    const struct ox_trace_record *const *const tasks = walk->joint->steps[at.rank]->tasks;
+    const uint32_t lane = ox_trace_link_lane(walk->ranks->ranks[at.rank].trace->head);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i <= at.idx && tasks[at.idx]->lane == lane; i++) {
+        count += tasks[i] != NULL && tasks[i]->lane == lane;
+    }
+    return count;
+}
+
+/* The same meeting on the rank that came to it last; other tasks stay what they are. */
+static struct place last_to_come(const struct walk *walk, struct place at) {
+    const uint32_t meeting = meeting_of(walk, at);
+    struct place last = at;
+    for (uint32_t rank = 0; meeting > 0 && rank < walk->ranks->count; rank++) {
+        const struct ox_trace_record *task = NULL;
+        uint32_t idx = 0;
+        for (uint32_t i = 0; i < meeting && walk->joint->steps[rank] != NULL; i++) {
+            task = next_meeting(walk->ranks->ranks[rank].trace->head, walk->joint->steps[rank], &idx);
+        }
+        const struct place other = {rank, idx - 1};
+        if (task != NULL && by_shown(walk, other, task->started_ns, 0, UINT64_MAX) >
+                                by_shown(walk, last, task_at(walk, last)->started_ns, 0, UINT64_MAX)) {
+            last = other;
+        }
+    }
+    return last;
+}
+
+static struct place last_of_all(const struct walk *walk) {
+    struct place last = {0, OX_TRACE_NO_TASK};
+    uint64_t last_ns = 0;
+    for (uint32_t rank = 0; rank < walk->ranks->count; rank++) {
+        const uint32_t idx = walk->chains[rank].previous == NULL ? OX_TRACE_NO_TASK
+                                                                 : ox_trace_last_task(&walk->chains[rank]);
+        const struct place at = {rank, idx};
+        const uint64_t ended_ns =
+            idx == OX_TRACE_NO_TASK ? 0 : by_shown(walk, at, task_at(walk, at)->ended_ns, 0, UINT64_MAX);
+        if (idx != OX_TRACE_NO_TASK && (last.idx == OX_TRACE_NO_TASK || ended_ns > last_ns)) {
+            last = at;
+            last_ns = ended_ns;
+        }
+    }
+    return last;
+}
+
+static void follow(const struct walk *walk, struct ox_trace_joint_chain *out) {
+    struct place at = last_of_all(walk);
+    uint64_t until_ns = at.idx == OX_TRACE_NO_TASK
+                            ? 0 : by_shown(walk, at, task_at(walk, at)->ended_ns, 0, out->wall_ns);
+    out->chain_ns[OX_TRACE_CAUSE_DONE] = out->wall_ns - until_ns;
+    out->rank_ns[at.rank] = out->wall_ns - until_ns;
+    while (until_ns > 0) {
+        const struct place came = last_to_come(walk, at);
+        const struct ox_trace_record *const task = task_at(walk, came);
+        const uint64_t started_ns = by_shown(walk, came, task->started_ns, 0, until_ns);
+        out->chain_kind_ns[task->kind] +=
+            ox_trace_add_time(&walk->chains[at.rank], at.idx, until_ns - started_ns, out->chain_ns);
+        const struct place cause = {came.rank, ox_trace_held_by(&walk->chains[came.rank], came.idx)};
+        const uint64_t ended_ns = cause.idx == OX_TRACE_NO_TASK
+                                      ? 0 : by_shown(walk, cause, task_at(walk, cause)->ended_ns, 0, started_ns);
+        const uint64_t queued_ns = by_shown(walk, came, task->queued_ns, ended_ns, started_ns);
+        out->chain_ns[OX_TRACE_CAUSE_ISSUE] += queued_ns - ended_ns;
+        out->chain_ns[OX_TRACE_CAUSE_START] += started_ns - queued_ns;
+        out->rank_ns[came.rank] += until_ns - ended_ns;
+        until_ns = ended_ns;
+        at = cause;
+    }
+}
+
+enum ox_status ox_trace_joint_follow(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint,
+                                     struct ox_trace_joint_chain *out) {
+    struct walk walk = {.ranks = ranks, .joint = joint};
+    enum ox_status status = OX_OK;
+    *out = (struct ox_trace_joint_chain){.wall_ns = (uint64_t)(joint->end_ns - joint->begin_ns)};
+    for (uint32_t i = 0; i < ranks->count && status == OX_OK; i++) {
+        if (joint->steps[i] != NULL) {
+            status = ox_trace_chain_open(ranks->ranks[i].trace->head, joint->steps[i], &walk.chains[i]);
+        }
+    }
+    if (status == OX_OK) {
+        follow(&walk, out);
+    }
+    for (uint32_t i = 0; i < ranks->count; i++) {
+        ox_trace_chain_close(&walk.chains[i]);
+    }
+    return status;
+}
+
 /* ---- the files of a run ------------------------------------------------------------------------------ */
 
 /* The part of a title that all ranks have alike, behind "rank R of N"; NULL where the trace is of one rank alone. */
@@ -183,7 +303,9 @@ static enum ox_status check_together(const char *path, const struct ox_trace_ran
     uint32_t idx = 0, a_count = 0, b_count = 0;
     const char *const a_title = title_of(a->trace->head, &idx, &a_count);
     const char *const b_title = title_of(b->trace->head, &idx, &b_count);
-    if (a_title == NULL || b_title == NULL || strcmp(a_title, b_title) != 0 || a_count != b_count || idx != b->idx ||
+    const size_t a_bytes = a_title != NULL ? ox_trace_title_bytes(a_title) : 0; /* their machines may differ */
+    if (a_title == NULL || b_title == NULL || ox_trace_title_bytes(b_title) != a_bytes ||
+        memcmp(a_title, b_title, a_bytes) != 0 || a_count != b_count || idx != b->idx ||
         memcmp(a->trace->head->names, b->trace->head->names, sizeof a->trace->head->names) != 0) {
         return ox_fail(OX_E_CONFIG, "%s: is of another run", path);
     }

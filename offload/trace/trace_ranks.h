@@ -49,6 +49,19 @@ void ox_trace_joint_of(const struct ox_trace_ranks *ranks, const struct ox_trace
 void ox_trace_joint_waits(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint,
                           uint64_t waits[OX_TRACE_RANKS_MAX][OX_TRACE_RANKS_MAX]);
 
+/* The critical path of a joint step: as chain_ns and chain_kind_ns of struct ox_trace_analysis, but through all ranks. At
+ * a transfer between ranks it goes on with the rank that came to it last. It adds up to wall_ns, the time that the
+ * step took all of them; rank_ns is the part that went by on each. */
+struct ox_trace_joint_chain {
+    uint64_t wall_ns;
+    uint64_t chain_ns[OX_TRACE_CAUSE_COUNT], chain_kind_ns[OX_TRACE_NAMES_MAX];
+    uint64_t rank_ns[OX_TRACE_RANKS_MAX];
+};
+OX_MUST enum ox_status ox_trace_joint_follow(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint,
+                                             struct ox_trace_joint_chain *out);
+
+/* The bytes of a header's title before the machine. */
+size_t ox_trace_title_bytes(const char *title);
 /* The lane of transfers between ranks, on which all ranks have the same sequence of tasks; the number of lanes where
  * there is none. */
 uint32_t ox_trace_link_lane(const struct ox_trace_header *head);

@@ -1,4 +1,4 @@
-#include "offload/trace/trace_stats.h"
+#include "offload/trace/trace_stats_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -206,35 +206,24 @@ void ox_trace_steps_close(struct ox_trace_steps **steps_ptr) {
 
 /* ---- who waited for whom ------------------------------------------------------------------------------ */
 
-enum { NO_TASK = UINT32_MAX };
-
-struct chain {
-    const struct ox_trace_header *head;
-    const struct ox_trace_step *step;
-    uint32_t *previous; /* per task: the previous one on its lane, or NO_TASK */
-    uint32_t norm_idx;  /* tasks after it are issued only when it is done */
-};
-
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
-static void consider(const struct chain *chain, uint32_t candidate, uint64_t until_ns, uint32_t *best) {
+static void consider(const struct ox_trace_chain *chain, uint32_t candidate, uint64_t until_ns, uint32_t *best) {
     const struct ox_trace_record *const *const tasks = chain->step->tasks;
-    if (candidate == NO_TASK || tasks[candidate] == NULL || tasks[candidate]->ended_ns > until_ns) {
+    if (candidate == OX_TRACE_NO_TASK || tasks[candidate] == NULL || tasks[candidate]->ended_ns > until_ns) {
         return;
     }
-    if (*best == NO_TASK || tasks[candidate]->ended_ns > tasks[*best]->ended_ns) {
+    if (*best == OX_TRACE_NO_TASK || tasks[candidate]->ended_ns > tasks[*best]->ended_ns) {
         *best = candidate;
     }
 }
 
-/* The task that this one waited for last: a dependency, the previous task of its lane, or a task that held up the
- * issue. */
-static uint32_t held_by(const struct chain *chain, uint32_t idx) {
+uint32_t ox_trace_held_by(const struct ox_trace_chain *chain, uint32_t idx) {
     const struct ox_trace_plan *const plan = &chain->head->plans[chain->step->plan];
     const uint64_t started_ns = chain->step->tasks[idx]->started_ns;
-    uint32_t best = NO_TASK;
+    uint32_t best = OX_TRACE_NO_TASK;
     for (uint32_t lane = 0; lane < chain->head->names[OX_TRACE_LANES].count; lane++) {
         if (plan->tasks[idx].deps[lane] > 0) {
             consider(chain, plan->tasks[idx].deps[lane] - 1, started_ns, &best);
@@ -251,8 +240,8 @@ static uint32_t held_by(const struct chain *chain, uint32_t idx) {
 }
 
 /* Adds `ns` of a task to its lane and, in proportion, to what it waited for inside; returns the lane's part. */
-static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
-                         uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
+uint64_t ox_trace_add_time(const struct ox_trace_chain *chain, uint32_t idx, uint64_t ns,
+                           uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
     const struct ox_trace_record *const parts = chain->step->parts[idx];
     const uint8_t lane = chain->step->tasks[idx]->lane;
     uint64_t all_ns = 0, left_ns = ns;
@@ -273,20 +262,20 @@ static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
 
 /* Divides [from_ns, until_ns], at the end of which task `idx` started, among what held it up: `causes` gets the time by
  * lane and cause, `kinds` (may be NULL) the time of tasks by kind. */
-static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns, uint64_t until_ns,
+static void share_out(const struct ox_trace_chain *chain, uint32_t idx, uint64_t from_ns, uint64_t until_ns,
                       uint64_t causes[OX_TRACE_CAUSE_COUNT], uint64_t *kinds) {
     const struct ox_trace_record *const *const tasks = chain->step->tasks;
     while (until_ns > from_ns) {
-        const uint32_t cause = held_by(chain, idx);
-        const uint64_t ended_ns = cause == NO_TASK ? from_ns : clamp(tasks[cause]->ended_ns, from_ns, until_ns);
+        const uint32_t cause = ox_trace_held_by(chain, idx);
+        const uint64_t ended_ns = cause == OX_TRACE_NO_TASK ? from_ns : clamp(tasks[cause]->ended_ns, from_ns, until_ns);
         const uint64_t queued_ns = clamp(tasks[idx]->queued_ns, ended_ns, until_ns);
         causes[OX_TRACE_CAUSE_ISSUE] += queued_ns - ended_ns;
         causes[OX_TRACE_CAUSE_START] += until_ns - queued_ns;
-        if (cause == NO_TASK) {
+        if (cause == OX_TRACE_NO_TASK) {
             return;
         }
         const uint64_t started_ns = clamp(tasks[cause]->started_ns, from_ns, ended_ns);
-        const uint64_t work_ns = add_time(chain, cause, ended_ns - started_ns, causes);
+        const uint64_t work_ns = ox_trace_add_time(chain, cause, ended_ns - started_ns, causes);
         if (kinds != NULL) {
             kinds[tasks[cause]->kind] += work_ns;
         }
@@ -295,7 +284,7 @@ static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns,
     }
 }
 
-static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *out) {
+static void analyze_lanes(const struct ox_trace_chain *chain, struct ox_trace_analysis *out) {
     const struct ox_trace_step *const step = chain->step;
     const uint32_t lane_count = chain->head->names[OX_TRACE_LANES].count;
     uint64_t past_ns[OX_TRACE_LANES_MAX]; /* the end of each lane's previous task */
@@ -312,7 +301,7 @@ static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *o
         const uint64_t ended_ns = clamp(task->ended_ns, started_ns, step->end_ns);
         share_out(chain, i, *past, started_ns, out->held_ns[task->lane], NULL);
         uint64_t *const held = out->held_ns[task->lane];
-        const uint64_t work_ns = add_time(chain, i, ended_ns - started_ns, held);
+        const uint64_t work_ns = ox_trace_add_time(chain, i, ended_ns - started_ns, held);
         held[task->lane] -= work_ns;
         out->busy_ns[task->lane] += work_ns;
         *past = ended_ns;
@@ -322,24 +311,30 @@ static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *o
     }
 }
 
-static void analyze_chain(const struct chain *chain, struct ox_trace_analysis *out) {
+uint32_t ox_trace_last_task(const struct ox_trace_chain *chain) {
     const struct ox_trace_step *const step = chain->step;
-    uint32_t last = NO_TASK;
+    uint32_t last = OX_TRACE_NO_TASK;
     for (uint32_t i = 0; i < chain->head->plans[step->plan].task_count; i++) {
-        consider(chain, step->tasks[i] != NULL ? i : NO_TASK, step->end_ns, &last);
+        consider(chain, step->tasks[i] != NULL ? i : OX_TRACE_NO_TASK, step->end_ns, &last);
     }
-    if (last == NO_TASK) {
+    return last;
+}
+
+static void analyze_chain(const struct ox_trace_chain *chain, struct ox_trace_analysis *out) {
+    const struct ox_trace_step *const step = chain->step;
+    const uint32_t last = ox_trace_last_task(chain);
+    if (last == OX_TRACE_NO_TASK) {
         out->chain_ns[OX_TRACE_CAUSE_DONE] = out->wall_ns;
         return;
     }
     const struct ox_trace_record *const task = step->tasks[last];
     const uint64_t started_ns = clamp(task->started_ns, step->begin_ns, task->ended_ns);
     out->chain_ns[OX_TRACE_CAUSE_DONE] = step->end_ns - task->ended_ns;
-    out->chain_kind_ns[task->kind] += add_time(chain, last, task->ended_ns - started_ns, out->chain_ns);
+    out->chain_kind_ns[task->kind] += ox_trace_add_time(chain, last, task->ended_ns - started_ns, out->chain_ns);
     share_out(chain, last, step->begin_ns, started_ns, out->chain_ns, out->chain_kind_ns);
 }
 
-static void analyze_kinds(const struct chain *chain, struct ox_trace_analysis *out) {
+static void analyze_kinds(const struct ox_trace_chain *chain, struct ox_trace_analysis *out) {
     const struct ox_trace_plan *const plan = &chain->head->plans[chain->step->plan];
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_trace_record *const task = chain->step->tasks[i];
@@ -357,38 +352,52 @@ static void analyze_kinds(const struct chain *chain, struct ox_trace_analysis *o
     }
 }
 
-/* The norm task, for which the issue waits because it decides whether and how the optimizer runs; or NO_TASK. */
+/* The norm task, for which the issue waits because it decides whether and how the optimizer runs; or OX_TRACE_NO_TASK. */
 static uint32_t find_norm(const struct ox_trace_header *head, const struct ox_trace_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         if (strcmp(head->names[OX_TRACE_TASKS].text[plan->tasks[i].kind], "norm") == 0) {
             return i;
         }
     }
-    return NO_TASK;
+    return OX_TRACE_NO_TASK;
+}
+
+enum ox_status ox_trace_chain_open(const struct ox_trace_header *head, const struct ox_trace_step *step,
+                                   struct ox_trace_chain *out) {
+    const struct ox_trace_plan *const plan = &head->plans[step->plan];
+    uint32_t last[OX_TRACE_LANES_MAX];
+    *out = (struct ox_trace_chain){.head = head, .step = step, .norm_idx = find_norm(head, plan)};
+    out->previous = malloc((plan->task_count + 1u) * sizeof *out->previous);
+    if (out->previous == NULL) {
+        return ox_fail(OX_E_NOMEM, "trace: no memory to analyze step %llu", (unsigned long long)step->step);
+    }
+    for (int i = 0; i < OX_TRACE_LANES_MAX; i++) {
+        last[i] = OX_TRACE_NO_TASK;
+    }
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        out->previous[i] = last[plan->tasks[i].lane];
+        last[plan->tasks[i].lane] = i;
+    }
+    return OX_OK;
+}
+
+void ox_trace_chain_close(struct ox_trace_chain *chain) {
+    free(chain->previous);
+    *chain = (struct ox_trace_chain){0};
 }
 
 enum ox_status ox_trace_analyze(const struct ox_trace_header *head, const struct ox_trace_step *step,
                                 struct ox_trace_analysis *out) {
-    const struct ox_trace_plan *const plan = &head->plans[step->plan];
+    struct ox_trace_chain chain;
+    const enum ox_status status = ox_trace_chain_open(head, step, &chain);
     *out = (struct ox_trace_analysis){.wall_ns = wall(step)};
-    uint32_t *const previous = malloc((plan->task_count + 1u) * sizeof *previous);
-    if (previous == NULL) {
-        return ox_fail(OX_E_NOMEM, "trace: no memory to analyze step %llu", (unsigned long long)step->step);
+    if (status == OX_OK) {
+        analyze_lanes(&chain, out);
+        analyze_chain(&chain, out);
+        analyze_kinds(&chain, out);
     }
-    uint32_t last[OX_TRACE_LANES_MAX];
-    for (int i = 0; i < OX_TRACE_LANES_MAX; i++) {
-        last[i] = NO_TASK;
-    }
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        previous[i] = last[plan->tasks[i].lane];
-        last[plan->tasks[i].lane] = i;
-    }
-    const struct chain chain = {.head = head, .step = step, .previous = previous, .norm_idx = find_norm(head, plan)};
-    analyze_lanes(&chain, out);
-    analyze_chain(&chain, out);
-    analyze_kinds(&chain, out);
-    free(previous);
-    return OX_OK;
+    ox_trace_chain_close(&chain);
+    return status;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ static uint64_t awaited_ns(const struct ox_trace_report *report, uint32_t rank) 
 static void text_row(const struct ox_trace_report *report, const char *name, const struct row *row, FILE *out) {
     const uint64_t wall_ns = wall_of(report);
     char size[OX_SIZE_TEXT_BYTES];
-    fprintf(out, "  %-20s %6.1f %10.1f %9.1f %10s ", name, ox_page_share(row->compute_ns, wall_ns),
+    fprintf(out, "  %-19s %7.1f %9.1f %9.1f  %10s ", name, ox_page_share(row->compute_ns, wall_ns),
             ox_page_share(row->transfer_ns, wall_ns), ox_page_share(row->waited_ns, wall_ns),
             ox_size_text(row->bytes, size));
 }
@@ -81,7 +81,7 @@ void ox_trace_joint_text(const struct ox_trace_report *report, FILE *out) {
     if (ranks->count < 2) {
         return;
     }
-    fprintf(out, "\nranks, %% of the step    compute  transfers    waited   received  waited for\n");
+    fprintf(out, "\nranks, %% of the step  compute transfers    waited    received  waited for\n");
     for (uint32_t i = 0; i < ranks->count; i++) {
         const struct row row = row_of(report, i);
         snprintf(name, sizeof name, "rank %" PRIu32, ranks->ranks[i].idx);
@@ -143,6 +143,15 @@ static void put_row(struct ox_page *p, const char *name, const struct row *row) 
     ox_page_size_cell(p, row->bytes);
 }
 
+/* Whether anyone waited for this rank, long enough to be told. */
+static bool is_awaited(const struct ox_trace_report *report, uint32_t other) {
+    bool awaited = false;
+    for (uint32_t rank = 0; rank < report->ranks.count; rank++) {
+        awaited = awaited || ox_page_share(report->waits[rank][other], wall_of(report)) >= 0.05;
+    }
+    return awaited;
+}
+
 static void put_rank(struct ox_page *p, uint32_t rank) {
     const struct ox_trace_ranks *const ranks = &p->report->ranks;
     const struct row row = row_of(p->report, rank);
@@ -152,6 +161,9 @@ static void put_rank(struct ox_page *p, uint32_t rank) {
     put_row(p, name, &row);
     for (uint32_t other = 0; other < ranks->count; other++) {
         const double part = ox_page_share(p->report->waits[rank][other], wall_of(p->report));
+        if (!is_awaited(p->report, other)) {
+            continue;
+        }
         if (part < 0.05) {
             fputs("<td></td>", p->out);
         } else {
@@ -180,7 +192,9 @@ void ox_page_ranks(struct ox_page *p) {
     fputs("</p>\n<div class=\"scroll\"><table class=\"ranks\"><thead><tr><th></th><th>compute</th><th>transfers</th>"
           "<th>waited</th><th>received</th>", p->out);
     for (uint32_t i = 0; i < ranks->count; i++) {
-        fprintf(p->out, "<th>for rank %" PRIu32 "</th>", ranks->ranks[i].idx);
+        if (is_awaited(report, i)) {
+            fprintf(p->out, "<th>for rank %" PRIu32 "</th>", ranks->ranks[i].idx);
+        }
     }
     fputs("</tr></thead><tbody>\n", p->out);
     for (uint32_t i = 0; i < ranks->count; i++) {
@@ -190,7 +204,9 @@ void ox_page_ranks(struct ox_page *p) {
     fputs("<tr class=\"sum\">", p->out);
     put_row(p, "together", &all);
     for (uint32_t i = 0; i < ranks->count; i++) {
-        fprintf(p->out, "<td>%.1f</td>", ox_page_share(awaited_ns(report, i), wall_of(report) * ranks->count));
+        if (is_awaited(report, i)) {
+            fprintf(p->out, "<td>%.1f</td>", ox_page_share(awaited_ns(report, i), wall_of(report) * ranks->count));
+        }
     }
     fputs("</tr></tbody></table></div></section>\n", p->out);
 }

@@ -58,6 +58,61 @@ const char *ox_page_kind_color(const char *kind) {
     return color_of(pairs, kind);
 }
 
+const char *ox_page_kind_text(const char *kind) {
+    static const char *const texts[][2] = {
+        {"batch", "tokens of a micro-batch to the device"},
+        {"read", "weights from a drive"},
+        {"upload", "weights to the device"},
+        {"join", "puts the two halves of the weights together, for fp32 compute"},
+        {"forward", "forward pass of a block"},
+        {"head", "the output layer and the loss, both ways"},
+        {"backward", "backward pass of a block, with its forward again where activations were not kept"},
+        {"act-save", "activation checkpoint to the host"},
+        {"act-write", "activation checkpoint to a drive"},
+        {"act-read", "activation checkpoint from a drive"},
+        {"act-load", "activation checkpoint to the device"},
+        {"act-arrive", "activations from another part of the model"},
+        {"act-leave", "activations to another part of the model"},
+        {"dx-arrive", "gradients of activations from another part"},
+        {"dx-leave", "gradients of activations to another part"},
+        {"grad-zero", "clears the sum of a unit's gradients"},
+        {"grad-add", "adds the two gradients of tied weights"},
+        {"grad-pack", "rounds a finished sum to bf16"},
+        {"grad-save", "gradients to the host"},
+        {"grad-write", "gradients to a drive, where they wait for the optimizer"},
+        {"grad-read", "gradients from a drive"},
+        {"grad-load", "gradients to the device"},
+        {"grad-fold", "adds groups of gradients in their fixed order"},
+        {"grad-gather", "gradients of other ranks"},
+        {"reduce-scatter", "the library adds gradients of all ranks"},
+        {"reduce", "sums the squares of a unit's gradients, for the norm"},
+        {"dev-reduce", "the same on the device"},
+        {"norm-save", "the device's sum of squares to the host"},
+        {"norm-gather", "sums of squares of other ranks"},
+        {"norm", "gradient norm, and whether the step counts"},
+        {"begin", "begins the store's transaction"},
+        {"download", "weights that live on the device, for the update on the host"},
+        {"adam-ahead", "update in backward, before the norm is known"},
+        {"adam-state", "the moments and low halves of such a unit"},
+        {"adam", "the optimizer's update of a unit"},
+        {"dev-adam", "the update on the device"},
+        {"refresh", "updated weights back to the device"},
+        {"nonfinite", "how many values of the device's update are not finite"},
+        {"loss-gather", "losses of other ranks"},
+        {"loss", "losses to the host"},
+        {"written", "waits until the drives have what was written"},
+        {"commit", "makes the step durable"},
+        {"gather", "weights of other ranks"},
+        {"exchange", "gradients with other ranks"},
+        {"sum-parts", "adds the parts that ranks have sent"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (strcmp(texts[i][0], kind) == 0) {
+            return texts[i][1];
+        }
+    }
+    return "";
+}
+
 const char *ox_page_buf_color(const char *kind) {
     static const char *const pairs[][2] = {
         {"weights", "weights"},         {"optimizer state", "state"},   {"gradients", "gradients"},
@@ -160,7 +215,7 @@ static uint32_t chain_by_lane(const struct ox_page *p, struct part parts[PARTS_M
     uint32_t count = 0;
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         count = add_part(parts, count, (struct part){.name = ox_page_cause(p->head, cause),
-                                                     .ns = p->typical->chain_ns[cause]});
+                                                     .ns = p->report->chain.chain_ns[cause]});
     }
     return count;
 }
@@ -173,18 +228,18 @@ static uint32_t chain_by_kind(const struct ox_page *p, struct part parts[PARTS_M
     for (uint32_t kind = 0; kind < kinds->count; kind++) {
         count = add_part(parts, count, (struct part){.name = kinds->text[kind],
                                                      .color = ox_page_kind_color(kinds->text[kind]),
-                                                     .ns = p->typical->chain_kind_ns[kind]});
+                                                     .ns = p->report->chain.chain_kind_ns[kind]});
     }
     for (uint32_t i = 0; i < p->head->names[OX_TRACE_PART_NAMES].count; i++) {
         const uint32_t cause = OX_TRACE_CAUSE_PART + i;
         count = add_part(parts, count, (struct part){.name = ox_page_cause(p->head, cause),
                                                      .color = ox_page_part_color(i),
-                                                     .ns = p->typical->chain_ns[cause]});
+                                                     .ns = p->report->chain.chain_ns[cause]});
     }
     for (uint32_t cause = OX_TRACE_CAUSE_ISSUE; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         count = add_part(parts, count, (struct part){.name = ox_page_cause(p->head, cause),
                                                      .color = colors[cause - OX_TRACE_CAUSE_ISSUE],
-                                                     .ns = p->typical->chain_ns[cause]});
+                                                     .ns = p->report->chain.chain_ns[cause]});
     }
     return count;
 }
@@ -196,16 +251,20 @@ static void put_lead(struct ox_page *p) {
     const struct ox_trace_analysis *const a = p->typical;
     const struct ox_trace_names *const lanes = &p->head->names[OX_TRACE_LANES];
     const uint32_t count = chain_by_lane(p, parts), worst = ox_page_worst_cause(a, 0);
-    fprintf(p->out, "<p class=\"lead\">A step takes <b>%s</b>", ox_page_time(a->wall_ns, time));
+    const uint64_t wall_ns = p->report->chain.wall_ns;
+    const bool several = p->report->ranks.count > 1;
+    fprintf(p->out, "<p class=\"lead\">A step takes <b>%s</b>", ox_page_time(wall_ns, time));
     if (count > 0) {
-        fprintf(p->out, " and is bound by <b class=\"mark\">%s</b>: %.0f&nbsp;%% of its longest chain of tasks",
-                parts[0].name, ox_page_share(parts[0].ns, a->wall_ns));
+        fprintf(p->out, " and is bound by <b class=\"mark\">%s</b>: %.0f&nbsp;%% of its longest chain of tasks%s",
+                parts[0].name, ox_page_share(parts[0].ns, wall_ns), several ? " through all ranks" : "");
     }
-    for (uint32_t i = 1; i < count && i < 3 && ox_page_share(parts[i].ns, a->wall_ns) >= 1; i++) {
+    for (uint32_t i = 1; i < count && i < 3 && ox_page_share(parts[i].ns, wall_ns) >= 1; i++) {
         fprintf(p->out, "%s%s %.0f&nbsp;%%", i == 1 ? "; then " : " and ", parts[i].name,
-                ox_page_share(parts[i].ns, a->wall_ns));
+                ox_page_share(parts[i].ns, wall_ns));
     }
-    fprintf(p->out, ". The lane %s is busy <b>%.0f&nbsp;%%</b> of the time", lanes->text[0],
+    fprintf(p->out, several ? ". On rank %u the lane %s is busy" : ".%.0u The lane %s is busy",
+            several ? p->report->ranks.ranks[p->report->ranks.shown].idx : 0, lanes->text[0]);
+    fprintf(p->out, " <b>%.0f&nbsp;%%</b> of the time",
             ox_page_share(a->busy_ns[0], a->wall_ns));
     if (worst < OX_TRACE_CAUSE_COUNT && ox_page_share(a->held_ns[0][worst], a->wall_ns) >= 1) {
         fprintf(p->out, " and mostly waits for %s, %.0f&nbsp;%%", ox_page_cause(p->head, worst),
@@ -218,7 +277,7 @@ static void put_facts(struct ox_page *p) {
     const struct ox_trace_report *const report = p->report;
     char time[OX_SIZE_TEXT_BYTES], text[96], size[OX_SIZE_TEXT_BYTES];
     fputs("<div class=\"facts\">\n", p->out);
-    fact(p, ox_page_time(p->typical->wall_ns, time), "per step, median");
+    fact(p, ox_page_time(report->chain.wall_ns, time), "per step, median");
     if (p->typical->predicted_seconds > 0) {
         const double measured = (double)p->typical->wall_ns * 1e-9;
         snprintf(text, sizeof text, "predicted, %+.0f %%", 100 * (p->typical->predicted_seconds / measured - 1));
@@ -246,12 +305,12 @@ static void put_chain(struct ox_page *p) {
     struct part parts[PARTS_MAX];
     char time[OX_SIZE_TEXT_BYTES];
     const uint32_t count = chain_by_kind(p, parts);
-    const uint64_t wall_ns = p->typical->wall_ns;
+    const uint64_t wall_ns = p->report->chain.wall_ns;
     fprintf(p->out,
             "<section><h2>Where a step's time goes</h2>\n<p class=\"note\">From the end of step %" PRIu64
-            ", traced back through the task that each one waited for last. Only a shorter part of this chain makes the "
-            "step shorter.</p>\n<div class=\"bar\" role=\"img\" aria-label=\"Shares of the longest chain\">",
-            p->step->step);
+            ", traced back through the task that each one waited for last%s. Only a shorter part of this chain makes "
+            "the step shorter.</p>\n<div class=\"bar\" role=\"img\" aria-label=\"Shares of the longest chain\">",
+            p->step->step, p->report->ranks.count > 1 ? ", from rank to rank" : "");
     for (uint32_t i = 0; i < count; i++) {
         fprintf(p->out, "<i style=\"width:%.3f%%;background:var(--%s)\" title=\"%s %.1f %%\"></i>",
                 ox_page_share(parts[i].ns, wall_ns), parts[i].color, parts[i].name,
@@ -259,8 +318,8 @@ static void put_chain(struct ox_page *p) {
     }
     fputs("</div>\n<ul class=\"legend\">", p->out);
     for (uint32_t i = 0; i < count && (i < 12 || ox_page_share(parts[i].ns, wall_ns) >= 0.05); i++) {
-        fprintf(p->out, "<li><i style=\"background:var(--%s)\"></i>%s <b>%.1f&nbsp;%%</b> "
-                "<span class=\"soft\">%s</span></li>\n", parts[i].color, parts[i].name,
+        fprintf(p->out, "<li title=\"%s\"><i style=\"background:var(--%s)\"></i>%s <b>%.1f&nbsp;%%</b> "
+                "<span class=\"soft\">%s</span></li>\n", ox_page_kind_text(parts[i].name), parts[i].color, parts[i].name,
                 ox_page_share(parts[i].ns, wall_ns), ox_page_time(parts[i].ns, time));
     }
     fputs("</ul></section>\n", p->out);
@@ -313,14 +372,18 @@ enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *
     struct ox_page page = {.out = out, .report = report, .head = report->head,
                         .typical = &report->analyses[report->typical],
                         .step = ox_trace_report_step(report, report->typical)};
+    char about[OX_TRACE_ABOUT_BYTES];
     fputs("<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-          "content=\"width=device-width, initial-scale=1\">\n<title>Trace: ", out);
-    ox_page_put(&page, report->head->title);
+          "content=\"width=device-width, initial-scale=1\">\n<title>", out);
+    ox_page_put(&page, ox_trace_report_about(report, about));
     fprintf(out, "</title>\n<style>\n%s</style></head>\n<body><main>\n<h1>", ox_trace_page_css);
-    ox_page_put(&page, report->head->title);
-    fputs("</h1>\n", out);
+    ox_page_put(&page, about);
+    fputs("</h1>\n<p class=\"soft\">", out);
+    ox_page_put(&page, report->title);
+    fputs("</p>\n", out);
     put_lead(&page);
     put_facts(&page);
+    ox_page_loss(&page);
     put_chain(&page);
     put_timeline(&page);
     ox_page_ranks(&page);

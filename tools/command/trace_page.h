@@ -35,6 +35,10 @@ double ox_page_share(uint64_t part, uint64_t whole); /* percent */
 /* Writes a duration to `text` (OX_SIZE_TEXT_BYTES) and returns it. */
 const char *ox_page_time(uint64_t ns, char *text);
 
+/* What the tasks of a kind do, for people who do not know the plan's words. */
+const char *ox_page_kind_text(const char *kind);
+/* tools/command/trace_loss.c: the loss over the run; nothing where the run's metrics.jsonl is not beside it. */
+void ox_page_loss(struct ox_page *p);
 /* tools/command/trace_joint.c: the ranks beside each other; nothing for one. */
 void ox_page_ranks(struct ox_page *p);
 /* tools/command/trace_tables.c: everything below the timeline. */

@@ -2,13 +2,16 @@
 #include "tools/command/trace_report.h"
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "nvme/wear.h"
 #include "tools/command/cmd.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- numbers --------------------------------------------------------------------------------------- */
 
@@ -57,6 +60,7 @@ static enum ox_status join_ranks(struct ox_trace_report *report) {
         }
     }
     ox_trace_joint_waits(&report->ranks, &report->joint, report->waits);
+    OX_TRY(status, ox_trace_joint_follow(&report->ranks, &report->joint, &report->chain));
     return status;
 }
 
@@ -67,6 +71,7 @@ enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *ou
         out->trace = out->ranks.ranks[out->ranks.shown].trace;
         out->steps = out->ranks.ranks[out->ranks.shown].steps;
         out->head = out->trace->head;
+        snprintf(out->title, sizeof out->title, "%.*s", (int)ox_trace_title_bytes(out->head->title), out->head->title);
     }
     if (status == OX_OK && out->steps->whole_count == 0) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; wait for the run, or record it with more "
@@ -122,44 +127,75 @@ enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32
     return status;
 }
 
-/* Total seconds of all spans of a kind, and their number. */
-static double span_seconds(const struct ox_trace_report *report, uint32_t span, uint32_t *count) {
-    uint64_t ns = 0;
-    *count = 0;
+struct ox_trace_span_sum ox_trace_report_spans(const struct ox_trace_report *report, uint32_t span) {
+    struct ox_trace_span_sum sum = {0};
+    const struct ox_trace_step *last = NULL;
     for (uint32_t i = 0; i < report->steps->count; i++) {
         const struct ox_trace_step *const step = &report->steps->steps[i];
         if (step->span == span) {
-            ns += step->end_ns - step->begin_ns;
-            (*count)++;
+            sum.count += span != OX_TRACE_SPAN_EVAL || last == NULL || last->step != step->step;
+            sum.parts++;
+            sum.ns += step->end_ns - step->begin_ns;
+            last = step;
         }
     }
-    return (double)ns * 1e-9;
+    return sum;
 }
 
-/* Bytes that the typical step wrote to drives. */
+/* Bytes that all recorded spans of all ranks wrote to drives. */
 static uint64_t drive_bytes_written(const struct ox_trace_report *report) {
-    for (uint32_t link = 0; link < report->head->names[OX_TRACE_LINKS].count; link++) {
-        if (strcmp(report->head->names[OX_TRACE_LINKS].text[link], "nvme_write") == 0) {
-            uint64_t planned = 0;
-            return ox_trace_report_bytes(report, link, &planned);
+    const struct ox_trace_names *const links = &report->head->names[OX_TRACE_LINKS];
+    uint64_t bytes = 0;
+    for (uint32_t link = 0; link < links->count; link++) {
+        for (uint32_t rank = 0; rank < report->ranks.count && strcmp(links->text[link], "nvme_write") == 0; rank++) {
+            const struct ox_trace_steps *const steps = report->ranks.ranks[rank].steps;
+            for (uint32_t i = 0; i < steps->count; i++) {
+                for (uint32_t kind = 0; kind < report->head->names[OX_TRACE_TRAFFIC].count; kind++) {
+                    bytes += steps->steps[i].bytes[link][kind];
+                }
+            }
         }
     }
-    return 0;
+    return bytes;
+}
+
+/* Bytes that a step of the run writes to each drive, on average of the recorded ones: some persist the state, and others
+ * do not. */
+static uint64_t wear_of_step(const struct ox_trace_report *report) {
+    const uint32_t steps = ox_trace_report_spans(report, OX_TRACE_SPAN_STEP).count, drives = report->head->drive_count;
+    return drives > 0 && steps > 0 ? drive_bytes_written(report) / steps / drives : 0;
 }
 
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text) {
     const struct ox_trace_header *const head = report->head;
+    const struct ox_trace_span_sum steps = ox_trace_report_spans(report, OX_TRACE_SPAN_STEP);
     text[0] = '\0';
     if (head->drive_count == 0) {
         return text;
     }
     const struct ox_wear wear = {
-        .step_bytes = drive_bytes_written(report) / head->drive_count,
+        .step_bytes = wear_of_step(report),
         .step_count = head->max_steps,
-        .step_seconds = (double)report->analyses[report->typical].wall_ns * 1e-9,
+        .step_seconds = (double)steps.ns * 1e-9 / steps.count,
         .rated_bytes = head->rated_bytes,
     };
     return ox_wear_text(&wear, text);
+}
+
+const char *ox_trace_report_about(const struct ox_trace_report *report, char *text) {
+    char real[PATH_MAX] = "", date[32] = "";
+    const time_t epoch = (time_t)(report->head->epoch_unix_ns / 1000000000);
+    struct tm parts;
+    if (realpath(report->path, real) != NULL && !ox_path_is_folder(real) && strrchr(real, '/') != NULL) {
+        *strrchr(real, '/') = '\0';
+    }
+    const char *const slash = strrchr(real, '/'), *const machine = strstr(report->head->title, "; on ");
+    if (gmtime_r(&epoch, &parts) != NULL) {
+        strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &parts);
+    }
+    snprintf(text, OX_TRACE_ABOUT_BYTES, "%.200s, recorded %s%s", slash != NULL ? slash + 1 : report->path, date,
+             machine != NULL ? machine + 1 : "");
+    return text;
 }
 
 /* ---- text ------------------------------------------------------------------------------------------ */
@@ -188,11 +224,12 @@ static void text_lanes(const struct ox_trace_report *report, FILE *out) {
 }
 
 static void text_chain(const struct ox_trace_report *report, FILE *out) {
-    const struct ox_trace_analysis *const a = &report->analyses[report->typical];
-    fprintf(out, "\nlongest chain of tasks, %% of the step:");
+    const struct ox_trace_joint_chain *const chain = &report->chain;
+    fprintf(out, "\nlongest chain of tasks%s, %% of the step:", report->ranks.count > 1 ? " through all ranks" : "");
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-        if (share(a->chain_ns[cause], a->wall_ns) >= 0.1) {
-            fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), share(a->chain_ns[cause], a->wall_ns));
+        const double part = share(chain->chain_ns[cause], chain->wall_ns);
+        if (part >= 0.1) {
+            fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), part);
         }
     }
     fprintf(out, "\n");
@@ -217,23 +254,26 @@ static void text_spans(const struct ox_trace_report *report, FILE *out) {
     char all[OX_SIZE_TEXT_BYTES], each[OX_SIZE_TEXT_BYTES];
     fprintf(out, "\nrecorded             count       total        each\n");
     for (uint32_t span = 0; span < spans->count; span++) {
-        uint32_t count = 0;
-        const double seconds = span_seconds(report, span, &count);
-        if (count > 0) {
-            fprintf(out, "  %-18s %5u  %10s  %10s\n", spans->text[span], count, ox_seconds_text(seconds, all),
-                    ox_seconds_text(seconds / count, each));
+        const struct ox_trace_span_sum sum = ox_trace_report_spans(report, span);
+        const double seconds = (double)sum.ns * 1e-9;
+        if (sum.count > 0) {
+            fprintf(out, "  %-18s %5u  %10s  %10s", spans->text[span], sum.count, ox_seconds_text(seconds, all),
+                    ox_seconds_text(seconds / sum.count, each));
+            if (sum.parts > sum.count) {
+                fprintf(out, "  of %u batches in all", sum.parts);
+            }
+            fputc('\n', out);
         }
     }
 }
 
 enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
-    char time[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_TEXT_BYTES];
+    char time[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_TEXT_BYTES], about[OX_TRACE_ABOUT_BYTES];
     const uint64_t dropped = report->steps->steps[report->steps->count - 1].dropped;
-    uint32_t step_count = 0;
-    span_seconds(report, OX_TRACE_SPAN_STEP, &step_count);
-    fprintf(out, "%s\n%u whole step%s of %u recorded; %" PRIu64 " record%s dropped, %" PRIu64 " torn\n",
-            report->head->title, report->shown_count, ox_plural(report->shown_count), step_count, dropped,
+    fprintf(out, "%s\n%s\n%u whole step%s of %u recorded; %" PRIu64 " record%s dropped, %" PRIu64 " torn\n",
+            ox_trace_report_about(report, about), report->title, report->shown_count,
+            ox_plural(report->shown_count), ox_trace_report_spans(report, OX_TRACE_SPAN_STEP).count, dropped,
             ox_plural(dropped), report->trace->torn);
     fprintf(out, "step %" PRIu64 ", the one of median length: %s", typical_step(report)->step,
             ox_seconds_text((double)a->wall_ns * 1e-9, time));
@@ -296,11 +336,11 @@ static json_t *spans_json(const struct ox_trace_report *report) {
     const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
     json_t *const object = json_object();
     for (uint32_t span = 0; span < spans->count; span++) {
-        uint32_t count = 0;
-        const double seconds = span_seconds(report, span, &count);
-        if (count > 0) {
+        const struct ox_trace_span_sum sum = ox_trace_report_spans(report, span);
+        if (sum.count > 0) {
             json_object_set_new(object, spans->text[span],
-                                json_pack("{s:I, s:f}", "count", (json_int_t)count, "seconds", seconds));
+                                json_pack("{s:I, s:I, s:o}", "count", (json_int_t)sum.count, "parts",
+                                          (json_int_t)sum.parts, "seconds", seconds_json(sum.ns)));
         }
     }
     return object;
@@ -308,13 +348,16 @@ static json_t *spans_json(const struct ox_trace_report *report) {
 
 enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out) {
     json_t *const steps = json_array();
+    char about[OX_TRACE_ABOUT_BYTES];
     for (uint32_t i = 0; i < report->shown_count; i++) {
         json_array_append_new(steps, step_json(report, i));
     }
     json_t *const json = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o*, s:o}", "title", report->head->title, "typical_step",
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o*, s:o, s:o}", "title", report->title, "about",
+        ox_trace_report_about(report, about), "typical_step",
         (json_int_t)typical_step(report)->step, "records", (json_int_t)report->trace->count, "dropped",
         (json_int_t)report->steps->steps[report->steps->count - 1].dropped, "torn", (json_int_t)report->trace->torn,
-        "spans", spans_json(report), "ranks", ox_trace_joint_json(report), "steps", steps);
+        "drive_bytes_per_step", (json_int_t)wear_of_step(report), "spans", spans_json(report), "ranks", ox_trace_joint_json(report), "chain_seconds",
+        causes_json(report->head, report->chain.chain_ns), "steps", steps);
     return ox_print_json(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report");
 }

@@ -14,6 +14,7 @@ extern "C" {
 
 struct ox_trace_report {
     const char *path;
+    char title[OX_TRACE_TITLE_BYTES]; /* model and step */
     struct ox_trace_ranks ranks; /* all of the run; the figures below are of the one shown */
     const struct ox_trace *trace;
     const struct ox_trace_header *head;
@@ -25,6 +26,7 @@ struct ox_trace_report {
     /* That step as all ranks took it; in a run of several it is one that all have recorded whole, if there is any. */
     struct ox_trace_joint joint;
     struct ox_trace_analysis *rank_analyses; /* for each of `ranks`; zeros where it has no such step */
+    struct ox_trace_joint_chain chain; /* of that step, through all ranks */
     uint64_t waits[OX_TRACE_RANKS_MAX][OX_TRACE_RANKS_MAX]; /* as ox_trace_joint_waits */
 };
 
@@ -37,6 +39,15 @@ const struct ox_trace_step *ox_trace_report_step(const struct ox_trace_report *r
 uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t link, uint64_t *planned);
 /* Peak of the plan's buffers in a tier during the typical step. */
 OX_MUST enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes);
+/* Spans of a kind, and how long they took. Spans of an evaluation are its batches: `count` is that of evaluations. */
+struct ox_trace_span_sum {
+    uint32_t count, parts;
+    uint64_t ns;
+};
+struct ox_trace_span_sum ox_trace_report_spans(const struct ox_trace_report *report, uint32_t span);
+/* Writes what the recording is of, "run1, recorded 2026-11-28 10:39 UTC on ...", to `text` (OX_TRACE_ABOUT_BYTES). */
+enum { OX_TRACE_ABOUT_BYTES = 512 };
+const char *ox_trace_report_about(const struct ox_trace_report *report, char *text);
 /* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
 

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -313,6 +314,54 @@ static void test_report(const char *run) {
     free(html);
 }
 
+/* The lines of metrics.jsonl say what steps and evaluations wrote to drives. */
+static double written_by_metrics(void) {
+    char *const lines = files_read("persisted/metrics.jsonl", NULL);
+    double bytes = 0;
+    for (char *save = NULL, *line = strtok_r(lines, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+        json_t *const json = json_loads(line, 0, NULL), *value;
+        const json_t *const all = json_object_get(json, "bytes");
+        const char *kind;
+        json_object_foreach(json_object_get(all, "nvme_write"), kind, value) {
+            bytes += json_number_value(value);
+        }
+        json_decref(json);
+    }
+    free(lines);
+    return bytes;
+}
+
+/* A state in memory is written by few steps, not by the one of median length: the run wears its drives even so. Batches
+ * of an evaluation are one evaluation. The page says what the run is, and draws its loss. */
+static void test_persisted(void) {
+    char words[SYS_PATH_BYTES * 3];
+    struct sys_args args;
+    json_t *json = NULL;
+    const char *const run = test_path("persisted"), *const page = test_path("persisted.html");
+    sys_args_train(&args, model, text, "persisted");
+    sys_args_add(&args, "--max-steps 9 --max-seq-length 16 --batch-size 1 --host-mem 64MiB --state-tier host"
+                        " --persist-steps 4 --eval-steps 4 --eval-windows 5 --save-steps 0 --compute-threads 1"
+                        " --optimizer-threads 1 --trace on");
+    sys_args_drive(&args, "persisted-drive", "64MiB");
+    sys_run_well(&args, &process);
+    snprintf(words, sizeof words, "report %s --output %s", run, page);
+    tell("trace", words);
+    told("persisted, recorded 20");
+    told("  evaluation             3 ");
+    told("of 15 batches in all\n");
+    snprintf(words, sizeof words, "report %s --format json", run);
+    tell("trace", words);
+    REQUIRE_OK(ox_json_parse("report", process.outcome.out, strlen(process.outcome.out), &json));
+    const double each = json_number_value(json_object_get(json, "drive_bytes_per_step"));
+    CHECK(each > 0 && each >= floor(written_by_metrics() / 9));
+    json_decref(json);
+    char *const html = files_read("persisted.html", NULL);
+    CHECK(strstr(html, "<h1>persisted, recorded 20") != NULL && strstr(html, "<svg class=\"loss\"") != NULL);
+    CHECK(strstr(html, "puts the two halves of the weights together") != NULL);
+    CHECK(strstr(html, "<th>h2d</th><th>planned</th>") == NULL);
+    free(html);
+}
+
 static void test_export(const char *run) {
     char words[SYS_PATH_BYTES * 3];
     json_t *json = NULL;
@@ -345,7 +394,7 @@ static void test_refusals(const char *run) {
     refused("trace", words, "--output is missing");
     snprintf(words, sizeof words, "report %s --format chrome", run);
     refused("trace", words, "trace export");
-    refused("plan", "--model x --format perfetto", "trace export");
+    refused("plan", "--model x --format perfetto", "'perfetto' is not one of text, json");
     refused("train", "--model x --data y --output z --trace often", "off, on or a number of steps");
 }
 
@@ -464,6 +513,7 @@ int main(void) {
     test_small_ring(run);
     train(run, STEPS, "--eval-steps 0 --trace on");
     test_report(run);
+    test_persisted();
     test_export(run);
     test_cut(run);
     test_refusals(run);

@@ -50,6 +50,7 @@ static void make_head(void) {
     for (uint32_t i = 0; i < TASKS; i++) {
         tasks[i] = (struct ox_trace_task){.kind = given[0][i].lane, .lane = given[0][i].lane, .unit_idx = 0,
                                           .mb_idx = OX_NONE};
+        tasks[i].deps[1 - given[0][i].lane] = i; /* the task before, on the other lane */
     }
     head.plans[OX_TRACE_TRAIN] = (struct ox_trace_plan){.task_count = TASKS, .tasks = tasks};
 }
@@ -62,7 +63,7 @@ static void write_rank(const char *name, uint32_t rank, uint32_t count, const ch
     char path[1024];
     const uint64_t began = (uint64_t)rank * LATER;
     snprintf(path, sizeof path, "%s/%s", test_folder(), name);
-    snprintf(head.title, sizeof head.title, "rank %u of %u, %s", rank, count, model);
+    snprintf(head.title, sizeof head.title, "rank %u of %u, %s; on machine %u", rank, count, model, rank);
     head.epoch_unix_ns = (uint64_t)((int64_t)(EPOCH + began) + wrong);
     REQUIRE_OK(ox_trace_writer_open(path, &head, 1 << 20, &writer));
     for (uint64_t step = first; step < first + STEPS; step++) {
@@ -99,6 +100,22 @@ static void check_waits(const struct ox_trace_ranks *ranks, const struct ox_trac
     }
 }
 
+/* From the end back: rank 2 is done at 102 by transfer 2, which rank 0 came to at 90; rank 0 computed from 60 on, behind
+ * transfer 1, which rank 1 came to at 50; that computed from 10 on. */
+static void check_chain(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint) {
+    struct ox_trace_joint_chain chain;
+    uint64_t sum = 0;
+    REQUIRE_OK(ox_trace_joint_follow(ranks, joint, &chain));
+    CHECK(chain.wall_ns == 110 && chain.chain_ns[OX_TRACE_CAUSE_DONE] == 8);
+    CHECK(chain.chain_ns[COMPUTE] == 30 + 40 && chain.chain_ns[LINK] == 12 + 10);
+    CHECK(chain.chain_kind_ns[COMPUTE] == 70 && chain.chain_kind_ns[LINK] == 22);
+    CHECK(chain.rank_ns[0] == 42 && chain.rank_ns[1] == 60 && chain.rank_ns[2] == 8);
+    for (uint32_t i = 0; i < OX_TRACE_CAUSE_COUNT; i++) {
+        sum += chain.chain_ns[i];
+    }
+    CHECK(sum == chain.wall_ns);
+}
+
 static const struct ox_trace_step *step_of(const struct ox_trace_ranks *ranks) {
     return &ranks->ranks[ranks->shown].steps->steps[1];
 }
@@ -120,6 +137,7 @@ static void test_one_machine(void) {
             CHECK(ranks.ranks[i].idx == i && joint.shift_ns[i] == ((int64_t)i - (int64_t)shown) * LATER);
         }
         check_waits(&ranks, &joint);
+        check_chain(&ranks, &joint);
         ox_trace_ranks_close(&ranks);
     }
 }
