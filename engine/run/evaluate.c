@@ -200,10 +200,10 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
         return ox_fail(OX_E_CONFIG, "%s: --stride works on a stream of tokens; add --packing stream",
                        config->data[idx].path);
     }
-    const bool apart = windows.bos < 0; /* a window may begin behind the last one's end: the first token of each is lost */
+    const bool apart = windows.bos < 0; /* windows may share no token: the first of each is not predicted */
     if (config->stride > config->max_seq_length + apart) {
-        return ox_fail(OX_E_CONFIG, "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 "%s, so that tokens between "
-                       "windows would be in none", config->stride, config->max_seq_length, apart ? " + 1" : "");
+        return ox_fail(OX_E_CONFIG, "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 "%s, so that tokens "
+                       "between windows would be in none", config->stride, config->max_seq_length, apart ? " + 1" : "");
     }
     return ox_windows_open(&windows, out);
 }

@@ -238,8 +238,8 @@ static void source_line(const struct ox_prediction *prediction, char *text) {
     const bool kept = measured != NULL && measured->path[0] != '\0';
     char time[OX_SIZE_TEXT_BYTES], busy[160] = "";
     if (measured != NULL && measured->busy) {
-        snprintf(busy, sizeof busy, "; other programs used %.0f %% of the processors meanwhile, so the prediction may be "
-                 "off%s", 100 * measured->others, kept ? ": remove the file to measure again" : "");
+        snprintf(busy, sizeof busy, "; other programs used %.0f %% of the processors meanwhile, so the prediction may "
+                 "be off%s", 100 * measured->others, kept ? ": remove the file to measure again" : "");
     }
     if (measured == NULL) {
         snprintf(text, SOURCE_BYTES, "by %s%s", prediction->profiled ? "the profile of " : "nominal rates, not this "

@@ -47,7 +47,8 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
     OX_TRY(status, predict_tasks(trainer, &sim));
     ox_cpu_name(cpu);
-    snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s", model->config.family,
+    snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s",
+             model->config.family,
              ox_count_text((double)model->param_count, params), engine->fp32 ? "fp32" : "bf16", engine->batch,
              engine->seq, engine->micro_batches, ox_plural_es(engine->micro_batches),
              trainer->gpu.name[0] != '\0' ? trainer->gpu.name : cpu);

@@ -49,8 +49,8 @@ void ox_trace_joint_of(const struct ox_trace_ranks *ranks, const struct ox_trace
 void ox_trace_joint_waits(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint,
                           uint64_t waits[OX_TRACE_RANKS_MAX][OX_TRACE_RANKS_MAX]);
 
-/* The critical path of a joint step: as chain_ns and chain_kind_ns of struct ox_trace_analysis, but through all ranks. At
- * a transfer between ranks it goes on with the rank that came to it last. It adds up to wall_ns, the time that the
+/* The critical path of a joint step: as chain_ns and chain_kind_ns of struct ox_trace_analysis, but through all ranks.
+ * At a transfer between ranks it goes on with the rank that came to it last. It adds up to wall_ns, the time that the
  * step took all of them; rank_ns is the part that went by on each. */
 struct ox_trace_joint_chain {
     uint64_t wall_ns;

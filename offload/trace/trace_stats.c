@@ -267,7 +267,8 @@ static void share_out(const struct ox_trace_chain *chain, uint32_t idx, uint64_t
     const struct ox_trace_record *const *const tasks = chain->step->tasks;
     while (until_ns > from_ns) {
         const uint32_t cause = ox_trace_held_by(chain, idx);
-        const uint64_t ended_ns = cause == OX_TRACE_NO_TASK ? from_ns : clamp(tasks[cause]->ended_ns, from_ns, until_ns);
+        const uint64_t ended_ns =
+            cause == OX_TRACE_NO_TASK ? from_ns : clamp(tasks[cause]->ended_ns, from_ns, until_ns);
         const uint64_t queued_ns = clamp(tasks[idx]->queued_ns, ended_ns, until_ns);
         causes[OX_TRACE_CAUSE_ISSUE] += queued_ns - ended_ns;
         causes[OX_TRACE_CAUSE_START] += until_ns - queued_ns;
@@ -352,7 +353,8 @@ static void analyze_kinds(const struct ox_trace_chain *chain, struct ox_trace_an
     }
 }
 
-/* The norm task, for which the issue waits because it decides whether and how the optimizer runs; or OX_TRACE_NO_TASK. */
+/* The norm task, for which the issue waits because it decides whether and how the optimizer runs; or
+ * OX_TRACE_NO_TASK. */
 static uint32_t find_norm(const struct ox_trace_header *head, const struct ox_trace_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         if (strcmp(head->names[OX_TRACE_TASKS].text[plan->tasks[i].kind], "norm") == 0) {

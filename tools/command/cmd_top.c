@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "offload/trace/trace_stats.h"
-#include "tools/command/trace_report.h"
+#include "tools/trace/trace_report.h"
 
 #include <errno.h>
 #include <inttypes.h>

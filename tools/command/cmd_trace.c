@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "offload/trace/trace_export.h"
-#include "tools/command/trace_report.h"
+#include "tools/trace/trace_report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,9 @@ static enum ox_status run_report(const struct ox_config *config) {
     if (config->output_dir[0] != '\0') {
         status = write_file(config->output_dir, write_page, &report);
     }
-    OX_TRY(status, json ? ox_trace_report_json(&report, stdout) : ox_trace_report_text(&report, stdout));
+    OX_TRY(status, json ? ox_print_json(stdout, ox_trace_report_json(&report),
+                                        JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report")
+                        : ox_trace_report_text(&report, stdout));
     if (status == OX_OK && config->output_dir[0] != '\0') {
         ox_log(OX_LOG_INFO, "wrote the page %s", config->output_dir);
     }

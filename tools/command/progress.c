@@ -39,8 +39,8 @@ static void on_start(void *context, const struct ox_run_start *start) {
         return;
     }
     if (step > max_steps) {
-        ox_status_say("resumed at step %" PRIu64 " from %s: nothing left to do, the run ends at step %" PRIu64 "\n", step,
-                      start->origin, max_steps);
+        ox_status_say("resumed at step %" PRIu64 " from %s: nothing left to do, the run ends at step %" PRIu64 "\n",
+                      step, start->origin, max_steps);
     } else if (step > 0 && step == max_steps) {
         ox_status_say("resumed at step %" PRIu64 " of %" PRIu64 " from %s: nothing left to do\n", step, max_steps,
                       start->origin);

@@ -44,8 +44,9 @@ BEGIN {
     room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step engine/measure" \
         " tools/doctor")
     room("tools/start", "base kernels/comm engine/config engine/run")
+    room("tools/trace", "base nvme offload/trace")
     room("tools/command", "base nvme offload/trace engine/text engine/config engine/hf engine/checkpoint" \
-        " engine/data engine/generate engine/run tools/doctor tools/bench tools/start")
+        " engine/data engine/generate engine/run tools/doctor tools/bench tools/start tools/trace")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
     product = known " "

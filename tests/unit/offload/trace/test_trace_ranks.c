@@ -100,7 +100,7 @@ static void check_waits(const struct ox_trace_ranks *ranks, const struct ox_trac
     }
 }
 
-/* From the end back: rank 2 is done at 102 by transfer 2, which rank 0 came to at 90; rank 0 computed from 60 on, behind
+/* From the end back: rank 2 is done at 102 by transfer 2, which rank 0 came to at 90; that computed from 60 on, behind
  * transfer 1, which rank 1 came to at 50; that computed from 10 on. */
 static void check_chain(const struct ox_trace_ranks *ranks, const struct ox_trace_joint *joint) {
     struct ox_trace_joint_chain chain;

@@ -1,6 +1,6 @@
 /* The ranks of a run beside each other: what each did in a step that all took together, and for whom it waited. */
 #include "base/bytes.h"
-#include "tools/command/trace_page.h"
+#include "tools/trace/trace_page.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef OX_TOOLS_TRACE_PAGE_H
 #define OX_TOOLS_TRACE_PAGE_H
 
-#include "tools/command/trace_report.h"
+#include "tools/trace/trace_report.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,13 +37,13 @@ const char *ox_page_time(uint64_t ns, char *text);
 
 /* What the tasks of a kind do, for people who do not know the plan's words. */
 const char *ox_page_kind_text(const char *kind);
-/* tools/command/trace_loss.c: the loss over the run; nothing where the run's metrics.jsonl is not beside it. */
+/* tools/trace/trace_loss.c: the loss over the run; nothing where the run's metrics.jsonl is not beside it. */
 void ox_page_loss(struct ox_page *p);
-/* tools/command/trace_joint.c: the ranks beside each other; nothing for one. */
+/* tools/trace/trace_joint.c: the ranks beside each other; nothing for one. */
 void ox_page_ranks(struct ox_page *p);
-/* tools/command/trace_tables.c: everything below the timeline. */
+/* tools/trace/trace_tables.c: everything below the timeline. */
 OX_MUST enum ox_status ox_page_tables(struct ox_page *p);
-/* tools/command/trace_data.c: the element `data`, as JSON. */
+/* tools/trace/trace_data.c: the element `data`, as JSON. */
 OX_MUST enum ox_status ox_page_data(struct ox_page *p);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
 /* Computes the numbers of a report, and writes them as text and as JSON. */
-#include "tools/command/trace_report.h"
+#include "tools/trace/trace_report.h"
 
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "nvme/wear.h"
-#include "tools/command/cmd.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -159,8 +158,8 @@ static uint64_t drive_bytes_written(const struct ox_trace_report *report) {
     return bytes;
 }
 
-/* Bytes that a step of the run writes to each drive, on average of the recorded ones: some persist the state, and others
- * do not. */
+/* Bytes that a step of the run writes to each drive, on average of the recorded ones: some persist the state, and
+ * others do not. */
 static uint64_t wear_of_step(const struct ox_trace_report *report) {
     const uint32_t steps = ox_trace_report_spans(report, OX_TRACE_SPAN_STEP).count, drives = report->head->drive_count;
     return drives > 0 && steps > 0 ? drive_bytes_written(report) / steps / drives : 0;
@@ -346,18 +345,18 @@ static json_t *spans_json(const struct ox_trace_report *report) {
     return object;
 }
 
-enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out) {
+json_t *ox_trace_report_json(const struct ox_trace_report *report) {
     json_t *const steps = json_array();
     char about[OX_TRACE_ABOUT_BYTES];
     for (uint32_t i = 0; i < report->shown_count; i++) {
         json_array_append_new(steps, step_json(report, i));
     }
-    json_t *const json = json_pack(
+    return json_pack(
         "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o*, s:o, s:o}", "title", report->title, "about",
-        ox_trace_report_about(report, about), "typical_step",
-        (json_int_t)typical_step(report)->step, "records", (json_int_t)report->trace->count, "dropped",
+        ox_trace_report_about(report, about), "typical_step", (json_int_t)typical_step(report)->step, "records",
+        (json_int_t)report->trace->count, "dropped",
         (json_int_t)report->steps->steps[report->steps->count - 1].dropped, "torn", (json_int_t)report->trace->torn,
-        "drive_bytes_per_step", (json_int_t)wear_of_step(report), "spans", spans_json(report), "ranks", ox_trace_joint_json(report), "chain_seconds",
-        causes_json(report->head, report->chain.chain_ns), "steps", steps);
-    return ox_print_json(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report");
+        "drive_bytes_per_step", (json_int_t)wear_of_step(report), "spans", spans_json(report), "ranks",
+        ox_trace_joint_json(report), "chain_seconds", causes_json(report->head, report->chain.chain_ns), "steps",
+        steps);
 }

@@ -1,5 +1,5 @@
 /* The tables of the report's page, which need no scripts. */
-#include "tools/command/trace_page.h"
+#include "tools/trace/trace_page.h"
 
 #include "base/bytes.h"
 #include "nvme/wear.h"
@@ -353,8 +353,8 @@ static void put_spans(struct ox_page *p) {
             "<section><h2>The run between its steps</h2>\n<p class=\"note\">%s were recorded. The row of updates "
             "counts those that no step follows, as before a save; saves may overlap with steps. Time in no row went to "
             "data, reports and loading.</p>\n<div class=\"scroll\"><table "
-            "class=\"run\"><thead><tr><th></th><th class=\"text\">when</th><th>count</th><th>total</th><th>each</th><th>of the time"
-            "</th></tr></thead><tbody>\n",
+            "class=\"run\"><thead><tr><th></th><th class=\"text\">when</th><th>count</th><th>total</th><th>each</th>"
+            "<th>of the time</th></tr></thead><tbody>\n",
             ox_page_time(end_ns - begin_ns, time));
     for (uint32_t span = 0; span < p->head->names[OX_TRACE_SPANS].count; span++) {
         if (used[span]) {

@@ -1,6 +1,6 @@
-/* Writes the report as one HTML file. The program writes the tables, which need no scripts; tools/command/trace_page.js
+/* Writes the report as one HTML file. The program writes the tables, which need no scripts; tools/trace/trace_page.js
  * draws the timeline from the data at the end of the file. */
-#include "tools/command/trace_page.h"
+#include "tools/trace/trace_page.h"
 
 #include "base/bytes.h"
 #include "nvme/wear.h"
@@ -10,8 +10,8 @@
 
 /* Embeds the script and the style sheet from the source tree. */
 __asm__(".pushsection .rodata\n"
-        ".globl ox_trace_page_css\nox_trace_page_css:\n.incbin \"tools/command/trace_page.css\"\n.byte 0\n"
-        ".globl ox_trace_page_js\nox_trace_page_js:\n.incbin \"tools/command/trace_page.js\"\n.byte 0\n"
+        ".globl ox_trace_page_css\nox_trace_page_css:\n.incbin \"tools/trace/trace_page.css\"\n.byte 0\n"
+        ".globl ox_trace_page_js\nox_trace_page_js:\n.incbin \"tools/trace/trace_page.js\"\n.byte 0\n"
         ".popsection\n");
 extern const char ox_trace_page_css[], ox_trace_page_js[];
 /* ---- small things ---------------------------------------------------------------------------------- */
@@ -319,7 +319,8 @@ static void put_chain(struct ox_page *p) {
     fputs("</div>\n<ul class=\"legend\">", p->out);
     for (uint32_t i = 0; i < count && (i < 12 || ox_page_share(parts[i].ns, wall_ns) >= 0.05); i++) {
         fprintf(p->out, "<li title=\"%s\"><i style=\"background:var(--%s)\"></i>%s <b>%.1f&nbsp;%%</b> "
-                "<span class=\"soft\">%s</span></li>\n", ox_page_kind_text(parts[i].name), parts[i].color, parts[i].name,
+                "<span class=\"soft\">%s</span></li>\n", ox_page_kind_text(parts[i].name), parts[i].color,
+                parts[i].name,
                 ox_page_share(parts[i].ns, wall_ns), ox_page_time(parts[i].ns, time));
     }
     fputs("</ul></section>\n", p->out);

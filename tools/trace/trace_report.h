@@ -51,12 +51,13 @@ const char *ox_trace_report_about(const struct ox_trace_report *report, char *te
 /* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
 
-/* tools/command/trace_joint.c: the ranks of a run beside each other. Nothing is written, and NULL returned, for one. */
+/* tools/trace/trace_joint.c: the ranks of a run beside each other. Nothing is written, and NULL returned, for one. */
 void ox_trace_joint_text(const struct ox_trace_report *report, FILE *out);
 json_t *ox_trace_joint_json(const struct ox_trace_report *report);
 
 OX_MUST enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out);
-OX_MUST enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out);
+/* NULL without memory; the caller owns it. */
+json_t *ox_trace_report_json(const struct ox_trace_report *report);
 /* Writes one self-contained HTML file: no network, no library, and tables that need no scripts. */
 OX_MUST enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *out);
 

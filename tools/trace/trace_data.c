@@ -1,5 +1,5 @@
-/* The data of the report's page, from which tools/command/trace_page.js draws the timeline and the memory. */
-#include "tools/command/trace_page.h"
+/* The data of the report's page, from which tools/trace/trace_page.js draws the timeline and the memory. */
+#include "tools/trace/trace_page.h"
 
 #include "base/bytes.h"
 

@@ -1,5 +1,5 @@
 /* The loss of a run, drawn from the metrics.jsonl beside its recording. */
-#include "tools/command/trace_page.h"
+#include "tools/trace/trace_page.h"
 
 #include "base/file.h"
 #include "base/json.h"
