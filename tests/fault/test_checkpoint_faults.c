@@ -1,6 +1,7 @@
 /* Checkpoints while memory runs out or calls on files fail: each allocation and each call in turn, once, while one is
  * saved, filled by chunks, loaded, looked for, deleted or exported. What was to be written is whole or not there, the
- * checkpoint before it stays, and the same work succeeds afterwards (tests/kit/calls.h). */
+ * checkpoint before it stays, and the same work succeeds afterwards (tests/kit/calls.h). An export is also killed at
+ * each call that changes a file. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tests/kit/calls.h"
@@ -10,7 +11,9 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct golden golden;
@@ -206,6 +209,48 @@ static void try_all(const struct work *work) {
     }
 }
 
+/* Exports in a process that is killed at a call that changes a file; false if it ends before that. */
+static bool export_dies(enum call_fault fault, uint64_t idx) {
+    int how = 0;
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        calls_set(&(struct call_rule){.fault = fault, .idx = idx});
+        calls_arm(true);
+        _exit(export_masters() == OX_OK ? 0 : 1);
+    }
+    CHECK(child > 0 && waitpid(child, &how, 0) == child);
+    CHECK(WIFSIGNALED(how) ? WTERMSIG(how) == SIGKILL : WEXITSTATUS(how) == 0);
+    return WIFSIGNALED(how);
+}
+
+/* An export that is killed leaves nothing under its name, or all of it. What it leaves beside that is named by the next
+ * one, which does the whole work once that is removed. */
+static void test_export_killed(void) {
+    uint64_t kills = 0;
+    make_place();
+    REQUIRE_OK(export_masters());
+    CHECK(rename(test_path("new"), test_path("whole")) == 0);
+    for (enum call_fault fault = CALL_DIES_BEFORE; fault <= CALL_DIES_AFTER; fault++) {
+        uint64_t idx = test_first(QUICK);
+        for (; export_dies(fault, idx) && test_failure_count < 10; idx += test_stride(QUICK)) {
+            kills++;
+            const bool partial = files_exist("new.tmp");
+            CHECK(!files_exist("new") || (!partial && files_same_folders("new", "whole")));
+            CHECK(!partial || (export_masters() == OX_E_CONFIG &&
+                               strstr(ox_error_text(), "new.tmp: a stopped export has left it") != NULL));
+            make_place();
+            REQUIRE_OK(export_masters());
+            CHECK(files_same_folders("new", "whole"));
+            make_place();
+        }
+        make_place();
+    }
+    printf("%llu exports killed\n", (unsigned long long)kills);
+    CHECK(kills > 10);
+    files_remove_folder("whole");
+}
+
 /* ---- names and places -------------------------------------------------------------------------------- */
 
 static void refuse_export(const char *path, const char *words) {
@@ -288,6 +333,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         try_all(&works[i]);
     }
+    test_export_killed();
     test_names();
     test_set_aside();
     printf("%llu calls failed, %llu times told\n", (unsigned long long)tried, (unsigned long long)told);
