@@ -134,6 +134,7 @@ const struct ox_foreign ox_foreign_values[] = {
      "sophia* came* radam* nadam* adan* adamax adadelta lamb lars prodigy* shampoo soap* rprop asgd *mini*",
      other_optimizer, ANY},
     {"do-sample", "false", "use --temperature 0", ANY},
+    {"format", "chrome perfetto", "`offload trace export` writes these", ANY},
     {"format", "gguf", "llama.cpp's convert_hf_to_gguf.py reads the folder that `offload export` writes", ANY},
     {"format", "safetensors", "weights are always safetensors; this is the form of the report", ANY},
     {"format", "hf", "weights are always a Hugging Face folder; this is the form of the report", ANY},

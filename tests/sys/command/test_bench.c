@@ -349,7 +349,7 @@ static void test_refusals(void) {
     char path[2 * SYS_PATH_BYTES];
     refused("", NULL, 2, "give one of adam, nvme, gemm, copy, ops, comm, all");
     refused("adamw", NULL, 2, "what: 'adamw' is not one of adam, nvme, gemm, copy, ops, comm, all");
-    refused("adam copy", NULL, 2, "'copy' is unexpected");
+    refused("adam copy", NULL, 2, "'copy' is one too many");
     refused("nvme", NULL, 2, "--nvme is missing; name a folder");
     refused("nvme", "/nonexistent", 2, "--nvme: /nonexistent is not a folder");
     refused("nvme", "/proc", 2, "--nvme: cannot write to /proc");
