@@ -287,7 +287,7 @@ static enum ox_status check_pointer(const char *path, int fd, uint64_t bytes) {
         return OX_OK;
     }
     close(fd);
-    return ox_fail(OX_E_CONFIG, "%s: is a %s pointer, not the file itself; fetch that with `%s` in its folder", path,
+    return ox_fail(OX_E_CONFIG, "%s: is a pointer of %s, not the file itself; fetch that with `%s` in its folder", path,
                    lfs ? "Git LFS" : "git-annex", lfs ? "git lfs pull" : "git annex get .");
 }
 

@@ -234,6 +234,17 @@ static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokeni
 
 /* ---- the files ----------------------------------------------------------------------------------------------- */
 
+static bool ends_with(const char *path, const char *ending) {
+    const size_t bytes = strlen(path), length = strlen(ending);
+    return bytes >= length && strcmp(path + bytes - length, ending) == 0;
+}
+
+static enum ox_status fail_other(const char *path) {
+    return ox_fail(OX_E_CONFIG, "%s: is another file of a model than its tokenizer.json, which is what is read; give "
+                   "that, or its folder; save_pretrained of transformers makes it of a tokenizer.model, or of a "
+                   "vocab.json with merges.txt", path);
+}
+
 /* Reads the tokenizer.json at `path`, and the tokens that the files of `folder` add. */
 static enum ox_status load_tokenizer(const char *path, const char *folder, struct ox_tok_beside *beside,
                                      struct ox_tokenizer *tokenizer) {
@@ -246,8 +257,13 @@ static enum ox_status load_tokenizer(const char *path, const char *folder, struc
         return status;
     }
     tokenizer->fingerprint = ox_hash64(text, bytes, RULES_VERSION);
-    status = ox_json_parse(path, text, bytes, &json);
+    const bool is_other = ends_with(path, ".model") || ends_with(path, "merges.txt");
+    status = is_other ? fail_other(path) : ox_json_parse(path, text, bytes, &json);
     free(text);
+    if (status == OX_OK && json_is_object(json) && json_object_get(json, "model") == NULL &&
+        !ends_with(path, "tokenizer.json")) {
+        status = fail_other(path);
+    }
     if (status == OX_OK && !json_is_object(json)) {
         status = ox_fail(OX_E_CONFIG, "%s: not a JSON object; give a tokenizer.json", path);
     }
