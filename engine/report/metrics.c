@@ -150,7 +150,8 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
         "{s:s, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s?}", "type",
         "step", "step", (json_int_t)report->step, "epoch", ox_json_number(report->epoch), "steps_per_epoch",
         (json_int_t)report->epoch_steps, "loss", ox_json_number(result->loss), "grad_norm",
-        ox_json_number(result->grad_norm), "grad_scale", ox_json_number(result->grad_scale), "learning_rate", ox_json_number(report->learning_rate),
+        ox_json_number(result->grad_norm), "grad_scale", ox_json_number(result->grad_scale), "learning_rate",
+        ox_json_number(report->learning_rate),
         "skipped", !result->finite, "tokens", (json_int_t)report->tokens, "tokens_seen",
         (json_int_t)report->tokens_seen, "seconds", ox_json_number(report->wall_seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "tokens_per_second", ox_json_number(rate), "busy_seconds",
@@ -164,7 +165,8 @@ void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *re
     write_line(metrics, json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:b, s:o}", "type", "eval", "step", (json_int_t)report->step, "epoch",
         ox_json_number(report->epoch), "eval_loss", ox_json_number(report->loss), "perplexity",
-        ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens, "seconds", ox_json_number(report->seconds), "predicted_seconds",
+        ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens, "seconds",
+        ox_json_number(report->seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "with_update", report->with_update, "bytes",
         traffic_json(report->traffic)));
 }

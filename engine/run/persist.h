@@ -28,6 +28,10 @@ void ox_persist_note(struct ox_persist_times *times, bool persisted, double seco
 /* The interval by the medians; 2 steps while either list has fewer than OX_PERSIST_TIMES_LEAST times. */
 uint64_t ox_persist_auto(const struct ox_persist_times *times);
 
+/* Whether a commit every `steps` steps is to be told, when every `told` (0: none) was told last: at first, and where a
+ * crash may lose twice as much as was said. */
+bool ox_persist_is_news(uint64_t steps, uint64_t told);
+
 #ifdef __cplusplus
 }
 #endif

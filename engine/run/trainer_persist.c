@@ -51,6 +51,10 @@ uint64_t ox_persist_auto(const struct ox_persist_times *times) {
     return ox_persist_interval(median(times->extra, times->extra_count), median(times->seconds, times->seconds_count));
 }
 
+bool ox_persist_is_news(uint64_t steps, uint64_t told) {
+    return told == 0 || steps >= 2 * told;
+}
+
 /* ---- of a run -------------------------------------------------------------------------------------------------- */
 
 /* --persist-steps as a number; 0: auto. */
@@ -97,7 +101,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 /* Says it once, and again only where a crash may lose twice as much as was said. */
 static void tell(struct ox_trainer *trainer) {
     const uint64_t steps = trainer->persist.steps;
-    if (steps < 2 * ox_max_u64(trainer->persist.logged_steps, 1) && trainer->persist.logged_steps > 0) {
+    if (!ox_persist_is_news(steps, trainer->persist.logged_steps)) {
         return;
     }
     trainer->persist.logged_steps = steps;

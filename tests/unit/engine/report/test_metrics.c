@@ -126,7 +126,8 @@ static bool step_has(uint32_t rank_count, const char *words) {
 /* Numbers of each rank are there if there are several. */
 static void test_ranks(void) {
     CHECK(step_has(2, ",\"speculated\":false,\"order\":\"off\",\"ranks\":{\"micro_batches\":[3,2],"
-                      "\"busy_seconds\":[0.5,0.75],\"stall_seconds\":[0.25,0.0],\"peer_wait_seconds\":[0.125,0.0625]}}\n"));
+                      "\"busy_seconds\":[0.5,0.75],\"stall_seconds\":[0.25,0.0],"
+                      "\"peer_wait_seconds\":[0.125,0.0625]}}\n"));
     CHECK(step_has(1, ",\"speculated\":false,\"order\":\"off\"}\n"));
     CHECK(step_has(0, ",\"speculated\":false,\"order\":null}\n"));
 }
@@ -135,7 +136,7 @@ static void test_cut(void) {
     static const struct {
         uint64_t step, eval_step;
         const char *lines;
-    } cuts[] = {{9, 4, "s1 s2 e2 s3 s4 e4"}, {3, 0, "s1 s2 e2 s3"}, {2, 2, "s1 s2 e2"}, {0, 0, ""}};
+    } cuts[] = {{9, 4, "s1 s2 e2 s3 s4 e4"}, {3, 2, "s1 s2 e2 s3"}, {2, 2, "s1 s2 e2"}, {0, 0, ""}};
     fill(4);
     append_text("{\"type\":\"step\",\"st");
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {

@@ -44,8 +44,22 @@ static void decisions(void) {
     CHECK(ox_persist_auto(&times) == 25);
 }
 
+/* Twelve lines were printed by a run whose measured times went up and down. */
+static void news(void) {
+    static const uint64_t found[] = {2, 71, 33, 90, 20, 71, 100, 12, 60, 1, 99, 40};
+    uint64_t told = 0;
+    unsigned lines = 0;
+    for (unsigned i = 0; i < sizeof found / sizeof *found; i++) {
+        const bool is_news = ox_persist_is_news(found[i], told);
+        lines += is_news;
+        told = is_news ? found[i] : told;
+    }
+    CHECK(lines == 2 && told == 71);
+}
+
 int main(void) {
     intervals();
+    news();
     decisions();
     return test_end();
 }
