@@ -216,7 +216,9 @@ static enum ox_status check_lists(const char *where, const json_t *row, const st
     const char *key = NULL;
     json_t *value = NULL;
     json_object_foreach((json_t *)row, key, value) {
-        if (json_array_size(value) > 0 && has_flag_word(key) && !is_column(columns, key)) {
+        /* what tokenizers write beside ids says nothing of training */
+        const bool is_other = strcmp(key, "attention_mask") == 0 || strcmp(key, "special_tokens_mask") == 0;
+        if (json_array_size(value) > 0 && has_flag_word(key) && !is_other && !is_column(columns, key)) {
             return ox_fail(OX_E_CONFIG,
                            "%s: \"%s\" seems to say what is trained, but is not known and would be ignored; say it "
                            "with a \"weight\" of 0 or 1 in each message, or remove the key", where, key);
