@@ -46,8 +46,8 @@ const struct string *ox_ji_intern(struct parser *parser, const char *text, size_
             return ox_ji_spend(parser->run, count / 64) ? link->name : NULL;
         }
     }
-    if (count == NAMES_MAX) {
-        (void)ox_ji_parse_failed(parser, "more than %d different names in a template are not supported", NAMES_MAX);
+    if (count == NAMES_MAX &&
+        !ox_ji_parse_failed(parser, "more than %d different names in a template are not supported", NAMES_MAX)) {
         return NULL;
     }
     struct name_link *const link = ox_ji_new(parser->run, sizeof *link);

@@ -217,7 +217,8 @@ static void test_asked(void) {
 }
 
 int main(int argc, char **argv) {
-    const unsigned kills = argc == 3 && strcmp(argv[1], "--count") == 0 ? (unsigned)strtoul(argv[2], NULL, 10) : KILLS / test_stride(QUICK);
+    const bool counted = argc == 3 && strcmp(argv[1], "--count") == 0;
+    const unsigned kills = counted ? (unsigned)strtoul(argv[2], NULL, 10) : KILLS / test_stride(QUICK);
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);
     model_path = sys_write_model("llama");
