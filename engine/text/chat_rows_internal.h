@@ -28,7 +28,7 @@ OX_MUST enum ox_status ox_row_check_marks(const char *where, const json_t *row, 
 
 /* Writes how to name the keys of a row that has no known form, as far as they are recognised: a clause that begins with
  * "give", or "". */
-enum { OX_ROW_ADVICE_BYTES = 480 };
+enum { OX_ROW_ADVICE_BYTES = 720 };
 void ox_row_suggest(const json_t *row, char advice[OX_ROW_ADVICE_BYTES]);
 
 #ifdef __cplusplus

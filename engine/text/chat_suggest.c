@@ -50,7 +50,7 @@ static bool suggest_pair(const json_t *row, char *advice) {
         is_question = asks[i].is_question;
     }
     const char *const answer = ask != NULL ? find_one(row, answers, sizeof answers / sizeof *answers, ask) : NULL;
-    char chat[OX_ROW_ADVICE_BYTES / 3], texts[OX_ROW_ADVICE_BYTES / 3], more[OX_ROW_ADVICE_BYTES / 4] = "";
+    char chat[OX_ROW_ADVICE_BYTES / 2], texts[OX_ROW_ADVICE_BYTES / 4], more[OX_ROW_ADVICE_BYTES / 6] = "";
     if (answer == NULL) {
         return false;
     }
