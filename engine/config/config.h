@@ -174,6 +174,7 @@ struct ox_config {
     /* Not options: whether a run without a profile measures this machine, and where that is kept ("": nowhere). */
     bool measure;
     char measure_folder[OX_CONFIG_TEXT_BYTES];
+    char temporary_folder[OX_CONFIG_TEXT_BYTES]; /* not an option: that of the system, for a last resort; "": none */
     char given_profile[OX_CONFIG_TEXT_BYTES]; /* not an option: --profile as it was given, for the record of the run */
     bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
     bool quiet;      /* warnings, errors and the result alone */

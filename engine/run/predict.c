@@ -172,7 +172,8 @@ static uint32_t most_tasks(const struct ox_engine_plan *plan) {
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
     *out = (struct ox_prediction){.profiled = input->profiled || input->measured != NULL,
                                   .measured = input->measured, .machine = input->config->machine,
-                                  .persist_steps = 1, .held_seconds = NAN, .eval_seconds = NAN, .eval_after_step_seconds = NAN,
+                                  .persist_steps = 1, .held_seconds = NAN, .eval_seconds = NAN,
+                                  .eval_after_step_seconds = NAN,
                                   .floor_seconds = NAN, .hidden_tokens = INFINITY};
     struct ox_sim *sim = NULL;
     const enum ox_status status = ox_sim_open(most_tasks(input->plan), &sim);

@@ -350,15 +350,6 @@ void ox_trainer_save_poll(struct ox_trainer *trainer);
 /* Saves before a run ends by a failure that has not touched its state; returns that failure. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
 
-/* ---- trainer_elsewhere.c ---- */
-
-/* Finds a folder, which does not exist, that takes a checkpoint where the run's folder takes none: beside that, or in
- * the folder of temporary files. False if there is none with room for it, and with several processes. */
-bool ox_trainer_find_elsewhere(const struct ox_trainer *trainer, char *path);
-/* Saves the state there; on success `path` (OX_PATH_BYTES) is the checkpoint. */
-OX_MUST enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struct ox_checkpoint_save *how,
-                                                 char *path);
-
 /* ---- trainer_room.c ---- */
 
 /* Counts what store, checkpoints and caches may still take in folders that are memory (tmpfs and the like), and names
@@ -370,6 +361,13 @@ enum { OX_ROOM_LINE_BYTES = 256 };
 const char *ox_trainer_room_text(const struct ox_trainer *trainer, char *text);
 /* Refuses a run whose next checkpoint does not fit on the file system of its folder. */
 OX_MUST enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer);
+
+/* Finds a folder, which does not exist, that takes a checkpoint where the run's folder takes none: beside that, or in
+ * the folder of temporary files. False if there is none with room for it, and with several processes. */
+bool ox_trainer_find_elsewhere(const struct ox_trainer *trainer, char *path);
+/* Saves the state there; on success `path` (OX_PATH_BYTES) is the checkpoint. */
+OX_MUST enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struct ox_checkpoint_save *how,
+                                                 char *path);
 
 /* ---- trainer_reports.c ---- */
 

@@ -1,5 +1,6 @@
 /* What a run takes of file systems: room for checkpoints, memory where files are memory, and how much it wears drives.
- * Told with the plan, and refused if it is too much. */
+ * Told with the plan, and refused if it is too much. Also the place of a last save that the run's folder does not
+ * take. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
@@ -7,12 +8,15 @@
 #include "base/memory.h"
 #include "nvme/wear.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
@@ -256,4 +260,92 @@ void ox_trainer_warn_open_folders(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < config->nvme_count; i++) {
         look_at("--nvme", config->nvme[i].path);
     }
+}
+
+/* ---- elsewhere ----------------------------------------------------------------------------------------- */
+
+enum { PLACES = 2, NAMES = 100, MEMORY_FILES = 0x01021994 /* TMPFS_MAGIC */ };
+
+/* Whether what is written there stays in memory, which the run has not counted. The run's own file system may. */
+static bool is_memory(const char *folder, const char *output_dir) {
+    struct statfs files;
+    struct stat here, own;
+    const bool same = stat(folder, &here) == 0 && stat(output_dir, &own) == 0 && here.st_dev == own.st_dev;
+    return !same && (statfs(folder, &files) != 0 || files.f_type == MEMORY_FILES);
+}
+
+/* Writes the folder that holds `path` to `folder`, and returns its name there. */
+static const char *split(const char *path, char *folder) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') {
+        end--;
+    }
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') {
+        begin--;
+    }
+    snprintf(folder, OX_PATH_BYTES, "%.*s", begin == 0 ? 1 : (int)begin, begin == 0 ? "." : path);
+    return path + begin;
+}
+
+/* Writes place `idx` for a checkpoint to `path`, a name that nothing has yet; false if it cannot take one. */
+static bool place_at(const struct ox_trainer *trainer, int idx, char *path) {
+    const char *const output = trainer->config.output_dir, *const temporary = trainer->config.temporary_folder;
+    char folder[OX_PATH_BYTES];
+    const char *const name = split(output, folder);
+    uint64_t bytes = 0;
+    if (idx > 0) {
+        snprintf(folder, sizeof folder, "%s", temporary);
+    }
+    const bool sized = ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
+                                           OX_DTYPE_F32, &bytes) == OX_OK;
+    if (!sized || access(folder, W_OK | X_OK) != 0 || is_memory(folder, output) ||
+        ox_checkpoint_check_space(folder, bytes) != OX_OK) {
+        return false;
+    }
+    for (int i = 1; i <= NAMES; i++) {
+        char number[16] = "";
+        if (i > 1) {
+            snprintf(number, sizeof number, "-%d", i);
+        }
+        const int length = snprintf(path, OX_PATH_BYTES, "%s/%.*s.rescue%s", folder, (int)strcspn(name, "/"), name,
+                                    number);
+        if (length >= OX_PATH_BYTES) {
+            return false;
+        }
+        struct stat info;
+        if (lstat(path, &info) != 0 && errno == ENOENT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ox_trainer_find_elsewhere(const struct ox_trainer *trainer, char *path) {
+    for (int i = 0; i < PLACES && trainer->team == NULL; i++) {
+        if (place_at(trainer, i, path)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struct ox_checkpoint_save *how, char *path) {
+    enum ox_status status = ox_fail(OX_E_IO, "there is no other place");
+    for (int i = 0; i < PLACES && trainer->team == NULL && status != OX_OK; i++) {
+        struct ox_checkpoint_save there = *how;
+        char folder[OX_PATH_BYTES], name[64];
+        there.output_dir = folder;
+        if (!place_at(trainer, i, folder) || mkdir(folder, 0777) != 0) {
+            continue;
+        }
+        snprintf(name, sizeof name, "checkpoint-%" PRIu64, trainer->state.step);
+        status = ox_path_join(folder, name, path);
+        OX_TRY(status, ox_checkpoint_write(trainer->engine, &trainer->state, &there));
+        if (status != OX_OK) {
+            ox_log(OX_LOG_WARN, "%s: takes no checkpoint either: %s", folder, ox_error_text());
+            rmdir(folder);
+        }
+    }
+    return status;
 }

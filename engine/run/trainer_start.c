@@ -397,8 +397,8 @@ static void set_steps_left(struct ox_trainer *trainer) {
     const uint64_t step = trainer->state.step, left = trainer->max_steps - ox_min_u64(step, trainer->max_steps);
     if (trainer->schedule.offset != 0) {
         ox_log(OX_LOG_INFO, "the size of a step has changed: %" PRIu64 " sequence%s were taken in %" PRIu64 " step%s, "
-               "and what is left of --num-train-epochs %g takes %" PRIu64 " step%s of %" PRIu64 "; the learning rate goes "
-               "on from its place in the data", trainer->state.cursor, ox_plural(trainer->state.cursor), step,
+               "and what is left of --num-train-epochs %g takes %" PRIu64 " step%s of %" PRIu64 "; the learning rate "
+               "goes on from its place in the data", trainer->state.cursor, ox_plural(trainer->state.cursor), step,
                ox_plural(step), trainer->config.num_train_epochs, left, ox_plural(left),
                ox_trainer_step_rows(trainer, 0));
     }

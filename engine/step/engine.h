@@ -217,8 +217,8 @@ struct ox_rank_times {
                                  has the least */
 };
 
-/* When a step updates units: after its norm, held for the next forward, or some in its own backward and the others held.
- * Where the plan has the last, a run is held while most of its norms are clipped (engine/step/order.h). */
+/* When a step updates units: after its norm; held for the next forward; or some in its own backward, and the others
+ * held. Where the plan has the last, a run is held while most of its norms are clipped (engine/step/order.h). */
 enum ox_update_order { OX_UPDATES_AFTER, OX_UPDATES_HELD, OX_UPDATES_SPECULATIVE, OX_UPDATE_ORDERS };
 
 struct ox_step_result {

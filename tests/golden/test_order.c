@@ -1,6 +1,6 @@
-/* A run goes from the speculative order to the held one and back, wherever planes live, with the bits of a run in memory
- * whose steps wait for each other: with every step committed, with some that stay uncommitted, and with engines that
- * begin anew on the store in each order. */
+/* A run goes from the speculative order to the held one and back, wherever planes live, with the bits of a run in
+ * memory whose steps wait for each other: with every step committed, with some that stay uncommitted, and with engines
+ * that begin anew on the store in each order. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

@@ -160,6 +160,8 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
         status = read_clock(&config.clock_s);
     }
+    const char *const temporary = getenv("TMPDIR");
+    snprintf(config.temporary_folder, sizeof config.temporary_folder, "%s", temporary != NULL ? temporary : "/tmp");
     OX_TRY(status, ox_launch_meet(&launch));
     trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
     if (launch.idx > 0) { /* the first process prints results */

@@ -195,8 +195,8 @@ static void check_covered(const struct ox_plan *plan, const struct ox_plan_input
     }
 }
 
-/* The usual case of builder and simulator is one that the proof covers, in both orders of a run; if it stays uncommitted and all planes live in
- * memory, it is one that writes nothing. */
+/* The usual case of builder and simulator is one that the proof covers, in both orders of a run; if it stays
+ * uncommitted and all planes live in memory, it is one that writes nothing. */
 static void check_usual(const struct ox_plan *plan, const struct ox_plan_input *in) {
     const uint32_t of_store = OX_FACT_COMMITS | OX_FACT_BEGIN_DUE | OX_FACT_COMMIT_DUE;
     uint8_t due[PLAN_SAMPLE_UNITS_MAX];
