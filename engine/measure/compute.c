@@ -100,7 +100,7 @@ static void lay_out(const struct ox_measure_input *input, struct work *work) {
     }
     work->attention = (struct ox_attention_shape){
         .batch = input->batch, .seq = input->seq, .heads = model->heads, .kv_heads = model->kv_heads,
-        .head_dim = model->head_dim, .window = model->window_layer == 0 ? model->window : 0,
+        .head_dim = model->head_dim, .window = ox_layers_has(&model->windowed, 0) ? model->window : 0,
         .scale = 1.0f / sqrtf((float)model->head_dim)};
 }
 

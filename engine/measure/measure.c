@@ -93,7 +93,7 @@ static void compute_key(const struct ox_measure_input *input, char key[OX_MEASUR
              "compute in two turns: %u x %u tokens, %u layers, hidden %u, heads %u/%u x %u, width %u, vocabulary %u, "
              "window %u, kind %d.%d; %u threads%s%.64s", input->batch, input->seq, model->layers, model->hidden,
              model->heads, model->kv_heads, model->head_dim, model->width, model->vocab,
-             model->window_layer == 0 ? model->window : 0, (int)model->act, (int)model->layout,
+             ox_layers_has(&model->windowed, 0) ? model->window : 0, (int)model->act, (int)model->layout,
              input->compute_threads, bf16 ? "; " : "", bf16 ? library : "");
 }
 

@@ -161,7 +161,7 @@ static enum ox_status parse_shared(const char *where, const json_t *json, struct
     const struct ox_size_key head_dim = {"head_dim", false, &out->head_dim};
     llama_size_keys(out, sizes);
     out->norm_eps = 1e-6f;
-    out->rope_theta = 10000.0;
+    out->rope_theta = out->rope_theta > 0.0 ? out->rope_theta : 10000.0;
     enum ox_status status = ox_config_read_sizes(where, json, sizes, LLAMA_SIZES);
     OX_TRY(status, ox_config_read_sizes(where, json, &head_dim, 1));
     OX_TRY(status, ox_config_read_float(where, json, "rms_norm_eps", &out->norm_eps));
@@ -211,52 +211,65 @@ static enum ox_status read_window(const char *where, const json_t *json, uint32_
     return status;
 }
 
-/* Reads layer_types, which says per layer whether it has the window. A model is described by the first layer that has
- * it, so layers with full attention must come before. */
+/* Reads layer_types, which says per layer whether it has the window. */
 static enum ox_status read_layer_types(const char *where, const json_t *types, struct ox_model_config *out) {
     char text[OX_JSON_EXCERPT_BYTES];
-    uint32_t first = out->layers;
-    bool known = json_is_array(types) && json_array_size(types) == out->layers;
+    bool known = json_is_array(types) && json_array_size(types) == out->layers && out->layers <= OX_LAYERS_MAX;
+    out->windowed = (struct ox_layers){{0}};
     for (uint32_t i = 0; known && i < out->layers; i++) {
         const char *const type = json_string_value(json_array_get(types, i));
         const bool sliding = type != NULL && strcmp(type, "sliding_attention") == 0;
-        first = sliding && first == out->layers ? i : first;
-        known = sliding || (type != NULL && strcmp(type, "full_attention") == 0 && first == out->layers);
+        ox_layers_add(&out->windowed, i, sliding ? i + 1 : i);
+        known = sliding || (type != NULL && strcmp(type, "full_attention") == 0);
     }
     if (!known) {
         return ox_fail(OX_E_CONFIG,
                        "%s: \"layer_types\" is %s, which is not supported; it must be left out or name, for each "
-                       "of the %u layers, \"full_attention\" and after those \"sliding_attention\"",
+                       "of the %u layers, \"full_attention\" or \"sliding_attention\"",
                        where, ox_json_excerpt(types, text), out->layers);
     }
-    if (first < out->layers && out->window == 0) {
+    if (ox_layers_first(&out->windowed, out->layers) < out->layers && out->window == 0) {
         return ox_fail(OX_E_CONFIG, "%s: \"layer_types\" has \"sliding_attention\", but there is no window: set "
                        "\"use_sliding_window\" and \"sliding_window\"", where);
     }
-    out->window_layer = first;
     return OX_OK;
+}
+
+/* A window that no layer has is none, and the other way round. */
+static void settle_windows(struct ox_model_config *out) {
+    if (out->window == 0 || ox_layers_first(&out->windowed, out->layers) == out->layers) {
+        out->windowed = (struct ox_layers){{0}};
+        out->window = 0;
+    }
 }
 
 /* Reads the window keys of the qwen families. */
 static enum ox_status read_layer_windows(const char *where, const json_t *json, struct ox_model_config *out) {
-    const struct ox_size_key first = {"max_window_layers", false, &out->window_layer};
+    uint32_t first_layer = when_missing(json, "max_window_layers", 28);
+    const struct ox_size_key first = {"max_window_layers", false, &first_layer};
     const json_t *const types = json_object_get(json, "layer_types");
     bool wanted = false;
     enum ox_status status = ox_json_get_bool(where, json, "use_sliding_window", false, &wanted);
     if (status == OX_OK && wanted) {
         status = read_window(where, json, &out->window);
     }
-    if (status == OX_OK) {
-        out->window_layer = when_missing(json, first.key, 28);
-        status = ox_config_read_sizes(where, json, &first, 1);
-    }
+    OX_TRY(status, ox_config_read_sizes(where, json, &first, 1));
+    ox_layers_add(&out->windowed, first_layer, out->layers);
     if (status == OX_OK && types != NULL && !json_is_null(types)) {
         status = read_layer_types(where, types, out);
     }
-    if (status == OX_OK && (out->window == 0 || out->window_layer >= out->layers)) {
-        out->window = out->window_layer = 0;
-    }
+    settle_windows(out);
     return status;
+}
+
+static bool write_layer_types(const struct ox_model_config *config, json_t *out) {
+    json_t *const types = json_array();
+    bool done = types != NULL;
+    for (uint32_t i = 0; done && i < config->layers; i++) {
+        const bool sliding = ox_layers_has(&config->windowed, i);
+        done = json_array_append_new(types, json_string(sliding ? "sliding_attention" : "full_attention")) == 0;
+    }
+    return set(out, "layer_types", types) && done;
 }
 
 /* Without a window the other window keys, which `out` may hold from a file, have no effect. */
@@ -266,7 +279,8 @@ static bool write_layer_windows(const struct ox_model_config *config, json_t *ou
     }
     return set(out, "use_sliding_window", json_true()) &&
            set(out, "sliding_window", json_integer(config->window)) &&
-           set(out, "max_window_layers", json_integer(config->window_layer));
+           set(out, "max_window_layers", json_integer(ox_layers_first(&config->windowed, config->layers))) &&
+           (ox_layers_are_last(&config->windowed, config->layers) || write_layer_types(config, out));
 }
 
 /* ---- llama, mistral, qwen2, qwen3 ---------------------------------------------------------------------- */
@@ -280,7 +294,6 @@ static enum ox_status llama_parse(const char *where, const json_t *json, struct 
     const json_t *const types = json_object_get(json, "layer_types");
     if (status == OX_OK && types != NULL && !json_is_null(types)) {
         status = read_layer_types(where, types, out); /* there is no window, so every layer has full attention */
-        out->window_layer = 0;
     }
     return status;
 }
@@ -294,8 +307,11 @@ static bool llama_write(const struct ox_model_config *config, bool has_original,
 static enum ox_status mistral_parse(const char *where, const json_t *json, struct ox_model_config *out) {
     out->contexts = 4096 * 32;
     out->kv_heads = when_missing(json, "num_key_value_heads", 8);
-    const enum ox_status status = parse_shared(where, json, out);
-    return status == OX_OK ? read_window(where, json, &out->window) : status;
+    enum ox_status status = parse_shared(where, json, out);
+    OX_TRY(status, read_window(where, json, &out->window));
+    ox_layers_add(&out->windowed, 0, out->layers);
+    settle_windows(out);
+    return status;
 }
 
 static bool mistral_write(const struct ox_model_config *config, bool has_original, json_t *out) {
@@ -331,6 +347,102 @@ static enum ox_status qwen3_parse(const char *where, const json_t *json, struct 
 static bool qwen3_write(const struct ox_model_config *config, bool has_original, json_t *out) {
     return qwen2_write(config, has_original, out) &&
            set(out, "attention_bias", json_boolean(config->attention_bias));
+}
+
+/* ---- smollm3: some layers without rotary embedding ----------------------------------------------- */
+
+static const struct ox_fixed_key smollm3_fixed_keys[] = {
+    {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
+    {.key = NULL},
+};
+
+static const char *const smollm3_keys[] = {"hidden_size",
+                                           "num_hidden_layers",
+                                           "num_attention_heads",
+                                           "num_key_value_heads",
+                                           "head_dim",
+                                           "intermediate_size",
+                                           "max_position_embeddings",
+                                           "rms_norm_eps",
+                                           "attention_bias",
+                                           "mlp_bias",
+                                           "rope_theta",
+                                           "rope_scaling",
+                                           "rope_parameters",
+                                           "sliding_window",
+                                           "use_sliding_window",
+                                           "layer_types",
+                                           "no_rope_layers",
+                                           "no_rope_layer_interval",
+                                           NULL};
+
+/* Reads no_rope_layers, in which 0 is a layer without rotary embedding; without it every no_rope_layer_interval-th is. */
+static enum ox_status read_unrotated(const char *where, const json_t *json, struct ox_model_config *out) {
+    const json_t *const list = json_object_get(json, "no_rope_layers");
+    const bool given = list != NULL && !json_is_null(list);
+    uint32_t interval = when_missing(json, "no_rope_layer_interval", 4);
+    const struct ox_size_key key = {"no_rope_layer_interval", false, &interval};
+    char text[OX_JSON_EXCERPT_BYTES];
+    const enum ox_status status = ox_config_read_sizes(where, json, &key, 1);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (!given && interval == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: \"no_rope_layer_interval\" is not a number from 1 on", where);
+    }
+    bool known = !given || (json_is_array(list) && json_array_size(list) >= out->layers);
+    for (uint32_t i = 0; i < out->layers && known; i++) {
+        const json_t *const item = given ? json_array_get(list, i) : NULL;
+        const bool rotates = given ? json_integer_value(item) == 1 : (i + 1) % interval != 0;
+        known = !given || (json_is_integer(item) && (rotates || json_integer_value(item) == 0));
+        ox_layers_add(&out->unrotated, i, rotates ? i : i + 1);
+    }
+    return known ? OX_OK
+                 : ox_fail(OX_E_CONFIG, "%s: \"no_rope_layers\" is %s; it must have a 1 or a 0 for each of the %u "
+                           "layers", where, ox_json_excerpt(list, text), out->layers);
+}
+
+/* The window, if one is used, is that of the layers without rotary embedding, unless layer_types says otherwise. */
+static enum ox_status smollm3_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    const json_t *const types = json_object_get(json, "layer_types");
+    const struct ox_size_key window = {"sliding_window", false, &out->window};
+    bool windows = false;
+    out->contexts = 32768;
+    out->kv_heads = when_missing(json, "num_key_value_heads", 4);
+    out->rope_theta = 2000000.0;
+    enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
+    OX_TRY(status, ox_json_get_bool(where, json, "mlp_bias", false, &out->mlp_bias));
+    OX_TRY(status, ox_json_get_bool(where, json, "use_sliding_window", false, &windows));
+    out->out_bias = out->attention_bias;
+    OX_TRY(status, parse_shared(where, json, out));
+    OX_TRY(status, read_unrotated(where, json, out));
+    if (windows) {
+        OX_TRY(status, ox_config_read_sizes(where, json, &window, 1));
+        out->windowed = out->unrotated;
+    }
+    if (status == OX_OK && types != NULL && !json_is_null(types)) {
+        status = read_layer_types(where, types, out);
+    }
+    settle_windows(out);
+    return status;
+}
+
+static bool smollm3_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    json_t *const list = json_array();
+    bool done = list != NULL;
+    (void)has_original;
+    for (uint32_t i = 0; done && i < config->layers; i++) {
+        done = json_array_append_new(list, json_integer(!ox_layers_has(&config->unrotated, i))) == 0;
+    }
+    return set(out, "no_rope_layers", list) && done && write_shared(config, out) &&
+           set(out, "attention_bias", json_boolean(config->attention_bias)) &&
+           set(out, "mlp_bias", json_boolean(config->mlp_bias)) &&
+           set(out, "use_sliding_window", json_boolean(config->window != 0)) &&
+           set(out, "sliding_window", config->window != 0 ? json_integer(config->window) : json_null()) &&
+           write_layer_types(config, out);
 }
 
 /* ---- gpt2 ------------------------------------------------------------------------------------- */
@@ -536,6 +648,19 @@ static const struct ox_family families[] = {
         .keys = llama_keys,
         .parse = qwen3_parse,
         .write = qwen3_write,
+    },
+    {
+        .model_type = "smollm3",
+        .architecture = "SmolLM3ForCausalLM",
+        .base_model = "SmolLM3Model",
+        .prefix = "model.",
+        .rows = llama_rows,
+        .ignored = llama_ignored,
+        .tied_by_default = true,
+        .fixed_keys = smollm3_fixed_keys,
+        .keys = smollm3_keys,
+        .parse = smollm3_parse,
+        .write = smollm3_write,
     },
 };
 

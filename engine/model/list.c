@@ -106,7 +106,7 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
         h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
         h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
     }
-    if (c->rope) {
+    if (unit->rope) {
         h = ox_list_rope(list, h);
     }
     h = ox_list_attend(list, h, unit->window);

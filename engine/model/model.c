@@ -19,7 +19,6 @@ enum {
     VOCAB_MAX = 1 << 24,
     HIDDEN_MAX = 1 << 20,
     WIDTH_MAX = 1 << 22,
-    LAYERS_MAX = 1 << 14,
     HEADS_MAX = 1 << 14,
     HEAD_DIM_MAX = 1 << 12,
     CONTEXTS_MAX = 1 << 28,
@@ -91,7 +90,8 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     model->stages[unit_idx] = unit_idx;
     unit->kind = kind;
     unit->tensor_first = model->tensor_count;
-    unit->window = kind == OX_UNIT_BLOCK && layer >= config->window_layer ? config->window : 0;
+    unit->window = kind == OX_UNIT_BLOCK && ox_layers_has(&config->windowed, layer) ? config->window : 0;
+    unit->rope = kind == OX_UNIT_BLOCK && config->rope && !ox_layers_has(&config->unrotated, layer);
     for (int i = 0; i < OX_ROLE_COUNT; i++) {
         unit->role_offset[i] = UINT64_MAX;
     }
@@ -138,6 +138,28 @@ static void add_units(struct ox_model *model, const struct ox_family *family) {
         model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
 }
 
+void ox_layers_add(struct ox_layers *layers, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; i < last && i < OX_LAYERS_MAX; i++) {
+        layers->bits[i / 64] |= UINT64_C(1) << i % 64;
+    }
+}
+
+uint32_t ox_layers_first(const struct ox_layers *layers, uint32_t count) {
+    uint32_t first = 0;
+    while (first < count && !ox_layers_has(layers, first)) {
+        first++;
+    }
+    return first;
+}
+
+bool ox_layers_are_last(const struct ox_layers *layers, uint32_t count) {
+    uint32_t layer = ox_layers_first(layers, count);
+    while (layer < count && ox_layers_has(layers, layer)) {
+        layer++;
+    }
+    return layer == count;
+}
+
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */
 static bool matches(const char *pattern, const char *name) {
     const char *const mark = strstr(pattern, "%u");
@@ -168,7 +190,7 @@ enum ox_status ox_model_config_check(const char *where, const struct ox_model_co
     } sizes[] = {
         {"vocabulary", config->vocab, VOCAB_MAX},
         {"hidden size", config->hidden, HIDDEN_MAX},
-        {"number of layers", config->layers, LAYERS_MAX},
+        {"number of layers", config->layers, OX_LAYERS_MAX},
         {"number of attention heads", config->heads, HEADS_MAX},
         {"number of key/value heads", config->kv_heads, HEADS_MAX},
         {"head dimension", config->head_dim, HEAD_DIM_MAX},

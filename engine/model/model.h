@@ -15,7 +15,21 @@
 extern "C" {
 #endif
 
-enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
+enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96, OX_LAYERS_MAX = 1 << 14 };
+
+/* Some of a model's layers. */
+struct ox_layers {
+    uint64_t bits[OX_LAYERS_MAX / 64];
+};
+static inline bool ox_layers_has(const struct ox_layers *layers, uint32_t layer) {
+    return layer < OX_LAYERS_MAX && (layers->bits[layer / 64] >> layer % 64 & 1) != 0;
+}
+/* Adds layers `first` to `last` - 1. */
+void ox_layers_add(struct ox_layers *layers, uint32_t first, uint32_t last);
+/* The first of `count` layers that is in the set; `count` where none is. */
+uint32_t ox_layers_first(const struct ox_layers *layers, uint32_t count);
+/* Whether the set is a model's last layers, from the first one in it on; none is that too. */
+bool ox_layers_are_last(const struct ox_layers *layers, uint32_t count);
 
 /* What a tensor does; forward and backward ask for tensors by role. A role that a family lacks has no tensor. Roles
  * made of several file tensors (q, k, v; gate, up) lie one after the other without padding, so that they are one
@@ -56,8 +70,8 @@ struct ox_model_config {
     bool rope;          /* else learned positions */
     double rope_theta;
     struct ox_rope_scaling rope_scaling;
-    uint32_t window;      /* attention window in layers from window_layer on; 0: none */
-    uint32_t window_layer;
+    uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
+    struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
     bool qk_norm;         /* the family has OX_ROLE_Q_NORM and OX_ROLE_K_NORM */
     bool tied;
     bool attention_bias, mlp_bias, norm_bias, out_bias;
@@ -89,6 +103,7 @@ struct ox_unit {
     uint64_t param_count; /* elem_count without gaps */
     uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
     uint32_t window; /* of a block's attention: a token sees itself and window - 1 before it; 0: all before it */
+    bool rope;       /* a block that rotates queries and keys */
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */

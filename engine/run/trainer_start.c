@@ -42,6 +42,17 @@ static uint64_t rate_hash(const struct ox_config *config, uint64_t seed) {
     return ox_hash64(text, (size_t)bytes, seed);
 }
 
+/* Adds which layers have a window and a rotation, where the hash does not know that by the first layer with a window;
+ * `seed` itself in all other models, those that earlier versions computed. */
+static uint64_t layers_hash(const struct ox_model_config *model, uint64_t seed) {
+    const bool all_rotate = ox_layers_first(&model->unrotated, model->layers) == model->layers;
+    if (all_rotate && ox_layers_are_last(&model->windowed, model->layers)) {
+        return seed;
+    }
+    return ox_hash64(&model->unrotated, sizeof model->unrotated,
+                     ox_hash64(&model->windowed, sizeof model->windowed, seed));
+}
+
 /* Hash of everything that may change bits. Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 static uint64_t numerics_hash(const struct ox_trainer *trainer) {
@@ -68,10 +79,12 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
                               (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
                               m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
-                              m->rope_scaling.original, m->window, m->window_layer, m->qk_norm, e->decay_all);
+                              m->rope_scaling.original, m->window,
+                              m->window == 0 ? 0 : ox_layers_first(&m->windowed, m->layers), m->qk_norm, e->decay_all);
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
+    hash = layers_hash(m, hash);
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }

@@ -148,6 +148,10 @@ def model():
     good("qwen2-off", QWEN2, use_sliding_window=False)
     good("qwen2-defaults", {k: v for k, v in QWEN2.items() if k not in ("sliding_window", "max_window_layers")})
     good("qwen3", QWEN3)
+    good("qwen3-mixed", QWEN3, attention_bias=False, num_hidden_layers=2, use_sliding_window=True, sliding_window=3,
+         layer_types=["sliding_attention", "full_attention"])
+    good("smollm3", {**LLAMA, "model_type": "smollm3"}, num_hidden_layers=2, no_rope_layers=[1, 0])
+    bad("smollm3-rope", {**LLAMA, "model_type": "smollm3"}, no_rope_layers=[2])
     good("qwen3-full", QWEN3, attention_bias=False, layer_types=["full_attention"])
     good("big-integer", LLAMA, model_max_length=10**30)
     put("model", "good-spaces.json", json.dumps(LLAMA, indent=2))
@@ -190,7 +194,7 @@ def model():
     bad("gpt2-scale", GPT2, scale_attn_weights=False)
     bad("gpt2-wide", GPT2, n_embd=1 << 31, n_head=1)
     bad("window", MISTRAL, sliding_window=0)
-    bad("types", QWEN2, layer_types=["sliding_attention", "full_attention"], num_hidden_layers=2)
+    bad("types", QWEN2, layer_types=["chunked_attention", "full_attention"], num_hidden_layers=2)
     bad("types-count", QWEN2, layer_types=["full_attention"] * 2)
     bad("types-window", QWEN2, use_sliding_window=False, layer_types=["sliding_attention"])
 

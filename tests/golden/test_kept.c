@@ -65,10 +65,8 @@ static void check_family(const char *folder, bool fp32, bool chaos) {
 }
 
 int main(void) {
-    static const char *const families[] = {"qwen3",          "mistral_window", "llama_bias", "qwen2", "gpt2_small",
-                                           "llama_tied_gqa", "llama3_rope"};
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        check_family(families[i], i % 2 == 0, i == 0);
+    for (size_t i = 0; i < golden_case_count; i++) {
+        check_family(golden_cases[i], i % 2 == 0, i == 0);
     }
     return test_end();
 }

@@ -22,12 +22,9 @@ static void check_threads(const struct golden *golden, bool fp32) {
 }
 
 int main(void) {
-    static const char *const cases[] = {"gpt2_b1", "gpt2_small", "llama_bias", "llama_tied_gqa",
-                                        "llama_untied_odd", "llama3_rope", "mistral_window", "qwen2",
-                                        "qwen3"};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < golden_case_count; i++) {
         struct golden golden;
-        golden_open(cases[i], &golden);
+        golden_open(golden_cases[i], &golden);
         printf("%s\n", golden.folder);
         check_threads(&golden, true);
         check_threads(&golden, false);

@@ -26,6 +26,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.smollm3 import modeling_smollm3
 
 STEPS = 10
 WARMUP_STEPS = 3
@@ -98,6 +99,19 @@ CASES = {
                                 num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=60,
                                 tie_word_embeddings=False, rms_norm_eps=1e-6),
         "seed": 8, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "qwen3_windows": {  # every third layer sees all, the others a window
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=73, hidden_size=32, num_hidden_layers=4,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=44,
+                                tie_word_embeddings=True, use_sliding_window=True, sliding_window=6,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention",
+                                             "sliding_attention"]),
+        "seed": 10, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "smollm3": {  # the second and the fourth layer have neither rotary embedding nor a view of all tokens
+        "config": lambda: llama(transformers.SmolLM3Config, vocab_size=77, hidden_size=40, num_hidden_layers=4,
+                                num_attention_heads=5, num_key_value_heads=1, intermediate_size=48,
+                                tie_word_embeddings=True, no_rope_layer_interval=2, use_sliding_window=True,
+                                sliding_window=8, rope_parameters=rope(50000.0)),
+        "seed": 11, "seq": 26, "batch": 1, "micro_batches": 3, "max_grad_norm": 0.5},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -146,7 +160,7 @@ def attention_forward(module, query, key, value, attention_mask, scaling, dropou
 def in_float64():
     replaced = []
     for module, name in ((modeling_llama, "Llama"), (modeling_mistral, "Mistral"), (modeling_qwen2, "Qwen2"),
-                         (modeling_qwen3, "Qwen3")):
+                         (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3")):
         replaced += [(getattr(module, name + "RMSNorm"), "forward", norm_forward),
                      (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
                      (module, "eager_attention_forward", attention_forward)]

@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
+                                    "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
+                                    "smollm3"};
+const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
+
 void golden_open(const char *name, struct golden *out) {
     char path[512];
     *out = (struct golden){0};

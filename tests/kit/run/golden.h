@@ -20,6 +20,10 @@ struct golden {
     double max_grad_norm, beta1, beta2, eps, weight_decay;
 };
 
+/* The names of all cases, those first that a test takes which takes a few. */
+extern const char *const golden_cases[];
+extern const size_t golden_case_count;
+
 void golden_open(const char *name, struct golden *out);
 void golden_close(struct golden *golden);
 /* Returns one element of an array of numbers. */

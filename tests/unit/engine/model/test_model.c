@@ -158,6 +158,9 @@ static void test_windows(void) {
         {",\"model_type\":\"qwen3\",\"sliding_window\":5,\"max_window_layers\":1,\"use_sliding_window\":true,"
          "\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"]",
          5, 2},
+        {",\"model_type\":\"qwen3\",\"sliding_window\":5,\"max_window_layers\":1,\"use_sliding_window\":true,"
+         "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]",
+         5, 0},
         {",\"model_type\":\"qwen3\",\"sliding_window\":5,\"use_sliding_window\":false,"
          "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\"]",
          0, 0},
@@ -166,10 +169,12 @@ static void test_windows(void) {
         struct ox_model_config config, again;
         json_t *json = NULL;
         REQUIRE_OK(parse(decoder_json, cases[i].extra, &config));
-        CHECK(config.window == cases[i].window && config.window_layer == cases[i].layer);
+        CHECK(config.window == cases[i].window);
+        CHECK(ox_layers_first(&config.windowed, config.layers) == (cases[i].window == 0 ? config.layers : cases[i].layer));
         REQUIRE_OK(ox_model_config_json(&config, NULL, "float32", &json));
         REQUIRE_OK(ox_model_config_parse("written", json, &again));
-        CHECK(config.window == again.window && config.window_layer == again.window_layer);
+        CHECK(config.window == again.window);
+        CHECK(memcmp(&config.windowed, &again.windowed, sizeof again.windowed) == 0);
         json_decref(json);
     }
 }
@@ -256,9 +261,6 @@ static void test_family_refusals(void) {
          "chunked_attention"},
         {",\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"]",
          "use_sliding_window"},
-        {",\"model_type\":\"qwen3\",\"use_sliding_window\":true,"
-         "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]",
-         "layer_types"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_refused(decoder_json, cases[i].extra, cases[i].named);
@@ -312,7 +314,7 @@ static void test_changing_keys(void) {
     struct ox_model_config config;
     REQUIRE_OK(parse(llama_json, ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\"]",
                      &config));
-    CHECK(config.window == 0 && config.window_layer == 0);
+    CHECK(config.window == 0 && ox_layers_first(&config.windowed, config.layers) == config.layers);
     check_refused(llama_json, ",\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"]",
                   "layer_types");
 }
