@@ -15,7 +15,7 @@ static void check_head_norm_backward(const void *args) {
 
 static void check_rope(const void *args) {
     const struct ox_op_rope *const op = args;
-    OX_ASSERT(op->head_dim % 2 == 0);
+    OX_ASSERT(op->rotary_dim % 2 == 0 && op->rotary_dim <= op->head_dim);
 }
 
 static void check_attention(const struct ox_attention_shape *shape) {

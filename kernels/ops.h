@@ -170,15 +170,15 @@ struct ox_op_linear_backward {
     bool begins; /* dweight and dbias are set */
 };
 
-/* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2) of each
- * head is rotated by angle[positions[r]][i]; `inverse` rotates back, which is the backward pass.
+/* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2) of the first d =
+ * rotary_dim elements of each head is rotated by angle[positions[r]][i]; `inverse` rotates back: the backward pass.
  * Su et al., arXiv 2104.09864, in the half-split form of Hugging Face. */
 struct ox_op_rope {
     void *qk;                /* (rows, row_stride): heads * head_dim elements are touched per row */
-    const float *cos_table;  /* (contexts, head_dim / 2) */
+    const float *cos_table;  /* (contexts, rotary_dim / 2) */
     const float *sin_table;
     const int32_t *positions; /* (rows) */
-    uint32_t rows, row_stride, heads, head_dim;
+    uint32_t rows, row_stride, heads, head_dim, rotary_dim;
     bool inverse;
     enum ox_real real;
 };
@@ -270,11 +270,12 @@ struct ox_op_head {
     bool begins; /* dweight is set */
 };
 
-/* Tables for ox_op_rope: angle(p, i) = p * inv_freq[i], computed in double. */
+/* Tables for ox_op_rope: cosines and sines of angle(p, i) = p * inv_freq[i] times `scale`, computed in double. */
 struct ox_op_rope_table {
     float *cos_table, *sin_table; /* (contexts, half_dim) */
     const double *inv_freq;       /* (half_dim), host memory */
     uint32_t contexts, half_dim;
+    double scale;
 };
 
 /* Updates elements [first, first + count) of a unit whose weights, state and gradient all lie on the device, in place

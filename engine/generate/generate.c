@@ -21,7 +21,7 @@ enum { PIECE = 1 << 18, TABLE_ROWS = 4096, NLL_ROWS = 64, SLOT_COUNT = 2 };
 /* Parts of the arena whose size does not depend on where the weights live. */
 struct memory {
     float *keys, *values;         /* (blocks, contexts, kv_heads * head_dim) */
-    float *cos_table, *sin_table; /* (contexts, head_dim / 2)                */
+    float *cos_table, *sin_table; /* (contexts, rotary_dim / 2)              */
     float *gain, *bias;           /* (hidden): of the final norm             */
     int32_t *positions;           /* (chunk)                                 */
     float *x, *n;                 /* (chunk, hidden): activations, normed    */
@@ -123,7 +123,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     const struct ox_compute compute = compute_of(generator);
     const struct ox_op_attention_cached attention = attention_of(generator);
     const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
-    const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->head_dim / 2) : 0;
+    const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->rotary_dim / 2) : 0;
     struct ox_bump carve = {.base = base};
     out->keys = take_floats(&carve, generator->model->block_count * cache_stride(generator));
     out->values = take_floats(&carve, generator->model->block_count * cache_stride(generator));
@@ -659,14 +659,15 @@ static enum ox_status make_angles(struct ox_generator *generator) {
     if (!model->rope) {
         return OX_OK;
     }
-    double *const inv_freq = malloc(model->head_dim / 2 * sizeof *inv_freq);
+    double *const inv_freq = malloc(model->rotary_dim / 2 * sizeof *inv_freq);
     if (inv_freq == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the rotary angles");
     }
-    ox_model_rope_inv_freq(model, inv_freq);
+    const double scale = ox_model_rope_inv_freq(model, generator->config.contexts, inv_freq);
     OX_RUN(&generator->run, rope_table,
            .cos_table = generator->memory.cos_table, .sin_table = generator->memory.sin_table, .inv_freq = inv_freq,
-           .contexts = generator->config.contexts, .half_dim = model->head_dim / 2);
+           .contexts = generator->config.contexts, .half_dim = model->rotary_dim / 2,
+           .scale = scale);
     OX_TRY(generator->run.status, ox_lane_drain(generator->run.lane));
     free(inv_freq);
     return generator->run.status;

@@ -160,8 +160,9 @@ static enum ox_status parse_shared(const char *where, const json_t *json, struct
     struct ox_size_key sizes[LLAMA_SIZES];
     const struct ox_size_key head_dim = {"head_dim", false, &out->head_dim};
     llama_size_keys(out, sizes);
-    out->norm_eps = 1e-6f;
+    out->norm_eps = out->norm_eps > 0.0f ? out->norm_eps : 1e-6f;
     out->rope_theta = out->rope_theta > 0.0 ? out->rope_theta : 10000.0;
+    out->rotary_part = out->rotary_part > 0.0 ? out->rotary_part : 1.0;
     enum ox_status status = ox_config_read_sizes(where, json, sizes, LLAMA_SIZES);
     OX_TRY(status, ox_config_read_sizes(where, json, &head_dim, 1));
     OX_TRY(status, ox_config_read_float(where, json, "rms_norm_eps", &out->norm_eps));
@@ -175,6 +176,7 @@ static enum ox_status parse_shared(const char *where, const json_t *json, struct
     }
     out->kv_heads = out->kv_heads != 0 ? out->kv_heads : out->heads;
     out->head_dim = out->head_dim != 0 ? out->head_dim : out->hidden / out->heads;
+    out->rotary_dim = (uint32_t)(out->head_dim * out->rotary_part);
     out->norm = OX_NORM_RMS;
     out->act = OX_ACTIVATION_SWIGLU;
     out->layout = OX_WEIGHT_OUT_IN;
@@ -379,7 +381,8 @@ static const char *const smollm3_keys[] = {"hidden_size",
                                            "no_rope_layer_interval",
                                            NULL};
 
-/* Reads no_rope_layers, in which 0 is a layer without rotary embedding; without it every no_rope_layer_interval-th is. */
+/* Reads no_rope_layers, in which 0 is a layer without rotary embedding; without it every no_rope_layer_interval-th is
+ * one. */
 static enum ox_status read_unrotated(const char *where, const json_t *json, struct ox_model_config *out) {
     const json_t *const list = json_object_get(json, "no_rope_layers");
     const bool given = list != NULL && !json_is_null(list);
@@ -443,6 +446,90 @@ static bool smollm3_write(const struct ox_model_config *config, bool has_origina
            set(out, "use_sliding_window", json_boolean(config->window != 0)) &&
            set(out, "sliding_window", config->window != 0 ? json_integer(config->window) : json_null()) &&
            write_layer_types(config, out);
+}
+
+/* ---- phi3: one tensor for q, k and v, one for gate and up; a part of a head may be rotated ----------- */
+
+/* clang-format off */
+static const struct ox_family_row phi3_rows[] = {
+    {.unit = OX_UNIT_EMBED, .role = OX_ROLE_EMBED, .name = "embed_tokens.weight",
+     .shape = {OX_DIM_VOCAB, OX_DIM_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM1, .name = "layers.%u.input_layernorm.weight",
+     .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV, .name = "layers.%u.self_attn.qkv_proj.weight",
+     .shape = {OX_DIM_QKV, OX_DIM_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT, .name = "layers.%u.self_attn.o_proj.weight",
+     .shape = {OX_DIM_HIDDEN, OX_DIM_Q}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM2, .name = "layers.%u.post_attention_layernorm.weight",
+     .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_GATE_UP, .name = "layers.%u.mlp.gate_up_proj.weight",
+     .shape = {OX_DIM_GATE_UP, OX_DIM_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_DOWN, .name = "layers.%u.mlp.down_proj.weight",
+     .shape = {OX_DIM_HIDDEN, OX_DIM_WIDTH}},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_FINAL_NORM, .name = "norm.weight",
+     .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = "lm_head.weight", .bare = true,
+     .shape = {OX_DIM_VOCAB, OX_DIM_HIDDEN}, .when = when_untied},
+    {.name = NULL},
+};
+/* clang-format on */
+
+static const struct ox_fixed_key phi3_fixed_keys[] = {
+    {.key = "use_sliding_window", .kind = OX_FIXED_MISSING},
+    {.key = "layer_types", .kind = OX_FIXED_MISSING},
+    {.key = "attention_bias", .kind = OX_FIXED_FALSE},
+    {.key = "mlp_bias", .kind = OX_FIXED_FALSE},
+    {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "embd_pdrop", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "resid_pdrop", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = NULL},
+};
+
+/* auto_map: published folders name code of their own, which transformers does not run unless it is told to. */
+static const char *const phi3_keys[] = {"hidden_size",
+                                        "num_hidden_layers",
+                                        "num_attention_heads",
+                                        "num_key_value_heads",
+                                        "head_dim",
+                                        "intermediate_size",
+                                        "max_position_embeddings",
+                                        "original_max_position_embeddings",
+                                        "partial_rotary_factor",
+                                        "rms_norm_eps",
+                                        "rope_theta",
+                                        "rope_scaling",
+                                        "rope_parameters",
+                                        "sliding_window",
+                                        "auto_map",
+                                        NULL};
+
+static enum ox_status phi3_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    uint32_t original = 4096;
+    const struct ox_size_key window = {"sliding_window", false, &out->window};
+    const struct ox_size_key first = {"original_max_position_embeddings", false, &original};
+    out->contexts = 4096;
+    out->norm_eps = 1e-5f;
+    out->rotary_part = 1.0;
+    enum ox_status status = ox_config_read_sizes(where, json, &first, 1);
+    out->rope_scaling.original = original;
+    OX_TRY(status, ox_json_get_double(where, json, "partial_rotary_factor", false, &out->rotary_part));
+    OX_TRY(status, parse_shared(where, json, out));
+    OX_TRY(status, ox_config_read_sizes(where, json, &window, 1));
+    if (status == OX_OK && out->rope_scaling.original != original) {
+        return ox_fail(OX_E_CONFIG, "%s: \"original_max_position_embeddings\" is %u, but %u where the scaling is "
+                       "described; remove the wrong one", where, original, out->rope_scaling.original);
+    }
+    ox_layers_add(&out->windowed, 0, out->layers);
+    settle_windows(out);
+    return status;
+}
+
+static bool phi3_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    (void)has_original;
+    return write_shared(config, out) &&
+           set(out, "original_max_position_embeddings", json_integer(config->rope_scaling.original)) &&
+           set(out, "sliding_window", config->window != 0 ? json_integer(config->window) : json_null());
 }
 
 /* ---- gpt2 ------------------------------------------------------------------------------------- */
@@ -624,6 +711,18 @@ static const struct ox_family families[] = {
         .keys = llama_keys,
         .parse = mistral_parse,
         .write = mistral_write,
+    },
+    {
+        .model_type = "phi3",
+        .architecture = "Phi3ForCausalLM",
+        .base_model = "Phi3Model",
+        .prefix = "model.",
+        .rows = phi3_rows,
+        .ignored = llama_ignored,
+        .fixed_keys = phi3_fixed_keys,
+        .keys = phi3_keys,
+        .parse = phi3_parse,
+        .write = phi3_write,
     },
     {
         .model_type = "qwen2",

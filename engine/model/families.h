@@ -20,6 +20,7 @@ enum ox_dim {
     OX_DIM_Q,   /* heads * head_dim */
     OX_DIM_KV,  /* kv_heads * head_dim */
     OX_DIM_QKV, /* Q + 2 KV */
+    OX_DIM_GATE_UP, /* 2 WIDTH */
 };
 
 /* One tensor of the files, in the order of its unit's flat vector. Neighbours of one role lie together without padding,
@@ -84,10 +85,12 @@ OX_MUST enum ox_status ox_config_read_sizes(const char *where, const json_t *jso
 bool ox_config_write_sizes(json_t *object, const struct ox_size_key *keys, uint32_t count);
 OX_MUST enum ox_status ox_config_read_float(const char *where, const json_t *json, const char *key,
                                             float *value);
-/* Reads rope_theta and rope_scaling of transformers v4, or rope_parameters of v5; refuses a rope_type that the engine
- * does not compute. */
+/* Rotary embedding: rope.c. Reads rope_theta and rope_scaling of transformers v4, or rope_parameters of v5, after the
+ * number of positions; refuses a rope_type that the engine does not compute. */
 OX_MUST enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out);
 bool ox_config_write_rope(json_t *object, const struct ox_model_config *config);
+/* Refuses numbers with which there are no frequencies. */
+OX_MUST enum ox_status ox_config_check_rope(const char *where, const struct ox_model_config *config);
 /* The double nearest to the shortest decimal fraction that is this float: 1e-5f becomes 1e-5. */
 double ox_shortest_double(float value);
 

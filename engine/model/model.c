@@ -45,6 +45,8 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
         return config->hidden;
     case OX_DIM_WIDTH:
         return config->width;
+    case OX_DIM_GATE_UP:
+        return 2 * (uint64_t)config->width;
     case OX_DIM_Q:
         return (uint64_t)config->heads * config->head_dim;
     case OX_DIM_HEAD:
@@ -208,23 +210,11 @@ enum ox_status ox_model_config_check(const char *where, const struct ox_model_co
                        "%s: %" PRIu32 " attention heads cannot share %" PRIu32 " key/value heads evenly",
                        where, config->heads, config->kv_heads);
     }
-    if (config->rope && config->head_dim % 2 != 0) {
-        return ox_fail(OX_E_CONFIG,
-                       "%s: the head dimension %" PRIu32 " is odd; rotary embedding needs an even one", where,
-                       config->head_dim);
-    }
-    if (config->rope && !(config->rope_theta > 0.0 && isfinite(config->rope_theta))) {
-        return ox_fail(OX_E_CONFIG, "%s: rope_theta is %g; it must be positive", where, config->rope_theta);
-    }
-    const struct ox_rope_scaling *const scaling = &config->rope_scaling;
-    if (scaling->factor != 0.0 &&
-        !(scaling->factor >= 1.0 && scaling->low_factor > 0.0 && scaling->high_factor > scaling->low_factor &&
-          isfinite(scaling->factor) && isfinite(scaling->high_factor) && scaling->original > 0)) {
-        return ox_fail(OX_E_CONFIG,
-                       "%s: the rope scaling has factor %g, low_freq_factor %g, high_freq_factor %g and "
-                       "original_max_position_embeddings %" PRIu32 "; the factor must be at least 1, 0 < low < high "
-                       "and the positions at least 1",
-                       where, scaling->factor, scaling->low_factor, scaling->high_factor, scaling->original);
+    if (config->rope) {
+        const enum ox_status status = ox_config_check_rope(where, config);
+        if (status != OX_OK) {
+            return status;
+        }
     }
     if (!(config->norm_eps > 0.0f && config->norm_eps < 1.0f)) {
         return ox_fail(OX_E_CONFIG, "%s: the epsilon of the norms is %g; it must lie between 0 and 1", where,
@@ -343,25 +333,5 @@ void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *
     }
     for (uint64_t i = 0; i < count; i++) {
         out[i] = tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
-    }
-}
-
-static double scale_freq(const struct ox_rope_scaling *scaling, double freq) {
-    const double wave = 2.0 * M_PI / freq;
-    if (scaling->factor == 0.0 || wave < scaling->original / scaling->high_factor) {
-        return freq;
-    }
-    if (wave > scaling->original / scaling->low_factor) {
-        return freq / scaling->factor;
-    }
-    const double kept =
-        (scaling->original / wave - scaling->low_factor) / (scaling->high_factor - scaling->low_factor);
-    return (1.0 - kept) * freq / scaling->factor + kept * freq;
-}
-
-void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq) {
-    for (uint32_t i = 0; i < config->head_dim / 2; i++) {
-        const double freq = 1.0 / pow(config->rope_theta, 2.0 * i / config->head_dim);
-        inv_freq[i] = scale_freq(&config->rope_scaling, freq);
     }
 }

@@ -51,13 +51,28 @@ enum ox_role {
 
 enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE };
 
-/* Llama 3 scales rotary frequencies to reach more positions than a model was first trained on: wavelengths above
- * original / low_factor are stretched by `factor`, those below original / high_factor are kept, and those between are
- * interpolated. */
+/* How rotary frequencies are scaled to reach more positions than a model was first trained on, as in transformers'
+ * modeling_rope_utils.py; rope.c has the formulas. */
+enum ox_rope_kind {
+    OX_ROPE_DEFAULT, /* not at all */
+    OX_ROPE_LINEAR,  /* all by `factor` */
+    OX_ROPE_DYNAMIC, /* by the length of a text, beyond the model's positions alone */
+    OX_ROPE_LLAMA3,  /* wavelengths above original / low_factor by `factor`, none below original / high_factor */
+    OX_ROPE_YARN,    /* pairs that turn fewer than `slow` times in `original` positions, none above `fast` times */
+    OX_ROPE_LONG,    /* every pair by a number of its own; other numbers beyond `original` positions */
+};
+enum { OX_ROPE_FACTORS_MAX = 256 };
 struct ox_rope_scaling {
-    double factor; /* 0: no scaling, and the other members are unused */
+    enum ox_rope_kind kind;
+    double factor;
     double low_factor, high_factor;
-    uint32_t original; /* positions */
+    double fast, slow;
+    double attention;          /* cosines and sines are multiplied by it; 0: by what follows from the rest */
+    double mscale, mscale_all; /* of YARN, for that; 0: not given */
+    bool truncate;             /* YARN: pairs are counted whole */
+    uint32_t original;         /* positions that the model was first trained on */
+    uint32_t factor_count;
+    double short_factors[OX_ROPE_FACTORS_MAX], long_factors[OX_ROPE_FACTORS_MAX]; /* LONG: (factor_count) */
 };
 
 struct ox_model_config {
@@ -69,6 +84,8 @@ struct ox_model_config {
     float norm_eps;
     bool rope;          /* else learned positions */
     double rope_theta;
+    double rotary_part;  /* share of a head's elements, the first ones, that are rotated */
+    uint32_t rotary_dim; /* the elements that this makes */
     struct ox_rope_scaling rope_scaling;
     uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
     struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
@@ -157,8 +174,9 @@ float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *
 void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
                           uint64_t count, float *out);
 
-/* Writes the head_dim / 2 inverse frequencies of rotary embedding, scaled as the configuration asks. */
-void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq);
+/* Writes the rotary_dim / 2 inverse frequencies of rotary embedding for a run whose sequences have at most so many
+ * positions. Returns what cosines and sines are multiplied by. */
+double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t positions, double *inv_freq);
 
 #ifdef __cplusplus
 }

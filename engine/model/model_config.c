@@ -226,6 +226,15 @@ static bool is_listed(const char *const *keys, const char *key) {
     return *keys != NULL;
 }
 
+/* A family may list a key that the others must not have. */
+static enum ox_status check_common_keys(const char *where, const json_t *json, const struct ox_family *family) {
+    enum ox_status status = OX_OK;
+    for (const struct ox_fixed_key *rule = common_fixed_keys; status == OX_OK && rule->key != NULL; rule++) {
+        status = is_listed(family->keys, rule->key) ? OX_OK : check_fixed_key(where, json, rule);
+    }
+    return status;
+}
+
 /* Refuses what changes the model and is not among the family's own keys. */
 static enum ox_status check_changing_keys(const char *where, const json_t *json, const struct ox_family *family) {
     enum ox_status status = OX_OK;
@@ -297,87 +306,6 @@ static enum ox_status read_token_id(const char *where, const json_t *json, const
     return OX_OK;
 }
 
-enum rope_kind { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_UNKNOWN };
-
-/* Tells which kind of rotary embedding an object describes: unknown if it has a key that its kind does not have, or is
- * no object. */
-static enum rope_kind rope_kind_of(const json_t *rope) {
-    static const char *const scaling_keys[] = {"factor", "low_freq_factor", "high_freq_factor",
-                                               "original_max_position_embeddings"};
-    const json_t *type = json_object_get(rope, "rope_type");
-    type = type != NULL ? type : json_object_get(rope, "type");
-    const bool llama3 = json_is_string(type) && strcmp(json_string_value(type), "llama3") == 0;
-    bool known = json_is_object(rope) && (type == NULL || llama3 ||
-                                          (json_is_string(type) && strcmp(json_string_value(type), "default") == 0));
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)rope, name, value) {
-        bool fits = strcmp(name, "rope_theta") == 0;
-        if (strcmp(name, "rope_type") == 0 || strcmp(name, "type") == 0) {
-            fits = json_equal(value, type);
-        } else if (strcmp(name, "partial_rotary_factor") == 0) {
-            fits = json_is_number(value) && json_number_value(value) == 1.0;
-        }
-        for (size_t i = 0; llama3 && i < sizeof scaling_keys / sizeof *scaling_keys; i++) {
-            fits = fits || strcmp(name, scaling_keys[i]) == 0;
-        }
-        known = known && fits;
-    }
-    return !known ? ROPE_UNKNOWN : llama3 ? ROPE_LLAMA3 : ROPE_DEFAULT;
-}
-
-static enum ox_status read_rope_scaling(const char *where, const json_t *rope, struct ox_rope_scaling *out) {
-    char text[OX_JSON_EXCERPT_BYTES];
-    uint64_t original = 0;
-    struct ox_rope_scaling read = {0};
-    enum ox_status status = ox_json_get_double(where, rope, "factor", true, &read.factor);
-    OX_TRY(status, ox_json_get_double(where, rope, "low_freq_factor", true, &read.low_factor));
-    OX_TRY(status, ox_json_get_double(where, rope, "high_freq_factor", true, &read.high_factor));
-    OX_TRY(status, ox_json_get_u64(where, rope, "original_max_position_embeddings", true, &original));
-    if (status == OX_OK && (read.factor == 0.0 || original == 0 || original > UINT32_MAX)) {
-        status = ox_fail(OX_E_CONFIG, "%s: the rope scaling %s has a size that no model has", where,
-                         ox_json_excerpt(rope, text));
-    }
-    if (status == OX_OK) {
-        read.original = (uint32_t)original;
-        *out = read;
-    }
-    return status;
-}
-
-/* Reads rope_parameters (v5) or rope_scaling (v4), which share their keys. */
-static enum ox_status read_rope_object(const char *where, const json_t *json, const char *key,
-                                       struct ox_model_config *out) {
-    const json_t *const rope = json_object_get(json, key);
-    if (rope == NULL || json_is_null(rope)) {
-        return OX_OK;
-    }
-    const enum rope_kind kind = rope_kind_of(rope);
-    char inside[OX_PATH_BYTES];
-    snprintf(inside, sizeof inside, "%s: in \"%s\"", where, key);
-    if (kind == ROPE_UNKNOWN) {
-        char text[OX_JSON_EXCERPT_BYTES];
-        return ox_fail(OX_E_CONFIG,
-                       "%s: \"%s\" is %s, which is not supported; only the \"rope_type\" \"default\" "
-                       "with a \"rope_theta\", and \"llama3\", are",
-                       where, key, ox_json_excerpt(rope, text));
-    }
-    double inner = 0.0, outer = 0.0;
-    enum ox_status status = ox_json_get_double(inside, rope, "rope_theta", false, &inner);
-    if (status == OX_OK && kind == ROPE_LLAMA3) {
-        status = read_rope_scaling(inside, rope, &out->rope_scaling);
-    }
-    OX_TRY(status, ox_json_get_double(where, json, "rope_theta", false, &outer));
-    if (status == OX_OK && inner != 0.0 && outer != 0.0 && inner != outer) {
-        status = ox_fail(OX_E_CONFIG, "%s: \"rope_theta\" is %g, but %g inside \"%s\"; remove the wrong one",
-                         where, outer, inner, key);
-    }
-    if (status == OX_OK && inner != 0.0) {
-        out->rope_theta = inner;
-    }
-    return status;
-}
-
 static bool set(json_t *object, const char *key, json_t *value) {
     return json_object_set_new(object, key, value) == 0;
 }
@@ -421,33 +349,6 @@ enum ox_status ox_config_read_float(const char *where, const json_t *json, const
     return status;
 }
 
-enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out) {
-    enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, &out->rope_theta);
-    OX_TRY(status, read_rope_object(where, json, "rope_parameters", out));
-    /* where a file has both, transformers takes the scaling from here */
-    if (status == OX_OK && json_object_size(json_object_get(json, "rope_scaling")) > 0) {
-        out->rope_scaling = (struct ox_rope_scaling){0};
-    }
-    return status == OX_OK ? read_rope_object(where, json, "rope_scaling", out) : status;
-}
-
-static json_t *pack_scaling(const struct ox_rope_scaling *scaling) {
-    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", scaling->factor,
-                     "low_freq_factor", scaling->low_factor, "high_freq_factor", scaling->high_factor,
-                     "original_max_position_embeddings", (json_int_t)scaling->original);
-}
-
-bool ox_config_write_rope(json_t *object, const struct ox_model_config *config) {
-    const bool scaled = config->rope_scaling.factor != 0.0;
-    const double theta = config->rope_theta;
-    json_t *const parameters =
-        scaled ? pack_scaling(&config->rope_scaling) : json_pack("{s:s}", "rope_type", "default");
-    const bool complete = set(parameters, "rope_theta", json_real(theta));
-    /* Version 5 reads the first, or the last if that is not null; version 4 the last two. */
-    return set(object, "rope_parameters", parameters) && complete && set(object, "rope_theta", json_real(theta)) &&
-           set(object, "rope_scaling", scaled ? pack_scaling(&config->rope_scaling) : json_null());
-}
-
 double ox_shortest_double(float value) {
     char text[32];
     for (int digits = 1; digits <= 9; digits++) {
@@ -479,7 +380,7 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     out->init_range = 0.02;
     out->tied = family->tied_by_default;
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
-    status = check_fixed_keys(where, json, common_fixed_keys);
+    status = check_common_keys(where, json, family);
     OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
     OX_TRY(status, check_changing_keys(where, json, family));
     OX_TRY(status, check_architecture(where, json, family));

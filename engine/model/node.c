@@ -108,7 +108,8 @@ static void rotate(const struct ox_node_call *call, void *qkv, bool inverse) {
            .qk = qkv, .cos_table = job->cos_table, .sin_table = job->sin_table, .positions = job->positions,
            .rows = job->shape->rows, .row_stride = qkv_width(job->shape),
            .heads = config->heads + config->kv_heads, /* q and k lie before v */
-           .head_dim = config->head_dim, .inverse = inverse, .real = job->shape->compute.real);
+           .head_dim = config->head_dim, .rotary_dim = config->rotary_dim, .inverse = inverse,
+           .real = job->shape->compute.real);
 }
 
 static void rope_forward(const struct ox_node_call *call) {

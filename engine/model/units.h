@@ -43,7 +43,7 @@ struct ox_unit_job {
     const struct ox_unit *unit;
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
     const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
-    const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
+    const float *cos_table, *sin_table;       /* (seq, rotary_dim / 2) */
     const struct ox_cache *cache;             /* for ox_block_forward with batch 1; else NULL */
     void *work;                               /* ox_unit_work_bytes() */
     void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */

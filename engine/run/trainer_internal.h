@@ -198,6 +198,8 @@ void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEV
 void ox_trainer_warn_open_folders(const struct ox_trainer *trainer);
 /* Refuses drives and an output folder that a run cannot use, before anything is measured or planned. */
 OX_MUST enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer);
+/* Hash of everything that may change bits. */
+uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */
 OX_MUST enum ox_status ox_trainer_start(struct ox_trainer *trainer);
 
@@ -296,7 +298,7 @@ OX_MUST enum ox_status ox_trainer_record_options(const struct ox_trainer *traine
 enum { OX_OPTIONS_LINE_BYTES = 640 };
 /* Writes to `text` (OX_OPTIONS_LINE_BYTES) and returns the options that differ from those recorded beside the
  * checkpoint `origin`, or in the run's folder where it names the store: with `data` those that decide the tokens, else
- * those that numerics_hash covers. "" if none is known to differ. */
+ * those that the numerics hash covers. "" if none is known to differ. */
 const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, bool data, char *text);
 
 /* ---- trainer_arithmetic.c ---- */

@@ -78,7 +78,8 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
 
 /* ---- comparing ------------------------------------------------------------------------------------------------ */
 
-/* The options that numerics_hash covers; of --data it covers the weights, of --eval-data whether it is given. */
+/* The options that ox_trainer_numerics_hash covers;
+ * of --data it covers the weights, of --eval-data whether it is given. */
 static const char *const numerics[] = {
     "per-device-train-batch-size", "gradient-accumulation-steps", "sum-groups", "reduction",
     "max-seq-length", "max-steps",

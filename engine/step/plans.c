@@ -24,7 +24,7 @@ struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
 
 uint64_t ox_engine_rope_floats(const struct ox_engine_config *config) {
     const struct ox_model_config *const model = &config->model->config;
-    return model->rope ? (uint64_t)config->seq * (model->head_dim / 2) : 0;
+    return model->rope ? (uint64_t)config->seq * (model->rotary_dim / 2) : 0;
 }
 
 static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {

@@ -69,7 +69,7 @@ static struct ox_unit_job unit_job(const struct issue *is) {
     const struct ox_model_config *const model = &rank->config.model->config;
     job.cos_table = view_if(is, OX_USE_CONST);
     if (job.cos_table != NULL) {
-        job.sin_table = job.cos_table + (uint64_t)rank->config.seq * (model->head_dim / 2);
+        job.sin_table = job.cos_table + (uint64_t)rank->config.seq * (model->rotary_dim / 2);
     }
     return job;
 }

@@ -7,13 +7,14 @@ enum { ITEM_ROWS = 32, TABLE_ROWS = 64 };
 static void rope_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
     const struct ox_op_rope *const op = args;
     for (uint64_t row = rows.begin; row < rows.end; row++) {
-        const size_t angles = (size_t)op->positions[row] * (op->head_dim / 2);
+        const size_t angles = (size_t)op->positions[row] * (op->rotary_dim / 2);
         vector->rope(&(struct ox_vector_rope){
             .qk = ox_cpu_at(op->qk, row * op->row_stride),
             .cos_row = op->cos_table + angles,
             .sin_row = op->sin_table + angles,
             .heads = op->heads,
             .head_dim = op->head_dim,
+            .rotary_dim = op->rotary_dim,
             .sign = op->inverse ? -1.0f : 1.0f,
         });
     }
@@ -30,8 +31,8 @@ static void table_rows(const struct ox_vector *vector, const void *args, struct 
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         for (uint32_t i = 0; i < op->half_dim; i++) {
             const double angle = (double)row * op->inv_freq[i];
-            op->cos_table[row * op->half_dim + i] = (float)cos(angle);
-            op->sin_table[row * op->half_dim + i] = (float)sin(angle);
+            op->cos_table[row * op->half_dim + i] = (float)(cos(angle) * op->scale);
+            op->sin_table[row * op->half_dim + i] = (float)(sin(angle) * op->scale);
         }
     }
 }

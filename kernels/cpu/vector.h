@@ -32,7 +32,7 @@ struct ox_vector_norm_back {
 struct ox_vector_rope {
     float *qk; /* heads * head_dim */
     const float *cos_row, *sin_row;
-    uint32_t heads, head_dim;
+    uint32_t heads, head_dim, rotary_dim;
     float sign; /* -1 rotates back */
 };
 

@@ -17,8 +17,8 @@ enum ox_status ox_cuda_rope_table(const struct ox_cuda_queue *queue, const void 
     }
     for (size_t i = 0; i < count; i++) {
         const double angle = (double)(i / op->half_dim) * op->inv_freq[i % op->half_dim];
-        both[i] = (float)cos(angle);
-        both[count + i] = (float)sin(angle);
+        both[i] = (float)(cos(angle) * op->scale);
+        both[count + i] = (float)(sin(angle) * op->scale);
     }
     const struct ox_copy cosines = {.target = op->cos_table, .source = both, .bytes = count * sizeof *both};
     const struct ox_copy sines = {.target = op->sin_table, .source = both + count, .bytes = count * sizeof *both};

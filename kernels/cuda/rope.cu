@@ -5,7 +5,7 @@ template <typename T> struct rope_args {
     T *qk;
     const float *cos_table, *sin_table;
     const int32_t *positions;
-    uint32_t row_stride, heads, half;
+    uint32_t row_stride, heads, head_dim, half;
     float sign; /* sign of the angle: -1 rotates back */
 };
 
@@ -19,7 +19,7 @@ template <typename T, int N> static __global__ void rope_kernel(rope_args<T> arg
         ox_load<float, N>(c, args.cos_table + angles + i);
         ox_load<float, N>(s, args.sin_table + angles + i);
         for (uint32_t head = threadIdx.y; head < args.heads; head += blockDim.y) {
-            T *const x = args.qk + row * args.row_stride + (uint64_t)head * 2 * args.half + i;
+            T *const x = args.qk + row * args.row_stride + (uint64_t)head * args.head_dim + i;
             float a[N], b[N], low[N], high[N];
             ox_load<T, N>(a, x);
             ox_load<T, N>(b, x + args.half);
@@ -43,10 +43,11 @@ static ox_launch_shape by_heads(const ox_op_rope *op, uint32_t packs) {
 
 template <typename T> static ox_status rope(const ox_cuda_queue *queue, const ox_op_rope *op) {
     enum { WIDE = ox_wide<T>::COUNT };
-    const uint32_t half = op->head_dim / 2;
+    const uint32_t half = op->rotary_dim / 2;
     const rope_args<T> args = {(T *)op->qk, op->cos_table, op->sin_table, op->positions,
-                               op->row_stride, op->heads, half, op->inverse ? -1.0f : 1.0f};
-    const bool is_wide = ox_all_wide<T>(op->qk, half, op->row_stride) && ox_all_wide<float>(op->cos_table, half, 0) &&
+                               op->row_stride, op->heads, op->head_dim, half, op->inverse ? -1.0f : 1.0f};
+    const bool is_wide = ox_all_wide<T>(op->qk, half, op->row_stride) && op->head_dim % WIDE == 0 &&
+                         ox_all_wide<float>(op->cos_table, half, 0) &&
                          ox_all_wide<float>(op->sin_table, half, 0);
     ox_launch(is_wide ? rope_kernel<T, WIDE> : rope_kernel<T, 1>, queue, by_heads(op, is_wide ? half / WIDE : half),
               args);

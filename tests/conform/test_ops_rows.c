@@ -132,14 +132,17 @@ static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum
 
 struct rope_case {
     uint32_t rows, heads, head_dim, extra; /* floats of a row beyond the rotated heads */
+    uint32_t rotary_dim; /* 0: all of a head */
 };
 static const struct rope_case rope_cases[] = {
-    {1, 1, 2, 0}, {5, 3, 12, 7}, {33, 2, 64, 64}, {70, 5, 6, 1}, {4, 1, 128, 0}, {3, 40, 128, 256}};
+    {1, 1, 2, 0, 0},   {5, 3, 12, 7, 0},  {33, 2, 64, 64, 0}, {70, 5, 6, 1, 0}, {4, 1, 128, 0, 0}, {3, 40, 128, 256, 0},
+    {5, 3, 12, 7, 10}, {9, 2, 64, 64, 48}, {7, 3, 100, 4, 32}};
 enum { ROPE_COUNT = sizeof rope_cases / sizeof rope_cases[0], CONTEXTS = 100, HALF_MAX = 64 };
 
 static void run_rope_on(struct lab *lab, const struct rope_case *shape, const int32_t *positions, enum ox_real real) {
     const int keep = guard_count;
-    const uint32_t half = shape->head_dim / 2, stride = shape->heads * shape->head_dim + shape->extra;
+    const uint32_t rotary_dim = shape->rotary_dim != 0 ? shape->rotary_dim : shape->head_dim;
+    const uint32_t half = rotary_dim / 2, stride = shape->heads * shape->head_dim + shape->extra;
     const size_t len = (size_t)shape->rows * stride, table_len = (size_t)CONTEXTS * half;
     float *const cos_table = floats(table_len), *const sin_table = floats(table_len);
     float *const before = random_reals(real, len, 3, 1.0);
@@ -148,9 +151,10 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
     double *const cos_want = doubles(table_len), *const sin_want = doubles(table_len);
     double freq[HALF_MAX];
     for (uint32_t i = 0; i < half; i++) {
-        freq[i] = pow(10000.0, -2.0 * i / shape->head_dim);
+        freq[i] = pow(10000.0, -2.0 * i / rotary_dim);
     }
-    const struct ox_op_rope_table table = {cos_table, sin_table, freq, CONTEXTS, half};
+    const double scale = shape->rotary_dim != 0 ? 1.25 : 1.0;
+    const struct ox_op_rope_table table = {cos_table, sin_table, freq, CONTEXTS, half, scale};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope_table, &table));
     struct ox_op_rope op = {.qk = qk,
                             .cos_table = cos_table,
@@ -160,13 +164,14 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
                             .row_stride = stride,
                             .heads = shape->heads,
                             .head_dim = shape->head_dim,
+                            .rotary_dim = rotary_dim,
                             .real = real};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope, &op));
     lab_finish(lab);
     for (size_t i = 0; i < table_len; i++) {
-        const double angle = (double)(i / half) * pow(10000.0, -2.0 * (double)(i % half) / shape->head_dim);
-        cos_want[i] = cos(angle);
-        sin_want[i] = sin(angle);
+        const double angle = (double)(i / half) * pow(10000.0, -2.0 * (double)(i % half) / rotary_dim);
+        cos_want[i] = scale * cos(angle);
+        sin_want[i] = scale * sin(angle);
     }
     for (size_t at = 0; at < (size_t)shape->rows * shape->heads * half; at++) {
         const size_t row = at / (shape->heads * half), i = at % half;
@@ -181,6 +186,10 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
     check_real_error(real, "rope", error_of(floats_of(real, qk, len), want, len), 1.5e-7, 4e-3);
     lab_digest(lab, qk, len * ox_real_bytes(real));
     op.inverse = true;
+    for (size_t at = 0; at < (size_t)shape->rows * shape->heads * rotary_dim; at++) { /* scaled there and back */
+        const size_t row = at / (shape->heads * rotary_dim);
+        kept[row * stride + at / rotary_dim % shape->heads * shape->head_dim + at % rotary_dim] *= scale * scale;
+    }
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope, &op));
     lab_finish(lab);
     check_real_error(real, "rope and back", error_of(floats_of(real, qk, len), kept, len), 2e-7, 6e-3);

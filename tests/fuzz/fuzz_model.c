@@ -19,10 +19,12 @@ static bool same_config(const struct ox_model_config *a, const struct ox_model_c
            a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
            a->width == b->width && a->contexts == b->contexts && a->norm == b->norm && a->act == b->act &&
            a->layout == b->layout && a->norm_eps == b->norm_eps && a->rope == b->rope &&
-           a->rope_theta == b->rope_theta && rope->factor == other->factor && rope->low_factor == other->low_factor &&
-           rope->high_factor == other->high_factor && rope->original == other->original && a->window == b->window &&
+           a->rope_theta == b->rope_theta && a->rotary_dim == b->rotary_dim &&
+           memcmp(rope, other, sizeof *rope) == 0 &&
+           a->window == b->window &&
            memcmp(&a->windowed, &b->windowed, sizeof a->windowed) == 0 &&
-           memcmp(&a->unrotated, &b->unrotated, sizeof a->unrotated) == 0 && a->qk_norm == b->qk_norm && a->tied == b->tied &&
+           memcmp(&a->unrotated, &b->unrotated, sizeof a->unrotated) == 0 && a->qk_norm == b->qk_norm &&
+           a->tied == b->tied &&
            a->attention_bias == b->attention_bias && a->mlp_bias == b->mlp_bias && a->norm_bias == b->norm_bias &&
            a->out_bias == b->out_bias && a->init_range == b->init_range && a->bos_id == b->bos_id &&
            a->eos_id == b->eos_id;
@@ -66,7 +68,7 @@ static void check_config(const struct ox_model_config *config, const json_t *jso
     check_written(config, NULL);
     check_written(config, json);
     if (config->rope) {
-        ox_model_rope_inv_freq(config, inv_freq);
+        FUZZ_CHECK(ox_model_rope_inv_freq(config, config->contexts, inv_freq) > 0.0);
     }
     if (config->layers > LAYERS_MAX) {
         return; /* more of the same, slowly */

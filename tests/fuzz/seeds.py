@@ -167,7 +167,15 @@ def model():
     bad("act", LLAMA, hidden_act="gelu")
     bad("act-number", LLAMA, hidden_act=3)
     bad("dropout", LLAMA, attention_dropout=0.1)
-    bad("rope-type", LLAMA, rope_scaling={"rope_type": "yarn", "factor": 2.0})
+    bad("rope-type", LLAMA, rope_scaling={"rope_type": "proportional", "factor": 2.0})
+    good("rope-yarn", LLAMA, rope_scaling={"rope_type": "yarn", "factor": 2.0, "beta_fast": 4, "truncate": False})
+    good("rope-linear", LLAMA, rope_scaling={"type": "linear", "factor": 2.0})
+    good("rope-dynamic", LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5e4})
+    good("rope-long", LLAMA, rope_scaling={"type": "su", "short_factor": [1, 1], "long_factor": [2, 3.5]})
+    good("phi3", {**LLAMA, "model_type": "phi3"}, partial_rotary_factor=0.5, sliding_window=3,
+         original_max_position_embeddings=64,
+         rope_scaling={"type": "longrope", "short_factor": [1], "long_factor": [2]})
+    bad("rope-long", LLAMA, rope_scaling={"type": "longrope", "short_factor": [1], "long_factor": [2, 3.5]})
     bad("rope-text", LLAMA, rope_scaling="x")
     bad("rope-key", LLAMA, rope_scaling={"rope_type": "default", "beta": 1})
     bad("rope-two", LLAMA, rope_theta=1.0, rope_parameters={"rope_type": "default", "rope_theta": 2.0})
@@ -767,7 +775,7 @@ def yaml():
          "learning_rate: 3e-4\ndtype: bf16\ndevice_mem: 20GiB\nhost_mem: 1.5 GB\nfrom_scratch: yes\n"
          "nvme:\n  - /mnt/a:400GiB\n  - /mnt/b\nlr_scheduler_type: wsd\nprefetch_depth: -1\n"
          "seed: 18446744073709551615\nweight_decay: .5\n")
-    good("flow", "{model: m, nvme: [/a:1KiB, '/b:2'], seed: 7}\n")
+    good("flow", "{model: m, nvme: [/a:1KiB, '/b:2B'], seed: 7}\n")
     good("nvme", "nvme: /mnt/a:3TiB\n")
     good("nvme-none", "nvme: []\n")
     good("data-colon", "data: ['/b:2:1', '/c:x']\n")

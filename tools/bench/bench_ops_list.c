@@ -131,7 +131,7 @@ static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cos
     return OX_QUEUE(&t->device->ops, lane_of(t), rope, &(struct ox_op_rope){
         .qk = t->qkv, .cos_table = t->cosines, .sin_table = t->sines, .positions = t->positions,
         .rows = t->shape.rows, .row_stride = qkv_cols(t), .heads = heads, .head_dim = t->head_dim,
-        .real = t->device->compute.real});
+        .rotary_dim = t->head_dim, .real = t->device->compute.real});
 }
 
 static enum ox_status act_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
@@ -431,7 +431,7 @@ enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
     enum ox_status status = put_rows(t);
     OX_TRY(status, OX_QUEUE(&t->device->ops, lane_of(t), rope_table, &(struct ox_op_rope_table){
         .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
-        .half_dim = half_dim}));
+        .half_dim = half_dim, .scale = 1.0}));
     OX_TRY(status, ox_lane_drain(lane_of(t)));
     return status;
 }

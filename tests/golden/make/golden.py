@@ -24,6 +24,7 @@ import transformers
 from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.phi3 import modeling_phi3
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.smollm3 import modeling_smollm3
@@ -54,6 +55,12 @@ def rope(theta):
 def llama3_rope(theta, factor, low, high, original):
     return {"rope_type": "llama3", "rope_theta": theta, "factor": factor, "low_freq_factor": low,
             "high_freq_factor": high, "original_max_position_embeddings": original}
+
+
+def longrope(pairs, part):
+    return {"rope_type": "longrope", "rope_theta": 1000.0, "partial_rotary_factor": part,
+            "short_factor": [1.0 + 0.05 * i for i in range(pairs)],
+            "long_factor": [1.5 + 0.4 * i for i in range(pairs)]}
 
 
 def gpt2(**sizes):
@@ -112,6 +119,31 @@ CASES = {
                                 tie_word_embeddings=True, no_rope_layer_interval=2, use_sliding_window=True,
                                 sliding_window=8, rope_parameters=rope(50000.0)),
         "seed": 11, "seq": 26, "batch": 1, "micro_batches": 3, "max_grad_norm": 0.5},
+    "phi3_long": {  # q, k, v in one tensor, gate and up in one; three quarters of a head rotate, beyond the first positions
+        "config": lambda: llama(transformers.Phi3Config, vocab_size=71, hidden_size=64, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+                                tie_word_embeddings=False, sliding_window=17, original_max_position_embeddings=20,
+                                rope_parameters=longrope(6, 0.75)),
+        "seed": 12, "seq": 27, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "phi3_short": {  # the same within the first positions, tied
+        "config": lambda: llama(transformers.Phi3Config, vocab_size=61, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=2, num_key_value_heads=2, intermediate_size=40,
+                                tie_word_embeddings=True, original_max_position_embeddings=32,
+                                rope_parameters=longrope(8, 1.0)),
+        "seed": 13, "seq": 24, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "yarn": {
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=67, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=3, num_key_value_heads=1, head_dim=16, intermediate_size=44,
+                                tie_word_embeddings=True,
+                                rope_parameters={"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+                                                 "original_max_position_embeddings": 16, "beta_fast": 2.0,
+                                                 "beta_slow": 0.5}),
+        "seed": 14, "seq": 40, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "linear_rope": {
+        "config": lambda: llama(vocab_size=63, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                num_key_value_heads=2, intermediate_size=40, tie_word_embeddings=True,
+                                rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}),
+        "seed": 15, "seq": 24, "batch": 2, "micro_batches": 1, "max_grad_norm": 0.5},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -129,9 +161,28 @@ def norm_forward(self, hidden):
     return self.weight * (hidden * scale)
 
 
-def rotary_frequency(parameters, exponent):
-    frequency = parameters["rope_theta"] ** -exponent
-    if parameters["rope_type"] != "llama3":
+def yarn_ramp(parameters, dim, pair):
+    def pair_of(turns):
+        original = parameters["original_max_position_embeddings"]
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(parameters["rope_theta"]))
+
+    low = max(math.floor(pair_of(parameters["beta_fast"])), 0)
+    high = min(math.ceil(pair_of(parameters["beta_slow"])), dim - 1)
+    return min(max((pair - low) / (high - low), 0.0), 1.0)
+
+
+def rotary_frequency(parameters, dim, pair, length):
+    frequency = parameters["rope_theta"] ** -(2 * pair / dim)
+    kind = parameters["rope_type"]
+    if kind == "linear":
+        return frequency / parameters["factor"]
+    if kind == "yarn":
+        stretched = yarn_ramp(parameters, dim, pair)
+        return frequency / parameters["factor"] * stretched + frequency * (1 - stretched)
+    if kind == "longrope":
+        is_long = length > parameters["original_max_position_embeddings"]
+        return frequency / parameters["long_factor" if is_long else "short_factor"][pair]
+    if kind != "llama3":
         return frequency
     waves = parameters["original_max_position_embeddings"] * frequency / (2 * math.pi)  # that fit into it
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
@@ -142,10 +193,12 @@ def rotary_frequency(parameters, exponent):
 def rotary_forward(self, x, position_ids):
     config = self.config
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    frequencies = [rotary_frequency(config.rope_parameters, i / dim) for i in range(0, dim, 2)]
+    dim = int(dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    length = int(position_ids.max()) + 1
+    frequencies = [rotary_frequency(config.rope_parameters, dim, i, length) for i in range(dim // 2)]
     angles = position_ids[..., None].double() * torch.tensor(frequencies, dtype=torch.float64)
     angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
+    return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
 
 
 def attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **unused):
@@ -160,7 +213,7 @@ def attention_forward(module, query, key, value, attention_mask, scaling, dropou
 def in_float64():
     replaced = []
     for module, name in ((modeling_llama, "Llama"), (modeling_mistral, "Mistral"), (modeling_qwen2, "Qwen2"),
-                         (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3")):
+                         (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3"), (modeling_phi3, "Phi3")):
         replaced += [(getattr(module, name + "RMSNorm"), "forward", norm_forward),
                      (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
                      (module, "eager_attention_forward", attention_forward)]

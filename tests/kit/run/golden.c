@@ -10,7 +10,7 @@
 
 const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
-                                    "smollm3"};
+                                    "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope"};
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 void golden_open(const char *name, struct golden *out) {

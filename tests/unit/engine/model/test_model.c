@@ -170,7 +170,8 @@ static void test_windows(void) {
         json_t *json = NULL;
         REQUIRE_OK(parse(decoder_json, cases[i].extra, &config));
         CHECK(config.window == cases[i].window);
-        CHECK(ox_layers_first(&config.windowed, config.layers) == (cases[i].window == 0 ? config.layers : cases[i].layer));
+        const uint32_t first = cases[i].window == 0 ? config.layers : cases[i].layer;
+        CHECK(ox_layers_first(&config.windowed, config.layers) == first);
         REQUIRE_OK(ox_model_config_json(&config, NULL, "float32", &json));
         REQUIRE_OK(ox_model_config_parse("written", json, &again));
         CHECK(config.window == again.window);
@@ -213,8 +214,8 @@ static void test_llama3_rope(void) {
     REQUIRE_OK(parse(llama_json, ",\"head_dim\":16", &plain));
     snprintf(extra, sizeof extra, ",\"head_dim\":16,\"rope_scaling\":{%s}", llama3_rope);
     REQUIRE_OK(parse(llama_json, extra, &scaled));
-    ox_model_rope_inv_freq(&plain, before);
-    ox_model_rope_inv_freq(&scaled, after);
+    CHECK(ox_model_rope_inv_freq(&plain, 64, before) == 1.0);
+    CHECK(ox_model_rope_inv_freq(&scaled, 64, after) == 1.0);
     for (int i = 0; i < 8; i++) {
         const double waves = 64.0 * before[i] / (2.0 * 3.14159265358979323846);
         const double kept = fmin(1.0, fmax(0.0, (waves - 1.0) / 3.0));
@@ -255,7 +256,7 @@ static void test_family_refusals(void) {
         {",\"model_type\":\"qwen2\",\"attention_dropout\":0.1", "attention_dropout"},
         {",\"model_type\":\"qwen2\",\"use_sliding_window\":1", "use_sliding_window"},
         {",\"model_type\":\"qwen3\",\"hidden_act\":\"relu\"", "relu"},
-        {",\"model_type\":\"qwen3\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", "yarn"},
+        {",\"model_type\":\"qwen3\",\"rope_scaling\":{\"rope_type\":\"proportional\",\"factor\":4.0}", "proportional"},
         {",\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"full_attention\"]", "layer_types"},
         {",\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"full_attention\",\"chunked_attention\"]",
          "chunked_attention"},
@@ -319,6 +320,21 @@ static void test_changing_keys(void) {
                   "layer_types");
 }
 
+static void test_rope_refusals(void) {
+    static const char *const cases[][2] = {
+        {",\"rope_scaling\":{\"type\":\"linear\"}", "factor"},
+        {",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}", "factor 0.5"},
+        {",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0,\"beta_fast\":3}", "beta_fast"},
+        {",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e4}", "factor"},
+        {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0,\"beta_fast\":1,\"beta_slow\":2}", "beta_slow 2"},
+        {",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[0]}", "long_factor"},
+        {",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[2]}", "pairs"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_refused(llama_json, cases[i][0], cases[i][1]);
+    }
+}
+
 static void test_refusals(void) {
     static const struct {
         bool gpt2;
@@ -337,8 +353,6 @@ static void test_refusals(void) {
         {false, ",\"layer_types\":[\"full_attention\"]", "layer_types"},
         {false, ",\"use_sliding_window\":true", "use_sliding_window"},
         {true, ",\"use_sliding_window\":true", "use_sliding_window"},
-        {false, ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}", "linear"},
-        {false, ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e4}", "yarn"},
         {false, ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}", "rope_parameters"},
         {false, ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5}",
          "500000"},
@@ -346,7 +360,7 @@ static void test_refusals(void) {
         {false, ",\"quantization_config\":{\"bits\":4}", "quantization_config"},
         {false, ",\"sliding_window\":4096", "sliding_window"},
         {false, ",\"architectures\":[\"LlamaForSequenceClassification\"]", "LlamaForSequenceClassification"},
-        {false, ",\"head_dim\":7", "odd"},
+        {false, ",\"head_dim\":7", "even number"},
         {false, ",\"rope_theta\":0", "rope_theta"},
         {false, ",\"initializer_range\":-1", "initializer_range"},
         {false, ",\"tie_word_embeddings\":1", "tie_word_embeddings"},
@@ -492,7 +506,7 @@ static void test_init(void) {
 
     double inv_freq[4];
     REQUIRE_OK(parse(llama_json, "", &config));
-    ox_model_rope_inv_freq(&config, inv_freq);
+    ox_model_rope_inv_freq(&config, 64, inv_freq);
     CHECK(inv_freq[0] == 1.0 && fabs(inv_freq[1] - 0.1) < 1e-15 && fabs(inv_freq[3] - 0.001) < 1e-17);
 }
 
@@ -522,6 +536,7 @@ int main(void) {
     test_qwen();
     test_llama3_rope();
     test_family_refusals();
+    test_rope_refusals();
     test_refusals();
     test_changing_keys();
     test_written_config();

@@ -1,0 +1,108 @@
+/* The hash of everything that may change bits of a run. What an earlier version did not have adds nothing where it is not
+ * used, because the checkpoints of that version have the hash without it. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/assert.h"
+#include "base/hash/hash.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Hash of `seed` and of what may change bits on a GPU: libraries choose algorithms by GPU and by their own version. The
+ * reason why cuDNN is missing changes no bit. */
+static uint64_t gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
+    const struct ox_cuda_device_info *const gpu = &trainer->gpu;
+    const char *const attention = strncmp(gpu->attention, "cuDNN ", 6) == 0 ? gpu->attention : "";
+    const uint64_t words[] = {seed, (uint64_t)trainer->engine_config.device, gpu->capability, gpu->processor_count,
+                              gpu->blas_version, ox_hash64(attention, strlen(attention), 0)};
+    return ox_hash_seed(words, sizeof words / sizeof *words);
+}
+
+/* Hash of `seed` and of the options of the learning rate that older versions did not have; `seed` itself where none is
+ * given, because the checkpoints of these versions have the hash without them. */
+static uint64_t rate_hash(const struct ox_config *config, uint64_t seed) {
+    char text[256];
+    if (config->min_lr == 0 && config->lr_decay_type == OX_DECAY_AUTO && config->lr_num_cycles == 0 &&
+        config->lr_power == 1 && config->lr_timescale == 0) {
+        return seed;
+    }
+    const int bytes = snprintf(text, sizeof text, "%.17g %d %.17g %.17g %" PRIu64, config->min_lr,
+                               (int)config->lr_decay_type, config->lr_num_cycles, config->lr_power,
+                               config->lr_timescale);
+    OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
+    return ox_hash64(text, (size_t)bytes, seed);
+}
+
+/* Adds which layers have a window and a rotation, where the hash does not know that by the first layer with a window;
+ * `seed` itself in all other models, those that earlier versions computed. */
+static uint64_t layers_hash(const struct ox_model_config *model, uint64_t seed) {
+    const bool all_rotate = ox_layers_first(&model->unrotated, model->layers) == model->layers;
+    if (all_rotate && ox_layers_are_last(&model->windowed, model->layers)) {
+        return seed;
+    }
+    return ox_hash64(&model->unrotated, sizeof model->unrotated,
+                     ox_hash64(&model->windowed, sizeof model->windowed, seed));
+}
+
+/* Adds the rotation, where it is none that earlier versions computed. */
+static uint64_t rope_hash(const struct ox_model_config *model, uint64_t seed) {
+    const struct ox_rope_scaling *const s = &model->rope_scaling;
+    if (s->kind <= OX_ROPE_LLAMA3 && s->kind != OX_ROPE_LINEAR && s->kind != OX_ROPE_DYNAMIC &&
+        model->rotary_dim == model->head_dim) {
+        return seed;
+    }
+    const double numbers[] = {s->kind, model->rotary_dim, s->factor, s->fast, s->slow, s->attention, s->mscale,
+                              s->mscale_all, s->truncate};
+    const size_t bytes = s->factor_count * sizeof(double);
+    const uint64_t hash = ox_hash64(s->long_factors, bytes, ox_hash64(numbers, sizeof numbers, seed));
+    return ox_hash64(s->short_factors, bytes, hash);
+}
+
+/* Its "0" stands where earlier versions had the threads of the CPU device,
+ * because their bits depended on them; so a run that they began on that device has another hash. */
+uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
+    const struct ox_config *const c = &trainer->config;
+    const struct ox_engine_config *const e = &trainer->engine_config;
+    const struct ox_model_config *const m = &e->model->config;
+    char text[1024];
+    const int bytes = snprintf(text, sizeof text,
+        "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %.0f"
+        " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s 0",
+        m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
+        e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
+        c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
+        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order);
+    OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
+    char rows[512];
+    int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,
+                        (int)c->overlong, c->bos_per_window, c->eval_data[0] != '\0' ? 0 : c->eval_fraction);
+    for (uint32_t i = 0; i < c->data_count; i++) {
+        used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
+    }
+    OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
+    char shape[512]; /* all that config.json can change without changing a size */
+    const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
+                              (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
+                              m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
+                              m->rope_scaling.original, m->window,
+                              m->window == 0 ? 0 : ox_layers_first(&m->windowed, m->layers), m->qk_norm, e->decay_all);
+    OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
+    uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
+    hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
+    hash = rope_hash(m, layers_hash(m, hash));
+    if (e->device == OX_DEVICE_CUDA) {
+        hash = gpu_hash(trainer, hash);
+    }
+    if (e->sum_groups > 1) { /* one group adds nothing, because older checkpoints do not name it */
+        const uint64_t groups[] = {hash, e->sum_groups};
+        hash = ox_hash_seed(groups, sizeof groups / sizeof *groups);
+    }
+    if (e->library_sums && e->ranks > 1) {
+        hash = ox_hash64("library sums", strlen("library sums"), hash);
+    }
+    /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
+    const uint64_t format[] = {hash, e->state.kind, e->state.moments};
+    return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
+               ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
+}
