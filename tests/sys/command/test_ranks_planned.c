@@ -92,6 +92,9 @@ static void test_choice(void) {
     json_decref(json);
     for (unsigned i = 0; i < sizeof shardings / sizeof *shardings; i++) {
         char words[64];
+        if (!test_takes(i, 2)) {
+            continue;
+        }
         snprintf(words, sizeof words, "--format json --ranks 2 --sharding %s", shardings[i]);
         json = plan(in_memory, words);
         const double seconds = number(json, "predicted_mean_seconds");
@@ -177,6 +180,9 @@ static void test_auto(void) {
     json_t *const profile = json_load_file("docs/profiles/rtx4090-4-drives.json", 0, NULL);
     CHECK(profile != NULL);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!test_takes(i, 3)) {
+            continue;
+        }
         json_t *const machine = json_deep_copy(profile), *drive = NULL;
         size_t idx = 0;
         if (cases[i].count > 0) {
@@ -211,13 +217,15 @@ static void test_auto(void) {
 
 int main(void) {
     config_path = files_write_text("8b.json", config_text);
-    test_gain();
     test_auto();
-    test_library();
     test_choice();
-    test_threads();
-    test_lane_cores();
-    test_no_gain();
-    test_refusal();
+    /* A plan of such a model takes seconds: make test takes half of these. */
+    static void (*const tests[])(void) = {test_gain, test_library, test_threads, test_lane_cores, test_no_gain,
+                                          test_refusal};
+    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (test_takes(i, 2)) {
+            tests[i]();
+        }
+    }
     return test_end();
 }
