@@ -163,7 +163,7 @@ static void test_binary(void) {
     refuse("a.txt", "a\0b\0\n\0", 6, "is UTF-16 text, which is not read; make UTF-8 of it: iconv -f UTF-16LE");
     refuse("a.txt", "\xff\xfe" "a\0", 4, "is UTF-16 text");
     refuse("a.npy", "\x93NUMPY\1\0", 8, "is a NumPy array");
-    refuse("a.txt", "version https://git-lfs.github.com/spec/v1\n", 43, "is a Git LFS pointer, not the file itself");
+    refuse("a.txt", "version https://git-lfs.github.com/spec/v1\n", 43, "is a pointer of Git LFS, not the file itself");
     refuse("a.txt", "A text.\n", 8, NULL);
     refuse("a.txt", "", 0, NULL);
     /* A pair of Megatron, by either of its files. */
