@@ -246,8 +246,8 @@ static void look_at(const char *flag, const char *path) {
     snprintf(folder, sizeof folder, "%.*s", (int)existing, existing > 0 ? path : ".");
     if (stat(folder[0] != '\0' ? folder : ".", &info) == 0 && (info.st_mode & S_IWOTH) != 0 &&
         (info.st_mode & S_ISVTX) == 0) {
-        ox_log(OX_LOG_WARN, "%s %s: anyone on this machine may write to %s and replace what the run keeps there; `chmod "
-               "o-w %s` ends that", flag, path, folder[0] != '\0' ? folder : "the working folder",
+        ox_log(OX_LOG_WARN, "%s %s: anyone on this machine may write to %s and replace what the run keeps there; "
+               "`chmod o-w %s` ends that", flag, path, folder[0] != '\0' ? folder : "the working folder",
                folder[0] != '\0' ? folder : ".");
     }
 }

@@ -1,6 +1,7 @@
 /* A run against transformers' own Trainer (tests/golden/trainer.json): the same options, by the same names, give the
- * same rates, losses, norms and epochs over 20 steps, with the Trainer's decay groups, a warmup, micro-batches of unequal
- * rows and epochs that end with a step that is not full. Also which runs of earlier versions go on as they began. */
+ * same rates, losses, norms and epochs over 20 steps, with the Trainer's decay groups, a warmup, micro-batches of
+ * unequal rows and epochs that end with a step that is not full. Also which runs of earlier versions go on as they
+ * began. */
 #include "base/json.h"
 #include "engine/hf/hf.h"
 #include "tests/kit/files.h"
