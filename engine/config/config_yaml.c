@@ -13,7 +13,7 @@
 #include <strings.h>
 #include <yaml.h>
 
-enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 160, WHERE_BYTES = OX_PATH_BYTES + 128, WEIGHT_BYTES = 32 };
+enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 256, WHERE_BYTES = OX_PATH_BYTES + 128, WEIGHT_BYTES = 32 };
 
 struct reader {
     yaml_parser_t parser;

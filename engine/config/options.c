@@ -534,6 +534,12 @@ static const struct ox_option options[] = {
      .commands = OX_CMD_TRACE,
      .help = "report: a summary, and with --output a page; export: a file for another viewer. The word --action may "
              "be left out"},
+    {.name = "action", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, action),
+     .text_bytes = sizeof none->action, .choices = "remove", .group = group_command, .default_text = "",
+     .commands = OX_CMD_STORE, .help = "remove: delete the files of a store. The word --action may be left out"},
+    {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
+     .group = group_command, .default_text = "", .commands = OX_CMD_STORE,
+     .help = "folder that was given to --nvme. The word --run may be left out"},
     {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
      .group = group_command, .default_text = "", .commands = OX_CMD_TRACE,
      .help = "folder of a run, or its trace.bin. The word --run may be left out"},
@@ -645,7 +651,8 @@ const char *ox_command_name(unsigned command) {
                     {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
                     {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
                     {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"},
-                    {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"}};
+                    {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"},
+                    {OX_CMD_STORE, "store"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

@@ -2,7 +2,6 @@
 
 #include "base/bytes.h"
 #include "base/pool.h"
-#include "engine/run/persist.h"
 #include "offload/sim/floor.h"
 
 #include <errno.h>

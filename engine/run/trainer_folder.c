@@ -175,6 +175,7 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
         snprintf(identity->arithmetic, sizeof identity->arithmetic, "%s", arithmetic != NULL ? arithmetic : "");
         identity->starting = json_is_true(json_object_get(json, "starting"));
         identity->clearing = json_is_true(json_object_get(json, "clearing"));
+        identity->finished = json_is_true(json_object_get(json, "finished"));
         identity->knows_origin = json_is_boolean(json_object_get(json, "from_scratch"));
         identity->from_scratch = json_is_true(json_object_get(json, "from_scratch"));
     }
@@ -321,6 +322,7 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
     failed |= json != NULL && identity->arithmetic[0] != '\0' &&
               json_object_set_new(json, "arithmetic", json_string(identity->arithmetic)) != 0;
     failed |= json != NULL && identity->clearing && json_object_set_new(json, "clearing", json_true()) != 0;
+    failed |= json != NULL && identity->finished && json_object_set_new(json, "finished", json_true()) != 0;
     failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||
               !ox_seal_add(json);
     if (failed != 0) {
@@ -436,9 +438,9 @@ enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
         const char *const folder = trainer->drives.folders[i];
         const enum ox_store_owner owner = ox_store_owner(folder, trainer->identity.run_id);
-        if (owner == OX_STORE_OWNER_OTHER) {
+        if (owner == OX_STORE_OWNER_OTHER && !ox_run_store_is_finished(folder)) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
-                           "--overwrite-output-dir to delete it", folder);
+                           "--overwrite-output-dir to delete it, or `offload store remove`", folder);
         }
         /* A damaged header names no owner; in a folder that the run has recorded, the store is the run's. */
         if (owner == OX_STORE_OWNER_UNKNOWN && !is_recorded(trainer, folder)) {
@@ -460,10 +462,20 @@ static enum ox_status check_ranks(const struct ox_trainer *trainer) {
                          trainer->config.output_dir);
 }
 
+bool ox_run_is_released(const struct ox_trainer *trainer) {
+    char recorded[OX_CONFIG_TEXT_BYTES];
+    bool released = trainer->identity.finished;
+    for (uint32_t i = 0; i < trainer->identity.nvme_count && released; i++) {
+        recorded_drive(trainer, i, recorded);
+        released = ox_store_owner(recorded, trainer->identity.run_id) != OX_STORE_OWNER_SAME;
+    }
+    return released;
+}
+
 enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     const struct ox_run_identity *const identity = &trainer->identity;
     const bool has_none = identity->starting && trainer->config.nvme_count > 0; /* or what is left holds nothing */
-    if (identity->nvme_count == 0 || has_none) {
+    if (identity->nvme_count == 0 || has_none || ox_run_is_released(trainer)) {
         return OX_OK;
     }
     if (ox_run_has_store(trainer)) {

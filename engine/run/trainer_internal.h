@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "engine/run/host_memory.h"
-#include "engine/run/persist.h"
 #include "engine/run/predict.h"
 #include "engine/report/scalars.h"
 #include "engine/run/schedule.h"
@@ -39,6 +38,7 @@ struct ox_run_identity {
     bool holds_whole; /* what it holds out begins with a document; before version 4 it could cut one in two */
     bool starting;    /* what it begins with is not committed yet: its stores may be half made, and hold nothing */
     bool clearing;    /* what the run has left is being removed, for a new run in its place; `starting` is set too */
+    bool finished;    /* it took all its steps, and its last checkpoint has all that its stores have */
     bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
     char arithmetic[OX_ARITHMETIC_BYTES]; /* what computes (ox_cpu_gemms_text, ox_cuda_gemms_text); "": not known */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
@@ -222,6 +222,8 @@ bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trai
 bool ox_run_has_store(const struct ox_trainer *trainer);
 /* Refuses drives that hold store files of another run. */
 OX_MUST enum ox_status ox_run_check_stores(const struct ox_trainer *trainer);
+/* Whether the run has finished and its stores are gone, so that its last checkpoint is what it goes on from. */
+bool ox_run_is_released(const struct ox_trainer *trainer);
 /* Refuses to resume on its own without the drives that hold the last commit. */
 OX_MUST enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer);
 /* Refuses inputs of the run that ox_run_clear would remove. */
@@ -245,6 +247,13 @@ void ox_run_clear_triggers(const char *output_dir);
 OX_MUST enum ox_status ox_trainer_start_over(struct ox_trainer *trainer);
 /* Whether the folder has a run that certainly committed nothing, so that a fresh start may take its place. */
 OX_MUST enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out);
+/* Notes, in run.json and beside the stores, that the run has taken all its steps and that its checkpoint has what the
+ * stores have: another run may take their place. A failure is only a warning. */
+void ox_run_note_finished(struct ox_trainer *trainer);
+/* Whether the store in the folder is of a run that has finished, whose last checkpoint is still there. */
+bool ox_run_store_is_finished(const char *folder);
+/* Removes stores of other runs that have finished, and says so. */
+OX_MUST enum ox_status ox_run_take_places(const struct ox_trainer *trainer);
 /* Whether a resume of the latest state would start over, because nothing was saved of the steps that were taken. */
 bool ox_run_saved_nothing(const char *output_dir);
 

@@ -10,8 +10,11 @@
 #include "base/log.h"
 
 #include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool ends_with(const char *name, const char *suffix) {
     const size_t bytes = strlen(name), suffix_bytes = strlen(suffix);
@@ -114,6 +117,78 @@ enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
                view.cleared ? "its run was being deleted for a new one (--overwrite-output-dir)"
                             : "nothing was committed yet",
                view.known ? "" : " with what --model gives: ", view.known ? "" : config->model);
+    }
+    return status;
+}
+
+/* ---- runs that have finished ----------------------------------------------------------------------------------- */
+
+static const char FINISHED_NAME[] = "offload-store.finished";
+
+/* The note of a finished run names it and the checkpoint that has the last commit of its store. */
+static const char FINISHED_FORMAT[] = "run %016" PRIx64 " %016" PRIx64 " step %" PRIu64 " checkpoint %s\n";
+
+void ox_run_note_finished(struct ox_trainer *trainer) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    char note[OX_PATH_BYTES + 128], path[OX_PATH_BYTES];
+    char *const checkpoint = realpath(trainer->result, NULL);
+    enum ox_status status = checkpoint != NULL ? OX_OK : ox_fail(OX_E_IO, "%s: has no real path", trainer->result);
+    if (status == OX_OK) {
+        snprintf(note, sizeof note, FINISHED_FORMAT, identity->run_id[0], identity->run_id[1], trainer->state.step,
+                 checkpoint);
+        identity->finished = true;
+        status = ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, identity) : OX_OK;
+    }
+    free(checkpoint);
+    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+        status = ox_path_join(trainer->drives.folders[i], FINISHED_NAME, path);
+        OX_TRY(status, ox_file_replace(path, note, strlen(note)));
+    }
+    if (status != OX_OK) {
+        ox_log(OX_LOG_WARN, "the store stays that of this run, and no other run takes its place: %s", ox_error_text());
+    }
+}
+
+bool ox_run_store_is_finished(const char *folder) {
+    char path[OX_PATH_BYTES], checkpoint[OX_PATH_BYTES] = "", *text = NULL;
+    size_t bytes = 0;
+    uint64_t run_id[2] = {0}, step = 0;
+    struct ox_run_state state;
+    if (ox_path_join(folder, FINISHED_NAME, path) != OX_OK || !ox_path_is_file(path) ||
+        ox_file_read(path, sizeof path + 128, &text, &bytes) != OX_OK) {
+        return false;
+    }
+    const bool read = sscanf(text, "run %" SCNx64 " %" SCNx64 " step %" SCNu64 " checkpoint %4095[^\n]", &run_id[0],
+                             &run_id[1], &step, checkpoint) == 4;
+    free(text);
+    return read && ox_store_owner(folder, run_id) == OX_STORE_OWNER_SAME &&
+           ox_checkpoint_read_state(checkpoint, &state) == OX_OK && state.step == step &&
+           memcmp(state.run_id, run_id, sizeof run_id) == 0;
+}
+
+void ox_run_forget_finished(const char *folder) {
+    char path[OX_PATH_BYTES];
+    /* Durably: a note that comes back after a power cut would give up what the store got since. */
+    if (ox_path_join(folder, FINISHED_NAME, path) == OX_OK && unlink(path) == 0 && ox_folder_sync(folder) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+}
+
+enum ox_status ox_run_take_places(const struct ox_trainer *trainer) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+        const char *const folder = trainer->drives.folders[i];
+        if (!ox_store_exists(folder) || ox_store_owner(folder, trainer->identity.run_id) != OX_STORE_OWNER_OTHER ||
+            !ox_run_store_is_finished(folder)) {
+            continue;
+        }
+        status = ox_store_check_unused(&folder, 1);
+        OX_TRY(status, ox_store_remove(&folder, 1));
+        if (status == OX_OK) {
+            ox_run_forget_finished(folder);
+            ox_log(OX_LOG_INFO, "--nvme %s: the store of a run that has finished is replaced; its checkpoint has all of it",
+                   folder);
+        }
     }
     return status;
 }

@@ -546,6 +546,10 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
     if (status == OX_OK && *ended_by == 0) {
         status = run_and_save(trainer, ended_by);
         ox_team_abort(trainer->team, status);
+        if (status == OX_OK && *ended_by == 0 && trainer->state.step >= trainer->max_steps &&
+            trainer->result[0] != '\0' && ox_engine_store(trainer->engine) != NULL) {
+            ox_run_note_finished(trainer);
+        }
     }
     return status;
 }

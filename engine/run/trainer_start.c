@@ -117,9 +117,12 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
                    : ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with "
                              "it, or --overwrite-output-dir to start over", folder);
     }
-    if (ox_run_has_store(trainer)) {
-        return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
-                       "--overwrite-output-dir to delete it", trainer->drives.folders[0]);
+    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+        const char *const drive = trainer->drives.folders[i];
+        if (ox_store_exists(drive) && !ox_run_store_is_finished(drive)) {
+            return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
+                           "--overwrite-output-dir to delete it, or `offload store remove`", drive);
+        }
     }
     return OX_OK;
 }
@@ -184,11 +187,11 @@ static enum ox_status make_way(struct ox_trainer *trainer) {
         return clear_run(trainer);
     }
     bool remains = false;
-    const enum ox_status status = ox_run_find_remains(trainer, &remains);
-    if (status != OX_OK) {
-        return status;
+    enum ox_status status = ox_run_find_remains(trainer, &remains);
+    if (status == OX_OK) {
+        status = remains ? clear_remains(trainer) : refuse_existing(trainer);
     }
-    return remains ? clear_remains(trainer) : refuse_existing(trainer);
+    return status == OX_OK ? ox_run_take_places(trainer) : status;
 }
 
 /* Makes the folder if it does not exist, and locks it. With several processes the first one does. */
@@ -276,7 +279,7 @@ static enum ox_status mark_starting(struct ox_trainer *trainer) {
     }
     status = ox_trainer_settle(trainer, status, "the folders of the stores");
     trainer->identity.starting = true;
-    trainer->identity.clearing = false;
+    trainer->identity.clearing = trainer->identity.finished = false;
     return status == OX_OK ? write_identity(trainer) : status;
 }
 
@@ -478,6 +481,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     bool resumed = false;
     enum ox_status status = open_run(trainer);
     OX_TRY(status, ox_run_check_drives_given(trainer));
+    OX_TRY(status, ox_run_is_released(trainer) ? ox_run_take_places(trainer) : OX_OK);
     status = ox_trainer_settle(trainer, status, "the drives of the run");
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
     OX_TRY(status, resume_store(trainer, newest_step, &resumed));
@@ -498,8 +502,8 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
                                              record_clock(trainer) | ox_trainer_record_arithmetic(trainer) |
-                                             trainer->identity.starting);
-    trainer->identity.starting = false;
+                                             trainer->identity.starting | trainer->identity.finished);
+    trainer->identity.starting = trainer->identity.finished = false;
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
     }
@@ -694,6 +698,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     OX_TRY(status, resume[0] == '\0' ? OX_OK : ox_trainer_check_shared(trainer));
     if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
         status = check_room(trainer);
+    }
+    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+        ox_run_forget_finished(trainer->drives.folders[i]); /* from here on the store may have more than a checkpoint */
     }
     if (status == OX_OK) {
         announce_drives(trainer);

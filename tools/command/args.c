@@ -10,7 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { FLAG_BYTES = 96, OPTIONS_MAX = 160 };
+enum { FLAG_BYTES = 96, OPTIONS_MAX = 256 };
 
 struct arguments {
     const struct ox_command *command;

@@ -66,6 +66,9 @@ OX_MUST enum ox_status ox_plan_open_run(const struct ox_config *config, struct o
 /* Prints what `train --dry-run` shows: the configuration and the plan. */
 OX_MUST enum ox_status ox_plan_print_dry(const struct ox_trainer *trainer, const struct ox_config *config);
 
+/* In show.c: tokenizes --data as training would, prints sequences with --show, and prints totals. */
+OX_MUST enum ox_status ox_show(const struct ox_config *config);
+
 /* In tools/command/cmd_<name>.c and tools/help/help.c. */
 int ox_cmd_train(const struct ox_config *config);
 int ox_cmd_plan(const struct ox_config *config);
@@ -77,6 +80,7 @@ int ox_cmd_tokenize(const struct ox_config *config);
 int ox_cmd_generate(const struct ox_config *config);
 int ox_cmd_bench(const struct ox_config *config);
 int ox_cmd_trace(const struct ox_config *config);
+int ox_cmd_store(const struct ox_config *config);
 int ox_cmd_top(const struct ox_config *config);
 int ox_cmd_help(const struct ox_config *config);
 

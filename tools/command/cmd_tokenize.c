@@ -2,7 +2,6 @@
  * or counts what training would see of them. With --render it prints conversations as the model's chat template writes
  * them. */
 #include "tools/command/cmd.h"
-#include "tools/command/show.h"
 
 #include "base/bytes.h"
 #include "base/clock.h"

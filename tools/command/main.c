@@ -46,6 +46,8 @@ static const struct ox_command commands[] = {
      .run = ox_cmd_trace, .summary = "show where the time and the bytes of a recorded run went"},
     {.name = "top", .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
      .summary = "watch a run while it works"},
+    {.name = "store", .mask = OX_CMD_STORE, .positional = {"action", "run"}, .required = "action run",
+     .run = ox_cmd_store, .summary = "remove what a run has left in a folder of --nvme"},
     {.name = "version", .run = run_version, .summary = "print the version of this program"},
     {.name = "help", .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
      .summary = "list the commands; `offload help COMMAND` lists its flags"},

@@ -1,6 +1,4 @@
 /* `offload tokenize --show`: prints sequences as training sees them, so that a person can check documents and masks. */
-#include "tools/command/show.h"
-
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"

@@ -679,6 +679,55 @@ static void test_plan_looks(void) {
     files_remove_folder("looked");
 }
 
+static void begin_loop(const char *name, const char *more) {
+    begin_look("train", name, "--eval-windows 0 --state-tier nvme --weights-tier nvme");
+    sys_args_drive(&args, "loop", "64MiB");
+    sys_args_add(&args, more);
+}
+
+/* Runs follow one another on one drive without a hand: the store of a run that has taken all its steps, whose checkpoint is
+ * there, gives way, and that run goes on from its checkpoint. Another store does not, until it is removed by hand. */
+static void test_loop_of_runs(void) {
+    static const char gives_way[] = "the store of a run that has finished is replaced";
+    files_make_folder("loop");
+    begin_loop("loop-1", "--max-steps 2");
+    sys_run_well(&args, &process);
+    begin_loop("loop-2", "--max-steps 2");
+    sys_run_well(&args, &process);
+    CHECK(sys_said(&process, gives_way));
+    begin_loop("loop-1", "--max-steps 4 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(sys_said(&process, gives_way) && sys_said(&process, "resumed at step 2 of 4 from ") &&
+          sys_said(&process, "loop-1/checkpoint-2"));
+    begin_loop("loop-1", "--max-steps 5 --resume latest"); /* its own store is used as ever */
+    sys_run_well(&args, &process);
+    CHECK(!sys_said(&process, gives_way) && sys_said(&process, "resumed at step 4 of 5 from the store's last commit"));
+    CHECK(rename(test_path("loop-1"), test_path("loop-moved")) == 0); /* what vouches for the store is gone */
+    begin_loop("loop-2", "--max-steps 3 --resume latest");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "not this one; give another folder"));
+    begin_loop("loop-3", "--max-steps 1000000 --overwrite-output-dir");
+    static struct sys_process holder;
+    sys_start(&args, &holder);
+    CHECK(sys_await(&holder, "starting from"));
+    sys_args_begin(&args, "store remove");
+    sys_args_word(&args, "%s", test_path("loop"));
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 1 && sys_said(&process, "offload-store-0.ox: in use by "));
+    CHECK(kill(holder.pid, SIGTERM) == 0);
+    sys_wait(&holder); /* which has not taken all its steps */
+    begin_loop("loop-2", "--max-steps 3 --resume latest");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "not this one; give another folder"));
+    sys_args_begin(&args, "store remove");
+    sys_args_word(&args, "%s", test_path("loop"));
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "removed the store in ") != NULL && !files_exist("loop/offload-store-0.ox"));
+    begin_loop("loop-2", "--max-steps 3 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(sys_said(&process, "resumed at step 2 of 3 from "));
+}
+
 static void test_store_in_use(void) {
     static struct sys_process holder;
     const char *const drive = test_path("drive");
@@ -877,6 +926,7 @@ int main(void) {
     test_drives();
     test_memory_drive();
     test_plan_looks();
+    test_loop_of_runs();
     test_store_in_use();
     test_damaged_store();
     return test_end();

@@ -1,6 +1,6 @@
 /* The interval at which a state in memory is persisted, as a function of measured times: cases by hand, and noise that
  * must not change it. */
-#include "engine/run/persist.h"
+#include "engine/run/predict.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
