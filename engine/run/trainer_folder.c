@@ -463,11 +463,10 @@ static enum ox_status check_ranks(const struct ox_trainer *trainer) {
 }
 
 bool ox_run_is_released(const struct ox_trainer *trainer) {
-    char recorded[OX_CONFIG_TEXT_BYTES];
-    bool released = trainer->identity.finished;
-    for (uint32_t i = 0; i < trainer->identity.nvme_count && released; i++) {
-        recorded_drive(trainer, i, recorded);
-        released = ox_store_owner(recorded, trainer->identity.run_id) != OX_STORE_OWNER_SAME;
+    const struct ox_run_identity *const identity = &trainer->identity;
+    bool released = identity->finished;
+    for (uint32_t i = 0; i < identity->nvme_count && released; i++) { /* of the first process */
+        released = ox_store_owner(identity->nvme[i], identity->run_id) != OX_STORE_OWNER_SAME;
     }
     return released;
 }
