@@ -125,9 +125,9 @@ static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_
         return strcpy(text, "as many steps as the text gives");
     }
     used = snprintf(text, STEPS_LINE_BYTES, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
-    if (each > 0) {
+    if (each > 0) { /* the schedule counts steps of one size, where those of the run have changed it */
         snprintf(text + used, STEPS_LINE_BYTES - (size_t)used, ", %.4g epoch%s of %" PRIu64 " step%s",
-                 (double)trainer->max_steps / (double)each, trainer->max_steps == each ? "" : "s", each,
+                 (double)trainer->schedule.total / (double)each, trainer->schedule.total == each ? "" : "s", each,
                  ox_plural(each));
     }
     return text;

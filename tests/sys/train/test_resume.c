@@ -470,7 +470,7 @@ static void test_epochs(bool drive) {
     }
     expect(0, "16 sequences were taken in 2 steps, and what is left of --num-train-epochs 2 takes 23 steps of 3");
     CHECK(said("resumed at step 2 of 25 from ") && said("\nstep 25/25 | ") && said("what is left of 2 epochs\n"));
-    CHECK(holds("epochs/plan.txt", " a step, 25 steps, "));
+    CHECK(holds("epochs/plan.txt", " a step, 25 steps, 2 epochs of 14 steps\n"));
     CHECK(holds("epochs/checkpoint-25/trainer_state.json", "\"cursor\": 82,"));
     char *const curve = sys_curve(test_path("epochs"), "step");
     CHECK(fabs(sys_metric(curve, 3, "learning_rate") / peak - 23 / 28.0) < 1e-12);
