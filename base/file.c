@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,8 +22,6 @@ enum {
     COPY_BYTES = 1 << 20,
     REMOVE_DEPTH_MAX = 200,
     NAME_TRIES = 100,
-    WARNINGS_MAX = 64, /* paths; more warnings would bury the other messages */
-    ENTRIES_CHECKED_MAX = 10000,
 };
 
 /* An error that the user can fix by naming another path is OX_E_CONFIG; all others are OX_E_IO. */
@@ -49,8 +46,7 @@ static enum ox_status fail_path(int err, const char *path, const char *what) {
     return ox_fail_errno(status_of(err), err, "%s: cannot %s", path, what);
 }
 
-/* Writes the folder that holds `path` to `out` (OX_PATH_BYTES): "." when the path has none. */
-static enum ox_status parent_of(const char *path, char *out) {
+enum ox_status ox_path_parent(const char *path, char *out) {
     const size_t bytes = strlen(path);
     if (bytes == 0 || bytes >= OX_PATH_BYTES) {
         return ox_fail(OX_E_CONFIG, "a path of %zu bytes cannot be used; give one of 1 to %d", bytes,
@@ -79,7 +75,7 @@ static enum ox_status parent_of(const char *path, char *out) {
 static enum ox_status fail_space(int err, const char *path, uint64_t needed) {
     char folder[OX_PATH_BYTES];
     uint64_t available = 0;
-    if ((err != ENOSPC && err != EDQUOT) || parent_of(path, folder) != OX_OK ||
+    if ((err != ENOSPC && err != EDQUOT) || ox_path_parent(path, folder) != OX_OK ||
         ox_folder_free_bytes(folder, &available) != OX_OK) {
         return fail_path(err, path, "write");
     }
@@ -140,7 +136,11 @@ static enum ox_status reserve(int fd, const char *path, uint64_t bytes) {
 static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_file_writer *out) {
     static atomic_uint counter;
     char folder[OX_PATH_BYTES], temporary[OX_PATH_BYTES], name[64];
-    enum ox_status status = parent_of(path, folder);
+    struct stat info;
+    if (lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode)) { /* it would be gone */
+        return ox_fail(OX_E_CONFIG, "%s: is %s; only regular files are written over", path, kind_name(info.st_mode));
+    }
+    enum ox_status status = ox_path_parent(path, folder);
     for (int i = 0; status == OX_OK && i < NAME_TRIES; i++) {
         snprintf(name, sizeof name, ".offload-%ld-%u.tmp", (long)getpid(), atomic_fetch_add(&counter, 1));
         status = ox_path_join(folder, name, temporary);
@@ -174,39 +174,8 @@ static enum ox_status finish_as(struct ox_file_writer *writer, const char *path)
         return status;
     }
     char folder[OX_PATH_BYTES];
-    status = parent_of(path, folder);
+    status = ox_path_parent(path, folder);
     return status == OX_OK ? ox_folder_sync(folder) : status;
-}
-
-static bool is_world_writable(const struct stat *info) {
-    return (info->st_mode & S_IWOTH) != 0 && !(S_ISDIR(info->st_mode) && (info->st_mode & S_ISVTX) != 0);
-}
-
-/* Finds what makes an input changeable by every user, and writes its path to `shared`: the input itself, a file in it,
- * or the folder that holds it. */
-static bool find_world_writable(const char *path, const struct stat *info, char *shared) {
-    struct stat other;
-    if (is_world_writable(info)) {
-        snprintf(shared, OX_PATH_BYTES, "%s", path);
-        return true;
-    }
-    if (!S_ISDIR(info->st_mode)) {
-        return parent_of(path, shared) == OX_OK && stat(shared, &other) == 0 && is_world_writable(&other);
-    }
-    DIR *const folder = opendir(path);
-    bool found = false;
-    for (int i = 0; folder != NULL && !found && i < ENTRIES_CHECKED_MAX; i++) {
-        const struct dirent *const entry = readdir(folder);
-        if (entry == NULL) {
-            break;
-        }
-        found = fstatat(dirfd(folder), entry->d_name, &other, 0) == 0 && S_ISREG(other.st_mode) &&
-                is_world_writable(&other) && ox_path_join(path, entry->d_name, shared) == OX_OK;
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return found;
 }
 
 /* Removes the content of the open folder `fd` and closes it. `path` is the topmost folder, for errors. */
@@ -328,35 +297,6 @@ enum ox_status ox_file_read_start(const char *path, void *start, size_t bytes, u
     status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(*file_bytes, bytes), 0);
     close(fd);
     return status;
-}
-
-void ox_path_warn_shared(const char *path) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct seen_file {
-        dev_t device;
-        ino_t inode;
-    } seen[WARNINGS_MAX];
-    static uint32_t seen_count;
-    struct stat info;
-    char shared[OX_PATH_BYTES];
-    if (stat(path, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) ||
-        !find_world_writable(path, &info, shared)) {
-        return;
-    }
-    pthread_mutex_lock(&lock);
-    bool known = seen_count == WARNINGS_MAX;
-    for (uint32_t i = 0; i < seen_count; i++) {
-        known = known || (seen[i].device == info.st_dev && seen[i].inode == info.st_ino);
-    }
-    if (!known) {
-        seen[seen_count++] = (struct seen_file){info.st_dev, info.st_ino};
-    }
-    pthread_mutex_unlock(&lock);
-    if (!known) {
-        ox_log(OX_LOG_WARN,
-               "%s: any user of this machine can change it, because %s is writable by all; run `chmod o-w` on that",
-               path, shared);
-    }
 }
 
 enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes) {
@@ -625,7 +565,7 @@ enum ox_status ox_folder_make(const char *path) {
         return OX_OK;
     }
     char parent[OX_PATH_BYTES];
-    enum ox_status status = parent_of(path, parent);
+    enum ox_status status = ox_path_parent(path, parent);
     if (status == OX_OK && strcmp(parent, path) != 0 && !ox_path_is_folder(parent)) {
         status = ox_folder_make(parent); /* recursion ends: each parent is shorter */
     }
@@ -731,8 +671,8 @@ enum ox_status ox_folder_sync(const char *path) {
 
 enum ox_status ox_folder_commit(const char *from, const char *to) {
     char from_parent[OX_PATH_BYTES], to_parent[OX_PATH_BYTES];
-    enum ox_status status = parent_of(from, from_parent);
-    OX_TRY(status, parent_of(to, to_parent));
+    enum ox_status status = ox_path_parent(from, from_parent);
+    OX_TRY(status, ox_path_parent(to, to_parent));
     OX_TRY(status, ox_path_is_folder(from) ? ox_folder_sync(from) : OX_OK);
     if (status != OX_OK) {
         return status;

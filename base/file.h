@@ -55,11 +55,14 @@ OX_MUST enum ox_status ox_file_read_start(const char *path, void *start, size_t 
  * folder with the sticky bit counts as protected. */
 void ox_path_warn_shared(const char *path);
 
+/* Writes the folder that holds `path` to `out` (OX_PATH_BYTES): "." when the path has none. */
+OX_MUST enum ox_status ox_path_parent(const char *path, char *out);
+
 /* Reads a regular file of at most bytes_max. *data has a NUL after its *bytes; the caller frees it. */
 OX_MUST enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes);
 
-/* Replaces `path` by a complete, synced file of these bytes. On failure an older file is untouched and no temporary
- * file remains. */
+/* Replaces `path` by a complete, synced file of these bytes. What is no regular file, such as /dev/null, is refused. On
+ * failure an older file is untouched and no temporary file remains. */
 OX_MUST enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes);
 
 /* Replaces `path` without syncing: readers never see half a file, but a power cut may lose it. For files that are

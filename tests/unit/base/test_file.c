@@ -120,6 +120,18 @@ static void test_replace_and_copy(void) {
     CHECK(files_count(test_folder(), "", "") == 2);
 }
 
+/* Written as root, a device in the place of a result would be gone for the whole machine. */
+static void test_devices_stay(void) {
+    struct stat info;
+    const char *const pipe = test_path("pipe-that-stays");
+    CHECK(mkfifo(pipe, 0600) == 0);
+    CHECK(ox_file_replace(pipe, "one", 3) == OX_E_CONFIG && strstr(ox_error_text(), "is a FIFO") != NULL);
+    CHECK(ox_file_replace_unsynced(pipe, "one", 3) == OX_E_CONFIG);
+    CHECK(lstat(pipe, &info) == 0 && S_ISFIFO(info.st_mode));
+    CHECK(ox_file_replace("/dev/full", "one", 3) == OX_E_CONFIG && strstr(ox_error_text(), "is a device") != NULL);
+    CHECK(unlink(pipe) == 0);
+}
+
 static void test_refusals(void) {
     char *data = NULL;
     size_t bytes = 0;
@@ -392,6 +404,7 @@ int main(void) {
     test_paths();
     test_bare_names();
     test_replace_and_copy();
+    test_devices_stay();
     test_refusals();
     test_writer();
     test_folders();
