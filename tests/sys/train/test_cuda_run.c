@@ -372,7 +372,8 @@ int main(void) {
     test_auto_ranks();
     test_ranks();
     check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
-    check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
+    check_refused("short", "--device cuda --device-mem 786500KiB", 2,
+                  "nearest that fits: --device-mem 769MiB, or give a drive");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
     check_refused("many", "--device cuda --ranks 2", 2, "--ranks 2: there is 1 GPU; give --ranks 1");
     test_eval();
