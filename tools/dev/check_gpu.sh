@@ -114,7 +114,7 @@ train() {
 
 # Prints "step loss" for each step of a run.
 losses() {
-    sed -n 's/^{"type":"step","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$work/$1/metrics.jsonl"
+    sed -n 's/^{"type":"step","step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$work/$1/metrics.jsonl"
 }
 
 same_run() { # two runs, the step of their last save
