@@ -2,6 +2,7 @@
  * it, and the tokens that end a text. Files that come from the model's folder say what that model was made with. */
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "engine/hf/hf.h"
 
 #include <errno.h>
@@ -14,6 +15,20 @@ static const char template_file[] = "chat_template.jinja", template_key[] = "cha
 
 static enum ox_status no_memory(void) {
     return ox_fail(OX_E_NOMEM, "no memory for what a folder says of its tokenizer");
+}
+
+/* Reads a file that a folder may have. One that is not JSON came with the model and stays as it is (*stays), because a
+ * save must not fail for it. */
+static enum ox_status load_file(const char *path, json_t **out, bool *stays) {
+    const bool exists = ox_path_exists(path);
+    const enum ox_status status = exists ? ox_json_load(path, FILE_BYTES_MAX, out) : OX_OK;
+    *stays = status == OX_E_CONFIG || status == OX_E_CORRUPT;
+    if (*stays) {
+        ox_log(OX_LOG_WARN, "%s; the file stays as the model's folder has it, without what the run adds",
+               ox_error_text());
+        return OX_OK;
+    }
+    return status;
 }
 
 /* ---- ids --------------------------------------------------------------------------------------------------------- */
@@ -100,11 +115,12 @@ static enum ox_status begin_generation(const json_t *original, json_t **out) {
 static enum ox_status write_generation(const char *folder, const json_t *original, const struct ox_hf_tokens *tokens) {
     char path[OX_PATH_BYTES];
     json_t *object = NULL, *config = NULL;
-    bool changed = false, others = false;
+    bool changed = false, others = false, stays = false;
     enum ox_status status = ox_path_join(folder, "generation_config.json", path);
     const bool exists = status == OX_OK && ox_path_exists(path);
-    if (status == OX_OK) {
-        status = exists ? ox_json_load(path, FILE_BYTES_MAX, &object) : OX_OK;
+    OX_TRY(status, load_file(path, &object, &stays));
+    if (stays) {
+        return OX_OK;
     }
     if (status == OX_OK && !json_is_object(object)) {
         json_decref(object);
@@ -154,21 +170,20 @@ static enum ox_status write_templates(const char *folder, const json_t *template
     const json_t *const alone = json_object_size(templates) == 1 ? json_object_get(templates, "default") : NULL;
     char path[OX_PATH_BYTES];
     json_t *config = NULL;
+    bool stays = false;
     enum ox_status status = remove_file(folder, "chat_template.json");
     OX_TRY(status, remove_file(folder, template_file));
     OX_TRY(status, ox_path_join(folder, "tokenizer_config.json", path));
-    if (status == OX_OK && ox_path_exists(path)) {
-        status = ox_json_load(path, FILE_BYTES_MAX, &config);
-    }
+    OX_TRY(status, load_file(path, &config, &stays));
     if (status == OX_OK && !json_is_object(config)) {
         json_decref(config);
         config = json_object();
     }
-    if (status == OX_OK &&
+    if (status == OX_OK && !stays &&
         (config == NULL || json_object_set_new(config, template_key, template_value(templates, alone)) != 0)) {
         status = no_memory();
     }
-    OX_TRY(status, ox_hf_write_json(folder, "tokenizer_config.json", config));
+    OX_TRY(status, stays ? OX_OK : ox_hf_write_json(folder, "tokenizer_config.json", config));
     json_decref(config);
     if (status == OX_OK && alone != NULL) {
         status = ox_path_join(folder, template_file, path);

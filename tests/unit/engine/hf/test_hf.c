@@ -431,6 +431,12 @@ static void test_tokens(void) {
           json_integer_value(json_object_get(with, "bos_token_id")) == 3 &&
           json_integer_value(json_object_get(with, "pad_token_id")) == 4);
     json_decref(with);
+    /* what came with the model and is no JSON stays so, because no save may fail for it */
+    CHECK(json_object_del(templates, "tool_use") == 0);
+    files_write_text("tokens/generation_config.json", "{\"temperature\": 0.6, }");
+    files_write_text("tokens/tokenizer_config.json", "{");
+    REQUIRE_OK(ox_hf_write_tokens(folder, config, &tokens));
+    CHECK(has_text("generation_config.json", "0.6, }") && has_text("chat_template.jinja", "{{ mine }}"));
     json_decref(config);
     json_decref(templates);
 }
