@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,25 @@ static enum ox_status append(struct ox_tok_beside *beside, const json_t *value, 
     return OX_OK;
 }
 
+/* ---- sets ------------------------------------------------------------------------------------------------------ */
+
+/* Sets of texts are objects that have them as keys: folders have been published with 65,000 added tokens. */
+static int add_text(json_t *set, const char *text) {
+    return text != NULL ? json_object_set_new_nocheck(set, text, json_true()) : 0;
+}
+
+static bool has_text(const json_t *set, const char *text) {
+    return json_object_get(set, text) != NULL;
+}
+
+static int add_listed(json_t *set, const json_t *list) {
+    int failed = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        failed |= add_text(set, text_of(json_array_get(list, i)));
+    }
+    return failed;
+}
+
 /* ---- names ----------------------------------------------------------------------------------------------------- */
 
 static bool is_standard(const char *key) {
@@ -84,8 +104,9 @@ static bool is_own_name(const char *key) {
     return bytes > 6 && strcmp(key + bytes - 6, "_token") == 0 && !is_standard(key);
 }
 
-/* Sets in `named`, in the order in which they are added: the standard tokens, then those of the model's own. */
-static enum ox_status collect_names(const json_t *config, json_t *named) {
+/* Sets in `named`, in the order in which they are added: the standard tokens, then those of the model's own; and in the
+ * set `named_texts` their texts. */
+static enum ox_status collect_names(const json_t *config, json_t *named, json_t *named_texts) {
     const json_t *const extra = json_object_get(config, "extra_special_tokens");
     const char *key;
     json_t *value;
@@ -104,28 +125,10 @@ static enum ox_status collect_names(const json_t *config, json_t *named) {
     json_object_foreach((json_t *)extra, key, value) {
         failed |= text_of(value) != NULL && json_object_set(named, key, value) != 0;
     }
+    json_object_foreach(named, key, value) {
+        failed |= add_text(named_texts, text_of(value)) != 0;
+    }
     return failed != 0 ? no_memory() : OX_OK;
-}
-
-static bool is_named(const json_t *named, const char *text) {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)named, key, value) {
-        if (strcmp(text_of(value), text) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool is_in_list(const json_t *list, const char *text) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *const one = text_of(json_array_get(list, i));
-        if (one != NULL && strcmp(one, text) == 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* Takes the names of special_tokens_map.json into the configuration, where they replace others, but for texts of a
@@ -155,7 +158,7 @@ static int compare_ids(const void *a, const void *b) {
     return left->id != right->id ? (left->id < right->id ? -1 : 1) : left->order < right->order ? -1 : 1;
 }
 
-static enum ox_status take_decoder(const char *where, const json_t *decoder, const json_t *named,
+static enum ox_status take_decoder(const char *where, const json_t *decoder, const json_t *named_texts,
                                    struct ox_tok_beside *out) {
     const char *key;
     json_t *value;
@@ -170,97 +173,96 @@ static enum ox_status take_decoder(const char *where, const json_t *decoder, con
             return ox_fail(OX_E_CONFIG, "%s: in \"added_tokens_decoder\" \"%.80s\" must be an id, and what it names an "
                            "object with a text \"content\"", where, key);
         }
-        OX_TRY(status, append(out, value, text, is_named(named, text), id));
+        OX_TRY(status, append(out, value, text, has_text(named_texts, text), id));
     }
     return status;
-}
-
-static bool has_id(const json_t *list, json_int_t id) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (json_integer_value(json_object_get(json_array_get(list, i), "id")) == id) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Whether a standard token is named by this text, or by any token of special_tokens_map.json: what an object of
- * tokenizer_config.json names, transformers does not see here. */
-static bool is_named_plainly(const json_t *config, const json_t *map, const char *text) {
-    for (int i = 0; i < STANDARD_COUNT; i++) {
-        const json_t *const other = json_object_get(map, standard[i]);
-        const char *const named =
-            other != NULL ? text_of(other) : json_string_value(json_object_get(config, standard[i]));
-        if (named != NULL && strcmp(named, text) == 0) {
-            return true;
-        }
-    }
-    const json_t *const extra = json_object_get(config, "extra_special_tokens");
-    for (size_t i = 0; i < json_array_size(extra); i++) {
-        const char *const one = json_string_value(json_array_get(extra, i));
-        if (one != NULL && strcmp(one, text) == 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* The files that take_added reads. */
 struct legacy {
-    const json_t *config, *map, *added, *listed, *named;
+    const json_t *config, *map, *added, *listed, *named_texts;
 };
+
+enum { ID_BYTES = 24 };
+
+static const char *id_text(json_int_t id, char text[ID_BYTES]) {
+    snprintf(text, ID_BYTES, "%" JSON_INTEGER_FORMAT, id);
+    return text;
+}
+
+static int add_ids(json_t *set, const json_t *list) {
+    char text[ID_BYTES];
+    int failed = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        failed |= add_text(set, id_text(json_integer_value(json_object_get(json_array_get(list, i), "id")), text));
+    }
+    return failed;
+}
+
+/* Adds the texts that name standard tokens, and those of any token of special_tokens_map.json: what an object of
+ * tokenizer_config.json names, transformers does not see here. */
+static int add_named_plainly(json_t *set, const struct legacy *from) {
+    const json_t *const extra = json_object_get(from->config, "extra_special_tokens");
+    int failed = 0;
+    for (int i = 0; i < STANDARD_COUNT; i++) {
+        const json_t *const other = json_object_get(from->map, standard[i]);
+        failed |= add_text(set, other != NULL ? text_of(other)
+                                              : json_string_value(json_object_get(from->config, standard[i])));
+    }
+    for (size_t i = 0; i < json_array_size(extra); i++) {
+        failed |= add_text(set, json_string_value(json_array_get(extra, i)));
+    }
+    return failed;
+}
 
 /* added_tokens.json: ids by text. An id that tokenizer.json gives to an added token is that one's. */
 static enum ox_status take_added(const char *where, const struct legacy *from, struct ox_tok_beside *out) {
     const char *key;
-    json_t *value;
-    enum ox_status status = OX_OK;
+    json_t *value, *const listed_ids = json_object(), *const plain = json_object();
+    char text[ID_BYTES];
+    enum ox_status status = add_ids(listed_ids, from->listed) == 0 && add_named_plainly(plain, from) == 0
+                                ? OX_OK : no_memory();
     json_object_foreach((json_t *)from->added, key, value) {
-        if (!json_is_integer(value) || json_integer_value(value) < 0) {
-            return ox_fail(OX_E_CONFIG, "%s: the id of \"%.80s\" must be a number from 0", where, key);
+        if (status == OX_OK && (!json_is_integer(value) || json_integer_value(value) < 0)) {
+            status = ox_fail(OX_E_CONFIG, "%s: the id of \"%.80s\" must be a number from 0", where, key);
         }
-        if (has_id(from->listed, json_integer_value(value))) {
+        if (status != OX_OK || has_text(listed_ids, id_text(json_integer_value(value), text))) {
             continue;
         }
-        const bool special = is_named_plainly(from->config, from->map, key);
+        const bool special = has_text(plain, key);
         json_t *const flags = json_pack("{s:b}", "normalized", (int)!special);
-        OX_TRY(status, flags == NULL ? no_memory()
-                                     : append(out, flags, key, special || is_named(from->named, key),
-                                              json_integer_value(value)));
+        status = flags == NULL ? no_memory()
+                               : append(out, flags, key, special || has_text(from->named_texts, key),
+                                        json_integer_value(value));
         json_decref(flags);
     }
+    json_decref(listed_ids);
+    json_decref(plain);
     return status;
 }
 
-/* Whether transformers knows the token before it adds those that are named. */
-static bool is_there(const struct ox_tok_beside *beside, size_t count, const json_t *listed, const char *text) {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(beside->tokens[i].token.text, text) == 0) {
-            return true;
-        }
-    }
-    return is_in_list(listed, text);
-}
-
 /* Named and extra tokens that no list has. One that is named twice takes the flags of the second. */
-static enum ox_status take_names(const json_t *config, const json_t *named, const json_t *listed,
-                                 struct ox_tok_beside *out) {
+static enum ox_status take_names(const json_t *config, const json_t *named, const json_t *named_texts,
+                                 const json_t *listed, struct ox_tok_beside *out) {
     const json_t *const list = json_object_get(config, "extra_special_tokens");
-    const size_t count = out->count;
     const char *key;
-    json_t *value;
-    enum ox_status status = OX_OK;
+    json_t *value, *const there = json_object(); /* what transformers knows before it adds these */
+    int failed = add_listed(there, listed);
+    for (size_t i = 0; i < out->count; i++) {
+        failed |= add_text(there, out->tokens[i].token.text);
+    }
+    enum ox_status status = failed == 0 ? OX_OK : no_memory();
     json_object_foreach((json_t *)named, key, value) {
-        OX_TRY(status, is_there(out, count, listed, text_of(value)) ? OX_OK
-                                                                    : append(out, value, text_of(value), true, -1));
+        OX_TRY(status, has_text(there, text_of(value)) ? OX_OK : append(out, value, text_of(value), true, -1));
     }
     for (size_t i = 0; i < json_array_size(list) && status == OX_OK; i++) {
         json_t *const one = json_array_get(list, i);
         const char *const text = text_of(one);
-        if (text != NULL && !is_there(out, count, listed, text)) {
-            status = append(out, one, text, json_is_string(one) || is_named(named, text), -1);
+        if (text != NULL && !has_text(there, text)) {
+            status = append(out, one, text, json_is_string(one) || has_text(named_texts, text), -1);
         }
     }
+    json_decref(there);
     return status;
 }
 
@@ -268,7 +270,7 @@ static enum ox_status take_names(const json_t *config, const json_t *named, cons
 
 enum ox_status ox_tok_beside_open(const char *folder, const json_t *listed, struct ox_tok_beside *out) {
     char path[OX_PATH_BYTES];
-    json_t *map = NULL, *added = NULL, *const named = json_object();
+    json_t *map = NULL, *added = NULL, *const named = json_object(), *const named_texts = json_object();
     *out = (struct ox_tok_beside){0};
     enum ox_status status = named != NULL ? load_optional(folder, "tokenizer_config.json", out->where, &out->config)
                                           : no_memory();
@@ -286,13 +288,13 @@ enum ox_status ox_tok_beside_open(const char *folder, const json_t *listed, stru
         status = load_optional(folder, "special_tokens_map.json", path, &map);
         OX_TRY(status, take_map(config, map));
     }
-    OX_TRY(status, collect_names(config, named));
+    OX_TRY(status, collect_names(config, named, named_texts));
     if (status == OX_OK && decoder == NULL) {
         status = load_optional(folder, "added_tokens.json", path, &added);
-        const struct legacy from = {config, map, added, listed, named};
+        const struct legacy from = {config, map, added, listed, named_texts};
         OX_TRY(status, take_added(path, &from, out));
     } else if (status == OX_OK) {
-        status = take_decoder(out->where, decoder, named, out);
+        status = take_decoder(out->where, decoder, named_texts, out);
     }
     if (status == OX_OK && out->count > 0) {
         qsort(out->tokens, out->count, sizeof *out->tokens, compare_ids);
@@ -302,8 +304,9 @@ enum ox_status ox_tok_beside_open(const char *folder, const json_t *listed, stru
         json_object_set(config, "extra_special_tokens", json_object_get(map, "additional_special_tokens")) != 0) {
         status = no_memory();
     }
-    OX_TRY(status, take_names(config, named, listed, out));
+    OX_TRY(status, take_names(config, named, named_texts, listed, out));
     json_decref(named);
+    json_decref(named_texts);
     json_decref(map);
     json_decref(added);
     return status;

@@ -137,7 +137,46 @@ static void test_long_patterns(void) {
     free(pre);
 }
 
+/* Writes `count` times the form, with commas between, into an open file. */
+static void put_tokens(FILE *file, const char *form, int count) {
+    for (int i = 0; i < count; i++) {
+        fputs(i > 0 ? "," : "", file);
+        fprintf(file, form, i, i + 2);
+    }
+}
+
+/* Many tokens in each of the files that may list them, as models of speech have: no pairs of them are compared, which
+ * would take longer than the runner waits. */
+static void test_many_added(void) {
+    enum { TOKENS = 60000 };
+    static const struct {
+        const char *name, *begin, *form, *end;
+    } parts[] = {
+        {"tokenizer.json", "{\"added_tokens\": [",
+         "{\"content\": \"<speech_token_%1$d>\", \"id\": %2$d, \"single_word\": false, \"lstrip\": false,"
+         " \"rstrip\": false, \"normalized\": false, \"special\": true}",
+         "], \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},"
+         "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}"},
+        {"tokenizer_config.json", "{\"additional_special_tokens\": [", "\"<speech_token_%1$d>\"", "]}"},
+        {"added_tokens.json", "{", "\"<speech_token_%1$d>\": %2$d", "}"},
+    };
+    struct ox_tokenizer *tokenizer = NULL;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        FILE *const file = fopen(test_path(parts[i].name), "w");
+        CHECK(file != NULL && fputs(parts[i].begin, file) >= 0);
+        put_tokens(file, parts[i].form, TOKENS);
+        CHECK(fputs(parts[i].end, file) >= 0 && fclose(file) == 0);
+    }
+    REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
+    static const char last[] = "<speech_token_59999>";
+    CHECK(ox_tokenizer_find(tokenizer, last, sizeof last - 1) == TOKENS + 1);
+    ox_tokenizer_close(&tokenizer);
+    remove(test_path("tokenizer_config.json"));
+    remove(test_path("added_tokens.json"));
+}
+
 int main(void) {
+    test_many_added();
     test_growth();
     test_backtracking();
     test_loops();
