@@ -48,6 +48,7 @@ struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total
         .cycles = config->lr_num_cycles > 0 ? config->lr_num_cycles : type == OX_LR_COSINE_WITH_RESTARTS ? 1 : 0.5,
         .power = config->lr_power,
         .warmup = type == OX_LR_CONSTANT ? 0 : warmup,
+        .warms_by_share = config->warmup_steps <= 0,
         .total = total_steps,
         .decay = config->decay_steps > 0 ? config->decay_steps : (total_steps + 9) / 10,
         .timescale = config->lr_timescale > 0 ? config->lr_timescale : warmup > 0 ? warmup : 10000,
@@ -73,10 +74,15 @@ static double left_of_decay(const struct ox_schedule *schedule, double over) {
                                                      : 1 - sqrt(over);
 }
 
-/* What is left of the peak above the floor, in [0, 1], after the warmup. */
-static double left(const struct ox_schedule *schedule, uint64_t step) {
+/* The step of `total` where the same share of the data is over. */
+static uint64_t place_of(const struct ox_schedule *schedule, uint64_t step) {
     const int64_t shifted = (int64_t)step - schedule->offset;
-    const uint64_t at = shifted > 0 ? (uint64_t)shifted : 0; /* in the data */
+    return shifted > 0 ? (uint64_t)shifted : 0;
+}
+
+/* What is left of the peak above the floor, in [0, 1], `past` steps after the warmup. */
+static double left(const struct ox_schedule *schedule, uint64_t step, uint64_t past) {
+    const uint64_t at = place_of(schedule, step);
     const double over = progress(at, schedule->warmup, schedule->total);
     const uint64_t decay_begin = schedule->total > schedule->decay ? schedule->total - schedule->decay : 0;
     switch (schedule->type) {
@@ -95,7 +101,7 @@ static double left(const struct ox_schedule *schedule, uint64_t step) {
     case OX_LR_WARMUP_STABLE_DECAY:
         return at < schedule->total ? left_of_decay(schedule, progress(at, decay_begin, schedule->total)) : 0;
     case OX_LR_INVERSE_SQRT:
-        return 1 / sqrt(1 + (double)(step - schedule->warmup) / (double)schedule->timescale);
+        return 1 / sqrt(1 + (double)past / (double)schedule->timescale);
     case OX_LR_CONSTANT:
     case OX_LR_CONSTANT_WITH_WARMUP:
         break;
@@ -105,10 +111,11 @@ static double left(const struct ox_schedule *schedule, uint64_t step) {
 
 double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step) {
     const double floor = schedule->floor, span = 1 - floor;
-    if (step < schedule->warmup) {
+    const uint64_t warm = schedule->warms_by_share ? place_of(schedule, step) : step;
+    if (warm < schedule->warmup) {
         const bool ahead = schedule->from_one || schedule->type == OX_LR_COSINE_WARMUP_WITH_MIN_LR;
         const double begin = schedule->type == OX_LR_WARMUP_STABLE_DECAY ? floor : 0;
-        return schedule->peak * (begin + (1 - begin) * (double)(step + ahead) / (double)schedule->warmup);
+        return schedule->peak * (begin + (1 - begin) * (double)(warm + ahead) / (double)schedule->warmup);
     }
-    return schedule->peak * (floor + span * left(schedule, step));
+    return schedule->peak * (floor + span * left(schedule, step, warm - schedule->warmup));
 }

@@ -20,6 +20,7 @@ struct ox_schedule {
     uint64_t timescale; /* inverse_sqrt: steps */
     int64_t offset;     /* of a run that changed the size of its steps: after the warmup, step s of the run has the rate
                            that step s - offset of `total` has, where the same share of the data is over */
+    bool warms_by_share; /* the warmup is a share of all steps, so its steps are shifted alike; else it is so many */
     bool from_one;      /* an old run: step s of the warmup has peak * (s + 1) / warmup */
 };
 

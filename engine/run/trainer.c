@@ -393,6 +393,7 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     ox_config_count_steps(&trainer->config, trainer->max_steps);
     trainer->schedule = ox_schedule_of(config, total);
     trainer->schedule.offset = (int64_t)(trainer->max_steps - total);
+    trainer->schedule.warms_by_share |= trainer->chose_warmup;
     trainer->schedule.from_one = old;
 }
 

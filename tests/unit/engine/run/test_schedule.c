@@ -145,7 +145,8 @@ static void check_all_left(void) {
 }
 
 /* After the size of steps has changed the rate goes on from its place in the data, and falls to the end of the run. A
- * warmup is counted in steps, and does not begin again. */
+ * warmup of so many steps is counted in these; one that is a share of all is a share of the data. Neither begins
+ * again. */
 static void check_offset(void) {
     struct ox_config config;
     begin(&config);
@@ -161,6 +162,19 @@ static void check_offset(void) {
     CHECK(ox_schedule_rate(&schedule, 19) == 0.5);
     schedule.offset = -5;
     CHECK(ox_schedule_rate(&schedule, 9) == 0.5 && ox_schedule_rate(&schedule, 15) == 0);
+    static const char *const types[] = {"linear", "inverse_sqrt"};
+    for (int i = 0; i < 2; i++) {
+        begin(&config);
+        set(&config, "learning-rate", "1");
+        set(&config, "lr-scheduler-type", types[i]);
+        set(&config, "warmup-ratio", "0.2"); /* of 20 steps 4, of 40 steps 8: 3 of 20 are taken, and then halves */
+        const struct ox_schedule whole = ox_schedule_of(&config, 20);
+        schedule = ox_schedule_of(&config, 40);
+        schedule.offset = -3;
+        CHECK(ox_schedule_rate(&whole, 3) == 0.75 && ox_schedule_rate(&schedule, 3) == 0.75);
+        CHECK(ox_schedule_rate(&schedule, 4) == 0.875 && ox_schedule_rate(&schedule, 5) == 1);
+        CHECK(ox_schedule_rate(&schedule, 6) < 1 && ox_schedule_rate(&schedule, 6) > 0.9);
+    }
 }
 
 int main(void) {
