@@ -89,8 +89,9 @@ OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct o
 /* Path of the checkpoint that the run ended with; "" before that. */
 const char *ox_trainer_result(const struct ox_trainer *trainer);
 
-/* Removes the note in a folder of --nvme that the run whose store is there has finished. */
-void ox_run_forget_finished(const char *folder);
+/* Removes the note in a folder of --nvme that the run whose store is there has finished. A note that stays would let
+ * other runs replace the store, whatever it gets from here on. */
+OX_MUST enum ox_status ox_run_forget_finished(const char *folder);
 
 /* Whether the folder is that of a run: it has run.json, or its copy. */
 bool ox_run_exists(const char *output_dir);

@@ -241,7 +241,8 @@ static double evals_seconds(const struct ox_trainer *trainer) {
         ox_windows_counts(trainer->input.eval, &counts);
     }
     const uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
-    const uint64_t times = config->eval_steps > 0 ? ox_div_up(trainer->max_steps, (uint64_t)config->eval_steps) : 1;
+    const uint64_t steps = trainer->max_steps, every = ox_config_steps(config->eval_steps, steps);
+    const uint64_t times = every > 0 ? ox_div_up(steps, every) : 1;
     const double each = trainer->prediction.eval_seconds;
     return rows == 0 || isnan(each) ? 0 : each * (double)ox_div_up(rows, step_rows) * (double)times;
 }

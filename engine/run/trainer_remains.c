@@ -10,6 +10,7 @@
 #include "base/log.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,12 +167,18 @@ bool ox_run_store_is_finished(const char *folder) {
            memcmp(state.run_id, run_id, sizeof run_id) == 0;
 }
 
-void ox_run_forget_finished(const char *folder) {
+enum ox_status ox_run_forget_finished(const char *folder) {
     char path[OX_PATH_BYTES];
-    /* Durably: a note that comes back after a power cut would give up what the store got since. */
-    if (ox_path_join(folder, FINISHED_NAME, path) == OX_OK && unlink(path) == 0 && ox_folder_sync(folder) != OX_OK) {
-        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    const enum ox_status status = ox_path_join(folder, FINISHED_NAME, path);
+    if (status != OX_OK) {
+        return status;
     }
+    if (unlink(path) != 0) {
+        return errno == ENOENT || errno == ENOTDIR
+                   ? OX_OK : ox_fail_errno(OX_E_IO, errno, "%s: says that the run has finished, and cannot be removed",
+                                           path);
+    }
+    return ox_folder_sync(folder); /* a note that comes back after a power cut would give up what the store got since */
 }
 
 enum ox_status ox_run_take_places(const struct ox_trainer *trainer) {
@@ -184,10 +191,10 @@ enum ox_status ox_run_take_places(const struct ox_trainer *trainer) {
         }
         status = ox_store_check_unused(&folder, 1);
         OX_TRY(status, ox_store_remove(&folder, 1));
+        OX_TRY(status, ox_run_forget_finished(folder));
         if (status == OX_OK) {
-            ox_run_forget_finished(folder);
-            ox_log(OX_LOG_INFO, "--nvme %s: the store of a run that has finished is replaced; its checkpoint has all of it",
-                   folder);
+            ox_log(OX_LOG_INFO, "--nvme %s: the store of a run that has finished is replaced; its checkpoint has "
+                   "all of it", folder);
         }
     }
     return status;

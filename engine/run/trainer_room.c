@@ -15,7 +15,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
@@ -38,7 +37,8 @@ static void existing_folder(const char *output_dir, char *path) {
 
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t every = (uint64_t)config->save_steps, limit = config->save_total_limit, steps = trainer->max_steps;
+    const uint64_t limit = config->save_total_limit, steps = trainer->max_steps;
+    const uint64_t every = ox_config_steps(config->save_steps, steps);
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX};
     if (size_of_one(trainer, &out->each_bytes) != OX_OK) {
@@ -264,14 +264,13 @@ void ox_trainer_warn_open_folders(const struct ox_trainer *trainer) {
 
 /* ---- elsewhere ----------------------------------------------------------------------------------------- */
 
-enum { PLACES = 2, NAMES = 100, MEMORY_FILES = 0x01021994 /* TMPFS_MAGIC */ };
+enum { PLACES = 2, NAMES = 100 };
 
 /* Whether what is written there stays in memory, which the run has not counted. The run's own file system may. */
 static bool is_memory(const char *folder, const char *output_dir) {
-    struct statfs files;
     struct stat here, own;
     const bool same = stat(folder, &here) == 0 && stat(output_dir, &own) == 0 && here.st_dev == own.st_dev;
-    return !same && (statfs(folder, &files) != 0 || files.f_type == MEMORY_FILES);
+    return !same && ox_memory_of_files(folder) != NULL;
 }
 
 /* Writes the folder that holds `path` to `folder`, and returns its name there. */

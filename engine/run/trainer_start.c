@@ -700,7 +700,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = check_room(trainer);
     }
     for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
-        ox_run_forget_finished(trainer->drives.folders[i]); /* from here on the store may have more than a checkpoint */
+        status = ox_run_forget_finished(trainer->drives.folders[i]); /* it may get more than a checkpoint has */
     }
     if (status == OX_OK) {
         announce_drives(trainer);

@@ -228,8 +228,8 @@ static uint32_t processes_of(const char *name) {
 
 /* Removes the store in a folder, and the folder itself if it was made for the store. */
 static enum ox_status remove_store(const char *folder, bool made) {
-    const enum ox_status status = ox_store_remove(&folder, 1);
-    ox_run_forget_finished(folder);
+    enum ox_status status = ox_store_remove(&folder, 1);
+    OX_TRY(status, ox_run_forget_finished(folder));
     if (status == OX_OK && made && rmdir(folder) != 0) {
         ox_log(OX_LOG_WARN, "%s: stays behind, because it is not empty", folder);
     }

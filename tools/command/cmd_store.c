@@ -29,7 +29,8 @@ static enum ox_status find(const char *folder, struct stores *out) {
     char path[OX_PATH_BYTES];
     DIR *const entries = opendir(folder);
     if (entries == NULL) {
-        return ox_fail(OX_E_CONFIG, "%s: is not a folder that can be listed; name one that was given to --nvme", folder);
+        return ox_fail(OX_E_CONFIG, "%s: is not a folder that can be listed; name one that was given to --nvme",
+                       folder);
     }
     add(out, folder);
     enum ox_status status = OX_OK;
@@ -77,7 +78,7 @@ int ox_cmd_store(const struct ox_config *config) {
         const uint64_t bytes = store_bytes(folders[i]);
         char size[OX_SIZE_TEXT_BYTES];
         status = ox_store_remove(&folders[i], 1);
-        ox_run_forget_finished(folders[i]);
+        OX_TRY(status, ox_run_forget_finished(folders[i]));
         if (status == OX_OK) {
             printf("removed the store in %s: %s\n", folders[i], ox_size_text(bytes, size));
         }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { STEPS = 8, LINE = SYS_PATH_BYTES + 32 };
@@ -323,6 +324,13 @@ static void test_refusals(void) {
     expect(2, "holds the store of another run");
     CHECK(!files_exist("guest/run.json"));
     remove_run("guest");
+    /* A store that another run could take for that of a finished one gets no steps. */
+    const char *const note = test_path("again-drive-0/offload-store.finished");
+    CHECK(unlink(note) == 0 && mkdir(note, 0777) == 0);
+    begin("again", 1, "--resume latest");
+    sys_run(&args, &process);
+    expect(1, "offload-store.finished: says that the run has finished, and cannot be removed");
+    CHECK(rmdir(test_path("again-drive-0/offload-store.finished")) == 0);
     files_write_text("again/notes.txt", "");
     begin("again", 1, "--overwrite-output-dir");
     sys_run_well(&args, &process);
