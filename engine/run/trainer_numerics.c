@@ -1,5 +1,5 @@
-/* The hash of everything that may change bits of a run. What an earlier version did not have adds nothing where it is not
- * used, because the checkpoints of that version have the hash without it. */
+/* The hash of everything that may change bits of a run. What an earlier version did not have adds nothing where it is
+ * not used, because the checkpoints of that version have the hash without it. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/assert.h"

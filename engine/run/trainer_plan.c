@@ -122,7 +122,8 @@ static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_
         return text;
     }
     if (trainer->max_steps == 0) {
-        return strcpy(text, "as many steps as the text gives");
+        snprintf(text, STEPS_LINE_BYTES, "as many steps as the text gives");
+        return text;
     }
     used = snprintf(text, STEPS_LINE_BYTES, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
     if (each > 0) { /* the schedule counts steps of one size, where those of the run have changed it */

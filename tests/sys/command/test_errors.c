@@ -685,8 +685,8 @@ static void begin_loop(const char *name, const char *more) {
     sys_args_add(&args, more);
 }
 
-/* Runs follow one another on one drive without a hand: the store of a run that has taken all its steps, whose checkpoint is
- * there, gives way, and that run goes on from its checkpoint. Another store does not, until it is removed by hand. */
+/* Runs follow one another on one drive without a hand: the store of a run that has taken all its steps, whose checkpoint
+ * is there, gives way, and that run goes on from its checkpoint. Another store does not, until it is removed by hand. */
 static void test_loop_of_runs(void) {
     static const char gives_way[] = "the store of a run that has finished is replaced";
     files_make_folder("loop");
