@@ -32,11 +32,15 @@ static void hash_byte(uint64_t *hash, uint8_t byte) {
 static struct ox_tokenizer *open_tokenizer(const char *name, json_t *special) {
     struct ox_tokenizer *tokenizer = NULL;
     const char *text = NULL;
+    char *whole = NULL;
+    size_t bytes = 0;
     json_t *id = NULL;
     json_t *json = NULL;
     char path[OX_PATH_BYTES];
     snprintf(path, sizeof path, "%s/tokenizers/%s/tokenizer.json", data, name);
-    REQUIRE_OK(ox_json_load(path, FILE_BYTES_MAX, &json));
+    REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &whole, &bytes)); /* more values than ox_json_load reads */
+    REQUIRE_OK(ox_json_parse(path, whole, bytes, &json));
+    free(whole);
     json_object_foreach(special, text, id) {
         json_t *const token = json_pack("{s:O,s:s,s:b,s:b,s:b,s:b,s:b}", "id", id, "content", text, "single_word", 0,
                                         "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
