@@ -332,7 +332,8 @@ coverage:
 COUNT_P := $(filter-out %/test_store_steady,$(filter $(addprefix $(B)/tests/,unit/nvme/% unit/offload/% \
              unit/engine/checkpoint/% unit/engine/step/% unit/engine/run/% conform/test_io fault/% golden/% \
              sys/train/% sys/text/test_text_data fuzz/test_planner \
-             sys/command/test_errors sys/command/test_bad_inputs sys/command/test_damage),$(RUN_P)))
+             sys/command/test_errors sys/command/test_errors_drives sys/command/test_bad_inputs \
+             sys/command/test_damage),$(RUN_P)))
 coverage-run: $(B)/offload $(COUNT_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
 	$(Q)JOBS=$(JOBS) PARTIAL='$(tests)' sh tests/coverage/coverage.sh $(COUNT_P)
 
