@@ -47,8 +47,8 @@ static struct ox_model_config model_config(uint32_t layers) {
     return (struct ox_model_config){
         .family = "llama", .vocab = VOCAB, .hidden = HIDDEN, .layers = layers, .heads = HEADS, .kv_heads = HEADS,
         .head_dim = HEAD_DIM, .width = WIDTH, .contexts = CONTEXTS, .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU,
-        .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f, .rope = true, .rope_theta = 10000.0, .tied = true,
-        .init_range = 0.02, .bos_id = -1, .eos_id = -1};
+        .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f, .rope = true, .rope_theta = 10000.0, .rotary_part = 1.0,
+        .rotary_dim = HEAD_DIM, .tied = true, .init_range = 0.02, .bos_id = -1, .eos_id = -1};
 }
 
 /* ---- the engine -------------------------------------------------------------------------------------- */

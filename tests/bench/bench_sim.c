@@ -102,8 +102,8 @@ static struct ox_model_config model_of(enum size size) {
         .family = "llama", .vocab = VOCAB, .hidden = sizes[size].hidden, .layers = sizes[size].layers,
         .heads = sizes[size].heads, .kv_heads = sizes[size].heads, .head_dim = 64, .width = sizes[size].width,
         .contexts = CONTEXTS, .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN,
-        .norm_eps = 1e-5f, .rope = true, .rope_theta = 10000.0, .tied = true, .init_range = 0.02, .bos_id = -1,
-        .eos_id = -1};
+        .norm_eps = 1e-5f, .rope = true, .rope_theta = 10000.0, .rotary_part = 1.0, .rotary_dim = 64, .tied = true,
+        .init_range = 0.02, .bos_id = -1, .eos_id = -1};
 }
 
 /* Outlives the engine. */

@@ -13,7 +13,7 @@ void step_case_open(const struct step_case *c, struct step_run *out) {
         .family = "llama", .vocab = c->vocab, .hidden = c->hidden, .layers = c->layers, .heads = heads,
         .kv_heads = c->kv_heads > 0 ? c->kv_heads : heads, .head_dim = 128, .width = c->width, .contexts = c->seq,
         .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f, .rope = true,
-        .rope_theta = 10000.0, .init_range = 0.02, .bos_id = -1, .eos_id = -1};
+        .rope_theta = 10000.0, .rotary_part = 1.0, .rotary_dim = 128, .init_range = 0.02, .bos_id = -1, .eos_id = -1};
     snprintf(path, sizeof path, "docs/profiles/%s.json", c->profile);
     REQUIRE_OK(ox_machine_load(path, &out->machine));
     ox_machine_fit_drives(&out->machine, c->drives);
