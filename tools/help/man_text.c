@@ -212,10 +212,10 @@ static const struct ox_page pages[] = {
      .see_also = "trace train"},
     {.command = "store",
      .description =
-         "remove deletes the store that a run has left in a folder of --nvme, also those of the processes of one machine "
-         "below it. It is refused while a run uses the store. What was committed there and is in no checkpoint is lost; "
-         "checkpoints are not touched. A run that has taken all its steps needs no removal: its last checkpoint has all "
-         "that the store has, so the next run that is given the folder takes the store's place.",
+         "remove deletes the store that a run has left in a folder of --nvme, also those of the processes of one "
+         "machine below it. It is refused while a run uses the store. What was committed there and is in no checkpoint "
+         "is lost; checkpoints are not touched. A run that has taken all its steps needs no removal: its last "
+         "checkpoint has all that the store has, so the next run that is given the folder takes the store's place.",
      .examples = "offload store remove /mnt/nvme0\tFree the space of a run that is not to go on:\n",
      .see_also = "train inspect"},
     {.command = "version",
