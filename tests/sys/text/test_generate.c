@@ -316,7 +316,7 @@ static void test_budgets(void) {
         snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s", dtypes[i]);
         json_t *const wide = report_of("The drive", more);
         CHECK(process.outcome.err[0] == '\0');
-        snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s --host-mem 164KiB", dtypes[i]);
+        snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s --host-mem 156KiB", dtypes[i]);
         json_t *const tight = report_of("The drive", more);
         CHECK(strstr(process.outcome.err, "again for every token") != NULL);
         CHECK(strstr(process.outcome.err, "--host-mem 1MiB") != NULL);
@@ -395,7 +395,7 @@ static void test_bytes(void) {
 }
 
 static void test_bad_models(void) {
-    refuse(test_path("model/config.json"), "The", "", "--model|model.safetensors|no weights");
+    refuse(test_path("model/config.json"), "The", "", "config.json: is a file without weights; name its folder");
     const char *folder = files_make_folder("bare");
     files_write_text(test_pathf("%s/config.json", folder), config_text);
     refuse(folder, "The", "", "--model|model.safetensors|no weights");
