@@ -134,9 +134,12 @@ check_params() {
 
 check_symbols() {
     [ -n "$library" ] || return 0
+    # Of two definitions the linker takes one without a word, when nothing else needs the other's object.
     "${NM:-nm}" -g --defined-only "$library" | awk '
         /:$/ { object = $0; next }
-        NF >= 3 && $3 !~ /^ox_/ { print object " exports " $3 "; make it static or name it ox_" $3 }'
+        NF >= 3 && $3 !~ /^ox_/ { print object " exports " $3 "; make it static or name it ox_" $3 }
+        NF >= 3 && $2 !~ /^[VvWw]$/ && $3 in owner { print object " defines " $3 ", as " owner[$3] " does; rename one" }
+        NF >= 3 { owner[$3] = substr(object, 1, length(object) - 1) }'
 }
 
 check_calls() {

@@ -269,13 +269,16 @@ plant_word engine/run/bad.c 'if (task.old) {' 'task.old is retired; use carried'
 clean_tree
 echo 'int ox_fine(void); int bad_name(void); int ox_fine(void) { return 0; } int bad_name(void) { return 1; }' \
     >"$root/engine/run/bad.c"
-planted=$((planted + 1))
-if "${CC:-gcc}" -c -o "$root/bad.o" "$root/engine/run/bad.c" && ar rcs "$root/bad.a" "$root/bad.o"; then
-    case $(run_check symbols -l "$root/bad.a") in
-    *ox_fine*) failed=$((failed + 1)) && echo "tidy_test: symbols complains about ox_fine" ;;
-    *'bad.o: exports bad_name'*) ;;
-    *) failed=$((failed + 1)) && echo "tidy_test: symbols missed bad_name" ;;
-    esac
+echo 'int ox_twice(void); int ox_twice(void) { return 0; }' | tee "$root/one.c" >"$root/two.c"
+planted=$((planted + 2))
+if (cd "$root" && "${CC:-gcc}" -c engine/run/bad.c one.c two.c && ar rcs bad.a bad.o one.o two.o); then
+    output=$(run_check symbols -l "$root/bad.a")
+    for expected in 'bad.o: exports bad_name' 'two.o: defines ox_twice, as one.o does' 'tidy symbols: 2'; do
+        case $output in
+        *"$expected"*) ;;
+        *) failed=$((failed + 1)) && echo "tidy_test: symbols: expected '$expected': $output" ;;
+        esac
+    done
 else
     failed=$((failed + 1))
     echo "tidy_test: the planted library could not be built"
