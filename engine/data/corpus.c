@@ -490,6 +490,7 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, cons
     if (status == OX_OK) {
         struct ox_cache_header header;
         ox_data_cache_header(*out, &header);
+        report->has_rows = source->rules.rows;
         report->trained = header.trained_count;
         report->bytes = header.source_bytes;
         if (header.is_chat == 2) {

@@ -45,6 +45,7 @@ struct ox_corpus_config {
 /* What ox_corpus_open did, for the log. */
 struct ox_corpus_report {
     bool tokenized, reused; /* both false: token files were opened */
+    bool has_rows;          /* it is JSON lines, tokenized */
     uint64_t documents, tokens; /* documents: with the rows that were left out */
     uint64_t trained, bytes; /* trained tokens, and bytes of text; 0 for token files */
     double seconds;

@@ -151,6 +151,19 @@ static enum ox_status find_origin(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* Checks the options of conversations before any data is read, because only conversations would read them. */
+static enum ox_status check_template(const struct ox_trainer *trainer) {
+    struct ox_template *chat_template = NULL;
+    json_t *kwargs = NULL;
+    enum ox_status status = ox_chat_kwargs(trainer->config.chat_template_kwargs, &kwargs);
+    json_decref(kwargs);
+    if (status == OX_OK && trainer->config.chat_template[0] != '\0' && trainer->input.tokenizer_path[0] != '\0') {
+        status = ox_template_open(trainer->input.tokenizer_path, trainer->config.chat_template, &chat_template);
+        ox_template_close(&chat_template);
+    }
+    return status;
+}
+
 enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     bool any = trainer->input.eval_alone ||
@@ -171,6 +184,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
         status = ox_hf_check_path("--tokenizer", config->tokenizer);
     }
     OX_TRY(status, find_tokenizer(config, trainer->input.tokenizer_path));
+    OX_TRY(status, check_template(trainer));
     if (status == OX_OK) {
         say_no_bytes(trainer);
         status = find_origin(trainer);
@@ -277,6 +291,8 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " token%s, %" PRIu64 " of them trained; %s", path,
            report.documents, ox_plural(report.documents), report.tokens, ox_plural(report.tokens), report.trained, how);
+    trainer->input.has_rows |= report.has_rows;
+    trainer->input.has_prompts |= ox_data_is_chat(*out);
     say_template(trainer, &report);
     warn_of_rows(&report, path);
     /* Checked here, because otherwise a step would fail at the first such token. */
@@ -304,6 +320,39 @@ static void warn_of_tokenizer(const struct ox_config *config) {
     }
 }
 
+/* Warns of options that are for another kind of data than all that is there. */
+static void warn_of_unused(const struct ox_trainer *trainer) {
+    static const char *const names[] = {"conversations", "prompts with answers", "rows"};
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_trainer_input *const input = &trainer->input;
+    const bool has[] = {input->said_template, input->has_prompts, input->has_rows};
+    const struct {
+        const char *flag, *value;
+        int needs;
+    } options[] = {
+        {"chat-template", config->chat_template, 0},
+        {"chat-template-kwargs", config->chat_template_kwargs, 0},
+        {"train-on", config->train_on == OX_TRAIN_LAST ? "last" : config->train_on == OX_TRAIN_ALL ? "" : "prompts", 1},
+        {"column-messages", config->column_messages, 2},
+        {"column-prompt", config->column_prompt, 2},
+        {"column-completion", config->column_completion, 2},
+        {"column-instruction", config->column_instruction, 2},
+        {"column-input", config->column_input, 2},
+        {"column-output", config->column_output, 2},
+        {"column-system", config->column_system, 2},
+        {"column-text", config->column_text, 2},
+        {"column-tools", config->column_tools, 2},
+        {"column-role", config->column_role, 2},
+        {"column-content", config->column_content, 2},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        if (options[i].value[0] != '\0' && !has[options[i].needs]) {
+            ox_log(OX_LOG_WARN, "--%s %s changes no token of this data, which has no %s", options[i].flag,
+                   options[i].value, names[options[i].needs]);
+        }
+    }
+}
+
 static enum ox_status open_sources(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
@@ -316,6 +365,9 @@ static enum ox_status open_sources(struct ox_trainer *trainer) {
     }
     if (status == OX_OK && config->eval_data[0] != '\0') {
         status = open_corpus(trainer, config->eval_data, &trainer->input.eval_data);
+    }
+    if (status == OX_OK && trainer->input.data_count > 0) {
+        warn_of_unused(trainer);
     }
     return status;
 }

@@ -58,6 +58,7 @@ struct ox_trainer_input {
     bool has_tokens;
     json_t *saved_config;                                         /* config.json with them, or NULL */
     bool said_template;                                           /* the log names the chat template */
+    bool has_prompts, has_rows;                                   /* some data has */
     struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
     bool leaves_nothing;                                          /* no token cache in the output folder */
     bool eval_alone;                                              /* `offload eval`: texts are used as they are */
