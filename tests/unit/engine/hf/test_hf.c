@@ -5,7 +5,6 @@
 #include "base/planes.h"
 #include "engine/hf/hf.h"
 #include "tests/kit/files.h"
-#include "tests/kit/files.h"
 #include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
