@@ -137,7 +137,7 @@ enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t ch
 }
 
 /* Compares the second copy of lo, which fp32 compute reads, with the lo that an update has read; the update is about to
- * replace both. */
+ * replace both. A failed update may have replaced one of them, so its repetition does not compare. */
 static enum ox_status compare_copy(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
                                    uint64_t lo_sum) {
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, run->unit_idx, chunk_idx);
@@ -165,7 +165,7 @@ enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *
     enum ox_status status = ox_unit_from_store(run) ? OX_OK
                                                     : compare(rank, run->unit_idx, chunk_idx, run->base_step,
                                                               &sums->read);
-    if (run->target.lo != NULL && !ox_unit_from_store(run)) {
+    if (run->target.lo != NULL && !ox_unit_from_store(run) && !rank->pending.failed) {
         OX_TRY(status, compare_copy(rank, run, chunk_idx, sums->read.lo));
     }
     kept->planes = sums->written;

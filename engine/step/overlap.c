@@ -281,7 +281,7 @@ static void abort_transaction(struct ox_rank *rank) {
 }
 
 static void forget_pending(struct ox_rank *rank) {
-    rank->pending.exists = false;
+    rank->pending.exists = rank->pending.failed = false;
     memset(rank->due.pending, 0, unit_count(rank));
 }
 
@@ -374,6 +374,11 @@ static enum ox_status end_decided(struct ox_rank *rank) {
     return OX_OK;
 }
 
+/* Marks a pending update that has failed with nothing to fall back to: calls fail with its cause again. */
+static void note_failure(struct ox_rank *rank, enum ox_status status) {
+    rank->pending.failed |= rank->store == NULL && status != OX_OK && status != OX_E_ABORTED;
+}
+
 /* Stops a step. Where it was stopped before its own updates, an update that is pending stays so, as far as it has come;
  * else its own updates are taken back before planes are used again. */
 static void stop_own(struct ox_rank *rank) {
@@ -399,6 +404,7 @@ enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) 
     if (status == OX_OK) {
         return end_decided(rank);
     }
+    note_failure(rank, status);
     return leave(rank, status, rank->store != NULL && status != OX_E_ABORTED ? fall_back : stop_own);
 }
 
@@ -407,6 +413,7 @@ enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status
         forget_pending(rank);
         return OX_OK;
     }
+    note_failure(rank, status);
     return rank->store != NULL && status != OX_E_ABORTED ? leave(rank, status, fall_back)
                                                          : status; /* ABORTED: the update will go on from here */
 }

@@ -51,6 +51,7 @@ struct ox_pending {
     bool begun;      /* its transaction is open */
     bool again;      /* speculative updates are repeated */
     bool stays;      /* it is not committed */
+    bool failed;     /* without a store: it was begun and failed, so some planes in memory are new and others not */
     uint64_t step, base_step; /* the step that it leads to, and the one that it begins with */
     struct ox_optim_hyper hyper;
     uint32_t meta_bytes;
