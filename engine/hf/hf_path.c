@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { START_BYTES = 64, JSON_BYTES_MAX = 64 << 20, NAME_BYTES = 200 };
+enum { START_BYTES = 512, JSON_BYTES_MAX = 64 << 20, NAME_BYTES = 200 };
 
 /* ---- names of the hub -------------------------------------------------------------------------------------------- */
 
@@ -93,9 +93,9 @@ static const char *json_kind(const char *path) {
 
 /* What a file is by its first bytes, or as JSON; NULL if it may be a config.json, or is not known. */
 static const char *file_kind(const char *path) {
-    unsigned char start[START_BYTES] = {0};
+    unsigned char start[START_BYTES + 1] = {0};
     uint64_t bytes = 0;
-    if (ox_file_read_start(path, start, sizeof start, &bytes) != OX_OK) {
+    if (ox_file_read_start(path, start, START_BYTES, &bytes) != OX_OK) {
         return NULL;
     }
     const bool is_pickle = start[0] == 0x80 && start[1] >= 2 && start[1] <= 5;
@@ -104,7 +104,9 @@ static const char *file_kind(const char *path) {
                                                             "folder of Hugging Face files that it was made of"
            : memcmp(start, "PK\3\4", 4) == 0 || is_pickle ? "weights of PyTorch, which are not read; save the model "
                                                             "with save_pretrained of transformers, and give that folder"
-                                                          : json_kind(path);
+           : strstr((const char *)start, "\"added_tokens\"") != NULL
+               ? "a tokenizer" /* which may have more values than ox_json_load reads */
+               : json_kind(path);
 }
 
 /* The folder of a file; "." for a plain name. */

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "engine/data/foreign_files.h"
 #include "engine/hf/hf.h"
@@ -254,6 +255,17 @@ static enum ox_status tokenize(const struct ox_config *config) {
     return status;
 }
 
+/* Warns of options that count alone: ids of a text have no template, and a row to render has its own variables. */
+static void warn_of_unused(const struct ox_config *config) {
+    const char *const without = config->render ? "--render; give them in the rows" : "ids of texts";
+    if (config->chat_template[0] != '\0' && !config->render) {
+        ox_log(OX_LOG_WARN, "--chat-template %s has no effect on ids of texts", config->chat_template);
+    }
+    if (config->chat_template_kwargs[0] != '\0') {
+        ox_log(OX_LOG_WARN, "--chat-template-kwargs %s has no effect on %s", config->chat_template_kwargs, without);
+    }
+}
+
 int ox_cmd_tokenize(const struct ox_config *given) {
     static struct ox_config own; /* tens of kilobytes */
     const struct ox_config *const config = &own;
@@ -263,6 +275,7 @@ int ox_cmd_tokenize(const struct ox_config *given) {
     if (status == OX_OK && !config->render && (config->show || counts || config->data_cache[0] != '\0')) {
         return ox_cmd_exit(ox_show(config));
     }
+    warn_of_unused(config);
     const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     ox_host_text_begin(&claim, 0);
