@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { HEX_DIGITS = 16 }; /* digits of a 64-bit word */
+enum { WORDS_BYTES = 640 };
 
 struct excerpt {
     char *text;
@@ -106,9 +107,49 @@ static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t 
                : value;
 }
 
-/* Replaces the one error that the library words in terms of its own interface. */
-static const char *library_text(const json_error_t *error) {
-    return strstr(error->text, "JSON_ALLOW_NUL") != NULL ? "a string contains \\u0000; remove it" : error->text;
+/* What is often written for JSON, by the library's words, and the remedy: %.*s is the file. */
+static const struct {
+    const char *words, *remedy;
+} slips[] = {
+    {"unable to decode byte", "; it is not UTF-8 text: make it so, if it is Latin-1 by: iconv -f WINDOWS-1252 -t UTF-8 "
+                              "'%.*s' >utf8-text"},
+    {"near \'\'\'", "; strings of JSON are in double quotes; if Python printed it: python3 -c \"import ast, json; "
+                   "[print(json.dumps(ast.literal_eval(line))) for line in open('%.*s')]\" >fixed.jsonl"},
+    {"near \'NaN\'", "; JSON has no such number: write null, or leave the key out"},
+    {"near \'Infinity\'", "; JSON has no such number: write null, or leave the key out"},
+    {"near \'-\'", "; a minus stands before the digits of a number; JSON has no infinity"},
+    {"near \'None\'", "; JSON has null for it"},
+    {"near \'True\'", "; JSON has true for it"},
+    {"near \'False\'", "; JSON has false for it"},
+    {"near \'undefined\'", "; JSON has null for it"},
+    {"near \'\xe2\x80\x9c\'", "; strings of JSON are in plain double quotes"},
+    {"string or \'}\' expected near \'}\'", "; remove the comma before it"},
+    {"unexpected token near \']\'", "; remove the comma before it"},
+    {"string or \'}\' expected", "; keys of JSON are in double quotes"},
+    {"end of file expected", "; what follows the first value needs a line of its own"},
+    {"control character", "; it is written as \\n, \\t or \\u00XX in JSON"},
+};
+
+/* The library's text, with a remedy where what was written is a usual slip. The one error that it words in terms of its
+ * own interface is replaced. */
+static const char *library_text(const char *where, const json_error_t *error, char words[WORDS_BYTES]) {
+    size_t bytes = strlen(where), digits = bytes;
+    while (digits > 0 && where[digits - 1] >= '0' && where[digits - 1] <= '9') {
+        digits--;
+    }
+    bytes = digits > 1 && where[digits - 1] == ':' ? digits - 1 : bytes; /* without the line */
+    if (strstr(error->text, "JSON_ALLOW_NUL") != NULL) {
+        return "a string contains \\u0000; remove it";
+    }
+    snprintf(words, WORDS_BYTES, "%s", error->text);
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
+        if (strstr(error->text, slips[i].words) != NULL) {
+            const size_t used = strlen(words);
+            snprintf(words + used, WORDS_BYTES - used, slips[i].remedy, (int)bytes, where);
+            break;
+        }
+    }
+    return words;
 }
 
 /* The library says nothing at all where it finds no memory. */
@@ -122,6 +163,7 @@ static enum ox_status fail_memory(const char *where, size_t bytes) {
 }
 
 enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
+    char words[WORDS_BYTES];
     json_error_t error;
     json_t *const value = parse(text, bytes, 0, &error);
     if (value == NULL && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
@@ -132,23 +174,24 @@ enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, 
     }
     if (value == NULL) {
         return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column,
-                       library_text(&error));
+                       library_text(where, &error, words));
     }
     *out = value;
     return OX_OK;
 }
 
 enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out) {
+    char words[WORDS_BYTES];
     json_error_t error;
     json_t *const value = parse(text, bytes, JSON_DECODE_ANY, &error);
     if (value == NULL && is_memory(&error)) {
         return fail_memory(where, bytes);
     }
     if (value == NULL && error.line > 1) { /* one row of an array over several lines */
-        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, library_text(&error));
+        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, library_text(where, &error, words));
     }
     if (value == NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, library_text(&error));
+        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, library_text(where, &error, words));
     }
     *out = value;
     return OX_OK;

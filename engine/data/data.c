@@ -541,6 +541,10 @@ bool ox_data_is_chat(const struct ox_data *data) {
     return data->kind == OX_DATA_CACHE && data->cache.header.is_chat != 0;
 }
 
+bool ox_data_has_conversations(const struct ox_data *data) {
+    return data->kind == OX_DATA_CACHE && data->cache.header.is_chat == 2;
+}
+
 bool ox_data_all_trained(const struct ox_data *data) {
     if (data->kind == OX_DATA_CACHE) {
         return data->cache.header.trained_count == data->cache.header.token_count;

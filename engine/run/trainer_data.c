@@ -402,6 +402,14 @@ static bool has_chat(const struct ox_trainer *trainer) {
     return chat;
 }
 
+bool ox_trainer_has_conversations(const struct ox_trainer *trainer) {
+    bool has = trainer->input.eval_data != NULL && ox_data_has_conversations(trainer->input.eval_data);
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        has = has || ox_data_has_conversations(trainer->input.data[i]);
+    }
+    return has;
+}
+
 /* Finds the BOS token of the tokenizer, or else of the model. */
 static enum ox_status find_bos(const struct ox_trainer *trainer, int64_t *bos) {
     *bos = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.bos_id : -1;
@@ -598,7 +606,7 @@ enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
     enum ox_status status = set_cache_dir(trainer);
     ox_host_text_begin(&trainer->claim, trainer->engine_config.compute_threads - 1);
     OX_TRY(status, open_sources(trainer));
-    OX_TRY(status, ox_trainer_find_tokens(trainer, has_chat(trainer)));
+    OX_TRY(status, ox_trainer_find_tokens(trainer));
     status = ox_host_text_end(&trainer->claim, status);
     if (status != OX_OK) {
         ox_trainer_close_data(trainer);

@@ -269,6 +269,7 @@ OX_MUST enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *r
 OX_MUST enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_open_data(struct ox_trainer *trainer);
 void ox_trainer_close_data(struct ox_trainer *trainer);
+bool ox_trainer_has_conversations(const struct ox_trainer *trainer); /* the data, which is open, has some */
 uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer);
 /* The windows that the options describe, without sources; `chat`: defaults are those for conversations. The data is
  * open. */
@@ -338,9 +339,9 @@ void ox_trainer_persist(struct ox_trainer *trainer);
 
 /* ---- trainer_save.c ---- */
 
-/* Finds what saved folders say of the tokenizer: the chat template of the run, if it has conversations (`chat`) or
- * names one, and the tokens that end a text. A tokenizer that cannot be read is a warning here. */
-OX_MUST enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer, bool chat);
+/* Finds what saved folders say of the tokenizer: the chat template of the run, if it has conversations or names one,
+ * and the tokens that end a text. A tokenizer that cannot be read is a warning here. */
+OX_MUST enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer);
 void ox_trainer_drop_tokens(struct ox_trainer *trainer);
 
 /* Finishes and commits a pending update. If that fails, the engine is at an earlier step than the run, and nothing is

@@ -32,6 +32,9 @@ static enum ox_status take_template(struct ox_trainer *trainer, const struct ox_
     json_t *kwargs = NULL;
     int64_t end = -1;
     enum ox_status status = ox_template_open(trainer->input.tokenizer_path, config->chat_template, &chat_template);
+    if (status == OX_E_CONFIG && config->chat_template[0] == '\0' && !ox_trainer_has_conversations(trainer)) {
+        return OX_OK; /* rows that are texts need none */
+    }
     OX_TRY(status, ox_chat_kwargs(config->chat_template_kwargs, &kwargs));
     const struct ox_chat_options options = {
         .chat_template = chat_template, .kwargs = kwargs, .now = ox_chat_date(trainer->input.clock_s)};
@@ -52,7 +55,7 @@ static int64_t known_id(const struct ox_trainer *trainer, int64_t id) {
     return id < (int64_t)trainer->input.vocab ? id : -1;
 }
 
-static enum ox_status find_tokens(struct ox_trainer *trainer, bool chat) {
+static enum ox_status find_tokens(struct ox_trainer *trainer) {
     struct ox_hf_tokens *const tokens = &trainer->input.tokens;
     struct ox_tokenizer *tokenizer = NULL;
     enum ox_status status = ox_tokenizer_open(trainer->input.tokenizer_path, &tokenizer);
@@ -64,7 +67,8 @@ static enum ox_status find_tokens(struct ox_trainer *trainer, bool chat) {
     }
     char further[OX_PATH_BYTES];
     OX_TRY(status, ox_path_join(trainer->input.tokenizer_path, OX_HF_TEMPLATES, further));
-    if (chat || trainer->config.chat_template[0] != '\0' || (status == OX_OK && ox_path_is_folder(further))) {
+    if (ox_trainer_has_conversations(trainer) || trainer->config.chat_template[0] != '\0' ||
+        (status == OX_OK && ox_path_is_folder(further))) {
         OX_TRY(status, take_template(trainer, tokenizer));
     }
     ox_tokenizer_close(&tokenizer);
@@ -72,14 +76,14 @@ static enum ox_status find_tokens(struct ox_trainer *trainer, bool chat) {
     return status;
 }
 
-enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer, bool chat) {
+enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer) {
     const struct ox_trainer_input *const input = &trainer->input;
     if (input->eval_alone || input->tokenizer_path[0] == '\0' || trainer->folder == NULL ||
         trainer->config.output_dir[0] == '\0') {
         return OX_OK;
     }
     ox_trainer_drop_tokens(trainer);
-    const enum ox_status status = find_tokens(trainer, chat);
+    const enum ox_status status = find_tokens(trainer);
     if (status == OX_E_CONFIG || status == OX_E_CORRUPT) { /* data that needs it has been refused */
         ox_log(OX_LOG_WARN, "what is saved says nothing of the tokenizer: %s", ox_error_text());
         ox_trainer_drop_tokens(trainer);

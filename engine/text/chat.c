@@ -1,8 +1,11 @@
 /* Renders rows into ids and a loss mask: the template makes the text of a conversation, the tokenizer its ids. */
 #include "engine/text/chat_internal.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static enum ox_status no_memory(void) {
     return ox_fail(OX_E_NOMEM, "no memory for a conversation");
@@ -392,6 +395,38 @@ static enum ox_status render_text(struct ox_chat_renderer *renderer, const struc
                : status;
 }
 
+/* Explains a failure by the message without a content, if the template renders the row once that is "". */
+static enum ox_status explain_null(const struct ox_chat_renderer *renderer, const json_t *row, enum ox_status failed) {
+    char reason[OX_ERROR_TEXT_BYTES];
+    struct ox_jinja_output output = {0};
+    json_t *const copy = json_deep_copy(row);
+    json_t *const messages = json_object_get(copy, "messages");
+    size_t first = 0;
+    bool missing = false, ok = copy != NULL;
+    snprintf(reason, sizeof reason, "%s", ox_error_text());
+    for (size_t i = json_array_size(messages); i-- > 0;) {
+        json_t *const message = json_array_get(messages, i), *const content = json_object_get(message, "content");
+        if (content == NULL || json_is_null(content)) {
+            first = i + 1;
+            missing = content == NULL;
+            ok = ok && json_object_set_new(message, "content", json_string("")) == 0;
+        }
+    }
+    enum ox_status status = ok && first > 0 ? ox_template_render(renderer->options.chat_template, copy,
+                                                                 &renderer->options.now, &output)
+                                            : failed;
+    status = status == OX_OK ? ox_fail(failed, "message %zu: its \"content\" is %s, which the chat template %s cannot "
+                                       "write (%s); write \"content\": \"\" there", first,
+                                       missing ? "missing" : "null",
+                                       ox_template_origin(renderer->options.chat_template), reason)
+             : status == OX_E_ABORTED
+                 ? status
+                 : ox_fail(failed, "chat template %s: %s", ox_template_origin(renderer->options.chat_template), reason);
+    ox_jinja_output_free(&output);
+    json_decref(copy);
+    return status;
+}
+
 static enum ox_status render_conversation(struct ox_chat_renderer *renderer, const struct ox_chat *chat,
                                           struct ox_ids *ids, struct ox_id_mask *trained) {
     struct ox_template_turns turns = {0};
@@ -408,7 +443,7 @@ static enum ox_status render_conversation(struct ox_chat_renderer *renderer, con
     enum ox_status status = prepare(renderer, chat->conversation, &row);
     OX_TRY(status, render_text(renderer, chat, row, &turns));
     if (status == OX_E_CONFIG && turns.output.error != NULL) {
-        status = ox_fail_in(status, "chat template %s", ox_template_origin(renderer->options.chat_template));
+        status = explain_null(renderer, row, status);
     }
     if (status == OX_OK && !renderer->options.parse_special) {
         status = find_places(renderer, chat->conversation, &turns.output);
@@ -549,6 +584,42 @@ enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[
     return status;
 }
 
+/* Lists the built-in templates whose end of a turn is a token of this tokenizer. */
+static enum ox_status list_builtins(struct ox_chat_renderer *renderer, char *names, size_t bytes) {
+    const struct ox_template *const own = renderer->options.chat_template;
+    enum ox_status status = OX_OK;
+    size_t used = 0;
+    names[0] = '\0';
+    for (const struct ox_template_builtin *builtin = ox_template_builtins; status == OX_OK && builtin->name != NULL;
+         builtin++) {
+        struct ox_template *other = NULL;
+        int64_t id = -1;
+        status = ox_template_open(ox_template_folder(own), builtin->name, &other);
+        renderer->options.chat_template = other;
+        OX_TRY(status, ox_chat_end_of_turn(renderer, &id));
+        if (status == OX_OK && id >= 0) {
+            const int written = snprintf(names + used, bytes - used, "%s%s", used > 0 ? ", " : "", builtin->name);
+            used = used + (size_t)written < bytes ? used + (size_t)written : bytes - 1;
+        }
+        ox_template_close(&other);
+    }
+    renderer->options.chat_template = own;
+    return status;
+}
+
+static enum ox_status fail_builtin(struct ox_chat_renderer *renderer, const char *name) {
+    const char *const folder = ox_template_folder(renderer->options.chat_template);
+    char tag[OX_CHAT_TAG_BYTES], names[256];
+    enum ox_status status = ox_chat_lettered_end(renderer, tag);
+    OX_TRY(status, list_builtins(renderer, names, sizeof names));
+    return status != OX_OK
+               ? status
+               : ox_fail(OX_E_CONFIG, "the tokenizer of %s has no special token %s%sfor the end of a turn that the "
+                         "chat template %s writes; use the model's own template, or name %s%s with --chat-template",
+                         folder, tag, tag[0] != '\0' ? " " : "", name, names[0] != '\0' ? "a file or one of " : "a file",
+                         names);
+}
+
 /* Refuses a built-in template whose end of a turn is no token of this tokenizer: it is one for other models. */
 static enum ox_status check_builtin(struct ox_chat_renderer *renderer) {
     static const char builtin[] = "built in: ";
@@ -558,25 +629,47 @@ static enum ox_status check_builtin(struct ox_chat_renderer *renderer) {
     if (chat_template != NULL && strncmp(ox_template_origin(chat_template), builtin, sizeof builtin - 1) == 0) {
         status = ox_chat_end_of_turn(renderer, &id);
     }
-    return status == OX_OK && id < 0
-               ? ox_fail(OX_E_CONFIG,
-                         "the tokenizer has no special token for the end of a turn that the chat template %s writes; "
-                         "use the model's own template, or name another with --chat-template",
-                         ox_template_origin(chat_template) + sizeof builtin - 1)
-               : status;
+    return status == OX_OK && id < 0 ? fail_builtin(renderer, ox_template_origin(chat_template) + sizeof builtin - 1)
+                                     : status;
+}
+
+/* The JSON object that NAME=VALUE or NAME: VALUE is likely to mean; one of many for another text. */
+static void kwargs_example(const char *text, char *example, size_t bytes) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    const size_t name = strspn(text, letters), gap = strspn(text + name, "=: ");
+    const char *const value = text + name + gap;
+    const bool bare = strcasecmp(value, "true") == 0 || strcasecmp(value, "false") == 0 ||
+                      (value[0] != '\0' && value[strspn(value, "0123456789")] == '\0');
+    char folded[64];
+    size_t used = 0;
+    for (; value[used] != '\0' && used + 1 < sizeof folded; used++) {
+        folded[used] = bare ? (char)tolower((unsigned char)value[used]) : value[used];
+    }
+    folded[used] = '\0';
+    if (name == 0 || name > 40 || gap == 0 || (!bare && (used == 0 || value[strspn(value, letters)] != '\0'))) {
+        snprintf(example, bytes, "{\"enable_thinking\": false}");
+    } else {
+        snprintf(example, bytes, "{\"%.*s\": %s%s%s}", (int)name, text, bare ? "" : "\"", folded, bare ? "" : "\"");
+    }
 }
 
 enum ox_status ox_chat_kwargs(const char *text, json_t **out) {
     static const char where[] = "--chat-template-kwargs";
     const char *const given = text[0] != '\0' ? text : "{}";
-    enum ox_status status = ox_json_parse(where, given, strlen(given), out);
-    if (status == OX_OK && !json_is_object(*out)) {
+    const enum ox_status status = ox_json_parse(where, given, strlen(given), out);
+    if (status == OX_OK && json_is_object(*out)) {
+        return OX_OK;
+    }
+    if (status == OX_OK) {
         json_decref(*out);
         *out = NULL;
-        return ox_fail(OX_E_CONFIG, "%s is %.100s, but must be a JSON object such as '{\"enable_thinking\": false}'",
-                       where, text);
     }
-    return status == OX_E_CORRUPT ? ox_fail_in(OX_E_CONFIG, "the option must be a JSON object") : status;
+    char example[128];
+    kwargs_example(given, example, sizeof example);
+    return status == OX_OK || (status == OX_E_CORRUPT && strchr(given, '{') == NULL)
+               ? ox_fail(OX_E_CONFIG, "%s is %.100s, but must be a JSON object such as '%s'", where, text, example)
+           : status == OX_E_CORRUPT ? ox_fail_in(OX_E_CONFIG, "the option must be a JSON object such as '%s'", example)
+                                    : status;
 }
 
 /* ---- open and close ------------------------------------------------------------------------------------------ */

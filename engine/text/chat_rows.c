@@ -73,6 +73,12 @@ static enum ox_status read_list(const struct reader *reader, const char *key, co
     *out = NULL;
     if (json_is_string(value) && !ox_row_is_empty(value)) {
         status = ox_json_parse(reader->where, json_string_value(value), json_string_length(value), out);
+        if (status == OX_E_CORRUPT) {
+            char excerpt[OX_JSON_EXCERPT_BYTES];
+            status = ox_fail(OX_E_CONFIG, "%s: \"%s\" is the text %s, which is not valid JSON of %s; write the list "
+                             "itself, or its JSON in a text", reader->where, key, ox_json_excerpt(value, excerpt),
+                             expected);
+        }
     } else if (!ox_row_is_empty(value) || json_is_array(value) || json_is_object(value)) {
         *out = json_incref(value);
     }
@@ -135,6 +141,25 @@ static enum ox_status add_joined(struct reader *reader, const char *role, const 
     return status;
 }
 
+/* Lists the keys of a row or message, as many as there is room for (KEYS_BYTES). */
+static const char *keys_text(const json_t *row, char *text) {
+    const char *key;
+    json_t *value;
+    size_t used = 0;
+    text[0] = '\0';
+    json_object_foreach((json_t *)row, key, value) {
+        const int bytes = snprintf(text + used, KEYS_BYTES - used, "%s\"%s\"", used > 0 ? ", " : "", key);
+        if (bytes < 0 || used + (size_t)bytes >= KEYS_BYTES - 5) {
+            snprintf(text + used, KEYS_BYTES - used, " ...");
+            break;
+        }
+        used += (size_t)bytes;
+    }
+    return used > 0 ? text : "none";
+}
+
+static enum ox_status read_messages(struct reader *reader);
+
 /* ---- one message --------------------------------------------------------------------------------------------- */
 
 /* The text of one element of a "content" list; NULL if the element is not text. */
@@ -175,12 +200,31 @@ static enum ox_status set_content_list(struct reader *reader, const char *where,
     return status;
 }
 
+/* A role or content that is missing: lists what the message has, and names what may be meant. */
+static enum ox_status fail_missing(const char *where, const char *key, bool is_role, const json_t *message) {
+    static const char *const roles_alike[] = {"speaker", "author", "sender", "name", "user", "type"};
+    static const char *const texts_alike[] = {"text", "value", "message", "body", "utterance", "response", "markdown"};
+    const char *const *const alike = is_role ? roles_alike : texts_alike;
+    const size_t count = is_role ? sizeof roles_alike / sizeof *roles_alike : sizeof texts_alike / sizeof *texts_alike;
+    char keys[KEYS_BYTES];
+    const char *found = NULL;
+    for (size_t i = 0; i < count && found == NULL; i++) {
+        found = json_is_string(json_object_get(message, alike[i])) ? alike[i] : NULL;
+    }
+    return ox_fail(OX_E_CONFIG, "%s: the key \"%s\" is missing; the message has the keys %s%s%s", where, key,
+                   keys_text(message, keys), found == NULL ? "" : is_role ? "; give --column-role " : "; give "
+                   "--column-content ", found != NULL ? found : "");
+}
+
+static bool has_calls(const json_t *message) {
+    return !ox_row_is_empty(json_object_get(message, "tool_calls")) ||
+           !ox_row_is_empty(json_object_get(message, "function_call"));
+}
+
 /* The content is a text or a list of texts; a message that calls tools needs none. `key` is its name in the row. */
 static enum ox_status read_content(struct reader *reader, const char *where, json_t *message, const char *key) {
     const json_t *const content = json_object_get(message, "content");
-    const bool calls = !ox_row_is_empty(json_object_get(message, "tool_calls")) ||
-                       !ox_row_is_empty(json_object_get(message, "function_call"));
-    if (json_is_string(content) || (calls && (content == NULL || json_is_null(content)))) {
+    if (json_is_string(content) || (has_calls(message) && (content == NULL || json_is_null(content)))) {
         return OX_OK;
     }
     return json_is_array(content) ? set_content_list(reader, where, message, key)
@@ -276,12 +320,20 @@ static bool is_assistant(const json_t *message) {
 static enum ox_status read_message(struct reader *reader, const char *list_key, size_t index, const json_t *given,
                                    bool may_train) {
     char where[WHERE_BYTES];
-    snprintf(where, sizeof where, "%s: %s[%zu]", reader->where, list_key, index);
+    if (reader->form->read == read_messages) {
+        snprintf(where, sizeof where, "%s: message %zu", reader->where, index + 1);
+    } else {
+        snprintf(where, sizeof where, "%s: message %zu of \"%s\"", reader->where, index + 1, list_key);
+    }
     if (!json_is_object(given)) {
         return ox_row_fail_value(reader->where, list_key, "a list of objects", given);
     }
     const char *const role_key = key_in_message(reader, given, OX_COLUMN_ROLE, "role", "from");
     const char *const content_key = key_in_message(reader, given, OX_COLUMN_CONTENT, "content", "value");
+    const bool has_role = json_object_get(given, role_key) != NULL;
+    if (!has_role || (json_object_get(given, content_key) == NULL && !has_calls(given))) {
+        return fail_missing(where, has_role ? content_key : role_key, !has_role, given);
+    }
     json_t *const message = json_copy((json_t *)given);
     enum ox_status status = add_object(reader, message, OX_PART_PROMPT);
     OX_TRY(status, rename_key(reader, message, role_key, "role"));
@@ -460,23 +512,6 @@ static const char *find_key(const json_t *row, const struct ox_chat_columns *col
     return NULL;
 }
 
-/* Lists the keys of a row, as many as there is room for (KEYS_BYTES). */
-static const char *keys_text(const json_t *row, char *text) {
-    const char *key;
-    json_t *value;
-    size_t used = 0;
-    text[0] = '\0';
-    json_object_foreach((json_t *)row, key, value) {
-        const int bytes = snprintf(text + used, KEYS_BYTES - used, "%s\"%s\"", used > 0 ? ", " : "", key);
-        if (bytes < 0 || used + (size_t)bytes >= KEYS_BYTES - 5) {
-            snprintf(text + used, KEYS_BYTES - used, " ...");
-            break;
-        }
-        used += (size_t)bytes;
-    }
-    return used > 0 ? text : "none";
-}
-
 /* The required key of the form that is null, where the row has all of them; else NULL. */
 static const char *find_null(const json_t *row, const struct ox_chat_columns *columns, const struct form *form) {
     const char *found = NULL;
@@ -502,7 +537,13 @@ bool ox_row_names_form(const struct ox_chat_columns *columns) {
 static enum ox_status fail_formless(const char *where, const json_t *row, const struct ox_chat_columns *columns) {
     char keys[KEYS_BYTES], excerpt[OX_JSON_EXCERPT_BYTES], advice[OX_ROW_ADVICE_BYTES] = "";
     if (!json_is_object(row)) {
-        return ox_fail(OX_E_CONFIG, "%s: a row must be an object, but is %s", where, ox_json_excerpt(row, excerpt));
+        const bool of_messages = json_is_object(json_array_get(row, 0));
+        return ox_fail(OX_E_CONFIG, "%s: a row must be an object, but is %s; %s", where, ox_json_excerpt(row, excerpt),
+                       of_messages ? "make it {\"messages\": [...]} (jq -c '{messages: .}')"
+                       : json_is_array(row) ? "make it {\"prompt\": ..., \"completion\": ...} "
+                                              "(jq -c '{prompt: .[0], completion: .[1]}')"
+                                            : "make it {\"text\": ...} (jq -c '{text: .}'), or of lines that are "
+                                              "pairs jq -c '{prompt: .[0], completion: .[1]}'");
     }
     if (!ox_row_names_form(columns)) {
         ox_row_suggest(row, advice);

@@ -28,7 +28,7 @@ struct ox_template {
     json_t *special_tokens;
     uint64_t hash;
     const volatile sig_atomic_t *stop;
-    char origin[OX_PATH_BYTES + 64];
+    char origin[OX_PATH_BYTES + 64], folder[OX_PATH_BYTES];
 };
 
 static enum ox_status no_memory(void) {
@@ -323,6 +323,7 @@ enum ox_status ox_template_open(const char *path, const char *choice, struct ox_
     }
     OX_TRY(status, find_tokens(chat_template, folder, config));
     OX_TRY(status, set_hash(chat_template));
+    snprintf(chat_template->folder, sizeof chat_template->folder, "%s", folder);
     json_decref(config);
     if (status != OX_OK) {
         ox_template_close(&chat_template);
@@ -343,6 +344,10 @@ void ox_template_close(struct ox_template **chat_template) {
 
 const char *ox_template_origin(const struct ox_template *chat_template) {
     return chat_template->origin;
+}
+
+const char *ox_template_folder(const struct ox_template *chat_template) {
+    return chat_template->folder;
 }
 
 enum ox_status ox_template_texts(const struct ox_template *chat_template, json_t **out) {
@@ -382,7 +387,8 @@ static bool set(json_t *object, const char *key, const json_t *value) {
     return json_object_set(object, key, (json_t *)value) == 0;
 }
 
-/* A message without the keys that are null. One with reasoning has it under both names that templates read: "thinking"
+/* A message without the keys that are null, which tables have in every row; but a content that is null is none to the
+ * template. One with reasoning has it under both names that templates read: "thinking"
  * first of all, unless the message has one, and "reasoning_content". */
 static json_t *plain_message(const json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -396,7 +402,8 @@ static json_t *plain_message(const json_t *message) {
     }
     bool ok = plain != NULL && (reasoning == NULL || set(plain, "thinking", reasoning));
     json_object_foreach((json_t *)message, key, value) {
-        ok = ok && (json_is_null(value) || set(plain, key, value));
+        const bool counts = !json_is_null(value) || strcmp(key, "content") == 0;
+        ok = ok && (!counts || set(plain, key, value));
     }
     ok = ok && (reasoning == NULL || set(plain, "reasoning_content", reasoning));
     if (!ok) {

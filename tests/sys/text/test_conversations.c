@@ -23,7 +23,7 @@ static const char chats[] =
 static const char one_chat[] =
     "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yo\"}]}\n";
 #define TURNS                                                                                          \
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.tool_calls }}{{ end }}<|im_end|>\n"  \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{{ m.tool_calls }}{{ end }}<|im_end|>\n"  \
     "{% endfor %}"
 static const char template_text[] = TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 static const char dated[] = "{{ strftime_now('%d') }}" TURNS "{% if add_generation_prompt %}<|im_start|>assistant\n"

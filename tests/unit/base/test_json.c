@@ -55,6 +55,32 @@ static void test_lines(void) {
     CHECK(strcmp(ox_error_text(), "test:1:1: not valid JSON: a byte-order mark; save it as UTF-8 without one") == 0);
 }
 
+/* What people write for JSON is answered with the remedy. */
+static void test_slips(void) {
+    static const struct {
+        const char *text, *says;
+    } slips[] = {
+        {"{'a': 'b'}", "ast.literal_eval(line))) for line in open('rows')]\" >fixed.jsonl"},
+        {"{\"a\": 'b'}", "strings of JSON are in double quotes"},
+        {"{\"a\": \"\xe9\"}", "it is not UTF-8 text: make it so, if it is Latin-1 by: iconv -f WINDOWS-1252 -t UTF-8 'rows' >"},
+        {"{\"a\": NaN}", "near 'NaN'; JSON has no such number: write null, or leave the key out"},
+        {"{\"a\": -Infinity}", "JSON has no infinity"},
+        {"{\"a\": None}", "JSON has null for it"},
+        {"{\"a\": True}", "JSON has true for it"},
+        {"{\"a\": 1,}", "remove the comma before it"},
+        {"[1,]", "remove the comma before it"},
+        {"{a: 1}", "keys of JSON are in double quotes"},
+        {"{\"a\": \xe2\x80\x9cx\xe2\x80\x9d}", "plain double quotes"},
+        {"{\"a\": 1} {\"b\": 2}", "needs a line of its own"},
+        {"{\"a\": \"x\ty\"}", "it is written as \\n, \\t or"},
+    };
+    json_t *value = NULL;
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
+        CHECK(parse_line(slips[i].text, &value) == OX_E_CORRUPT && value == NULL);
+        CHECK(strstr(ox_error_text(), slips[i].says) != NULL || printf("%s\n", ox_error_text()) == 0);
+    }
+}
+
 static void test_getters(void) {
     json_t *object = NULL;
     REQUIRE_OK(
@@ -159,6 +185,7 @@ static void test_values(void) {
 int main(void) {
     test_values();
     test_lines();
+    test_slips();
     test_refusals();
     test_getters();
     test_large_integer();
