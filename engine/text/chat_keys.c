@@ -17,6 +17,7 @@ static const struct {
     {"calculate_loss", true}, {"use_loss", true},  {"train", true},       {"training", true},  {"trainable", true},
     {"trained", true},      {"learn", true},       {"mask", false},       {"masked", false},   {"mask_loss", false},
     {"ignore", false},      {"ignore_loss", false}, {"skip_loss", false}, {"no_loss", false},  {"no_train", false},
+    {"skip", false},        {"exclude", false},    {"excluded", false},   {"supervise", true}, {"supervised", true},
 };
 
 enum { FLAG_COUNT = sizeof flags / sizeof *flags };
@@ -106,7 +107,8 @@ enum ox_status ox_row_read_trained(const char *where, json_t *message, enum ox_c
 enum ox_status ox_row_check_media(const char *where, const json_t *object) {
     static const char *const keys[] = {
         "images", "image", "image_url", "image_urls", "image_path", "image_paths", "pictures", "pixel_values", "videos",
-        "video", "video_url", "video_path", "video_paths", "audios", "audio", "audio_url", "audio_path", "audio_paths"};
+        "video", "video_url", "video_path", "video_paths", "audios", "audio", "audio_url", "audio_path", "audio_paths",
+        "media", "attachments", "attachment", "files", "img", "imgs", "photo", "photos", "picture"};
     char excerpt[OX_JSON_EXCERPT_BYTES];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *const value = json_object_get(object, keys[i]);
@@ -167,6 +169,19 @@ static enum ox_status fail_bad(const char *where, const char *key, const json_t 
                    "%s: \"%s\" is %s, which says that the row is a bad example, and it would be trained like the "
                    "others; leave such rows out (jq -c 'select(.%s %s)'), or remove the key if it means something else",
                    where, key, excerpt, key, good);
+}
+
+enum ox_status ox_row_check_answer(const char *where, const json_t *message) {
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const json_t *const value = json_object_get(message, marks[i].key);
+        if (json_is_boolean(value) && json_is_true(value) == marks[i].bad) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: \"%s\" is %s, but the answer would be trained like the others; leave it out with "
+                           "\"weight\": 0, or remove the key if it means something else",
+                           where, marks[i].key, marks[i].bad ? "true" : "false");
+        }
+    }
+    return OX_OK;
 }
 
 /* How to train on what was chosen. */

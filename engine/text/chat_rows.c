@@ -347,6 +347,9 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     enum ox_chat_part *const part = &reader->chat->message_parts[ox_chat_message_count(reader->chat) - 1];
     *part = is_assistant(message) ? OX_PART_ANSWER : OX_PART_PROMPT;
     status = ox_row_read_trained(where, message, part);
+    if (status == OX_OK && *part == OX_PART_ANSWER) {
+        status = ox_row_check_answer(where, message);
+    }
     *part = *part == OX_PART_ANSWER && !may_train ? OX_PART_PROMPT : *part;
     return status;
 }

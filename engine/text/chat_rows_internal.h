@@ -20,6 +20,8 @@ bool ox_row_names_form(const struct ox_chat_columns *columns);
  * sets *part to OX_PART_EXCLUDED where they say no; *part begins as what the message is without them. OX_E_CONFIG for
  * values that are neither yes nor no, for keys that contradict, and for keys of that kind that are not known. */
 OX_MUST enum ox_status ox_row_read_trained(const char *where, json_t *message, enum ox_chat_part *part);
+/* Refuses an answer that is marked as a bad one, by a key that does not say what is trained. */
+OX_MUST enum ox_status ox_row_check_answer(const char *where, const json_t *message);
 /* Refuses pictures, sound and films in a row or message, because only text is trained. */
 OX_MUST enum ox_status ox_row_check_media(const char *where, const json_t *object);
 /* Refuses the row if it says that it is a bad example, or holds one beside the good one, or has keys that choose what

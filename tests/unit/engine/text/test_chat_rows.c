@@ -119,7 +119,8 @@ static void test_flags(void) {
     } flags[] = {{"weight", "1", "0"},        {"loss_weight", "1.0", "0.0"}, {"loss", "true", "false"},
                  {"train", "true", "false"},  {"training", "true", "false"}, {"trainable", "1", "0"},
                  {"mask", "false", "true"},   {"masked", "0", "1"},          {"loss_mask", "1", "0"},
-                 {"ignore_loss", "false", "true"}};
+                 {"ignore_loss", "false", "true"}, {"skip", "false", "true"},   {"exclude", "false", "true"},
+                 {"supervise", "true", "false"}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         char row[512];
         snprintf(row, sizeof row,
@@ -221,6 +222,9 @@ static const struct {
     {"{\"prompt\":\"x\",\"completion\":\"y\",\"label\":false}",
      "\"label\" is false, which says that the row is a bad example"},
     {"{\"prompt\":\"x\",\"completion\":\"y\",\"label\":0}", "(jq -c 'select(.label != 0)')"},
+    {"{\"messages\":[" ASK "," SAY "],\"attachments\":[\"a.png\"]}", "\"attachments\" is [\"a.png\"], but only text"},
+    {"{\"messages\":[" ASK ",{\"role\":\"assistant\",\"content\":\"b\",\"label\":false}]}",
+     "\"label\" is false, but the answer would be trained like the others"},
     {"{\"messages\":[" ASK "," SAY "],\"kto_tag\":false}", "\"kto_tag\" is false, which says"},
     {"{\"text\":\"x\",\"rejected\":true}", "\"rejected\" is true, which says"},
     {"{\"text\":\"x\",\"answer\":\"reject\"}", "\"answer\" is \"reject\", which says"},
