@@ -1,5 +1,5 @@
-/* Mistakes with drives and stores, with the same checks as test_errors.c: drives that cannot be used, or wear out; a plan
- * that looks at what is there; stores of other runs, in use, damaged. */
+/* Mistakes with drives and stores, with the same checks as test_errors.c: drives that cannot be used, or wear out; a
+ * plan that looks at what is there; stores of other runs, in use, damaged. */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"

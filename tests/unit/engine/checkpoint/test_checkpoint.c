@@ -22,7 +22,8 @@
 static const struct ox_model_config llama = {
     .family = "llama", .vocab = 131, .hidden = 24, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 6, .width = 40,
     .contexts = 32, .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f,
-    .rope = true, .rope_theta = 10000.0, .rotary_part = 1.0, .rotary_dim = 6, .init_range = 0.02, .bos_id = -1, .eos_id = -1};
+    .rope = true, .rope_theta = 10000.0, .rotary_part = 1.0, .rotary_dim = 6, .init_range = 0.02,
+    .bos_id = -1, .eos_id = -1};
 static const struct ox_model_config gpt2 = {
     .family = "gpt2", .vocab = 131, .hidden = 24, .layers = 2, .heads = 4, .kv_heads = 4, .head_dim = 6, .width = 96,
     .contexts = 32, .norm = OX_NORM_LAYER, .act = OX_ACTIVATION_GELU_TANH, .layout = OX_WEIGHT_IN_OUT,
