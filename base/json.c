@@ -188,10 +188,12 @@ enum ox_status ox_json_parse_line(const char *where, const char *text, size_t by
         return fail_memory(where, bytes);
     }
     if (value == NULL && error.line > 1) { /* one row of an array over several lines */
-        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, library_text(where, &error, words));
+        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line,
+                       library_text(where, &error, words));
     }
     if (value == NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, library_text(where, &error, words));
+        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column,
+                       library_text(where, &error, words));
     }
     *out = value;
     return OX_OK;

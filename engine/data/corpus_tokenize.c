@@ -143,8 +143,8 @@ static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct w
     const size_t valid = status == OX_E_CORRUPT ? ox_utf8_valid(text, bytes) : bytes;
     if (valid < bytes) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: is not UTF-8 text at byte %" PRIu64 " (0x%02x); make UTF-8 of it, if it is Latin-1 by: iconv -f "
-                       "WINDOWS-1252 -t UTF-8 '%s' >utf8-text; or keep it elsewhere", piece->path,
+                       "%s: is not UTF-8 text at byte %" PRIu64 " (0x%02x); make UTF-8 of it, if it is Latin-1 by: "
+                       "iconv -f WINDOWS-1252 -t UTF-8 '%s' >utf8-text; or keep it elsewhere", piece->path,
                        piece->offset + valid, (unsigned char)text[valid], piece->path);
     }
     return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", piece->path);

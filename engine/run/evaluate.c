@@ -103,8 +103,8 @@ void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, do
     if (loss > guessing) {
         ox_log(OX_LOG_WARN, "%s is %.2f, but guessing among %" PRIu32 " tokens would make it %.2f, so these weights "
                "know nothing of this text: the likely causes are a tokenizer that is not the model's (%s), weights "
-               "that are damaged or were never trained, %sand data that is not what it seems (`offload tokenize --show` "
-               "prints it)", what, loss, vocab, guessing,
+               "that are damaged or were never trained, %sand data that is not what it seems (`offload tokenize "
+               "--show` prints it)", what, loss, vocab, guessing,
                trainer->input.tokenizer_path[0] != '\0' ? trainer->input.tokenizer_path : "its bytes are the tokens",
                ox_trainer_has_conversations(trainer) ? "a chat template that the model was not trained with, " : "");
     }

@@ -616,8 +616,8 @@ static enum ox_status fail_builtin(struct ox_chat_renderer *renderer, const char
                ? status
                : ox_fail(OX_E_CONFIG, "the tokenizer of %s has no special token %s%sfor the end of a turn that the "
                          "chat template %s writes; use the model's own template, or name %s%s with --chat-template",
-                         folder, tag, tag[0] != '\0' ? " " : "", name, names[0] != '\0' ? "a file or one of " : "a file",
-                         names);
+                         folder, tag, tag[0] != '\0' ? " " : "", name,
+                         names[0] != '\0' ? "a file or one of " : "a file", names);
 }
 
 /* Refuses a built-in template whose end of a turn is no token of this tokenizer: it is one for other models. */

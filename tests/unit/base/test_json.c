@@ -62,7 +62,8 @@ static void test_slips(void) {
     } slips[] = {
         {"{'a': 'b'}", "ast.literal_eval(line))) for line in open('rows')]\" >fixed.jsonl"},
         {"{\"a\": 'b'}", "strings of JSON are in double quotes"},
-        {"{\"a\": \"\xe9\"}", "it is not UTF-8 text: make it so, if it is Latin-1 by: iconv -f WINDOWS-1252 -t UTF-8 'rows' >"},
+        {"{\"a\": \"\xe9\"}",
+         "it is not UTF-8 text: make it so, if it is Latin-1 by: iconv -f WINDOWS-1252 -t UTF-8 'rows' >"},
         {"{\"a\": NaN}", "near 'NaN'; JSON has no such number: write null, or leave the key out"},
         {"{\"a\": -Infinity}", "JSON has no infinity"},
         {"{\"a\": None}", "JSON has null for it"},

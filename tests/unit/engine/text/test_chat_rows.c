@@ -267,7 +267,8 @@ static const struct {
     {"{\"conversations\":[{\"from\":\"robot\",\"value\":\"a\"}]}",
      "message 1: \"from\" must be human, user,"},
     {"{\"conversations\":[{\"from\":\"human\",\"value\":7}]}", "message 1: \"value\" must be a text"},
-    {"{\"conversations\":[{\"from\":\"human\"}]}", "message 1: the key \"value\" is missing; the message has the keys \"from\""},
+    {"{\"conversations\":[{\"from\":\"human\"}]}",
+     "message 1: the key \"value\" is missing; the message has the keys \"from\""},
     {ROW(ASK ",{\"role\":\"assistant\",\"text\":\"x\"}"), "message 2: the key \"content\" is missing; the message "
      "has the keys \"role\", \"text\"; give --column-content text"},
     {ROW("{\"speaker\":\"user\",\"content\":\"x\"}"), "message 1: the key \"role\" is missing; the message has the "
