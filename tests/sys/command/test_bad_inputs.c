@@ -23,7 +23,7 @@
 
 enum act_kind {
     ACT_NONE,
-    WRITE,   /* `path` holds `text`, of `number` bytes if that is not 0                                    */
+    WRITE,   /* `path` holds `text`, of `number` bytes (its own) if that is not 0                          */
     TENSORS, /* a safetensors file: the header `text` and `number` bytes of data                           */
     TOKENS,  /* an llm.c file: the integers of `text` as header and `number` bytes that equal the fourth   */
     LLMQ,    /* an llmq file: the integers of `text` behind the magic, and `number` bytes of 0             */
