@@ -32,10 +32,10 @@ static bool user_path(const char *variable, const char *standard, const char *na
 
 static const char ENDING[] = ".json";
 
-/* Writes the folder `idx` that may have the profiles that come with the program: in the tree that built it, or where it
- * is installed. False after the last one. */
+/* Writes the folder `idx` that may have the profiles that come with the program: in the tree that built it (build/ or a
+ * folder of it, as that of a sanitizer), or where it is installed. False after the last one. */
 static bool profile_folder(unsigned idx, char path[OX_PATH_BYTES]) {
-    static const char *const places[] = {"../docs/profiles", "../share/offload/profiles"};
+    static const char *const places[] = {"../docs/profiles", "../../docs/profiles", "../share/offload/profiles"};
     char self[OX_PATH_BYTES];
     const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
     self[bytes > 0 ? bytes : 0] = '\0';
