@@ -108,10 +108,10 @@ static void test_row(const struct row *row, const char *place) {
 int main(void) {
     char options[2 * SYS_PATH_BYTES];
     const char *const model_path = sys_write_model("llama");
-    files_write_text("text.txt", files_read(sys_write_text(4096), NULL));
+    const char *const text_path = sys_write_text(4096);
     snprintf(options, sizeof options, "model: %s\ndata: %s\nmax_steps: %d\nmax_seq_length: 16\nbatch_size: 1\n"
-             "eval_windows: 0\nsave_steps: 0\ncompute_threads: 1\noptimizer_threads: 1\n", model_path,
-             test_path("text.txt"), STEPS);
+             "eval_windows: 0\nsave_steps: 0\ncompute_threads: 1\noptimizer_threads: 1\n", model_path, text_path,
+             STEPS);
     files_write_text("options.yaml", options);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (size_t j = 0; j < sizeof places / sizeof *places; j++) {
