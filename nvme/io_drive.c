@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -70,6 +71,32 @@ static long lock_holder(int fd) {
     return holder;
 }
 
+/* Where the process trains, ", which trains in FOLDER": a run keeps its folder open, as its lock; "" if that is not to be
+ * seen. */
+static const char *trains_in(long pid, char text[OX_PATH_BYTES]) {
+    char path[OX_PATH_BYTES], folder[OX_PATH_BYTES], record[OX_PATH_BYTES];
+    snprintf(path, sizeof path, "/proc/%ld/fd", pid);
+    DIR *const files = opendir(path);
+    text[0] = '\0';
+    while (files != NULL && text[0] == '\0') {
+        const struct dirent *const file = readdir(files);
+        if (file == NULL) {
+            break;
+        }
+        snprintf(path, sizeof path, "/proc/%ld/fd/%.20s", pid, file->d_name);
+        const ssize_t bytes = readlink(path, folder, sizeof folder - 1);
+        folder[bytes > 0 ? bytes : 0] = '\0';
+        if (folder[0] == '/' && ox_path_is_folder(folder) && ox_path_join(folder, "run.json", record) == OX_OK &&
+            ox_path_is_file(record)) {
+            snprintf(text, OX_PATH_BYTES, ", which trains in %.*s", OX_PATH_BYTES - 32, folder);
+        }
+    }
+    if (files != NULL) {
+        closedir(files);
+    }
+    return text;
+}
+
 /* Locks the file, waiting a while for the writes of a killed process. */
 static enum ox_status lock_file(int fd, const char *path) {
     const uint64_t deadline_ns = ox_clock_ns() + LOCK_WAIT_NS;
@@ -81,9 +108,10 @@ static enum ox_status lock_file(int fd, const char *path) {
         }
         if (ox_clock_ns() >= deadline_ns) {
             const long pid = lock_holder(fd);
+            char run[OX_PATH_BYTES];
             if (pid > 0) {
-                return ox_fail(OX_E_BUSY, "%s: in use by process %ld; stop it or give another folder", path,
-                               pid);
+                return ox_fail(OX_E_BUSY, "%s: in use by process %ld%s; wait for its end, stop it, or give another "
+                               "folder", path, pid, trains_in(pid, run));
             }
             return ox_fail(OX_E_BUSY, "%s: in use by another process; stop it or give another folder", path);
         }

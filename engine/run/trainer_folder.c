@@ -434,13 +434,20 @@ static bool is_recorded(const struct ox_trainer *trainer, const char *folder) {
     return false;
 }
 
+enum ox_status ox_run_refuse_store(const char *folder) {
+    const enum ox_status status = ox_store_check_unused(&folder, 1);
+    return status == OX_E_BUSY
+               ? status
+               : ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
+                         "--overwrite-output-dir to delete it, or `offload store remove`", folder);
+}
+
 enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
         const char *const folder = trainer->drives.folders[i];
         const enum ox_store_owner owner = ox_store_owner(folder, trainer->identity.run_id);
         if (owner == OX_STORE_OWNER_OTHER && !ox_run_store_is_finished(folder)) {
-            return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
-                           "--overwrite-output-dir to delete it, or `offload store remove`", folder);
+            return ox_run_refuse_store(folder);
         }
         /* A damaged header names no owner; in a folder that the run has recorded, the store is the run's. */
         if (owner == OX_STORE_OWNER_UNKNOWN && !is_recorded(trainer, folder)) {

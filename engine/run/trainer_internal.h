@@ -253,6 +253,8 @@ OX_MUST enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, boo
 void ox_run_note_finished(struct ox_trainer *trainer);
 /* Whether the store in the folder is of a run that has finished, whose last checkpoint is still there. */
 bool ox_run_store_is_finished(const char *folder);
+/* Fails because of a store of another run: it is in use (OX_E_BUSY), or what may be done with it. */
+OX_MUST enum ox_status ox_run_refuse_store(const char *folder);
 /* Removes stores of other runs that have finished, and says so. */
 OX_MUST enum ox_status ox_run_take_places(const struct ox_trainer *trainer);
 /* Whether a resume of the latest state would start over, because nothing was saved of the steps that were taken. */

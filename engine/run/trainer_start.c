@@ -120,8 +120,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
         const char *const drive = trainer->drives.folders[i];
         if (ox_store_exists(drive) && !ox_run_store_is_finished(drive)) {
-            return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
-                           "--overwrite-output-dir to delete it, or `offload store remove`", drive);
+            return ox_run_refuse_store(drive);
         }
     }
     return OX_OK;
