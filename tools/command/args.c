@@ -22,6 +22,9 @@ struct arguments {
     const struct ox_option *last; /* the option that the last flag has set */
 };
 
+/* Other names than ours that options were given by, by index in the option table; "": none. */
+static char typed_names[OPTIONS_MAX][FLAG_BYTES];
+
 /* An argument split into its parts: "--name=value" or "--name". */
 struct flag {
     char name[FLAG_BYTES]; /* without dashes */
@@ -163,11 +166,47 @@ static enum ox_status find_option(const struct arguments *a, const char *argumen
     return OX_OK;
 }
 
-static enum ox_status mark_seen(struct arguments *a, const struct ox_option *option) {
+static unsigned index_of(const struct ox_option *option) {
     uint32_t count = 0;
     const ptrdiff_t at = option - ox_options(&count);
     OX_ASSERT(at >= 0 && at < OPTIONS_MAX);
-    bool *const seen = &a->seen[at];
+    return (unsigned)at;
+}
+
+/* Keeps the name that an option was given by, unless it differs from ours by '_' alone. */
+static void note_name(const struct ox_option *option, const char *typed, bool negated) {
+    char *const name = typed_names[index_of(option)];
+    snprintf(name, FLAG_BYTES, "%s", typed);
+    for (char *at = name; *at != '\0'; at++) {
+        *at = *at == '_' ? '-' : *at;
+    }
+    snprintf(name, FLAG_BYTES, "%s", negated || strcmp(name, option->name) == 0 ? "" : typed);
+}
+
+const char *ox_args_name_typed(const char *text, char out[OX_ERROR_TEXT_BYTES]) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    for (const char *at = strstr(text, "--"); at != NULL; at = strstr(at + 2, "--")) {
+        const size_t bytes = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
+        for (uint32_t i = 0; i < count; i++) {
+            if (typed_names[i][0] != '\0' && strlen(options[i].name) == bytes &&
+                strncmp(at + 2, options[i].name, bytes) == 0) {
+                char typed[FLAG_BYTES + 2];
+                snprintf(typed, sizeof typed, "--%s", typed_names[i]);
+                if (at == text) {
+                    snprintf(out, OX_ERROR_TEXT_BYTES, "--%s (given as %s)%s", options[i].name, typed, at + 2 + bytes);
+                } else {
+                    snprintf(out, OX_ERROR_TEXT_BYTES, "%.900s; %s is --%s", text, typed, options[i].name);
+                }
+                return strstr(text, typed) != NULL ? text : out;
+            }
+        }
+    }
+    return text;
+}
+
+static enum ox_status mark_seen(struct arguments *a, const struct ox_option *option) {
+    bool *const seen = &a->seen[index_of(option)];
     if (ox_option_is_list(option)) {
         if (!*seen) { /* flags replace the file's list */
             *(option->type == OX_OPT_NVME ? &a->config->nvme_count : &a->config->data_count) = 0;
@@ -220,7 +259,11 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     const struct ox_option *option = NULL;
     bool negated = false;
     enum ox_status status = find_option(a, argument, flag, &option, &negated);
-    OX_TRY(status, mark_seen(a, option));
+    if (status != OX_OK) {
+        return status;
+    }
+    note_name(option, flag->name, negated);
+    status = mark_seen(a, option);
     if (status != OX_OK) {
         return status;
     }

@@ -37,6 +37,8 @@ const struct ox_command *ox_command_find(const char *name);
 /* Reads argv[0..argc) into `config`: defaults, then the file of --config, then flags. */
 OX_MUST enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **argv,
                                      struct ox_config *config);
+/* The text of an error, in `out` with the name by which its first option was given, where that is another than ours. */
+const char *ox_args_name_typed(const char *text, char out[OX_ERROR_TEXT_BYTES]);
 /* True when -h or --help is among the arguments. */
 bool ox_args_want_help(int argc, char **argv);
 

@@ -225,7 +225,8 @@ int ox_cmd_exit(enum ox_status status) {
         return OX_EXIT_OK;
     }
     if (launch.idx == 0 || !trains || status == OX_E_COMM) {
-        print_line("offload: ", true, ox_error_text());
+        char text[OX_ERROR_TEXT_BYTES];
+        print_line("offload: ", true, ox_args_name_typed(ox_error_text(), text));
     }
     return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
 }
