@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ struct survey {
     const char *remedy;  /* what to do with the file if it is no configuration at all, or NULL */
     unsigned unknown_count, line_count;
     bool report;  /* false: only counts */
+    double epochs; /* of the file; 0: it gives none */
     FILE *flags;  /* what stands for the keys, as flags */
     bool flagged[OPTIONS_MAX]; /* by index in the option table: is among them */
     struct ox_config scratch; /* takes values, to see whether they are taken */
@@ -100,10 +102,14 @@ static bool is_nothing(const char *value) {
     return false;
 }
 
+static unsigned index_of(const struct ox_option *option) {
+    uint32_t count = 0;
+    return (unsigned)(option - ox_options(&count));
+}
+
 /* Adds a flag to those of the whole file, once unless it may be repeated. */
 static void add_flag(struct survey *s, const struct ox_option *option, const char *value) {
-    uint32_t count = 0;
-    bool *const flagged = &s->flagged[option - ox_options(&count)];
+    bool *const flagged = &s->flagged[index_of(option)];
     if (!*flagged || ox_option_is_list(option)) {
         fprintf(s->flags, " --%s %s", option->name, value);
     }
@@ -127,6 +133,52 @@ static bool is_elsewhere(const struct ox_option *option, const char *value) {
     return false;
 }
 
+/* Adds the flags that an answer names beside its first: "... with --y word"; the value stands for a name in capitals. */
+static void add_others(struct survey *s, const char *answer, const char *value) {
+    static const char with[] = " with --";
+    for (const char *at = answer; (at = strstr(at, with)) != NULL;) {
+        const bool always = at[-1] != ','; /* after a comma follows when, or an alternative */
+        char name[KEY_BYTES], word[VALUE_BYTES];
+        at += sizeof with - 1;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " ,;."), at);
+        at += strlen(name);
+        snprintf(word, sizeof word, "%.*s", (int)(at[0] == ' ' ? strcspn(at + 1, " ,;.") : 0), at + (at[0] == ' '));
+        const struct ox_option *const option = always && word[0] != '\0' ? ox_option_find_in(name, s->accepted) : NULL;
+        const char *const given = isupper((unsigned char)word[0]) != 0 ? value : word;
+        if (option != NULL && given[0] != '\0' && takes(s, option, given)) {
+            add_flag(s, option, given);
+        }
+    }
+}
+
+/* What happens so many times an epoch, as the share of all steps that options of ours take; true if the key says so. */
+static bool write_per_epoch(struct survey *s, const char *value, char out[ANSWER_BYTES]) {
+    static const struct {
+        const char *key, *value, *option; /* value NULL: the number of times an epoch */
+    } keys[] = {{"evals_per_epoch", NULL, "eval-steps"}, {"saves_per_epoch", NULL, "save-steps"},
+                {"eval_strategy", "epoch", "eval-steps"}, {"evaluation_strategy", "epoch", "eval-steps"},
+                {"save_strategy", "epoch", "save-steps"}};
+    for (unsigned i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const struct ox_option *const option = ox_option_find_in(keys[i].option, s->accepted);
+        const double each = keys[i].value == NULL ? strtod(value, NULL) : 1, times = each * s->epochs;
+        char given[VALUE_BYTES] = "0";
+        if (strcmp(keys[i].key, s->key) != 0 || (keys[i].value != NULL && strcmp(keys[i].value, value) != 0) ||
+            option == NULL || !(times > 0)) {
+            continue;
+        }
+        if (times > 1) { /* rounded down: steps are rounded up */
+            snprintf(given, sizeof given, "%.6g", floor(1e6 / times) * 1e-6);
+        }
+        if (takes(s, option, given)) {
+            snprintf(out, ANSWER_BYTES, "--%s %s: %g an epoch, %g epoch%s%s", option->name, given, each, s->epochs,
+                     s->epochs == 1 ? "" : "s", times > 1 ? "" : "; always so at the end");
+            add_flag(s, option, given);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Turns "use --x N" into the flag with the value, if that is a value of it; else writes the answer as it is. */
 static void write_use(struct survey *s, const char *answer, const char *value, char out[ANSWER_BYTES]) {
     char name[KEY_BYTES], word[VALUE_BYTES] = "", sized[VALUE_BYTES + 8];
@@ -145,6 +197,7 @@ static void write_use(struct survey *s, const char *answer, const char *value, c
     if (given != NULL && (given == sized || takes(s, option, given))) {
         snprintf(out, ANSWER_BYTES, "--%s %s%s", name, given, rest + 1 + strlen(word));
         add_flag(s, option, given);
+        add_others(s, answer, value);
     } else {
         snprintf(out, ANSWER_BYTES, "%s", answer);
         if (option != NULL && placeholder && value[0] != '\0' && is_elsewhere(option, value)) {
@@ -168,11 +221,13 @@ static void write_own(struct survey *s, const struct ox_option *option, const ch
         snprintf(out, ANSWER_BYTES, "%s", note);
         if (word[0] != '\0' && takes(s, option, word)) {
             add_flag(s, option, word);
+            add_others(s, note, value);
         }
     } else if (takes(s, option, value)) {
         const bool is_switch = option->type == OX_OPT_BOOL;
         snprintf(out, ANSWER_BYTES, "--%s%s%s, the same", option->name, is_switch ? "=" : " ", value);
         fprintf(s->flags, " --%s%s%s", option->name, is_switch ? "=" : " ", value);
+        s->flagged[index_of(option)] = true;
     } else if (strcmp(value, "auto") == 0) {
         snprintf(out, ANSWER_BYTES, "is taken from elsewhere there; --%s says it here", option->name);
     } else {
@@ -188,13 +243,20 @@ static void take_value(struct survey *s, const char *value, bool list) {
     const struct ox_option *const inner = nested ? ox_option_find_in(strrchr(s->key, '.') + 1, s->accepted) : NULL;
     char answer[ANSWER_BYTES] = "asks for nothing; leave it out";
     char line[KEY_BYTES + VALUE_BYTES], suggestion[OX_SUGGEST_BYTES];
+    const char *const means = own == NULL && !nested ? ox_foreign_answer(s->key, NULL, s->command) : NULL;
     s->unknown_count += !s->report && own == NULL;
+    if ((own != NULL && strcmp(own->name, "num-train-epochs") == 0) ||
+        (means != NULL && strncmp(means, "use --num-train-epochs", 22) == 0)) {
+        s->epochs = strtod(value, NULL);
+    }
     if (!s->report || (own != NULL && s->program == NULL) || s->line_count++ >= LINES_MAX) {
         return;
     }
     const char *const found = own == NULL && is_nothing(value) ? ox_foreign_answer(s->key, value, s->command)
                                                                : find_answer(s, value);
-    if (own != NULL) {
+    if (write_per_epoch(s, value, answer)) {
+        ; /* from the epochs of the file */
+    } else if (own != NULL) {
         write_own(s, own, value, answer);
     } else if (found != NULL && strncmp(found, "use --", 6) == 0) {
         write_use(s, found, list ? "" : value, answer);
@@ -210,6 +272,39 @@ static void take_value(struct survey *s, const char *value, bool list) {
     }
     snprintf(line, sizeof line, "%s: %s%s%s", s->key, list ? "[" : "", value, list ? ", ...]" : "");
     ox_log(OX_LOG_INFO, "  %-*s  %s", COLUMN, line, answer);
+}
+
+/* Says in a line what the program takes for keys that its file leaves out, where that is another value than ours. The
+ * values are those of TrainingArguments of transformers, whose subclasses these programs have, and of Megatron. */
+static void say_defaults(const struct survey *s) {
+    static const struct {
+        const char *programs, *name, *value;
+    } defaults[] = {{"axolotl LLaMA-Factory Trainer", "weight-decay", "0"}, {"Megatron", "weight-decay", "0.01"},
+                    {"axolotl LLaMA-Factory Trainer Megatron", "adam-beta2", "0.999"},
+                    {"LLaMA-Factory Trainer", "num-train-epochs", "3"},
+                    {"LLaMA-Factory Trainer", "per-device-train-batch-size", "8"},
+                    {"LLaMA-Factory", "learning-rate", "5e-5"}};
+    static const char *const replaced[][2] = {{"num-train-epochs", "max-steps"},
+                                              {"per-device-train-batch-size", "global-batch-size"}};
+    char text[ANSWER_BYTES] = "";
+    size_t used = 0;
+    for (unsigned i = 0; s->program != NULL && i < sizeof defaults / sizeof *defaults; i++) {
+        const struct ox_option *const option = ox_option_find_in(defaults[i].name, s->accepted);
+        bool counts = option != NULL && !s->flagged[index_of(option)] &&
+                      (strcmp(defaults[i].name, "adam-beta2") != 0 || s->scratch.optimizer == OX_OPTIM_ADAMW);
+        for (unsigned k = 0; counts && k < sizeof replaced / sizeof *replaced; k++) {
+            const struct ox_option *const other = ox_option_find_in(replaced[k][1], s->accepted);
+            counts = strcmp(replaced[k][0], defaults[i].name) != 0 || other == NULL || !s->flagged[index_of(other)];
+        }
+        const char *const last_word = s->program != NULL ? strrchr(s->program, ' ') + 1 : "";
+        counts = counts && strstr(defaults[i].programs, strcmp(last_word, "TRL") == 0 ? "Trainer" : last_word) != NULL;
+        if (counts) {
+            used += (size_t)snprintf(text + used, sizeof text - used, " --%s %s", option->name, defaults[i].value);
+        }
+    }
+    if (used > 0) {
+        ox_log(OX_LOG_INFO, "its defaults of what it leaves out, where ours are others:%s", text);
+    }
 }
 
 /* ---- walking ---------------------------------------------------------------------------------------- */
@@ -345,6 +440,7 @@ enum ox_status ox_config_check_program(const char *path, const char *text, size_
         fflush(s->flags);
         if (flags_bytes > 0) {
             ox_log(OX_LOG_INFO, "as flags:%s", flags);
+            say_defaults(s);
         }
         status = s->program != NULL
                      ? ox_fail(OX_E_CONFIG, "--config %s: is %s, which the lines above answer key by key; give flags, "

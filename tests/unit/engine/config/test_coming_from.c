@@ -157,7 +157,16 @@ static void test_files(void) {
         "lora_target_modules: [q, ...]",
         "optimizer: adamw_8bit                           use adamw with --moments q8\n",
         "seed:                                           asks for nothing; leave it out\n",
-        "as flags: --model FOLDER --data PATH --optimizer adamw --per-device-train-batch-size 2\n", NULL};
+        "evals_per_epoch: 4                              --eval-steps 0.083333: 4 an epoch, 3 epochs\n",
+        "saves_per_epoch: 1                              --save-steps 0.333333: 1 an epoch, 3 epochs\n",
+        "as flags: --model FOLDER --data PATH --optimizer adamw --moments q8 --per-device-train-batch-size 2 "
+        "--eval-steps 0.083333 --save-steps 0.333333 --num-train-epochs 3\n",
+        "its defaults of what it leaves out, where ours are others: --weight-decay 0 --adam-beta2 0.999\n", NULL};
+    static const char *const trainer[] = {
+        "eval_strategy: epoch                            --eval-steps 0.5: 1 an epoch, 2 epochs\n",
+        "as flags: --model FOLDER --num-train-epochs 2 --eval-steps 0.5 --dtype bf16 --moments bf16\n",
+        "ours are others: --weight-decay 0 --adam-beta2 0.999 --per-device-train-batch-size 8 --learning-rate 5e-5\n",
+        NULL};
     static const char *const several[] = {"  learnin_rate: 1", "did you mean 'learning_rate'?", "  bf16: True",
                                           "--dtype bf16\n", NULL};
     static const char *const sections[] = {
@@ -171,8 +180,10 @@ static void test_files(void) {
                 "\"nvme_path\": \"/d\"}}, \"optimizer\": {\"params\": {\"lr\": 1e-5}}}",
                 "is a configuration of DeepSpeed", deepspeed);
     refuse_file("base_model: a/b\ndatasets:\n  - path: c/d\n    type: alpaca\nadapter: lora\n"
-                "lora_target_modules:\n  - q\n  - k\noptimizer: adamw_8bit\nmicro_batch_size: 2\nseed:\n",
-                "is a configuration of axolotl", axolotl);
+                "lora_target_modules:\n  - q\n  - k\noptimizer: adamw_8bit\nmicro_batch_size: 2\nseed:\n"
+                "evals_per_epoch: 4\nsaves_per_epoch: 1\nnum_epochs: 3\n", "is a configuration of axolotl", axolotl);
+    refuse_file("model_name_or_path: a/b\nfinetuning_type: full\nnum_train_epochs: 2\neval_strategy: epoch\n"
+                "pure_bf16: true\n", "is a configuration of LLaMA-Factory", trainer);
     refuse_file("learnin_rate: 1\nbf16: True\nseed: 1\n", "2 keys are not options of `offload train`", several);
     refuse_file("{\"architectures\": [\"L\"], \"hidden_size\": 1}", "is the config.json of a model; give it", none);
     refuse_file("model: m\ntraining:\n  lr: 1e-5\n  report_to: [wandb]\n", "2 keys are not options", sections);
