@@ -17,9 +17,11 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { IDENTITY_BYTES_MAX = 1 << 18, IDENTITY_VERSION = 5, IDENTITY_SEALED = 5, IDENTITY_COPIES = 2 };
+enum { IDENTITY_BYTES_MAX = 1 << 18, IDENTITY_VERSION = 5, IDENTITY_SEALED = 5, IDENTITY_COPIES = 2,
+       LOCK_TRIES = 5, LOCK_PAUSE_NS = 10 * 1000 * 1000 };
 
 static const char *const identity_names[IDENTITY_COPIES] = {"run.json", "run-copy.json"};
 /* What ox_run_clear leaves comes first. */
@@ -36,8 +38,15 @@ enum ox_status ox_run_lock(struct ox_trainer *trainer) {
     if (trainer->lock_fd < 0) {
         return ox_fail_errno(OX_E_IO, errno, "%s: cannot open the folder", folder);
     }
-    if (flock(trainer->lock_fd, LOCK_EX | LOCK_NB) == 0) {
-        return OX_OK;
+    for (int i = 0; i < LOCK_TRIES; i++) { /* `offload top` holds it for a moment to see whether it is free */
+        if (flock(trainer->lock_fd, LOCK_EX | LOCK_NB) == 0) {
+            return OX_OK;
+        }
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            break;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
+        errno = EWOULDBLOCK;
     }
     if (errno == EWOULDBLOCK) {
         return ox_fail(OX_E_BUSY, "%s: another process is training there; wait for its end, or give another --output",

@@ -6,9 +6,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "offload/trace/trace_stats.h"
-#include "tools/trace/trace_report.h"
+#include "tools/trace/trace_page.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -17,6 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <termios.h>
 #include <time.h>
@@ -35,8 +37,12 @@ enum {
 
 /* ---- reading the folder --------------------------------------------------------------------------- */
 
+/* Whether a process trains in the folder, as its lock says; UNKNOWN where the file system has none. */
+enum lock { LOCK_UNKNOWN, LOCK_FREE, LOCK_HELD };
+
 struct progress {
     const char *folder;
+    enum lock lock;
     uint64_t step, max_steps; /* 0: no step yet; 0: unknown */
     double age_seconds;       /* since the last line was written */
     double loss, grad_norm, learning_rate, seconds, tokens_per_second;
@@ -127,6 +133,18 @@ static enum ox_status find_eval(struct progress *s, int fd, const char *path, ch
     return status;
 }
 
+/* Looks at the lock that ox_run_lock takes; it is held here for a moment, which a start waits for. */
+static enum lock look_at_lock(const char *folder) {
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return LOCK_UNKNOWN;
+    }
+    const bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    const enum lock lock = is_free ? LOCK_FREE : errno == EWOULDBLOCK ? LOCK_HELD : LOCK_UNKNOWN;
+    close(fd);
+    return lock;
+}
+
 /* Reads the last part of metrics.jsonl, and how old it is. */
 static enum ox_status read_metrics(struct progress *s) {
     char path[OX_PATH_BYTES];
@@ -213,7 +231,7 @@ static void free_progress(struct progress *s) {
 }
 
 static enum ox_status read_progress(const char *folder, struct progress *s) {
-    *s = (struct progress){.folder = folder};
+    *s = (struct progress){.folder = folder, .lock = look_at_lock(folder)}; /* first: what is free writes no more */
     const enum ox_status status = read_metrics(s);
     if (status == OX_OK) {
         read_trace(s);
@@ -275,18 +293,30 @@ static const char *number_text(const json_t *line, const char *key, int digits, 
     return text;
 }
 
+static bool is_at_end(const struct progress *s) {
+    return s->max_steps > 0 && s->step >= s->max_steps;
+}
+
+/* What happened to the run when its last line was written. */
+static const char *state_text(const struct progress *s) {
+    return s->lock == LOCK_HELD || (s->lock == LOCK_UNKNOWN && !s->ended) ? "updated"
+           : !s->ended                                                     ? "not running: its last line came"
+                                                                           : is_at_end(s) ? "ended" : "stopped";
+}
+
 static void put_top(const struct screen *screen, const struct progress *s) {
     char eta[OX_DURATION_TEXT_BYTES], age[OX_DURATION_TEXT_BYTES], time[OX_SIZE_TEXT_BYTES];
+    const bool goes_on = strcmp(state_text(s), "updated") == 0;
     fprintf(screen->out, "%s  step %" PRIu64, s->folder, s->step);
     if (s->max_steps > 0) {
         const double mean = s->step_seconds_count > 0 ? s->step_seconds_sum / s->step_seconds_count : 0;
         const uint64_t left = s->max_steps > s->step ? s->max_steps - s->step : 0;
         ox_duration_text(mean * (double)left, eta);
-        fprintf(screen->out, "/%" PRIu64 "  %.0f%%  eta %s", s->max_steps,
-                100.0 * (double)s->step / (double)s->max_steps, eta);
+        fprintf(screen->out, "/%" PRIu64 "  %.0f%%%s%s", s->max_steps,
+                100.0 * (double)s->step / (double)s->max_steps, goes_on ? "  eta " : "", goes_on ? eta : "");
     }
     ox_duration_text(s->age_seconds, age);
-    fprintf(screen->out, "  updated %s ago%s%s", age, screen->end, screen->end);
+    fprintf(screen->out, "  %s %s ago%s%s", state_text(s), age, screen->end, screen->end);
     fprintf(screen->out, "loss %.4f  norm %.3g  lr %.2e  %s a step  %.0f tokens/s%s", s->loss, s->grad_norm,
             s->learning_rate, isfinite(s->seconds) ? ox_seconds_text(s->seconds, time) : "?",
             s->tokens_per_second, screen->end);
@@ -366,28 +396,30 @@ static void put_links(const struct screen *screen, const struct progress *s) {
     }
 }
 
+/* Writes the parts of the step that causes have, in the words of the page. */
+static void put_causes(const struct screen *screen, const struct progress *s, const uint64_t *ns) {
+    bool first = true;
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+        const double part = 100.0 * (double)ns[cause] / (double)s->analysis.wall_ns;
+        if (part >= 0.5) {
+            fprintf(screen->out, "%s %s %.0f%%", first ? "" : ",", ox_page_cause(s->trace->head, cause), part);
+            first = false;
+        }
+    }
+}
+
 static void put_chain(const struct screen *screen, const struct progress *s) {
-    const struct ox_trace_header *const head = s->trace->head;
     fprintf(screen->out, "%slongest chain of tasks in step %" PRIu64 ":", screen->end, s->traced_step);
-    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-        const double part = 100.0 * (double)s->analysis.chain_ns[cause] / (double)s->analysis.wall_ns;
-        if (part >= 0.5) {
-            fprintf(screen->out, " %s %.0f%%", ox_trace_cause_name(head, cause), part);
-        }
-    }
+    put_causes(screen, s, s->analysis.chain_ns);
     fprintf(screen->out, "%scompute waits for:", screen->end);
-    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-        const double part = 100.0 * (double)s->analysis.held_ns[0][cause] / (double)s->analysis.wall_ns;
-        if (part >= 0.5) {
-            fprintf(screen->out, " %s %.0f%%", ox_trace_cause_name(head, cause), part);
-        }
-    }
+    put_causes(screen, s, s->analysis.held_ns[0]);
     fputs(screen->end, screen->out);
 }
 
 static void put_all(const struct screen *screen, const struct progress *s) {
     if (s->last == NULL) {
-        fprintf(screen->out, "%s  no step yet%s", s->folder, screen->end);
+        fprintf(screen->out, "%s  no step yet%s%s", s->folder, s->lock == LOCK_FREE ? ", and not running" : "",
+                screen->end);
         return;
     }
     put_top(screen, s);
@@ -482,8 +514,8 @@ static enum ox_status run_plain(const char *folder, bool once) {
             put_all(&screen, &progress);
         }
         /* The last evaluation comes after the last step, unless the process was killed. */
-        const bool last = progress.max_steps > 0 && progress.step >= progress.max_steps;
-        more = !once && !ferror(stdout) && !(last && (progress.ended || progress.age_seconds > SILENT_SECONDS));
+        const bool over = is_at_end(&progress) && (progress.ended || progress.age_seconds > SILENT_SECONDS);
+        more = !once && !ferror(stdout) && !over && progress.lock != LOCK_FREE;
         free_progress(&progress);
         if (more) {
             wait_for_key(false, REFRESH_MS);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "nvme/wear.h"
+#include "tools/trace/trace_page.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -203,6 +204,18 @@ static double share(uint64_t part, uint64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
+static void text_causes(const struct ox_trace_report *report, const uint64_t *ns, uint64_t whole_ns, FILE *out) {
+    const char *before = " ";
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+        const double part = share(ns[cause], whole_ns);
+        if (part >= 0.1) {
+            fprintf(out, "%s%s %.1f", before, ox_page_cause(report->head, cause), part);
+            before = ", ";
+        }
+    }
+    fprintf(out, "\n");
+}
+
 static void text_lanes(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
     const struct ox_trace_names *const lanes = &report->head->names[OX_TRACE_LANES];
@@ -212,26 +225,14 @@ static void text_lanes(const struct ox_trace_report *report, FILE *out) {
             continue;
         }
         fprintf(out, "  %-20s %6.1f  ", lanes->text[lane], share(a->busy_ns[lane], a->wall_ns));
-        for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-            const double part = share(a->held_ns[lane][cause], a->wall_ns);
-            if (part >= 0.1) {
-                fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), part);
-            }
-        }
-        fprintf(out, "\n");
+        text_causes(report, a->held_ns[lane], a->wall_ns, out);
     }
 }
 
 static void text_chain(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_joint_chain *const chain = &report->chain;
     fprintf(out, "\nlongest chain of tasks%s, %% of the step:", report->ranks.count > 1 ? " through all ranks" : "");
-    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-        const double part = share(chain->chain_ns[cause], chain->wall_ns);
-        if (part >= 0.1) {
-            fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), part);
-        }
-    }
-    fprintf(out, "\n");
+    text_causes(report, chain->chain_ns, chain->wall_ns, out);
 }
 
 static void text_bytes(const struct ox_trace_report *report, FILE *out) {

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -409,6 +410,10 @@ static void test_top(const char *run) {
     CHECK(strstr(process.outcome.out, "nan") == NULL); /* the line that ends the run is no evaluation */
     told("nvme_read");
     told("longest chain of tasks in step 5");
+    told("compute waits for:");
+    told(" ended ");
+    CHECK(strstr(process.outcome.out, " eta ") == NULL && strstr(process.outcome.out, "updated") == NULL);
+    CHECK(strstr(process.outcome.out, " done ") == NULL && strstr(process.outcome.out, " start ") == NULL);
     CHECK(strchr(process.outcome.out, '\033') == NULL);
     tell("top", run); /* not a terminal: it ends with the run */
     told("step 5/5");
@@ -437,6 +442,28 @@ static void test_top_far(void) {
         told("eval at step 1: ");
         told(losses[i][1]);
     }
+}
+
+/* A run is said to go on, to have been stopped or not to run by its lock and its last line. */
+static void test_top_states(void) {
+    static const char step[] = "{\"type\":\"step\",\"step\":1,\"loss\":3,\"seconds\":1}\n";
+    char words[SYS_PATH_BYTES * 2];
+    const char *const folder = files_make_folder("states");
+    files_write_text("states/metrics.jsonl", step);
+    files_write_text("states/config.resolved.yaml", "max-steps: 9\n");
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    snprintf(words, sizeof words, "%s --once", folder);
+    tell("top", words);
+    told("step 1/9  11%  eta 8s  updated ");
+    CHECK(close(fd) == 0);
+    tell("top", folder); /* and it ends */
+    told("step 1/9  11%  not running: its last line came ");
+    char both[512];
+    snprintf(both, sizeof both, "%s{\"type\":\"end\",\"step\":1}\n", step);
+    files_write_text("states/metrics.jsonl", both);
+    tell("top", folder);
+    told("step 1/9  11%  stopped ");
 }
 
 /* Lanes of several ranks are shares of the time of all; each rank has a line of its own. */
@@ -519,6 +546,7 @@ int main(void) {
     test_refusals(run);
     test_top_far();
     test_top_ranks();
+    test_top_states();
     test_top(run);
     test_terminal(run, false);
     test_terminal(run, true);
