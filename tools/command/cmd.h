@@ -54,9 +54,6 @@ int ox_cmd_exit(enum ox_status status);
 /* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL means that building it ran
  * out of memory. `what` names the result in the error. */
 OX_MUST enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what);
-/* The text with its lines broken between words to fit the terminal that `fd` is, later parts indented; as it is where
- * `fd` is no terminal, so that other programs find whole lines. The caller frees it; NULL: no memory. */
-char *ox_wrap(const char *text, int fd);
 /* Writes "2h05m", "3m20s" or "12s" to `text` (OX_DURATION_TEXT_BYTES) and returns it. */
 enum { OX_DURATION_TEXT_BYTES = 32 };
 const char *ox_duration_text(double seconds, char *text);

@@ -1,6 +1,7 @@
 /* `offload plan`, and the plan of `offload train --dry-run`. */
 #include "tools/command/cmd.h"
 #include "tools/start/profile.h"
+#include "tools/start/status_line.h"
 
 #include "base/json.h"
 #include "engine/run/trainer.h"

@@ -8,8 +8,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], int link) {
     uint64_t bytes = 0;
@@ -22,9 +20,7 @@ static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND
 static void on_planned(void *context, const char *text) {
     const struct ox_progress *const progress = context;
     if (!progress->quiet) {
-        char *const wrapped = ox_wrap(text, STDERR_FILENO);
-        ox_status_say("%s\n", wrapped != NULL ? wrapped : text);
-        free(wrapped);
+        ox_status_say("%s\n", text);
     }
 }
 
@@ -76,14 +72,14 @@ static void add_step(struct ox_progress_sums *sums, const struct ox_step_report 
 }
 
 /* Writes the rates of the links that moved anything, " nvme_read 1.20 nvme_write 0.80 GB/s"; "" for none. */
-static void link_rates(const struct ox_progress_sums *sums, char *text, size_t bytes) {
+static void link_rates(const struct ox_progress_sums *sums, double seconds, char *text, size_t bytes) {
     size_t used = 0;
     text[0] = '\0';
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         const uint64_t moved = link_bytes(sums->traffic, link);
         if (moved > 0 && used < bytes) {
             used += (size_t)snprintf(text + used, bytes - used, "%s%s %.2f", used > 0 ? " " : "",
-                                     ox_link_name((enum ox_link)link), (double)moved / sums->seconds * 1e-9);
+                                     ox_link_name((enum ox_link)link), (double)moved / seconds * 1e-9);
         }
     }
     if (used > 0 && used < bytes) {
@@ -91,9 +87,11 @@ static void link_rates(const struct ox_progress_sums *sums, char *text, size_t b
     }
 }
 
-/* Shows a line for the steps since the last one: means, but norm and rate of the last step, as the Trainer does. */
-static void show_line(struct ox_progress *progress, const struct ox_step_report *report) {
+/* Shows a line for the steps since the last one that stays: means, but norm and rate of the last step, as the Trainer
+ * does. */
+static void show_line(struct ox_progress *progress, const struct ox_step_report *report, bool stays) {
     struct ox_progress_sums *const since = &progress->since;
+    const double seconds = since->seconds > 0 ? since->seconds : 1;
     const uint64_t counted = since->steps - since->skipped - since->empty;
     const double loss = counted > 0 ? since->loss / (double)counted : report->result.loss;
     const double stalled = since->seconds > 0 ? 1 - since->busy_seconds / since->seconds : 0;
@@ -101,11 +99,10 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
                             (double)(report->step - progress->begin_step);
     char eta[OX_DURATION_TEXT_BYTES], links[128], each[48] = "", peers[48] = "";
     ox_duration_text(per_step * (double)(report->max_steps - report->step), eta);
-    since->seconds = since->seconds > 0 ? since->seconds : 1;
-    link_rates(since, links, sizeof links);
+    link_rates(since, seconds, links, sizeof links);
     if (since->rank_count > 1) {
-        snprintf(each, sizeof each, ", %.0f a rank", (double)since->batch_tokens / since->seconds / since->rank_count);
-        snprintf(peers, sizeof peers, ", for other ranks %.0f%%", 100 * since->peer_wait_seconds / since->seconds);
+        snprintf(each, sizeof each, ", %.0f a rank", (double)since->batch_tokens / seconds / since->rank_count);
+        snprintf(peers, sizeof peers, ", for other ranks %.0f%%", 100 * since->peer_wait_seconds / seconds);
     }
     struct ox_status_line line = {.count = 0};
     ox_status_add(&line, 0, "step %" PRIu64 "/%" PRIu64, report->step, report->max_steps);
@@ -113,16 +110,16 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
     ox_status_add(&line, 7, "norm %.3g", report->result.grad_norm);
     ox_status_add(&line, 6, "lr %.2e", report->learning_rate);
     ox_status_add(&line, 5, "epoch %.4g", report->epoch);
-    ox_status_add(&line, 4, "%.0f ms", since->seconds * 1e3 / (double)since->steps);
-    ox_status_add(&line, 3, "%.0f tok/s%s", (double)since->batch_tokens / since->seconds, each);
+    ox_status_add(&line, 4, "%.0f ms", seconds * 1e3 / (double)since->steps);
+    ox_status_add(&line, 3, "%.0f tok/s%s", (double)since->batch_tokens / seconds, each);
     ox_status_add(&line, 9, "%s", links);
     ox_status_add(&line, 8, "stall %.0f%%%s", 100 * fmax(0, stalled), peers);
     ox_status_add(&line, 2, "eta %s", eta);
-    ox_status_show(&line);
-    *since = (struct ox_progress_sums){0};
+    (stays ? ox_status_log : ox_status_show)(&line);
+    *since = stays ? (struct ox_progress_sums){0} : *since;
 }
 
-/* Adds up each step, and prints a progress line every logging_steps. */
+/* Adds up each step, and prints a progress line every logging_steps; on a terminal one shows the steps between. */
 static void on_step(void *context, const struct ox_step_report *report) {
     struct ox_progress *const progress = context;
     progress->step = report->step;
@@ -130,8 +127,8 @@ static void on_step(void *context, const struct ox_step_report *report) {
     add_step(&progress->since, report);
     const bool due = report->step % progress->logging_steps == 0 || report->step == report->max_steps;
     /* A step without targets has no line, because a warning was logged. */
-    if (due && report->tokens > 0 && !progress->quiet) {
-        show_line(progress, report);
+    if ((due || ox_status_is_live()) && report->tokens > 0 && !progress->quiet) {
+        show_line(progress, report, due);
     }
 }
 
@@ -154,6 +151,7 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
 static void on_saved(void *context, const char *path, double seconds) {
     struct ox_progress *const progress = context;
     if (!progress->quiet) {
+        ox_status_keep(); /* the step that a stop saves is not shown below it */
         ox_status_say("saved %s in %.1f s\n", path, seconds);
     }
 }

@@ -92,6 +92,60 @@ static void draw(unsigned columns) {
     }
 }
 
+/* ---- texts ------------------------------------------------------------------------------------------ */
+
+/* Writes a line in parts of at most `columns`; a longer word ends a longer part. */
+static void put_wrapped(FILE *out, const char *line, size_t bytes, size_t columns) {
+    enum { HANGING = 4 };
+    const size_t indent = strspn(line, " ");
+    size_t room = columns, lead = 0;
+    while (bytes > room) {
+        size_t at = room;
+        while (at > 0 && line[at] != ' ') {
+            at--;
+        }
+        const size_t word = strcspn(line + at + 1, " \n");
+        if (at > indent && word > columns - indent - HANGING && columns > indent + HANGING) {
+            at += 1 + word; /* it fits nowhere, so it stays with what it belongs to */
+        } else if (at <= indent) {
+            at = room + strcspn(line + room, " \n");
+        }
+        if (at >= bytes) {
+            break;
+        }
+        fprintf(out, "%*s%.*s\n", (int)lead, "", (int)at, line);
+        line += at + 1;
+        bytes -= at + 1;
+        lead = indent + HANGING;
+        room = columns > lead + HANGING ? columns - lead : columns;
+    }
+    fprintf(out, "%*s%.*s", (int)lead, "", (int)bytes, line);
+}
+
+char *ox_wrap(const char *text, int fd) {
+    struct winsize size;
+    char *wrapped = NULL;
+    size_t bytes = 0;
+    const bool is_terminal = isatty(fd) == 1 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    FILE *const out = is_terminal ? open_memstream(&wrapped, &bytes) : NULL;
+    if (out == NULL) {
+        return is_terminal ? NULL : strdup(text);
+    }
+    for (const char *line = text; *line != '\0';) {
+        const size_t length = strcspn(line, "\n");
+        put_wrapped(out, line, length, size.ws_col);
+        line += length;
+        if (*line == '\n') {
+            fputc(*line++, out);
+        }
+    }
+    if (fclose(out) != 0) {
+        free(wrapped);
+        wrapped = NULL;
+    }
+    return wrapped;
+}
+
 /* ---- public ----------------------------------------------------------------------------------------- */
 
 void ox_status_add(struct ox_status_line *line, unsigned drop, const char *format, ...) {
@@ -130,16 +184,26 @@ void ox_status_show(const struct ox_status_line *line) {
     pthread_mutex_unlock(&mutex);
 }
 
+void ox_status_log(const struct ox_status_line *line) {
+    ox_status_show(line);
+    ox_status_keep();
+}
+
 void ox_status_say(const char *format, ...) {
+    char *text = NULL;
     va_list args;
     va_start(args, format);
+    const bool made = vasprintf(&text, format, args) >= 0;
+    va_end(args);
+    char *const wrapped = made && ox_status_is_live() ? ox_wrap(text, STDERR_FILENO) : NULL;
     pthread_mutex_lock(&mutex);
     const unsigned columns = shown.count > 0 ? terminal_columns() : COLUMNS_USUAL;
     erase(columns);
-    vfprintf(stderr, format, args);
+    fputs(wrapped != NULL ? wrapped : made ? text : format, stderr);
     draw(columns);
     pthread_mutex_unlock(&mutex);
-    va_end(args);
+    free(wrapped);
+    free(made ? text : NULL);
 }
 
 void ox_status_clear(void) {

@@ -30,11 +30,17 @@ void ox_status_add(struct ox_status_line *line, unsigned drop, const char *forma
 bool ox_status_is_live(void);
 /* Shows the line in place of the one before; where stderr is no such terminal, prints it whole. */
 void ox_status_show(const struct ox_status_line *line);
-/* Prints text on stderr, above the line that is shown. */
+/* Prints the line above the one that is shown, whose place is then free: it stays. Else as ox_status_show. */
+void ox_status_log(const struct ox_status_line *line);
+/* Prints text on stderr, above the line that is shown; on such a terminal it breaks between words. */
 void ox_status_say(const char *format, ...) OX_PRINTF(1, 2);
 /* Takes the line away, as before other output; keeps it, as at the end. */
 void ox_status_clear(void);
 void ox_status_keep(void);
+
+/* The text with its lines broken between words to fit the terminal that `fd` is, later parts indented; as it is where
+ * `fd` is no terminal, so that other programs find whole lines. The caller frees it; NULL: no memory. */
+char *ox_wrap(const char *text, int fd);
 
 #ifdef __cplusplus
 }

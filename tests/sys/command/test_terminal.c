@@ -49,10 +49,13 @@ static void expect(bool holds, const char *what) {
 static void test_train(const char *model, const char *text, unsigned columns, const char *words, unsigned then) {
     sys_args_train(&args, model, text, "run");
     sys_args_add(&args, "--max-steps 30 --max-seq-length 16 --batch-size 1 --eval-windows 2 --eval-steps 7 --save-steps"
-                        " 11 --compute-threads 1 --optimizer-threads 1");
+                        " 11 --logging-steps 10 --compute-threads 1 --optimizer-threads 1");
     run(columns, words, then);
     const char *const line = strstr(rows, "\nstep 30/30");
-    expect(line != NULL && count_of(rows, "/30") == 1, "one line of a step is left");
+    expect(strstr(rows, "\nstep 10/30") != NULL && strstr(rows, "\nstep 20/30") != NULL &&
+           count_of(rows, "\nstep ") <= 5,
+           "the lines of --logging-steps are left, and those of steps that were saved");
+    expect(line != NULL && count_of(line, "\nsaved ") == 1, "the last of them above the message of the last checkpoint");
     expect(line != NULL && strcspn(line + 1, "\n") < then, "it fits");
     expect(count_of(rows, "\neval at step ") == 5 && count_of(rows, "eval at step ") == 5, "evaluations begin a row");
     expect(count_of(rows, "\nsaved ") == 3 && count_of(rows, "saved ") == 3, "so do messages of checkpoints");

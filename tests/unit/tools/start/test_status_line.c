@@ -68,7 +68,7 @@ static void test_messages(void) {
     ox_status_say("starting\n");
     show(1);
     ox_status_say("saved run/checkpoint-1, whose path is longer than the terminal is wide\n");
-    expect("a message", "starting\nsaved run/checkpoint-1, whose path is lo\nnger than the terminal is wide\n"
+    expect("a message", "starting\nsaved run/checkpoint-1, whose path is\n    longer than the terminal is wide\n"
                         "step 1/200 | loss 4.1460 | eta 41s\n");
     show(2);
     ox_status_clear();
@@ -76,8 +76,21 @@ static void test_messages(void) {
     show(3);
     ox_status_keep();
     ox_status_say("done\n");
-    expect("the end", "starting\nsaved run/checkpoint-1, whose path is lo\nnger than the terminal is wide\neval\n"
+    expect("the end", "starting\nsaved run/checkpoint-1, whose path is\n    longer than the terminal is wide\neval\n"
                       "step 3/200 | loss 4.1460 | eta 41s\ndone\n\n");
+    end();
+}
+
+/* Lines that stay come above the one that is shown, in their order with messages. */
+static void test_lines_stay(void) {
+    struct ox_status_line line = {.count = 0};
+    ox_status_add(&line, 0, "step 2/200");
+    begin(40);
+    show(1);
+    ox_status_log(&line);
+    show(3);
+    ox_status_say("saved\n");
+    expect("lines", "step 2/200\nsaved\nstep 3/200 | loss 4.1460 | eta 41s\n");
     end();
 }
 
@@ -132,6 +145,7 @@ int main(void) {
     setenv("TERM", "xterm", 1);
     test_widths();
     test_messages();
+    test_lines_stay();
     test_resize();
     test_wide();
     test_plain();
