@@ -45,6 +45,10 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES], cpu[OX_CPU_NAME_BYTES];
     struct ox_sim *sim = NULL;
     enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
+    if (status == OX_OK && ox_trainer_leads(trainer) && trainer->state.step > 0 && ox_path_is_file(path)) {
+        ox_log(OX_LOG_INFO, "%s: begins anew after step %" PRIu64 "; what was recorded before is replaced", path,
+               trainer->state.step);
+    }
     OX_TRY(status, predict_tasks(trainer, &sim));
     ox_cpu_name(cpu);
     snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s",

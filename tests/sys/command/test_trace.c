@@ -53,7 +53,7 @@ static void train(const char *folder, unsigned steps, const char *words) {
     sys_args_word(&args, "%s", folder);
     sys_args_word(&args, "--max-steps");
     sys_args_word(&args, "%u", steps);
-    sys_args_add(&args, "--overwrite-output-dir");
+    sys_args_add(&args, strstr(words, "--resume") != NULL ? "" : "--overwrite-output-dir");
     sys_args_add(&args, words);
     sys_run_well(&args, &process);
 }
@@ -550,5 +550,7 @@ int main(void) {
     test_top(run);
     test_terminal(run, false);
     test_terminal(run, true);
+    train(run, STEPS + 1, "--eval-steps 0 --trace on --resume latest");
+    CHECK(sys_said(&process, "run/trace.bin: begins anew after step 5; what was recorded before is replaced"));
     return test_end();
 }
