@@ -33,7 +33,8 @@ enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox
         .bytes = bytes, .least = OX_MIB, .end_ns = now_ns + left_ns * 2 / 3}, &rig);
     if (status == OX_OK && rig.arena.bytes < bytes / 3) {
         ox_measure_rig_close(&rig);
-        status = ox_fail(OX_E_BUSY, "the machine gives memory too slowly");
+        status = ox_fail(OX_E_BUSY, "the machine gives memory too slowly; try again when it is less busy, or measure "
+                         "with `offload bench all --output FILE` and give --profile FILE");
     }
     if (status != OX_OK) {
         return status;

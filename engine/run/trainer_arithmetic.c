@@ -27,7 +27,15 @@ bool ox_trainer_record_arithmetic(struct ox_trainer *trainer) {
         ox_cuda_gemms_text(&trainer->gpu, now);
     }
     const bool differs = strcmp(before, now) != 0;
-    if (differs && before[0] != '\0' && ox_trainer_leads(trainer)) {
+    const size_t now_bytes = strlen(now), before_bytes = strlen(before);
+    const bool gained = now_bytes > before_bytes + 2 && strcmp(now + now_bytes - before_bytes, before) == 0;
+    const bool lost = before_bytes > now_bytes + 2 && strcmp(before + before_bytes - now_bytes, now) == 0;
+    if (!differs || before[0] == '\0' || !ox_trainer_leads(trainer)) {
+        ; /* nothing to say */
+    } else if (on_cpu && (gained || lost)) { /* the library for bf16 alone, as of another --dtype */
+        ox_log(OX_LOG_WARN, "GEMMs are %s of %.*s: the last digits may differ", gained ? "now" : "no longer",
+               (int)(gained ? now_bytes - before_bytes : before_bytes - now_bytes) - 2, gained ? now : before);
+    } else {
         ox_log(OX_LOG_WARN, "GEMMs are now of %s, and were of %s: %s%s", now, before, as_before,
                on_cpu && strstr(before, "cuBLASLt") == NULL
                    ? "; OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA choose kernels" : "");

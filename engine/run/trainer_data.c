@@ -286,7 +286,7 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     if (report.tokenized && report.seconds < 0.05) { /* too short for a speed */
         snprintf(how, sizeof how, "tokenized in less than 0.1 s");
     } else if (report.tokenized) {
-        snprintf(how, sizeof how, "tokenized in %.1f s, %.0f MB/s", report.seconds,
+        snprintf(how, sizeof how, "tokenized in %.1f s, %.1f MB/s", report.seconds,
                  (double)report.bytes * 1e-6 / report.seconds);
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " token%s, %" PRIu64 " of them trained; %s", path,

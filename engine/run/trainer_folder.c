@@ -467,15 +467,27 @@ enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* Names the newest checkpoint to go on from, "--resume-from-checkpoint RUN/checkpoint-5"; that of any N without one. */
+static const char *newest_choice(const struct ox_trainer *trainer, char text[OX_PATH_BYTES]) {
+    char path[OX_PATH_BYTES];
+    const bool found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK;
+    if (found) {
+        snprintf(text, OX_PATH_BYTES, "--resume-from-checkpoint %.300s", path);
+    } else {
+        snprintf(text, OX_PATH_BYTES, "--resume-from-checkpoint %.290s/checkpoint-N", trainer->config.output_dir);
+    }
+    return text;
+}
+
 /* Refuses ranks that divide the stores of several processes in another way. */
 static enum ox_status check_ranks(const struct ox_trainer *trainer) {
     const uint32_t processes = ox_team_count(trainer->team), ranks = ox_trainer_recorded_ranks(trainer, processes);
+    char choice[OX_PATH_BYTES];
     return processes == 1 || ranks == trainer->engine_config.ranks
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "--ranks %u: the stores of the run's %u processes are divided among %u ranks; "
-                         "give --ranks %u, or name a checkpoint to go on from: --resume-from-checkpoint "
-                         "%.300s/checkpoint-N", trainer->engine_config.ranks, processes, ranks, ranks,
-                         trainer->config.output_dir);
+                         "give --ranks %u, or name a checkpoint to go on from: %s",
+                         trainer->engine_config.ranks, processes, ranks, ranks, newest_choice(trainer, choice));
 }
 
 bool ox_run_is_released(const struct ox_trainer *trainer) {
@@ -497,11 +509,11 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
         return check_ranks(trainer);
     }
     const uint32_t processes = ox_run_other_processes(trainer);
+    char choice[OX_PATH_BYTES];
     if (processes > 0) {
         return ox_fail(OX_E_CONFIG, "the run's last commit is in the stores of %u process%s, which only as many can "
-                       "open; start %u, or name a checkpoint to go on from: --resume-from-checkpoint "
-                       "%.300s/checkpoint-N", processes, ox_plural_es(processes), processes,
-                       trainer->config.output_dir);
+                       "open; start %u, or name a checkpoint to go on from: %s", processes, ox_plural_es(processes),
+                       processes, newest_choice(trainer, choice));
     }
     char list[600] = "", recorded[OX_CONFIG_TEXT_BYTES];
     size_t used = 0;
@@ -510,9 +522,9 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", recorded);
     }
     return ox_fail(OX_E_CONFIG, "the run's last commit is on its drives (%s), but %s; give them with --nvme, or name "
-                   "a checkpoint to go on from: --resume-from-checkpoint %.300s/checkpoint-N", list,
+                   "a checkpoint to go on from: %s", list,
                    trainer->config.nvme_count == 0 ? "no --nvme is given" : "the given ones hold no store",
-                   trainer->config.output_dir);
+                   newest_choice(trainer, choice));
 }
 
 /* ---- deletion ---------------------------------------------------------------------------------------- */

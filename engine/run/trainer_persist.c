@@ -105,8 +105,12 @@ static void tell(struct ox_trainer *trainer) {
         return;
     }
     trainer->persist.logged_steps = steps;
-    ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s%s: a crash loses at most %" PRIu64, steps,
-           ox_plural(steps), requested(trainer) > 0 ? "" : ", or more often, as its measured time allows", steps);
+    if (steps == 1) {
+        ox_log(OX_LOG_INFO, "the state is persisted every step: a crash loses at most one");
+        return;
+    }
+    ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " steps%s: a crash loses at most %" PRIu64, steps,
+           requested(trainer) > 0 ? "" : ", or more often, as its measured time allows", steps);
 }
 
 void ox_trainer_persist_start(struct ox_trainer *trainer) {

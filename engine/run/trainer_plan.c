@@ -344,7 +344,7 @@ static void put_help(FILE *out, const struct ox_trainer *trainer, const struct o
         fprintf(out, "%s\n", best);
     } else {
         fprintf(out, "%s; %s is at its limit %.0f %% of a step\n",
-                advice != NULL ? "nothing that was tried gains 2 %" : "`offload plan` with these options tries what",
+                advice != NULL ? "nothing that was tried gains 2 %" : "`offload plan` with these options tries it out",
                 ox_sim_resource_name(step->binding), 100 * step->binding_share);
     }
 }

@@ -79,6 +79,11 @@ static void test_usage(void) {
 
 /* Commands, flags and ways to write them that people bring from elsewhere: what to write instead. */
 static void test_foreign_words(void) {
+    char words[512];
+    files_make_folder("rr");
+    files_write_text("rr/run.json", "{}");
+    snprintf(words, sizeof words, "train --model m --data d --output o --resume %s", test_path("rr"));
+    refused(words, "/rr: is the folder of a run; to go on with it, give --output ");
     static const struct {
         const char *line, *text;
     } cases[] = {

@@ -121,6 +121,7 @@ static void test_onednn(void) {
     snprintf(line, sizeof line, is_there ? "bf16, fp32 sums (%s)" : "bf16 weights, fp32 sums (%s)", library);
     expect(0, line);
     CHECK((strstr(process.outcome.err, "warning: GEMMs are now of oneDNN ") != NULL) == is_there);
+    CHECK(strstr(process.outcome.err, "and were of OpenBLAS") == NULL); /* nothing else has changed */
     files_remove_folder("run");
     files_remove_folder("hidden");
 }
@@ -208,6 +209,7 @@ static void test_fork(void) {
     /* Without its drives the run does not resume from a checkpoint by itself. */
     begin("fork", "--max-steps 8 --resume latest");
     run(2, "/fork-drive), but no --nvme is given; give them with --nvme, or name a checkpoint");
+    CHECK(strstr(process.outcome.err, "checkpoint-N") == NULL);
     begin("fork", "--max-steps 8 --resume latest");
     on_drive("empty-drive");
     run(2, "the given ones hold no store");
