@@ -190,7 +190,9 @@ enum ox_status ox_listed_finish(struct ox_listed_reading *reading) {
     free(part);
     const XXH128_hash_t found = XXH3_128bits_digest(&reading->state);
     if (status == OX_OK && (found.low64 != reading->hash.low || found.high64 != reading->hash.high)) {
-        status = ox_fail(OX_E_CORRUPT, "%s: its content has changed since it was saved; use another checkpoint",
+        status = ox_fail(OX_E_CORRUPT, "%s: its content has changed since it was saved; use another checkpoint; "
+                         "what you edit yourself, such as a chat template, edit in a folder that `offload export` "
+                         "wrote",
                          reading->path);
     }
     reading->finished = status == OX_OK;

@@ -277,6 +277,14 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
     if (strchr(text, ',') != NULL && strchr(text, ',') > strchr(text, ':')) {
         return ox_fail(OX_E_CONFIG, "%s: '%s' is more than one drive; give --nvme before each", where, text);
     }
+    const char *mark = text + strlen(text); /* where the size begins that another sign than a colon parts */
+    while (mark > text && strchr("=, ;@:", mark[-1]) == NULL) {
+        mark--;
+    }
+    if (mark > text + 1 && mark[-1] != ':' && ox_size_parse(mark, &drive.bytes) && drive.bytes > 0) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' has no colon before the size; write it as %.*s:%s", where, text,
+                       (int)(mark - 1 - text), text, mark);
+    }
     if (colon == NULL && ox_size_parse(text, &drive.bytes)) {
         return ox_fail(OX_E_CONFIG, "%s: '%s' names no folder; write it as /mnt/nvme0:%s", where, text, text);
     }

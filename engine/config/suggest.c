@@ -92,7 +92,8 @@ static bool similar(const char *a, const char *b, unsigned *distance) {
     const size_t shorter = a_len + b_len - longer;
     const unsigned most = longer < 3 ? 0 : longer < 6 ? 1 : 2;
     *distance = ox_name_distance(a, b);
-    if (*distance > most && shorter >= 3 && strncmp(a, b, shorter) == 0) {
+    const bool is_cut = a_len <= b_len || longer <= 2 * shorter; /* "per" is not "perplexity" */
+    if (*distance > most && shorter >= 3 && is_cut && strncmp(a, b, shorter) == 0) {
         *distance = 1;
     }
     return *distance <= most || *distance == 1;

@@ -273,7 +273,7 @@ static enum ox_status read_marks(const struct data_file *file, int fd, uint64_t 
 static enum ox_status fail_id(const char *path, uint64_t token, int64_t id, uint32_t vocab) {
     return ox_fail(OX_E_CORRUPT,
                    "%s: token %" PRIu64 " has the id %" PRId64 ", but the model knows %" PRIu32
-                   " tokens; tokenize the text again with the model's tokenizer",
+                   " tokens: they are of another tokenizer; tokenize the text again with the model's",
                    path, token, id, vocab);
 }
 

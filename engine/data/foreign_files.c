@@ -73,6 +73,30 @@ static const struct form forms[] = {
     {"%PDF", 4, ".pdf", "a PDF file", "pdftotext '%1$s'"},
 };
 
+/* Files of models and runs, by their whole names. */
+static const struct {
+    const char *name, *what;
+} own_files[] = {
+    {"tokenizer.json", "the tokenizer of a model"},       {"tokenizer_config.json", "the settings of a tokenizer"},
+    {"special_tokens_map.json", "a list of special tokens"}, {"added_tokens.json", "a list of added tokens"},
+    {"vocab.json", "the vocabulary of a tokenizer"},      {"config.json", "the configuration of a model"},
+    {"generation_config.json", "the settings of a model"}, {"model.safetensors.index.json", "an index of weights"},
+    {"tokenizer.model", "the tokenizer of a model"},      {"chat_template.jinja", "the chat template of a model"},
+    {"trainer_state.json", "the state of a run"},         {"run.json", "the identity of a run"},
+    {"metrics.jsonl", "the record of a run"},
+};
+
+/* What a path is that is no data but a file of a model or run; NULL for another. */
+static const char *find_own(const char *path) {
+    const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
+    for (size_t i = 0; i < sizeof own_files / sizeof *own_files; i++) {
+        if (strcmp(name, own_files[i].name) == 0) {
+            return own_files[i].what;
+        }
+    }
+    return NULL;
+}
+
 static bool ends_with(const char *path, const char *ending) {
     const size_t bytes = strlen(path), length = strlen(ending);
     return bytes > length && strcasecmp(path + bytes - length, ending) == 0;
@@ -229,6 +253,11 @@ enum ox_status ox_foreign_data_check(const char *path, bool by_name) {
     char command[2 * OX_PATH_BYTES];
     if (sample == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to read it", path);
+    }
+    if (by_name && find_own(path) != NULL) {
+        free(sample);
+        return ox_fail(OX_E_CONFIG, "%s: is %s, and no text to train on; give --data texts, rows or a token file",
+                       path, find_own(path));
     }
     enum ox_status status = ox_file_read_start(path, (char *)sample->bytes, sizeof sample->bytes, &sample->file_bytes);
     sample->count = (size_t)ox_min_u64(sample->file_bytes, sizeof sample->bytes);

@@ -50,6 +50,7 @@ struct ox_fixed_key {
     enum ox_fixed_key_kind kind;
     double number;
     const char *texts[2];
+    const char *remedy; /* where leaving the key out is none; else NULL */
 };
 
 struct ox_family {

@@ -10,7 +10,8 @@
 #include <string.h>
 
 static const struct ox_fixed_key common_fixed_keys[] = {
-    {.key = "quantization_config", .kind = OX_FIXED_MISSING},
+    {.key = "quantization_config", .kind = OX_FIXED_MISSING,
+     .remedy = "quantised weights are not read, and they stay so without the key; use the model that is not quantised"},
     {.key = "auto_map", .kind = OX_FIXED_MISSING}, /* the model is Python code of its own */
     {.key = "add_cross_attention", .kind = OX_FIXED_FALSE},
     {.key = "is_encoder_decoder", .kind = OX_FIXED_FALSE},
@@ -199,6 +200,10 @@ static enum ox_status check_fixed_key(const char *where, const json_t *json, con
         return OX_OK;
     }
     char text[OX_JSON_EXCERPT_BYTES], wanted[64];
+    if (rule->remedy != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which is not supported: %s", where, rule->key,
+                       ox_json_excerpt(value, text), rule->remedy);
+    }
     name_allowed(rule, wanted, sizeof wanted);
     return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which is not supported; it must be %sleft out", where, rule->key,
                    ox_json_excerpt(value, text), wanted);

@@ -126,7 +126,14 @@ static enum ox_status check_input(const char *flag, const char *path) {
         return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give text, JSON lines, a token file, or a "
                        "folder of them (nothing is downloaded)", flag, path);
     }
-    return OX_OK;
+    char config[OX_PATH_BYTES], tokenizer[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(path, "config.json", config);
+    OX_TRY(status, ox_path_join(path, "tokenizer.json", tokenizer));
+    const bool is_run = status == OX_OK && ox_path_is_folder(path) && ox_run_exists(path);
+    const bool is_model = status == OX_OK && ox_path_is_file(config) && ox_path_is_file(tokenizer);
+    return status == OX_OK && (is_run || is_model)
+               ? ox_fail(OX_E_CONFIG, "%s %s: is the folder of a %s, which holds no texts to train on; name the data",
+                         flag, path, is_run ? "run" : "model") : status;
 }
 
 /* Finds what a resumed run began with, so that its data stays the same: the date that chat templates print (else now),

@@ -62,6 +62,14 @@ static enum ox_status check_options(struct generating *g) {
     if (config->chat && config->prompt[0] == '\0' && config->prompt_file[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "--chat has no message to answer; give one by --prompt or --prompt-file");
     }
+    if (strcmp(config->prompt, "-") == 0) {
+        return ox_fail(OX_E_CONFIG, "--prompt -: the prompt is the text itself; --prompt-file PATH reads it, "
+                       "--prompt-file /dev/stdin from the standard input if that is a file, and \"$(cat)\" else");
+    }
+    if (config->prompt[0] == '@' && ox_path_is_file(config->prompt + 1)) {
+        return ox_fail(OX_E_CONFIG, "--prompt %s: the prompt is the text itself; to read the file give --prompt-file "
+                       "%s", config->prompt, config->prompt + 1);
+    }
     const char *const name = config->system_prompt[0] != '\0' ? "system-prompt"
                              : config->chat_template[0] != '\0' ? "chat-template"
                              : config->chat_template_kwargs[0] != '\0' ? "chat-template-kwargs"
@@ -561,10 +569,13 @@ static void log_summary(const struct generating *g) {
     for (int i = 0; i < 3; i++) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
+    const bool is_cut = g->config->chat && strcmp(g->finish, "stop") != 0;
     ox_log(OX_LOG_INFO,
-           "model %s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
+           "model %s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s%s",
            g->config->model, g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count,
-           ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words);
+           ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words,
+           is_cut ? " before the answer ended: a model that never writes the end of a turn was not trained with this "
+                    "chat template" : "");
 }
 
 static enum ox_status report(struct generating *g) {
