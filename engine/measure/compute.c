@@ -281,8 +281,8 @@ enum ox_status ox_measure_turn(struct ox_measure_turns *turns, uint64_t end_ns) 
     const bool enough = work_bytes(&turns->work, rig.compute.threads, false) <= rig.arena.bytes;
     turns->work.at = 0;
     status = enough ? run_rounds(&rig, &turns->work, end_ns)
-                    : ox_fail(OX_E_BUSY, "the machine gives memory too slowly; try again when it is less busy, or measure "
-                         "with `offload bench all --output FILE` and give --profile FILE");
+                    : ox_fail(OX_E_BUSY, "the machine gives memory too slowly; try again when it is less busy, or "
+                              "measure with `offload bench all --output FILE` and give --profile FILE");
     ox_measure_rig_close(&rig);
     return status;
 }
