@@ -29,6 +29,8 @@ OX_MUST enum ox_status ox_json_check_values(const char *where, const char *text,
 
 /* Reads and parses a file of at most `bytes_max` and OX_JSON_VALUES_MAX values; the caller owns *out. */
 OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out);
+/* Does so for a file of any number of values, as a tokenizer's may be: memory for them is what the process may have. */
+OX_MUST enum ox_status ox_json_load_large(const char *path, size_t bytes_max, json_t **out);
 
 /* Writes `value` as JSON, shortened by "...", into `text` (OX_JSON_EXCERPT_BYTES) for a message; returns `text`. */
 enum { OX_JSON_EXCERPT_BYTES = 80 };

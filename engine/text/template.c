@@ -122,7 +122,7 @@ static enum ox_status add_from_json(struct ox_template *chat_template, const cha
 static enum ox_status load_optional(const char *folder, const char *name, char *path, json_t **out) {
     enum ox_status status = ox_path_join(folder, name, path);
     if (status == OX_OK && ox_path_exists(path)) {
-        status = ox_json_load(path, CONFIG_BYTES_MAX, out);
+        status = ox_json_load_large(path, CONFIG_BYTES_MAX, out);
     }
     return status;
 }
@@ -210,7 +210,7 @@ static enum ox_status take_file(struct ox_template *chat_template, const char *p
     if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0) {
         return add_file(chat_template, "default", path);
     }
-    enum ox_status status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
+    enum ox_status status = ox_json_load_large(path, CONFIG_BYTES_MAX, &config);
     OX_TRY(status, add_from_json(chat_template, path, config));
     json_decref(config);
     if (status == OX_OK && chat_template->count == 0) {

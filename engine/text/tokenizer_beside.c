@@ -22,7 +22,7 @@ static enum ox_status no_memory(void) {
 static enum ox_status load_optional(const char *folder, const char *name, char *path, json_t **out) {
     enum ox_status status = ox_path_join(folder, name, path);
     if (status == OX_OK && ox_path_exists(path)) {
-        status = ox_json_load(path, CONFIG_BYTES_MAX, out);
+        status = ox_json_load_large(path, CONFIG_BYTES_MAX, out);
     }
     return status == OX_OK && *out != NULL && !json_is_object(*out)
                ? ox_fail(OX_E_CONFIG, "%s: must be a JSON object", path)

@@ -380,6 +380,22 @@ static void test_answers(void) {
     ox_tokenizer_close(&tokenizer);
 }
 
+/* A tokenizer's files may have more values than OX_JSON_VALUES_MAX. */
+static void test_many_beside(void) {
+    struct ox_tokenizer *tokenizer = NULL;
+    FILE *const file = fopen(test_path("tokenizer_config.json"), "wb");
+    fputs("{\"added_tokens_decoder\":{", file);
+    for (int i = 0; i < 75000; i++) {
+        fprintf(file, "%s\"%d\":{\"content\":\"<extra %d>\",\"lstrip\":false,\"normalized\":false,\"rstrip\":false,"
+                "\"single_word\":false,\"special\":true}", i > 0 ? "," : "", 1000 + i, i);
+    }
+    fputs("}}", file);
+    fclose(file);
+    REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
+    CHECK(ox_tokenizer_find(tokenizer, "<extra 74999>", 13) >= 0);
+    ox_tokenizer_close(&tokenizer);
+}
+
 static void test_beside(void) {
     struct ox_tokenizer *tokenizer = NULL;
     REQUIRE_OK(open_with("", "", &tokenizer));
@@ -396,6 +412,7 @@ static void test_beside(void) {
         CHECK(strstr(ox_error_text(), bad[i][0]) != NULL);
         remove(test_path(bad[i][0]));
     }
+    test_many_beside();
     files_write_text("tokenizer_config.json", "{\"bos_token\":null}");
     files_write_text("config.json", "{\"bos_token_id\":77,\"eos_token_id\":[3,2]}");
     REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
