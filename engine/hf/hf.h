@@ -90,6 +90,9 @@ OX_MUST enum ox_status ox_hf_config_with(const json_t *config, const struct ox_h
  * where it is read, in place of what is there. `original` is the model's config.json, or NULL. */
 OX_MUST enum ox_status ox_hf_write_tokens(const char *folder, const json_t *original,
                                           const struct ox_hf_tokens *tokens);
+/* Warns of a file of `folder`, or beside that tokenizer, to which ox_hf_write_tokens cannot add because it is no JSON;
+ * saves say nothing of it. */
+void ox_hf_warn_tokens(const char *folder, const struct ox_hf_tokens *tokens);
 /* Writes JSON as transformers does: indented, keys in their order, and reals with the fewest digits that read back to
  * the same value. */
 OX_MUST enum ox_status ox_hf_write_json(const char *folder, const char *name, const json_t *json);

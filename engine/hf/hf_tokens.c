@@ -12,23 +12,35 @@
 enum { FILE_BYTES_MAX = 64 << 20 };
 
 static const char template_file[] = "chat_template.jinja", template_key[] = "chat_template";
+static const char generation_file[] = "generation_config.json", config_file[] = "tokenizer_config.json";
 
 static enum ox_status no_memory(void) {
     return ox_fail(OX_E_NOMEM, "no memory for what a folder says of its tokenizer");
 }
 
 /* Reads a file that a folder may have. One that is not JSON came with the model and stays as it is (*stays), because a
- * save must not fail for it. */
+ * save must not fail for it, of which ox_hf_warn_tokens has told. */
 static enum ox_status load_file(const char *path, json_t **out, bool *stays) {
     const bool exists = ox_path_exists(path);
-    const enum ox_status status = exists ? ox_json_load(path, FILE_BYTES_MAX, out) : OX_OK;
+    const enum ox_status status = exists ? ox_json_load_large(path, FILE_BYTES_MAX, out) : OX_OK;
     *stays = status == OX_E_CONFIG || status == OX_E_CORRUPT;
-    if (*stays) {
-        ox_log(OX_LOG_WARN, "%s; the file stays as the model's folder has it, without what the run adds",
-               ox_error_text());
-        return OX_OK;
+    return *stays ? OX_OK : status;
+}
+
+void ox_hf_warn_tokens(const char *folder, const struct ox_hf_tokens *tokens) {
+    const char *const names[] = {generation_file, json_object_size(tokens->templates) > 0 ? config_file : NULL};
+    for (size_t i = 0; i < sizeof names / sizeof *names && names[i] != NULL; i++) {
+        char path[OX_PATH_BYTES], parent[OX_PATH_BYTES];
+        json_t *json = NULL;
+        bool stays = false;
+        const bool is_file = ox_path_is_file(folder) && ox_path_parent(folder, parent) == OX_OK;
+        if (ox_path_join(is_file ? parent : folder, names[i], path) == OX_OK &&
+            load_file(path, &json, &stays) == OX_OK && stays) {
+            ox_log(OX_LOG_WARN, "%s; the file stays as the model's folder has it, without what the run adds",
+                   ox_error_text());
+        }
+        json_decref(json);
     }
-    return status;
 }
 
 /* ---- ids --------------------------------------------------------------------------------------------------------- */
@@ -116,7 +128,7 @@ static enum ox_status write_generation(const char *folder, const json_t *origina
     char path[OX_PATH_BYTES];
     json_t *object = NULL, *config = NULL;
     bool changed = false, others = false, stays = false;
-    enum ox_status status = ox_path_join(folder, "generation_config.json", path);
+    enum ox_status status = ox_path_join(folder, generation_file, path);
     const bool exists = status == OX_OK && ox_path_exists(path);
     OX_TRY(status, load_file(path, &object, &stays));
     if (stays) {
@@ -132,7 +144,7 @@ static enum ox_status write_generation(const char *folder, const json_t *origina
     OX_TRY(status, set_fresh(object, tokens));
     if (status == OX_OK && (exists ? changed || tokens->replaces : others || tokens->replaces) &&
         json_object_size(object) > 0) {
-        status = ox_hf_write_json(folder, "generation_config.json", object);
+        status = ox_hf_write_json(folder, generation_file, object);
     }
     json_decref(config);
     json_decref(object);
@@ -173,7 +185,7 @@ static enum ox_status write_templates(const char *folder, const json_t *template
     bool stays = false;
     enum ox_status status = remove_file(folder, "chat_template.json");
     OX_TRY(status, remove_file(folder, template_file));
-    OX_TRY(status, ox_path_join(folder, "tokenizer_config.json", path));
+    OX_TRY(status, ox_path_join(folder, config_file, path));
     OX_TRY(status, load_file(path, &config, &stays));
     if (status == OX_OK && !json_is_object(config)) {
         json_decref(config);
@@ -183,7 +195,7 @@ static enum ox_status write_templates(const char *folder, const json_t *template
         (config == NULL || json_object_set_new(config, template_key, template_value(templates, alone)) != 0)) {
         status = no_memory();
     }
-    OX_TRY(status, stays ? OX_OK : ox_hf_write_json(folder, "tokenizer_config.json", config));
+    OX_TRY(status, stays ? OX_OK : ox_hf_write_json(folder, config_file, config));
     json_decref(config);
     if (status == OX_OK && alone != NULL) {
         status = ox_path_join(folder, template_file, path);

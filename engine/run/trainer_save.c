@@ -76,6 +76,12 @@ static enum ox_status find_tokens(struct ox_trainer *trainer) {
     return status;
 }
 
+/* A model is saved with the tokenizer that it was trained with. */
+static const char *source_model(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    return config->tokenizer[0] != '\0' ? config->tokenizer : ox_path_is_folder(config->model) ? config->model : "";
+}
+
 enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer) {
     const struct ox_trainer_input *const input = &trainer->input;
     if (input->eval_alone || input->tokenizer_path[0] == '\0' || trainer->folder == NULL ||
@@ -90,6 +96,9 @@ enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer) {
         return OX_OK;
     }
     trainer->input.has_tokens = status == OX_OK;
+    if (status == OX_OK && ox_trainer_leads(trainer)) {
+        ox_hf_warn_tokens(source_model(trainer), &input->tokens);
+    }
     return status;
 }
 
@@ -110,9 +119,7 @@ static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     return (struct ox_checkpoint_save){
         .output_dir = config->output_dir,
-        /* A model is saved with the tokenizer that it was trained with. */
-        .source_model = config->tokenizer[0] != '\0' ? config->tokenizer
-                        : ox_path_is_folder(config->model) ? config->model : "",
+        .source_model = source_model(trainer),
         .tokenizer_file = config->tokenizer[0] != '\0' && !ox_path_is_folder(config->tokenizer) ? config->tokenizer
                                                                                                 : NULL,
         .original_config = trainer->input.saved_config != NULL ? trainer->input.saved_config
@@ -269,7 +276,8 @@ static bool is_final(enum ox_status failure) {
     return failure == OX_E_ABORTED || failure == OX_E_COMM || failure == OX_E_DEVICE || failure == OX_E_MEMORY;
 }
 
-/* Whether a failed save fails again unless somebody changes a name or a permission: a disk gets room by itself. */
+/* Whether a failed save fails again until somebody changes a name, a permission or a mount (base/file.c gives those
+ * OX_E_CONFIG), for which it is not waited where another place takes the state: a disk may get room by itself. */
 static bool is_lasting(enum ox_status failure) {
     return failure == OX_E_CONFIG;
 }

@@ -366,6 +366,23 @@ static void test_saved(void) {
     json_decref(state);
 }
 
+/* A file that is no JSON is told of once, however often the run saves. */
+static void test_told_once(void) {
+    static const char says[] = "the file stays as the model's folder has it";
+    files_write_text("speaker/generation_config.json", "{\"eos_token_id\": ");
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s/config.json", model_path);
+    sys_args_word(&args, "--tokenizer=%s", model_path);
+    sys_args_word(&args, "--data=%s", chats_path);
+    sys_args_word(&args, "--output=%s", test_path("once"));
+    sys_args_word(&args, "--chat-template=%s", test_path("words.jinja"));
+    sys_args_add(&args, "--max-steps 3 --save-steps 1 --max-seq-length 64");
+    sys_run_well(&args, &process);
+    const char *const first = strstr(process.outcome.err, says);
+    CHECK(first != NULL && strstr(first + 1, says) == NULL);
+    CHECK(first != NULL && strstr(first, "\nstep 1/") != NULL);
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     chats_path = files_write_text("chats.jsonl", chats);
@@ -380,5 +397,6 @@ int main(void) {
     test_rendered();
     test_bytes();
     test_saved();
+    test_told_once();
     return test_end();
 }
