@@ -229,9 +229,10 @@ static enum ox_status check_binary(const char *path, const struct sample *sample
     const unsigned char *const nul = memchr(sample->bytes, 0, sample->count);
     uint64_t largest = 0;
     char what[192];
-    /* JSON with a NUL is refused where it is parsed, with its line. */
-    const bool is_json = sample->count > 1 && strchr("{[", sample->bytes[0]) != NULL && sample->bytes[1] != 0;
-    if (nul == NULL || (is_json && sample->bytes[0] != 0)) {
+    /* Rows with a NUL are refused where they are parsed, with their line. */
+    const bool named = ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json");
+    const bool is_json = named && sample->count > 1 && (sample->bytes[0] == '{' || sample->bytes[0] == '[');
+    if (nul == NULL || (is_json && sample->bytes[1] != 0)) {
         return OX_OK;
     }
     if (is_utf16(sample)) {

@@ -99,6 +99,17 @@ static void test_token_ids(void) {
     test_ids("pair.bin", wide, 10, 4);
 }
 
+/* What begins like JSON is rows only by its name: another file with a NUL is binary, of rows the line is named. */
+static void test_braces(void) {
+    static const char *const cases[][2] = {{"braces.txt", "braces.txt: is binary, with a NUL at byte 2,"},
+                                           {"braces.jsonl", "braces.jsonl:1:"}};
+    for (int i = 0; i < 2; i++) {
+        files_write(cases[i][0], "{a\0b\377\376\375}\n\200\201\202", 12);
+        show(test_path(cases[i][0]));
+        CHECK(process.outcome.exit_status != 0 && sys_said(&process, cases[i][1]));
+    }
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     files_write_text("table.csv", "prompt,completion\n\"Q: a\",\" the b\"\n");
@@ -118,5 +129,6 @@ int main(void) {
     files_remove_folder("data");
     test_remedy("tar -cf all.tar some.jsonl", "all.tar", "data/some.jsonl");
     test_token_ids();
+    test_braces();
     return test_end();
 }
