@@ -153,8 +153,7 @@ static bool is_same_moment(const struct ox_run_state *a, const struct ox_run_sta
            a->numerics_hash == b->numerics_hash && a->optimizer == b->optimizer && a->moments == b->moments;
 }
 
-/* Reads the run state of a checkpoint and checks the sizes of its files. */
-static enum ox_status check_complete(const char *path, struct ox_run_state *state) {
+enum ox_status ox_checkpoint_check_complete(const char *path, struct ox_run_state *state) {
     struct ox_manifest manifest;
     enum ox_status status = ox_manifest_read(path, &manifest);
     if (status != OX_OK) {
@@ -169,7 +168,7 @@ static enum ox_status check_complete(const char *path, struct ox_run_state *stat
 /* What is in the place of a checkpoint of this state, which it is not. */
 static const char *what_else(const char *path, const struct ox_run_state *state) {
     struct ox_run_state there;
-    return check_complete(path, &there) != OX_OK ? "is not a complete checkpoint"
+    return ox_checkpoint_check_complete(path, &there) != OX_OK ? "is not a complete checkpoint"
            : memcmp(there.run_id, state->run_id, sizeof there.run_id) != 0 ? "is of another run"
            : there.branch != state->branch ? "is of another branch of this run"
                                            : "is of this run, with another state";
@@ -223,7 +222,8 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
         status = make_path(save->output_dir, steps[i], "", path);
         /* A link leads to a checkpoint that someone has moved; it is not deleted. */
         if (status != OX_OK || steps[i] >= state->step || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) ||
-            check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) || kept++ < save->total_limit) {
+            ox_checkpoint_check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) ||
+            kept++ < save->total_limit) {
             continue;
         }
         status = remove_whole(save->output_dir, steps[i]);
@@ -260,7 +260,7 @@ static enum ox_status begin_first(struct ox_engine *engine, struct ox_checkpoint
     if (status != OX_OK) {
         return status;
     }
-    *exists = check_complete(job->path, &there) == OX_OK && is_same_moment(&job->state, &there);
+    *exists = ox_checkpoint_check_complete(job->path, &there) == OX_OK && is_same_moment(&job->state, &there);
     if (*exists) {
         return OX_OK;
     }
@@ -368,7 +368,7 @@ static bool read_latest(const char *output_dir, char *path) {
 
 static bool is_usable(const char *path) {
     struct ox_run_state state;
-    if (check_complete(path, &state) == OX_OK) {
+    if (ox_checkpoint_check_complete(path, &state) == OX_OK) {
         return true;
     }
     ox_log(OX_LOG_WARN, "%s: is not a complete checkpoint and is skipped: %s", path, ox_error_text());
@@ -432,7 +432,7 @@ enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *path) {
     if (!named && !find_last(output_dir, path)) {
         return ox_fail(OX_E_CONFIG, "%s: holds no checkpoint", output_dir);
     }
-    const enum ox_status status = check_complete(path, &state);
+    const enum ox_status status = ox_checkpoint_check_complete(path, &state);
     if (status == OX_OK || status == OX_E_NOMEM || status == OX_E_IO) {
         return status;
     }

@@ -124,6 +124,9 @@ OX_MUST enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *p
 /* Finds the complete checkpoint of the highest step in one branch of a run, and ignores `latest`. */
 OX_MUST enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
                                                  char *path);
+/* Reads the run state of a checkpoint whose files are all there, with their sizes. OX_E_CORRUPT if
+ * not, OX_E_CONFIG if it is no checkpoint of this program. */
+OX_MUST enum ox_status ox_checkpoint_check_complete(const char *path, struct ox_run_state *state);
 /* Whether `path` is a folder directly in `output_dir`, after resolving links. */
 bool ox_checkpoint_is_in(const char *output_dir, const char *path);
 /* Makes the checkpoint at `path`, in this folder, the latest; does nothing if its name is not checkpoint-N. */

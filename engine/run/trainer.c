@@ -396,7 +396,6 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
         const uint64_t room = total - ox_min_u64(config->decay_steps, total);
         trainer->config.warmup_steps = (double)ox_min_u64(total * 3 / 100, room);
     }
-    ox_config_count_steps(&trainer->config, trainer->max_steps);
     trainer->schedule = ox_schedule_of(config, total);
     trainer->schedule.offset = (int64_t)(trainer->max_steps - total);
     trainer->schedule.warms_by_share |= trainer->chose_warmup;
@@ -512,6 +511,24 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     return predict(trainer, ox_trainer_open_plan(trainer));
 }
 
+enum ox_status ox_trainer_fit_steps(struct ox_trainer *trainer) {
+    const uint64_t before = trainer->claim.file_bytes;
+    ox_trainer_set_steps(trainer);
+    bool more = ox_trainer_memory_files(trainer) > before;
+    enum ox_status status = ox_team_share(trainer->team, &more, sizeof more, "what files in memory take");
+    if (status != OX_OK || !more) {
+        return status;
+    }
+    trainer->config.host_mem_bytes = trainer->given_host_bytes;
+    status = set_host_budget(trainer);
+    OX_TRY(status, trainer->config.plan_only ? ox_trainer_note_refusals(trainer) : OX_OK);
+    if (status == OX_OK && trainer->plan != NULL && trainer->given_host_bytes == 0) {
+        ox_engine_plan_close(&trainer->plan);
+        status = predict(trainer, ox_trainer_open_plan(trainer));
+    }
+    return status;
+}
+
 /* What `train` would find wrong after its plan: an error of a dry run, told by a plan. Nothing is left behind: texts
  * are tokenized as they are for training, into a file without a name unless there is a --data-cache. */
 static enum ox_status look_on(struct ox_trainer *trainer, bool ready) {
@@ -520,10 +537,8 @@ static enum ox_status look_on(struct ox_trainer *trainer, bool ready) {
         trainer->input.leaves_nothing = true;
         status = ox_trainer_open_data(trainer);
     }
-    if (status == OX_OK) {
-        ox_trainer_set_steps(trainer);
-        status = ox_trainer_check_later(trainer);
-    }
+    OX_TRY(status, ox_trainer_fit_steps(trainer));
+    OX_TRY(status, ox_trainer_check_later(trainer));
     if (status != OX_OK) {
         ox_engine_plan_close(&trainer->plan); /* which fits: it is not what is wrong */
     }
@@ -550,10 +565,8 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     if (status == OX_OK && ready) {
         status = ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data");
     }
-    if (status == OX_OK) {
-        ox_trainer_set_steps(trainer);
-        status = make_plan(trainer);
-    }
+    OX_TRY(status, ox_trainer_fit_steps(trainer));
+    OX_TRY(status, make_plan(trainer));
     if (status == OX_OK && (config->plan_only || config->dry_run)) {
         status = look_on(trainer, ready);
     }

@@ -421,6 +421,9 @@ OX_MUST enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weigh
 bool ox_trainer_is_old(const struct ox_trainer *trainer);
 /* Sets the number of steps and the schedule, once the data is open or --max-steps is given. */
 void ox_trainer_set_steps(struct ox_trainer *trainer);
+/* Does so before the run begins, and counts again what its files take of memory, of which the steps decide: a budget
+ * that is given is refused if it does not fit with them, and an automatic one shrinks, for which it plans again. */
+OX_MUST enum ox_status ox_trainer_fit_steps(struct ox_trainer *trainer);
 /* The epoch of the run's cursor; the data is open. */
 double ox_trainer_epoch(const struct ox_trainer *trainer);
 /* The rows of the step that begins at `cursor`: the last step of an epoch has what is left of it. */

@@ -163,7 +163,7 @@ bool ox_run_store_is_finished(const char *folder) {
                              &run_id[1], &step, checkpoint) == 4;
     free(text);
     return read && ox_store_owner(folder, run_id) == OX_STORE_OWNER_SAME &&
-           ox_checkpoint_read_state(checkpoint, &state) == OX_OK && state.step == step &&
+           ox_checkpoint_check_complete(checkpoint, &state) == OX_OK && state.step == step &&
            memcmp(state.run_id, run_id, sizeof run_id) == 0;
 }
 

@@ -37,7 +37,8 @@ static void existing_folder(const char *output_dir, char *path) {
 
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t limit = config->save_total_limit, steps = trainer->max_steps;
+    const uint64_t limit = config->save_total_limit;
+    const uint64_t steps = trainer->max_steps > 0 ? trainer->max_steps : config->max_steps; /* as far as it is known */
     const uint64_t every = ox_config_steps(config->save_steps, steps);
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX};
@@ -135,7 +136,6 @@ uint64_t ox_trainer_memory_files(struct ox_trainer *trainer) {
         add_files(trainer, "--nvme", config->nvme[i].path, bytes - ox_min_u64(bytes, held), &sum);
     }
     if (config->output_dir[0] != '\0' && ox_trainer_leads(trainer)) {
-        trainer->max_steps = config->max_steps; /* as far as it is known */
         ox_trainer_room(trainer, &room);
         const bool fresh = config->resume_from_checkpoint[0] == '\0'; /* else others are there already */
         add_files(trainer, "--output", config->output_dir,

@@ -631,10 +631,10 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
             status = refuse_existing(trainer);
         }
         OX_TRY(status, ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data"));
+        OX_TRY(status, ox_trainer_fit_steps(trainer));
         if (status != OX_OK) {
             return status;
         }
-        ox_trainer_set_steps(trainer);
         status = tell_plan(trainer);
     }
     trainer->state = (struct ox_run_state){
@@ -702,6 +702,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = ox_run_forget_finished(trainer->drives.folders[i]); /* it may get more than a checkpoint has */
     }
     if (status == OX_OK) {
+        ox_config_count_steps(&trainer->config, trainer->max_steps); /* which a resumed run did not know before */
         announce_drives(trainer);
         ox_trainer_persist_start(trainer);
     }

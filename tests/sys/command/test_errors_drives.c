@@ -161,6 +161,34 @@ static void test_memory_drive(void) {
     files_remove_folder(output);
 }
 
+/* The checkpoints of a run of epochs count in memory, though their number is known when the data is open: a budget that
+ * is given is refused, and an automatic one leaves them room. */
+static void test_memory_output(void) {
+    struct statfs info;
+    if (statfs("/dev/shm", &info) != 0 || info.f_type != TMPFS_MAGIC) {
+        printf("no tmpfs at /dev/shm: an output in memory is not tried\n");
+        return;
+    }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose own memory is not the program's */
+    static const char *const words[] = {"train --dry-run", "train --dry-run --save-total-limit 2",
+                                        "train --dry-run --max-steps 1"};
+    for (int i = 0; i < 3; i++) {
+        begin(words[i]);
+        sys_args_word(&args, "--model=%s", config_path);
+        sys_args_word(&args, "--data=%s", text_path);
+        sys_args_word(&args, "--output=/dev/shm/offload-test-output-%ld", (long)getpid());
+        sys_args_add(&args, common);
+        sys_args_add(&args, "--profile builtin --num-train-epochs 3 --save-steps 1");
+        sys_args_limit(&args, RLIMIT_AS, 512 * OX_MIB);
+        if (i == 0) {
+            refused(2, "(tmpfs): memory, of which the run's files there take up to ");
+        } else {
+            sys_run_well(&args, &process);
+        }
+    }
+#endif
+}
+
 static void begin_look(const char *command, const char *name, const char *more) {
     begin(command);
     sys_args_word(&args, "--model=%s", config_path);
@@ -246,6 +274,10 @@ static void test_loop_of_runs(void) {
     begin_loop("loop-1", "--max-steps 5 --resume latest"); /* its own store is used as ever */
     sys_run_well(&args, &process);
     CHECK(!sys_said(&process, gives_way) && sys_said(&process, "resumed at step 4 of 5 from the store's last commit"));
+    CHECK(rename(test_path("loop-1/checkpoint-5/optimizer.safetensors"), test_path("loop-part")) == 0);
+    begin_loop("loop-2", "--max-steps 3 --resume latest"); /* the store alone has all that the checkpoint had */
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "not this one; give another folder"));
     CHECK(rename(test_path("loop-1"), test_path("loop-moved")) == 0); /* what vouches for the store is gone */
     begin_loop("loop-2", "--max-steps 3 --resume latest");
     sys_run(&args, &process);
@@ -404,6 +436,7 @@ int main(void) {
     test_drives();
     test_memory_drive();
     test_plan_looks();
+    test_memory_output();
     test_loop_of_runs();
     test_store_in_use();
     test_damaged_store();

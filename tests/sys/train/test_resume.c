@@ -452,8 +452,8 @@ static bool holds(const char *name, const char *words) {
 }
 
 /* Epochs end where the data does, whatever the size of a step was before; the rate ends its schedule there, and log,
- * plan and metrics name the same steps. Of 41 sequences two steps take 8 each, and then each takes 3, where a run that
- * always had those would take 28 steps. */
+ * plan and metrics name the same steps, of which a share is counted. Of 41 sequences two steps take 8 each, and then
+ * each takes 3, where a run that always had those would take 28 steps. */
 static void test_epochs(bool drive) {
     static const char *const sizes[] = {"8", "8", "3"};
     static const double peak = 1e-3;
@@ -464,7 +464,8 @@ static void test_epochs(bool drive) {
     for (int i = 0; i < 3; i++) {
         sys_args_train(&args, model_path, path, "epochs");
         sys_args_add(&args, "--batch-size 1 --max-seq-length 24 --num-train-epochs 2 --learning-rate 1e-3"
-                            " --lr-scheduler-type linear --warmup-steps 0 --compute-threads 1 --eval-fraction 0");
+                            " --lr-scheduler-type linear --warmup-steps 0 --compute-threads 1 --eval-fraction 0"
+                            " --save-steps 0.2");
         sys_args_word(&args, "--gradient-accumulation-steps=%s", sizes[i]);
         sys_args_add(&args, i > 0 ? "--resume latest" : "");
         if (drive) {
@@ -480,6 +481,7 @@ static void test_epochs(bool drive) {
     CHECK(said("resumed at step 2 of 25 from ") && said("\nstep 25/25 | ") && said("what is left of 2 epochs\n"));
     CHECK(holds("epochs/plan.txt", " a step, 25 steps, 2 epochs of 14 steps\n"));
     CHECK(holds("epochs/checkpoint-25/trainer_state.json", "\"cursor\": 82,"));
+    CHECK(files_exist("epochs/checkpoint-5") && !files_exist("epochs/checkpoint-6"));
     char *const curve = sys_curve(test_path("epochs"), "step");
     CHECK(fabs(sys_metric(curve, 3, "learning_rate") / peak - 23 / 28.0) < 1e-12);
     CHECK(fabs(sys_metric(curve, 25, "learning_rate") / peak - 1 / 28.0) < 1e-12);
