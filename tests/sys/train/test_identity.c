@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -391,10 +392,11 @@ static void test_lock(void) {
     static struct sys_process holder;
     files_make_folder("locked/checkpoint-5.tmp"); /* what a killed process left */
     files_write_text("locked/checkpoint-5.tmp/model.safetensors", "");
-    begin("locked", "--max-steps 1000000 --logging-steps 1000000");
+    begin("locked", "--max-steps 1000000 --logging-steps 1000000 --save-steps 0"); /* a checkpoint would be resumed */
     sys_start(&args, &holder);
     CHECK(sys_await(&holder, "starting from"));
-    while (!exists("locked/run.json")) { /* before it is there, the next one finds nothing to resume */
+    struct stat lines = {0}; /* before its first step the next one may find a start that was cut off */
+    while (stat(test_path("locked/metrics.jsonl"), &lines) != 0 || lines.st_size == 0) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     CHECK(!exists("locked/checkpoint-5.tmp"));
