@@ -71,8 +71,8 @@ static long lock_holder(int fd) {
     return holder;
 }
 
-/* Where the process trains, ", which trains in FOLDER": a run keeps its folder open, as its lock; "" if that is not to be
- * seen. */
+/* Where the process trains, ", which trains in FOLDER": a run keeps its folder open, as its lock; "" if that is not to
+ * be seen. */
 static const char *trains_in(long pid, char text[OX_PATH_BYTES]) {
     char path[OX_PATH_BYTES], folder[OX_PATH_BYTES], record[OX_PATH_BYTES];
     snprintf(path, sizeof path, "/proc/%ld/fd", pid);

@@ -441,8 +441,7 @@ static enum ox_status identity_match(struct ox_store *store, const struct ox_sto
         (config->config_hash != identity->config_hash ||
          ox_store_geometry_hash(config->extents, config->extent_count) != identity->geometry_hash)) {
         return ox_fail(OX_E_CONFIG,
-                       "%s: was made for another model or other settings; give those of the run, or another "
-                       "folder",
+                       "%s: " OX_STORE_OF_ANOTHER "; give those of the run, or another folder",
                        info.path);
     }
     const uint32_t has = ox_store_generations(identity->generations), asked = ox_store_generations(config->generations);

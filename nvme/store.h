@@ -84,6 +84,7 @@ OX_MUST enum ox_status ox_store_create(const struct ox_store_config *config, str
  * `extents` NULL takes the geometry from the file (for inspect): config_hash and generations are not compared, and
  * bytes_max may be NULL. Spool extents may differ from the last run's; the files are resized to them. A damaged file is
  * OX_E_CORRUPT, a foreign one OX_E_CONFIG, both named; OX_E_BUSY when another process has it. */
+#define OX_STORE_OF_ANOTHER "was made for another model or other settings" /* in the text, for config_hash */
 OX_MUST enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out);
 
 void ox_store_close(struct ox_store **store);

@@ -577,23 +577,30 @@ static enum ox_status set_micro_batches(struct ox_config *c) {
     return OX_OK;
 }
 
-static enum ox_status check_schedule(const struct ox_config *c) {
+enum ox_status ox_config_check_warmup(const struct ox_config *c) {
     const uint64_t warmup = c->warmup_steps > 0 ? (uint64_t)c->warmup_steps : 0;
+    if (c->max_steps == 0 || warmup + c->decay_steps <= c->max_steps) {
+        return OX_OK;
+    }
+    return warmup > 0 && c->decay_steps > 0
+               ? ox_fail(OX_E_CONFIG, "--warmup-steps %" PRIu64 " and --decay-steps %" PRIu64
+                         " together exceed --max-steps %" PRIu64 "; reduce one of them",
+                         warmup, c->decay_steps, c->max_steps)
+               : ox_fail(OX_E_CONFIG, "--%s-steps %" PRIu64 " exceeds --max-steps %" PRIu64 "; give at most that",
+                         warmup > 0 ? "warmup" : "decay", warmup + c->decay_steps, c->max_steps);
+}
+
+static enum ox_status check_schedule(const struct ox_config *c) {
     if (c->max_steps == 0 && c->num_train_epochs == 0.0) {
         return ox_fail(OX_E_CONFIG, "--max-steps and --num-train-epochs are both 0; give one of them");
     }
     if (c->warmup_steps > 0 && c->warmup_ratio > 0.0) {
         return ox_fail(OX_E_CONFIG, "--warmup-steps and --warmup-ratio are both given; give one of them");
     }
-    const enum ox_status status = check_rate(c);
+    enum ox_status status = check_rate(c);
+    OX_TRY(status, c->resume_from_checkpoint[0] == '\0' ? ox_config_check_warmup(c) : OX_OK);
     if (status != OX_OK) {
         return status;
-    }
-    if (c->max_steps > 0 && warmup + c->decay_steps > c->max_steps) {
-        return ox_fail(OX_E_CONFIG,
-                       "--warmup-steps %" PRIu64 " and --decay-steps %" PRIu64
-                       " together exceed --max-steps %" PRIu64 "; reduce one of them",
-                       warmup, c->decay_steps, c->max_steps);
     }
     if (c->sum_groups > c->gradient_accumulation_steps) {
         return ox_fail(OX_E_CONFIG, "--sum-groups: %" PRIu64 " exceeds --gradient-accumulation-steps %" PRIu64
@@ -688,6 +695,7 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
 enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option, const char *text,
                              const char *where) {
     void *const value = member(config, option);
+    config->seq_given |= value == (void *)&config->max_seq_length;
     if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give one", where);
     }

@@ -65,6 +65,8 @@ struct ox_config {
     char output_dir[OX_CONFIG_TEXT_BYTES]; /* --output, --output-dir */
     bool from_scratch;                     /* fresh weights even if the folder has some */
     double eval_fraction;                  /* share of `data` that is held out at its end */
+    double held_share; /* not an option: of `eval`, the eval_fraction of the run whose held-out rows are measured; 0:
+                          all rows are */
     bool overwrite_output_dir;             /* delete the files and the store of a run in output_dir */
     /* how text becomes rows */
     enum ox_data_format data_format;
@@ -101,6 +103,7 @@ struct ox_config {
     uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
     uint64_t sum_groups; /* of micro-batches, each of which is summed by itself; 0: the number of ranks */
     uint64_t max_seq_length;
+    bool seq_given; /* not an option: --max-seq-length is given, by a flag or in a file */
     double learning_rate; /* 0: by whether weights are given */
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     bool decay_embeddings;
@@ -276,6 +279,9 @@ void ox_config_count_steps(struct ox_config *config, uint64_t total_steps);
 /* Checks the options against each other, and sets gradient_accumulation_steps where another option says it. Options of
  * the command that are missing or contradict each other are OX_E_CONFIG, with the remedy. */
 OX_MUST enum ox_status ox_config_validate(struct ox_config *config, unsigned command);
+/* Checks that warmup and decay fit into --max-steps. ox_config_validate does that but for a resume, whose state decides
+ * whether there is a step left. */
+OX_MUST enum ox_status ox_config_check_warmup(const struct ox_config *config);
 /* Sets options from a YAML file, a flat mapping of option names. An unknown key is OX_E_CONFIG with its line and a
  * suggestion. TRAIN, PLAN and EVAL also accept each other's keys, so that config.resolved.yaml serves all three. */
 OX_MUST enum ox_status ox_config_load_yaml(struct ox_config *config, const char *path, unsigned command);

@@ -133,7 +133,8 @@ static bool is_elsewhere(const struct ox_option *option, const char *value) {
     return false;
 }
 
-/* Adds the flags that an answer names beside its first: "... with --y word"; the value stands for a name in capitals. */
+/* Adds the flags that an answer names beside its first: "... with --y word"; the value stands for a name in
+ * capitals. */
 static void add_others(struct survey *s, const char *answer, const char *value) {
     static const char with[] = " with --";
     for (const char *at = answer; (at = strstr(at, with)) != NULL;) {

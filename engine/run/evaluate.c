@@ -134,7 +134,7 @@ enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report
 static void take_config(struct ox_trainer *trainer, const struct ox_config *config) {
     trainer->config = *config;
     trainer->lock_fd = -1;
-    trainer->input.eval_alone = true;
+    trainer->input.eval_alone = trainer->input.holds_whole = true;
     if (config->nvme_count > 0) {
         ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");
     }
@@ -180,10 +180,12 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     return status == OX_OK ? open_engine(trainer) : status;
 }
 
-static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, struct ox_windows **out) {
+/* Opens the windows of a source from token `first` on. */
+static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, uint64_t first, struct ox_windows **out) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_window_source source = {
-        .data = trainer->input.data[idx], .weight = 1, .token_count = ox_data_token_count(trainer->input.data[idx])};
+        .data = trainer->input.data[idx], .weight = 1, .token_first = first,
+        .token_count = ox_data_token_count(trainer->input.data[idx]) - first};
     struct ox_windows_config windows;
     /* The figures of a file do not depend on what else is evaluated. */
     const enum ox_status status =
@@ -209,14 +211,19 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
     return ox_windows_open(&windows, out);
 }
 
-static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, const struct ox_eval_hooks *hooks,
-                                      struct eval_sum *sum, struct ox_eval_source *out) {
+static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, uint64_t first,
+                                      const struct ox_eval_hooks *hooks, struct eval_sum *sum,
+                                      struct ox_eval_source *out) {
     const uint64_t limit = trainer->config.max_windows;
     const struct watch watch = {.hooks = hooks, .source = out, .begin_ns = ox_clock_ns()};
     struct ox_windows_counts counts;
     *out = (struct ox_eval_source){.path = trainer->config.data[idx].path,
-                                   .data_tokens = ox_data_token_count(trainer->input.data[idx])};
-    enum ox_status status = open_windows(trainer, idx, &trainer->input.eval);
+                                   .data_tokens = ox_data_token_count(trainer->input.data[idx]) - first};
+    if (first > 0) {
+        ox_log(OX_LOG_INFO, "%s: what the run held out is measured, the last %" PRIu64 " token%s (--eval-fraction %g)",
+               out->path, out->data_tokens, ox_plural(out->data_tokens), trainer->config.held_share);
+    }
+    enum ox_status status = open_windows(trainer, idx, first, &trainer->input.eval);
     if (status == OX_OK) {
         ox_windows_counts(trainer->input.eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
@@ -234,11 +241,13 @@ static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_
     const uint64_t begin_ns = ox_clock_ns();
     double total = 0;
     *out = (struct ox_eval_source){.path = "total"};
+    uint64_t firsts[OX_CONFIG_DATA_MAX] = {0};
     enum ox_status status = open_parts(trainer);
+    OX_TRY(status, trainer->config.held_share > 0 ? ox_trainer_find_held(trainer, firsts) : OX_OK);
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
         struct eval_sum sum = {0};
-        status = evaluate_source(trainer, i, hooks, &sum, &source);
+        status = evaluate_source(trainer, i, firsts[i], hooks, &sum, &source);
         if (status == OX_OK && source.report.tokens == 0) {
             status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "
                              "with something to train on", source.path);

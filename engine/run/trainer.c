@@ -271,12 +271,14 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
 
-/* Limits the sequence to what the model can attend to, with a warning, because the default may be longer. */
+/* Limits the sequence to what the model can attend to, with a warning where a longer one was asked for. */
 static void cap_sequence(struct ox_trainer *trainer) {
     const uint32_t contexts = ox_hf_model(trainer->folder)->config.contexts;
     if (trainer->config.max_seq_length > contexts) {
-        ox_log(OX_LOG_WARN, "--max-seq-length %llu: the model has %u positions; using %u",
-               (unsigned long long)trainer->config.max_seq_length, contexts, contexts);
+        if (trainer->config.seq_given) {
+            ox_log(OX_LOG_WARN, "--max-seq-length %llu: the model has %u positions; using %u",
+                   (unsigned long long)trainer->config.max_seq_length, contexts, contexts);
+        }
         trainer->config.max_seq_length = contexts;
     }
 }
@@ -400,6 +402,19 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     trainer->schedule.offset = (int64_t)(trainer->max_steps - total);
     trainer->schedule.warms_by_share |= trainer->chose_warmup;
     trainer->schedule.from_one = old;
+}
+
+struct ox_trainer_left ox_trainer_left(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const bool started = trainer->state.run_id[0] != 0;
+    const struct ox_run_state *const state = started ? &trainer->state : &trainer->left_off;
+    struct ox_trainer_left left = {.from = state->step, .end = trainer->max_steps, .seen = state->step > 0};
+    if (!started && config->max_steps == 0 && trainer->input.train != NULL) {
+        const bool old = state->version != 0 && state->version < OX_RUN_STATE_EPOCHS;
+        left.end = state->step + steps_left(trainer, config->num_train_epochs, old, state->cursor);
+    }
+    left.steps = left.end - ox_min_u64(left.from, left.end);
+    return left;
 }
 
 double ox_trainer_epoch(const struct ox_trainer *trainer) {
@@ -556,6 +571,10 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
         if (!config->plan_only && !config->dry_run) {
             ox_trainer_warn_open_folders(trainer);
         }
+    }
+    OX_TRY(status, ox_run_look_ahead(trainer));
+    if (status == OX_OK && (config->max_steps == 0 || trainer->left_off.step < config->max_steps)) {
+        status = ox_config_check_warmup(config); /* a resumed run may be beyond its end, and does nothing then */
     }
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);

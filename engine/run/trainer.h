@@ -16,6 +16,9 @@
 extern "C" {
 #endif
 
+/* A run of fewer steps says nothing of their order (engine/step/order.h). */
+enum { OX_TRAINER_FEW_STEPS = 8 };
+
 /* Requests, set by signal handlers and read between steps; `stop` is read within steps too. */
 struct ox_trainer_events {
     volatile sig_atomic_t stop;   /* signal number of the first INT, TERM or HUP: save, then end with 128 + n */
@@ -63,7 +66,8 @@ struct ox_verdict {
     bool fits;
     const char *refusals; /* of a plan alone: why `train` would refuse this here, a line each; "" */
     uint64_t steps, epoch_steps; /* of the run and of an epoch; 0: not known */
-    double total_seconds;        /* steps and evaluations; NaN: not known */
+    uint64_t from_step;          /* where it is resumed; 0: at its beginning, or not known */
+    double total_seconds;        /* steps and evaluations that are left; NaN: not known */
     uint64_t used_bytes[OX_TIER_COUNT], given_bytes[OX_TIER_COUNT]; /* of a device, else of all ranks together */
     uint64_t drive_bytes; /* room on drives to have; 0: none are used */
 };
@@ -77,7 +81,7 @@ OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, en
 /* What the checkpoints of a run take. */
 struct ox_checkpoint_room {
     uint64_t each_bytes, most_bytes; /* one checkpoint; all that are kept at a time */
-    uint64_t written, kept;          /* how many; 0: the number of steps is not known  */
+    uint64_t written, kept;          /* how many are left to write; 0: not known       */
     uint64_t free_bytes;             /* UINT64_MAX: not known                          */
 };
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out);

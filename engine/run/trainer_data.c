@@ -91,7 +91,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
     const struct ox_config *const config = &trainer->config;
     return (struct ox_corpus_config){
         .path = path,
-        .evaluates = trainer->input.eval_alone || path == config->eval_data,
+        .evaluates = (trainer->input.eval_alone && config->held_share == 0) || path == config->eval_data,
         .format = format_of(config->data_format),
         .tokenizer = trainer->input.tokenizer_path,
         .no_bytes = trainer->input.no_bytes,
@@ -506,6 +506,10 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     }
 }
 
+static const char *other_sources(const struct ox_trainer *trainer) {
+    return trainer->input.data_count > 1 ? " and the others" : "";
+}
+
 /* Opens rows of the sources: of each the tokens before its border, or with `held` those behind it. */
 static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *borders, bool held,
                                 struct ox_windows **out) {
@@ -539,6 +543,21 @@ static enum ox_status find_borders(const struct ox_trainer *trainer, double shar
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         borders[i] = ox_data_token_count(trainer->input.data[i]);
         status = share > 0 ? ox_windows_split(trainer->input.data[i], share, whole, &borders[i]) : OX_OK;
+    }
+    return status;
+}
+
+enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *borders) {
+    struct ox_windows *held = NULL;
+    const double share = trainer->config.held_share;
+    enum ox_status status = find_borders(trainer, share, borders);
+    OX_TRY(status, open_part(trainer, borders, true, &held));
+    const bool any = status == OX_OK && rows_of(held) > 0;
+    ox_windows_close(&held);
+    if (status == OX_OK && !any) {
+        ox_log(OX_LOG_WARN, "%s%s: --eval-fraction %g held nothing out, so rows are measured that the run was trained "
+               "on; give other text with --data", trainer->config.data[0].path, other_sources(trainer), share);
+        memset(borders, 0, trainer->input.data_count * sizeof *borders);
     }
     return status;
 }
@@ -619,10 +638,6 @@ enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
         ox_trainer_close_data(trainer);
     }
     return status;
-}
-
-static const char *other_sources(const struct ox_trainer *trainer) {
-    return trainer->input.data_count > 1 ? " and the others" : "";
 }
 
 static enum ox_status fail_untrained(const struct ox_trainer *trainer) {

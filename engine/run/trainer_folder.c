@@ -234,28 +234,82 @@ static bool find_in_checkpoint(const struct ox_trainer *trainer, struct ox_run_i
     return found;
 }
 
-/* Takes run and branch from the last commit of the store, which is of the newest branch. Of another run than the
- * checkpoints are (`known`) it says nothing. With several processes each has a store of its own, all of one branch. */
-static bool find_in_store(const struct ox_trainer *trainer, bool known, struct ox_run_identity *identity) {
+/* Reads what the last commit of the store keeps; false if there is none. */
+static bool read_commit(const struct ox_trainer *trainer, struct ox_commit_note *note) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_store *store = NULL;
     struct ox_store_info info;
-    struct ox_commit_note note;
     const struct ox_store_config config = {.backend = engine->io, .folders = engine->nvme_folders,
                                            .drive_count = engine->nvme_count, .queue_depth = engine->queue_depth};
     if (!ox_run_has_store(trainer) || ox_store_open(&config, &store) != OX_OK) {
         return false;
     }
     ox_store_info(store, &info);
-    bool found = info.committed && info.meta_bytes == sizeof note;
-    memcpy(&note, info.meta, found ? sizeof note : 0);
-    found = found && (!known || memcmp(note.state.run_id, identity->run_id, sizeof identity->run_id) == 0);
-    if (found) {
-        memcpy(identity->run_id, note.state.run_id, sizeof identity->run_id);
-        identity->branch = note.state.branch;
-    }
     ox_store_close(&store);
+    const bool found = info.committed && info.meta_bytes == sizeof *note;
+    memcpy(note, info.meta, found ? sizeof *note : 0);
     return found;
+}
+
+/* Takes run and branch from the last commit of the store, which is of the newest branch. Of another run than the
+ * checkpoints are (`known`) it says nothing. With several processes each has a store of its own, all of one branch. */
+static bool find_in_store(const struct ox_trainer *trainer, bool known, struct ox_run_identity *identity) {
+    struct ox_commit_note note;
+    if (!read_commit(trainer, &note) ||
+        (known && memcmp(note.state.run_id, identity->run_id, sizeof identity->run_id) != 0)) {
+        return false;
+    }
+    memcpy(identity->run_id, note.state.run_id, sizeof identity->run_id);
+    identity->branch = note.state.branch;
+    return true;
+}
+
+/* Reads the state of the checkpoint that the file `latest` names. */
+static bool read_latest(const char *output_dir, struct ox_run_state *state) {
+    char file[OX_PATH_BYTES], path[OX_PATH_BYTES], name[64] = "";
+    uint64_t bytes = 0;
+    if (ox_path_join(output_dir, "latest", file) != OX_OK || !ox_path_is_file(file) ||
+        ox_file_read_start(file, name, sizeof name - 1, &bytes) != OX_OK) {
+        return false;
+    }
+    name[strcspn(name, "\n")] = '\0';
+    return ox_path_join(output_dir, name, path) == OX_OK && ox_path_is_folder(path) &&
+           ox_checkpoint_read_state(path, state) == OX_OK;
+}
+
+/* Finds the newest state of the run's branch. */
+static bool find_left_off(const struct ox_trainer *trainer, struct ox_run_identity *identity,
+                          struct ox_run_state *out) {
+    const char *const folder = trainer->config.output_dir;
+    struct ox_commit_note note;
+    if (!ox_run_exists(folder) || ox_run_read_identity(folder, identity) != OX_OK) {
+        return false;
+    }
+    bool found = read_latest(folder, out) && out->branch == identity->branch;
+    if (read_commit(trainer, &note) && note.state.branch == identity->branch &&
+        (!found || note.state.step >= out->step)) {
+        *out = note.state;
+        found = true;
+    }
+    return found;
+}
+
+enum ox_status ox_run_look_ahead(struct ox_trainer *trainer) {
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    struct ox_run_state found = {0};
+    if (resume[0] == '\0') {
+        return OX_OK;
+    }
+    struct ox_run_identity *const identity = calloc(1, sizeof *identity); /* too large for the stack */
+    if (identity == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
+    }
+    const bool seen = ox_trainer_leads(trainer) &&
+                      (strcmp(resume, "latest") == 0 ? find_left_off(trainer, identity, &found)
+                                                     : ox_checkpoint_read_state(resume, &found) == OX_OK);
+    free(identity);
+    trainer->left_off = seen ? found : (struct ox_run_state){0};
+    return ox_team_share(trainer->team, &trainer->left_off, sizeof trainer->left_off, "where the run goes on");
 }
 
 /* What the first process finds of a run whose run.json is lost. */

@@ -130,8 +130,10 @@ struct ox_trainer {
     bool made_run;         /* and has written the first run.json */
     bool may_be_committed; /* and has begun to commit what the run begins with */
     bool starts_over;      /* there was nothing to resume */
+    char began_with[OX_CONFIG_TEXT_BYTES]; /* of a resumed run, the --model of its beginning; "": not known */
     int lock_fd; /* the run's folder, locked until the end by the first process; -1: not yet */
     struct ox_run_identity identity;
+    struct ox_run_state left_off; /* what is resumed, as the plan sees it before the start; run_id 0: not seen */
     struct ox_run_state state;
     struct ox_commit_note note; /* note of the last commit; after a resume, as found in the store */
     struct ox_trainer_reports reports;
@@ -221,6 +223,9 @@ OX_MUST enum ox_status ox_run_draw(uint64_t *words, uint32_t count);
 /* Records the configuration's drives by their real paths; returns whether they differ from those recorded before. */
 bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trainer *trainer);
 bool ox_run_has_store(const struct ox_trainer *trainer);
+/* Sets trainer->left_off to what a resume would go on from, without a word; the drives are known. It may be an older
+ * state than the start then finds. */
+OX_MUST enum ox_status ox_run_look_ahead(struct ox_trainer *trainer);
 /* Refuses drives that hold store files of another run. */
 OX_MUST enum ox_status ox_run_check_stores(const struct ox_trainer *trainer);
 /* Whether the run has finished and its stores are gone, so that its last checkpoint is what it goes on from. */
@@ -277,6 +282,9 @@ uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer);
  * open. */
 OX_MUST enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool chat,
                                                  struct ox_windows_config *out);
+/* Finds the token of each source where what a run held out begins, with config.held_share for its --eval-fraction;
+ * where it held nothing out, warns and takes all. */
+OX_MUST enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *borders);
 /* Logs how documents fill the rows, and what is lost. */
 void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq);
 /* Fills the batches with at most `window_max` rows from `cursor` on; targets of the other rows are not counted. */
@@ -289,6 +297,10 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 OX_MUST enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer);
 /* What `train` checks once plan and steps are known: room, wear, trace. A plan alone notes them, else they fail. */
 OX_MUST enum ox_status ox_trainer_check_later(struct ox_trainer *trainer);
+
+/* Refuses drives that have less free than what the stores will take, unless there are some already, and warns of those
+ * that have less than --nvme gives. */
+OX_MUST enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *trainer);
 
 /* ---- trainer_options.c ---- */
 
@@ -303,16 +315,22 @@ uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t pr
 
 /* Writes to `folder` the folder of the run whose checkpoint that is, also where it is behind a link in the run. */
 void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]);
-/* Warns of a --model other than that with which the run began whose checkpoint or store `origin` is: the weights are
- * the run's. */
-void ox_trainer_warn_model(const struct ox_trainer *trainer, const char *origin);
-/* Writes config.resolved.yaml: without options that delete or that say how this process started, its paths absolute. */
+/* Sets trainer->began_with to the --model with which the run began whose checkpoint or store `origin` is, and warns if
+ * another one is given now: the weights are the run's. */
+void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin);
+/* Writes config.resolved.yaml: without options that delete or that say how this process started, its paths absolute.
+ * Its model is the one that the run began with. */
 OX_MUST enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer);
 enum { OX_OPTIONS_LINE_BYTES = 640 };
 /* Writes to `text` (OX_OPTIONS_LINE_BYTES) and returns the options that differ from those recorded beside the
  * checkpoint `origin`, or in the run's folder where it names the store: with `data` those that decide the tokens, else
  * those that the numerics hash covers. "" if none is known to differ. */
 const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, bool data, char *text);
+
+/* Where a whole store was refused because it was made with other settings, says which differ from the recorded ones and
+ * how to go on, from `checkpoint` ("": there is none). Returns `refusal`. */
+OX_MUST enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,
+                                                enum ox_status refusal);
 
 /* ---- trainer_arithmetic.c ---- */
 
@@ -424,6 +442,13 @@ void ox_trainer_set_steps(struct ox_trainer *trainer);
 /* Does so before the run begins, and counts again what its files take of memory, of which the steps decide: a budget
  * that is given is refused if it does not fit with them, and an automatic one shrinks, for which it plans again. */
 OX_MUST enum ox_status ox_trainer_fit_steps(struct ox_trainer *trainer);
+/* What is left of a run, as far as it is known: `steps` from step `from` on, to `end` (0: not known). A run that begins
+ * has all of it left. */
+struct ox_trainer_left {
+    uint64_t from, steps, end;
+    bool seen; /* it is resumed, and its state was seen */
+};
+struct ox_trainer_left ox_trainer_left(const struct ox_trainer *trainer);
 /* The epoch of the run's cursor; the data is open. */
 double ox_trainer_epoch(const struct ox_trainer *trainer);
 /* The rows of the step that begins at `cursor`: the last step of an epoch has what is left of it. */

@@ -67,6 +67,9 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
     memcpy(config->profile, config->given_profile, sizeof config->profile);
     config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
     config->device_mem_bytes = trainer->given_device_bytes;
+    if (trainer->began_with[0] != '\0') {
+        memcpy(config->model, trainer->began_with, sizeof config->model);
+    }
     make_paths_absolute(config);
     enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
     OX_TRY(status, ox_path_join(trainer->config.output_dir, record_name, path));
@@ -235,12 +238,13 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
     return text;
 }
 
-void ox_trainer_warn_model(const struct ox_trainer *trainer, const char *origin) {
+void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     if (configs != NULL && load_record(trainer, origin, &configs[0]) == OX_OK) {
         configs[1] = trainer->config;
         make_paths_absolute(&configs[1]); /* as in the record */
         const char *const before = configs[0].model, *const now = configs[1].model;
+        memcpy(trainer->began_with, before, sizeof trainer->began_with);
         if (before[0] != '\0' && strcmp(before, now) != 0 && !ox_checkpoint_is_in(trainer->config.output_dir, now)) {
             ox_log(OX_LOG_WARN, "--model %.300s: the run began with %.300s, and goes on with its own weights; of this "
                    "folder it takes config.json and tokenizer alone; to begin with its weights, give another --output",
@@ -248,4 +252,26 @@ void ox_trainer_warn_model(const struct ox_trainer *trainer, const char *origin)
         }
     }
     free(configs);
+}
+
+enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,
+                                        enum ox_status refusal) {
+    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems"};
+    struct ox_config *const configs = malloc(2 * sizeof *configs);
+    char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const char *const cause = strstr(text, OX_STORE_OF_ANOTHER);
+    if (cause != NULL && configs != NULL && load_record(trainer, "", &configs[0]) == OX_OK) {
+        configs[1] = trainer->config;
+        make_paths_absolute(&configs[1]); /* as in the record */
+        for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+            add_difference(&configs[1], &configs[0], names[i], differences);
+        }
+    }
+    free(configs);
+    const bool known = differences[0] != '\0', saved = checkpoint[0] != '\0';
+    return cause == NULL ? ox_fail(refusal, "%s", text)
+                         : ox_fail(refusal, "%.*s%s%s; give those of the run%s%s", (int)(cause - text), text,
+                                   known ? "was made with other settings: " : OX_STORE_OF_ANOTHER, differences,
+                                   saved ? ", or go on from a checkpoint: --resume-from-checkpoint " : "", checkpoint);
 }

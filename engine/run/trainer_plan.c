@@ -2,12 +2,14 @@
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
+#include "base/log.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
@@ -104,28 +106,39 @@ static const char *compute_text(const struct ox_engine_config *engine, char text
     return text;
 }
 
-/* Whether the number of steps is known only when the state that is resumed is read. */
+/* Whether the number of steps is known only when the state that is resumed is read, which was not seen yet. */
 static bool counts_what_is_left(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return config->max_steps == 0 && config->resume_from_checkpoint[0] != '\0' && trainer->state.run_id[0] == 0;
+    return config->max_steps == 0 && config->resume_from_checkpoint[0] != '\0' && trainer->state.run_id[0] == 0 &&
+           trainer->left_off.run_id[0] == 0;
 }
 
-enum { STEPS_LINE_BYTES = 96 };
+enum { STEPS_LINE_BYTES = 160 };
 
-/* Says how many steps the run has, as far as that is known. */
+/* Says how many steps the run has, or has left, as far as that is known. */
 static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_LINE_BYTES]) {
     const uint64_t each = ox_trainer_epoch_steps(trainer);
+    const struct ox_trainer_left left = ox_trainer_left(trainer);
     int used = 0;
     if (counts_what_is_left(trainer)) {
         snprintf(text, STEPS_LINE_BYTES, "what is left of %.6g epoch%s", trainer->config.num_train_epochs,
                  trainer->config.num_train_epochs == 1 ? "" : "s");
         return text;
     }
-    if (trainer->max_steps == 0) {
-        snprintf(text, STEPS_LINE_BYTES, "as many steps as the text gives");
+    if (left.end == 0) {
+        snprintf(text, STEPS_LINE_BYTES, "%sas many steps as the text gives", left.seen ? "what is left of " : "");
         return text;
     }
-    used = snprintf(text, STEPS_LINE_BYTES, "%" PRIu64 " step%s", trainer->max_steps, ox_plural(trainer->max_steps));
+    if (left.steps == 0) {
+        snprintf(text, STEPS_LINE_BYTES, "nothing is left: step %" PRIu64 " is done, and the run ends at step %" PRIu64,
+                 left.from, left.end);
+        return text;
+    }
+    used = snprintf(text, STEPS_LINE_BYTES, "%" PRIu64 " step%s", left.steps, ox_plural(left.steps));
+    if (left.seen) {
+        used += snprintf(text + used, STEPS_LINE_BYTES - (size_t)used, " left, after step %" PRIu64 " of %" PRIu64,
+                         left.from, left.end);
+    }
     if (each > 0) { /* the schedule counts steps of one size, where those of the run have changed it */
         snprintf(text + used, STEPS_LINE_BYTES - (size_t)used, ", %.4g epoch%s of %" PRIu64 " step%s",
                  (double)trainer->schedule.total / (double)each, trainer->schedule.total == each ? "" : "s", each,
@@ -193,20 +206,36 @@ enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
-/* Compares what stores will take with what is free, unless there are some already. */
-static enum ox_status check_drive_space(const struct ox_trainer *trainer) {
+/* Whether an earlier folder of --nvme is on the same file system as folder `idx`, whose room it shares. */
+static bool shares_room(const struct ox_config *config, uint32_t idx) {
+    struct stat own, other;
+    bool shares = false;
+    for (uint32_t i = 0; i < idx && stat(config->nvme[idx].path, &own) == 0; i++) {
+        shares = shares || (stat(config->nvme[i].path, &other) == 0 && other.st_dev == own.st_dev);
+    }
+    return shares;
+}
+
+enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t needed = ox_engine_plan_all_bytes(ox_trainer_plan(trainer), OX_TIER_NVME);
-    uint64_t sum = 0;
+    const uint64_t needed =
+        ox_engine_plan_all_bytes(ox_trainer_plan(trainer), OX_TIER_NVME) / ox_trainer_machines(trainer);
+    uint64_t sum = 0, free_bytes[OX_CONFIG_NVME_MAX] = {0};
+    char text[3][OX_SIZE_TEXT_BYTES];
     for (uint32_t i = 0; i < config->nvme_count; i++) {
-        uint64_t free_bytes = 0;
         if (ox_store_exists(trainer->drives.folders[i]) ||
-            ox_folder_free_bytes(config->nvme[i].path, &free_bytes) != OX_OK) {
+            ox_folder_free_bytes(config->nvme[i].path, &free_bytes[i]) != OX_OK) {
             return OX_OK; /* or a folder that is refused already */
         }
-        sum += ox_min_u64(free_bytes, UINT64_MAX / 2 - sum);
+        sum += shares_room(config, i) ? 0 : ox_min_u64(free_bytes[i], UINT64_MAX / 2 - sum);
     }
-    char text[2][OX_SIZE_TEXT_BYTES];
+    for (uint32_t i = 0; i < config->nvme_count && needed <= sum; i++) {
+        if (config->nvme[i].bytes > free_bytes[i]) {
+            ox_log(OX_LOG_WARN, "--nvme %s: %s are given, and %s are free there; the plan takes %s of all drives",
+                   config->nvme[i].path, ox_size_text(config->nvme[i].bytes, text[0]),
+                   ox_size_text(free_bytes[i], text[1]), ox_size_text(needed, text[2]));
+        }
+    }
     return config->nvme_count == 0 || needed <= sum
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "--nvme %s%s: the store takes %s, and %s are free there; make room, or give "
@@ -219,7 +248,7 @@ enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
     const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
     const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !is_elsewhere(trainer);
     enum ox_status (*const checks[])(const struct ox_trainer *) = {ox_trainer_check_wear, ox_trainer_check_trace,
-                                                                  check_drive_space, ox_trainer_check_room};
+                                                                  ox_trainer_check_drive_space, ox_trainer_check_room};
     const unsigned count = saves ? 4 : is_elsewhere(trainer) ? 2 : 3;
     for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = checks[i](trainer);
@@ -233,7 +262,7 @@ enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
 
 /* ---- the verdict --------------------------------------------------------------------------------------- */
 
-/* Seconds of all evaluations of the run. */
+/* Seconds of all evaluations that are left. */
 static double evals_seconds(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const uint64_t step_rows = config->per_device_train_batch_size * config->gradient_accumulation_steps;
@@ -242,8 +271,9 @@ static double evals_seconds(const struct ox_trainer *trainer) {
         ox_windows_counts(trainer->input.eval, &counts);
     }
     const uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
-    const uint64_t steps = trainer->max_steps, every = ox_config_steps(config->eval_steps, steps);
-    const uint64_t times = every > 0 ? ox_div_up(steps, every) : 1;
+    const struct ox_trainer_left left = ox_trainer_left(trainer);
+    const uint64_t every = ox_config_steps(config->eval_steps, left.end);
+    const uint64_t times = left.steps == 0 ? 0 : every > 0 ? ox_div_up(left.end, every) - left.from / every : 1;
     const double each = trainer->prediction.eval_seconds;
     return rows == 0 || isnan(each) ? 0 : each * (double)ox_div_up(rows, step_rows) * (double)times;
 }
@@ -252,8 +282,10 @@ void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const struct ox_plan_budget *const budget = &trainer->engine_config.budget;
     const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
-    *out = (struct ox_verdict){.fits = !trainer->is_over, .refusals = trainer->refusals, .steps = trainer->max_steps,
-                               .epoch_steps = ox_trainer_epoch_steps(trainer), .total_seconds = NAN};
+    const struct ox_trainer_left left = ox_trainer_left(trainer);
+    *out = (struct ox_verdict){.fits = !trainer->is_over, .refusals = trainer->refusals, .steps = left.end,
+                               .from_step = left.from, .epoch_steps = ox_trainer_epoch_steps(trainer),
+                               .total_seconds = NAN};
     for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
         const bool shared = tier == OX_TIER_DEVICE; /* each rank has one */
         out->used_bytes[tier] = shared ? ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier)
@@ -261,9 +293,8 @@ void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out
         out->given_bytes[tier] = given[tier];
     }
     out->drive_bytes = ox_align_up(out->used_bytes[OX_TIER_NVME], OX_MIB);
-    if (trainer->max_steps > 0 && !counts_what_is_left(trainer)) {
-        out->total_seconds =
-            (double)trainer->max_steps * trainer->prediction.mean_seconds + evals_seconds(trainer);
+    if (left.end > 0 && !counts_what_is_left(trainer)) {
+        out->total_seconds = (double)left.steps * trainer->prediction.mean_seconds + evals_seconds(trainer);
     }
 }
 
@@ -288,7 +319,7 @@ static void put_time(FILE *out, const struct ox_trainer *trainer, const struct o
     const time_t end = trainer->config.clock_s + (time_t)fmin(verdict->total_seconds, 1e11);
     struct tm parts;
     fprintf(out, "  the run       %s", steps_text(trainer, steps));
-    if (!isnan(verdict->total_seconds)) {
+    if (verdict->total_seconds > 0) { /* NaN: not known */
         fprintf(out, "; %s", long_text(verdict->total_seconds, time_text));
         if (trainer->config.clock_s > 0 && gmtime_r(&end, &parts) != NULL &&
             strftime(end_text, sizeof end_text, "%Y-%m-%d %H:%M", &parts) > 0) {

@@ -37,16 +37,17 @@ static void existing_folder(const char *output_dir, char *path) {
 
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out) {
     const struct ox_config *const config = &trainer->config;
+    const struct ox_trainer_left left = ox_trainer_left(trainer);
     const uint64_t limit = config->save_total_limit;
-    const uint64_t steps = trainer->max_steps > 0 ? trainer->max_steps : config->max_steps; /* as far as it is known */
-    const uint64_t every = ox_config_steps(config->save_steps, steps);
+    const uint64_t end = left.end > 0 ? left.end : config->max_steps; /* as far as it is known */
+    const uint64_t every = ox_config_steps(config->save_steps, end);
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX};
     if (size_of_one(trainer, &out->each_bytes) != OX_OK) {
         out->each_bytes = 0;
     }
-    out->written = steps == 0 ? 0 : every == 0 ? 1 : steps / every + (steps % every > 0);
-    out->kept = limit > 0 && (limit < out->written || steps == 0) ? limit : out->written;
+    out->written = end <= left.from ? 0 : every == 0 ? 1 : end / every - left.from / every + (end % every > 0);
+    out->kept = limit > 0 && (limit < out->written || end == 0) ? limit : out->written;
     /* The oldest one is deleted when a new one is complete. */
     const uint64_t most = out->kept + (limit > 0 && out->kept < out->written);
     out->most_bytes = (uint64_t)((double)most * (double)out->each_bytes);
@@ -185,7 +186,7 @@ uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer) {
 
 /* The wear of the busiest drive: every step writes gradients, activations and the state that lives on drives, and some
  * write all of the state. */
-static struct ox_wear wear_of(const struct ox_trainer *trainer) {
+static struct ox_wear wear_of(const struct ox_trainer *trainer, uint64_t step_count) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const uint64_t steps = persist_steps(trainer), kept = steps > 1 ? ox_trainer_kept_bytes(trainer) : 0;
@@ -200,7 +201,7 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer) {
     const uint64_t bytes = others + kept + (state - kept) / steps;
     return (struct ox_wear){
         .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),
-        .step_count = trainer->max_steps,
+        .step_count = step_count,
         .rated_bytes = config->drive_endurance_bytes,
     };
 }
@@ -208,7 +209,7 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer) {
 const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
     char line[OX_WEAR_TEXT_BYTES], every[64] = "";
     const uint64_t steps = persist_steps(trainer);
-    const struct ox_wear wear = wear_of(trainer);
+    const struct ox_wear wear = wear_of(trainer, ox_trainer_left(trainer).steps);
     text[0] = '\0';
     if (wear.step_bytes > 0 && wear.step_count > 0) {
         if (steps > 1) {
@@ -225,7 +226,7 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
 }
 
 enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer) {
-    const struct ox_wear wear = wear_of(trainer);
+    const struct ox_wear wear = wear_of(trainer, trainer->max_steps); /* all of it: a resume takes no share anew */
     if (trainer->config.accept_wear || !ox_wear_exceeds(&wear, share_max)) {
         return OX_OK;
     }

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/step/order.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,6 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+_Static_assert((int)OX_TRAINER_FEW_STEPS == (int)OX_ORDER_STEPS, "a run is short where an order is not decided yet");
 
 /* ---- asked from outside -------------------------------------------------------------------------- */
 
@@ -131,23 +134,25 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
                                                 .result = {.loss = NAN, .grad_norm = NAN, .grad_scale = NAN}});
 }
 
-/* Says once when the run goes over to the held order, and once when it goes back. */
+/* Says once when the run goes over to the held order, and once when it goes back; not where too few steps are left for
+ * the order to matter. */
 static void note_order(struct ox_trainer *trainer, uint64_t step, const struct ox_step_result *result) {
     const uint32_t units = ox_trainer_plan(trainer)->input.placement.speculative_units;
     const enum ox_update_order before = trainer->last_order;
     const unsigned told = 1u << result->order;
     trainer->last_order = result->order;
-    if (units == 0 || result->order == before || before == OX_UPDATES_AFTER || (trainer->told_of_orders & told) != 0) {
+    const bool matters = units > 0 && trainer->max_steps >= step + OX_TRAINER_FEW_STEPS - 1;
+    if (!matters || result->order == before || before == OX_UPDATES_AFTER || (trainer->told_of_orders & told) != 0) {
         return;
     }
     trainer->told_of_orders |= told;
     if (result->order == OX_UPDATES_SPECULATIVE) {
-        ox_log(OX_LOG_INFO, "from step %" PRIu64 " on %u unit%s updated in backward again, because few norms are "
-               "clipped", step, units, units == 1 ? " is" : "s are");
+        ox_log(OX_LOG_INFO, "from step %" PRIu64 " on %u unit%s updated early again, while gradients are still "
+               "computed, because few gradients are clipped now", step, units, units == 1 ? " is" : "s are");
     } else {
-        ox_log(OX_LOG_INFO, "from step %" PRIu64 " on no unit is updated in backward: most of the last norms were "
-               "clipped (--max-grad-norm %g), which undoes such an update; all are held for the next forward until few "
-               "norms are clipped, and no bit depends on it", step, trainer->config.max_grad_norm);
+        ox_log(OX_LOG_INFO, "from step %" PRIu64 " on weights are updated in the next forward pass, none of them "
+               "early: most gradients were clipped lately (--max-grad-norm %g), and an early update would be made "
+               "twice then; the results are the same", step, trainer->config.max_grad_norm);
     }
 }
 

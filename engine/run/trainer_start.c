@@ -350,7 +350,7 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
                "config.resolved.yaml keeps its other defaults, which have changed too", origin);
     }
     set_steps_left(trainer);
-    ox_trainer_warn_model(trainer, origin);
+    ox_trainer_look_at_model(trainer, origin);
     char differences[OX_OPTIONS_LINE_BYTES];
     if (found->numerics_hash != expected.numerics_hash) {
         ox_trainer_options_text(trainer, origin, false, differences);
@@ -370,9 +370,10 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     return OX_OK;
 }
 
-/* Resumes from the store, if it belongs to this branch of the run and is not older than the branch's newest checkpoint.
- * Else *resumed stays false. */
-static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min, bool *resumed) {
+/* Resumes from the store, if it belongs to this branch of the run and is not older than the branch's newest checkpoint,
+ * of step `step_min`. Else *resumed stays false. */
+static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min, const char *checkpoint,
+                                   bool *resumed) {
     const struct ox_run_identity *const identity = &trainer->identity;
     bool any = false;
     enum ox_status status = ox_trainer_any(trainer, ox_run_has_store(trainer), "whether there are stores", &any);
@@ -389,7 +390,8 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
         return OX_OK;
     }
     if (status != OX_OK) {
-        return status; /* an intact store is never discarded for a passing fault or another setting */
+        /* an intact store is never discarded for a passing fault or another setting */
+        return ox_trainer_explain_store(trainer, checkpoint, status);
     }
     struct ox_store_info info;
     struct ox_commit_note note;
@@ -483,7 +485,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     OX_TRY(status, ox_run_is_released(trainer) ? ox_run_take_places(trainer) : OX_OK);
     status = ox_trainer_settle(trainer, status, "the drives of the run");
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
-    OX_TRY(status, resume_store(trainer, newest_step, &resumed));
+    OX_TRY(status, resume_store(trainer, newest_step, path, &resumed));
     snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
     if (status == OX_OK && !resumed && path[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
@@ -681,6 +683,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
         status = check_room(trainer); /* before texts are tokenized */
     }
+    OX_TRY(status, ox_trainer_check_drive_space(trainer));
     OX_TRY(status, prepare_data(trainer));
     OX_TRY(status, ox_trainer_compare(trainer));
     OX_TRY(status, ox_trainer_check_wear(trainer));

@@ -429,16 +429,35 @@ bool ox_args_want_help(int argc, char **argv) {
 
 static bool is_seen(const struct arguments *a, const char *name) {
     uint32_t count = 0;
-    return a->seen[ox_option_find(name) - ox_options(&count)];
+    return a->seen[ox_option_find_in(name, a->command->mask) - ox_options(&count)];
 }
 
 /* A flag replaces what the file says, also where the file says it by the other of two names for one thing. */
 static void drop_replaced(const struct arguments *a) {
+    if ((a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN)) == 0) {
+        return;
+    }
     const bool global = is_seen(a, "global-batch-size"), micro = is_seen(a, "gradient-accumulation-steps");
     if (global && !micro) {
         a->config->gradient_accumulation_steps = 0;
     } else if (micro && !global) {
         a->config->global_batch_size = 0;
+    }
+}
+
+/* Data that the options of a run name, and no flag, is what that run trains on: `eval` measures what it is evaluated on
+ * instead. */
+static void pick_measured(const struct arguments *a) {
+    struct ox_config *const config = a->config;
+    if (a->command->mask != OX_CMD_EVAL || is_seen(a, "data") || config->output_dir[0] == '\0') {
+        return;
+    }
+    if (config->eval_data[0] != '\0') {
+        config->data_count = 1;
+        config->data[0].weight = 1;
+        memcpy(config->data[0].path, config->eval_data, sizeof config->eval_data);
+    } else {
+        config->held_share = config->eval_fraction;
     }
 }
 
@@ -458,5 +477,6 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
         }
     }
     drop_replaced(&a);
+    pick_measured(&a);
     return status;
 }

@@ -10,7 +10,9 @@
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct output {
     bool json;
@@ -99,6 +101,33 @@ static void warn_of_untrained(const struct ox_config *config) {
     }
 }
 
+static bool is_same_file(const char *a, const char *b) {
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+/* Warns of data that the run of the checkpoint has trained on, all of which is measured. */
+static void warn_of_trained(const struct ox_config *config) {
+    static struct ox_config record; /* tens of kilobytes */
+    char run[OX_PATH_BYTES], path[OX_PATH_BYTES];
+    ox_config_init(&record);
+    snprintf(run, sizeof run, "%s/..", config->model);
+    if (config->held_share > 0 || ox_path_join(run, "config.resolved.yaml", path) != OX_OK || !ox_path_is_file(path) ||
+        ox_config_load_yaml(&record, path, OX_CMD_EVAL) != OX_OK) {
+        return;
+    }
+    for (uint32_t i = 0; i < config->data_count; i++) {
+        for (uint32_t k = 0; k < record.data_count; k++) {
+            if (is_same_file(config->data[i].path, record.data[k].path)) {
+                ox_log(OX_LOG_WARN, "%s: the run of this model was trained on it, so the loss tells little of other "
+                       "text; give other --data, or the run's --config, with which its held-out rows are measured",
+                       config->data[i].path);
+                break;
+            }
+        }
+    }
+}
+
 int ox_cmd_eval(const struct ox_config *given) {
     static struct ox_config own; /* tens of kilobytes */
     own = *given;
@@ -112,6 +141,7 @@ int ox_cmd_eval(const struct ox_config *given) {
     enum ox_status status = ox_run_find_model(given->model, own.model);
     if (status == OX_OK) {
         warn_of_untrained(config);
+        warn_of_trained(config);
         status = ox_evaluate(config, &(struct ox_eval_hooks){.context = &output, .went = on_went, .seen = on_source},
                              &total);
     }

@@ -128,8 +128,9 @@ static void add_verdict(json_t *json, const struct ox_trainer *trainer) {
     }
     const bool known = verdict.steps > 0 && verdict.epoch_steps > 0;
     json_object_set_new(json, "verdict", json_pack(
-        "{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "fits", verdict.fits, "refusals", refusals, "steps",
-        count_json(verdict.steps), "epoch_steps", count_json(verdict.epoch_steps), "epochs",
+        "{s:b, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:I}", "fits", verdict.fits, "refusals", refusals, "steps",
+        count_json(verdict.steps), "from_step", (json_int_t)verdict.from_step, "epoch_steps",
+        count_json(verdict.epoch_steps), "epochs",
         known ? json_real((double)verdict.steps / (double)verdict.epoch_steps) : json_null(), "total_seconds",
         ox_json_number(verdict.total_seconds), "used_bytes", by_tier(verdict.used_bytes), "given_bytes",
         by_tier(verdict.given_bytes), "drive_bytes", (json_int_t)verdict.drive_bytes));

@@ -213,16 +213,16 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
             printf("%" PRIu64 " step%s no token to be trained on\n", all->empty,
                    all->empty == 1 ? " had" : "s had");
         }
-        if (units > 0 && all->speculated < all->steps) {
-            printf("%" PRIu64 " of %" PRIu64 " steps updated %" PRIu32 " unit%s in backward; %" PRIu64 " did so and "
-                   "again, because their norm was clipped; %" PRIu64 " held all updates for the next forward\n",
-                   all->speculated, all->steps, units, units == 1 ? "" : "s", all->undone,
-                   all->steps - all->speculated - all->undone);
+        if (units > 0 && all->speculated < all->steps && all->steps >= OX_TRAINER_FEW_STEPS) {
+            printf("weights were updated early, while gradients were still computed, for %" PRIu32 " unit%s in %" PRIu64
+                   " of %" PRIu64 " steps; %" PRIu64 " did so in vain, because the gradient was clipped; %" PRIu64
+                   " updated all in the next forward pass\n", units, units == 1 ? "" : "s", all->speculated, all->steps,
+                   all->undone, all->steps - all->speculated - all->undone);
         }
         print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
     }
     if (progress->last_eval.tokens > 0) {
-        printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
-               progress->last_eval.perplexity);
+        printf("held-out loss %.4f, perplexity %.3f per token at step %" PRIu64 "\n", progress->last_eval.loss,
+               progress->last_eval.perplexity, progress->last_eval.step);
     }
 }

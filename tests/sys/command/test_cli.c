@@ -77,13 +77,22 @@ static void test_usage(void) {
     refused("trace report r --format gguf", "--format: 'gguf' is not one of text, json, chrome, perfetto");
 }
 
-/* Commands, flags and ways to write them that people bring from elsewhere: what to write instead. */
-static void test_foreign_words(void) {
+static void test_short_flags(void) {
+    answers("-v", "offload ");
+    answers("-V", "offload ");
+    answers("-h", "Usage: offload COMMAND");
+}
+
+static void test_run_resumed(void) {
     char words[512];
     files_make_folder("rr");
     files_write_text("rr/run.json", "{}");
     snprintf(words, sizeof words, "train --model m --data d --output o --resume %s", test_path("rr"));
     refused(words, "/rr: is the folder of a run; to go on with it, give --output ");
+}
+
+/* Commands, flags and ways to write them that people bring from elsewhere: what to write instead. */
+static void test_foreign_words(void) {
     static const struct {
         const char *line, *text;
     } cases[] = {
@@ -149,9 +158,6 @@ static void test_foreign_words(void) {
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         refused(cases[i].line, cases[i].text);
     }
-    answers("-v", "offload ");
-    answers("-V", "offload ");
-    answers("-h", "Usage: offload COMMAND");
     answers("help train", "What most calls need\n  --model PATH");
 }
 
@@ -384,6 +390,8 @@ static void test_token_file(void) {
 
 int main(void) {
     test_usage();
+    test_short_flags();
+    test_run_resumed();
     test_foreign_words();
     test_doctor_strict();
     test_help();

@@ -88,7 +88,7 @@ static void test_options(void) {
         {"--device-mem 64MiB --grads-tier device", "add --state-tier device, or use host or nvme"},
         {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
         {"--warmup-steps 1 --warmup-ratio 0.1", "are both given; give one of them"},
-        {"--max-steps 2 --warmup-steps 3", "together exceed --max-steps 2"},
+        {"--max-steps 2 --warmup-steps 3", "--warmup-steps 3 exceeds --max-steps 2"},
         {"--decay-steps 1", "--decay-steps does not apply to --lr-scheduler-type linear"},
         {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
         {"--chunk-elems 3000", "is not a multiple of 2048"},
@@ -269,6 +269,52 @@ static void test_output(void) {
 
 /* ---- records of a run ------------------------------------------------------------------------------- */
 
+/* With the options of a run, what is measured is what that run holds out; each byte is a token. */
+static void test_measured(void) {
+    static const struct {
+        const char *options, *words, *tokens, *says;
+        bool warns;
+    } rows[] = {
+        {"eval_data: held.txt\noutput: run\n", "", " of 41 tokens ", "", false},
+        {"eval_fraction: 0.25\noutput: run\n", "", " of 50 tokens ", "measured.txt: what the run held out is ", false},
+        {"eval_fraction: 0.01\noutput: run\n", "", " of 200 tokens ", "--eval-fraction 0.01 held nothing out", true},
+        {"eval_fraction: 0.25\noutput: run\n", "--data measured.txt", " of 200 tokens ", "", false},
+        {"", "", " of 200 tokens ", "", false},
+    };
+    char text[201], options[256];
+    for (int i = 0; i < 200; i++) {
+        text[i] = (char)('a' + i % 23);
+    }
+    text[200] = '\0';
+    char *const folder = getcwd(NULL, 0), *const program = realpath(getenv("OX_BIN") != NULL ? getenv("OX_BIN")
+                                                                                           : "build/offload", NULL);
+    CHECK(program != NULL && setenv("OX_BIN", program, 1) == 0);
+    files_write_text("measured.txt", text);
+    text[41] = '\0';
+    files_write_text("held.txt", text);
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(options, sizeof options, "data: [measured.txt]\n%s", rows[i].options);
+        files_write_text("options.yaml", options);
+        CHECK(chdir(test_folder()) == 0);
+        begin("eval");
+        sys_args_word(&args, "--model=%s", trained);
+        sys_args_add(&args, "--config options.yaml --max-seq-length 16");
+        sys_args_add(&args, rows[i].words);
+        sys_run_well(&args, &process);
+        CHECK(chdir(folder) == 0);
+        CHECK(strstr(process.outcome.out, rows[i].tokens) != NULL && strstr(process.outcome.err, rows[i].says) != NULL);
+        CHECK((strstr(process.outcome.err, "trained on") != NULL) == rows[i].warns);
+    }
+    free(program);
+    free(folder);
+    /* What the run of the model was trained on is warned of, whoever names it. */
+    begin("eval");
+    sys_args_word(&args, "--model=%s", trained);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "the run of this model was trained on it") != NULL);
+}
+
 static void test_resolved(void) {
     const char *const yaml = test_path("first/config.resolved.yaml");
     begin("plan");
@@ -297,6 +343,8 @@ static void test_resolved(void) {
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "/first/checkpoint-2\n") != NULL);
     CHECK(strstr(process.outcome.err, "warning") == NULL);
+
+    test_measured();
 
     begin("train");
     sys_args_word(&args, "--config=%s", yaml);
@@ -385,10 +433,13 @@ static void test_quiet(void) {
     begin_train("--quiet --max-steps 2 --save-steps 1 --eval-steps 1");
     expect_quiet("model folder: ");
     files_remove_folder(output);
+    char *const text = files_read(text_path, NULL); /* in a file that no run was trained on */
+    const char *const other = files_write_text("other.txt", text);
+    free(text);
     begin("eval");
     sys_args_word(&args, "--model=%s", trained);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--data=%s:2", text_path);
+    sys_args_word(&args, "--data=%s", other);
+    sys_args_word(&args, "--data=%s:2", other);
     sys_args_add(&args, "--quiet --max-seq-length 16 --max-windows 2");
     expect_quiet("total: loss ");
     begin("export");

@@ -212,6 +212,7 @@ static void looked(const char *verdict, const char *says) {
  * behind; a dry run fails where `train` does. */
 static void test_plan_looks(void) {
     static const char over[] = "verdict: it fits, but would not start here";
+    char more[OX_PATH_BYTES + 32];
     begin_look("plan", "looked", "");
     looked("verdict: it fits, ", " if it begins now");
     CHECK(strstr(process.outcome.out, "\ntasks per lane") == NULL);
@@ -222,6 +223,10 @@ static void test_plan_looks(void) {
     looked(over, "\ntrain would refuse this here: --host-mem 1000 TiB: this process can use ");
     begin_look("plan", "looked", "--nvme /nonexistent:1GiB");
     looked(over, "\ntrain would refuse this here: --nvme /nonexistent: is not a folder");
+    snprintf(more, sizeof more, "--nvme %s:1000TiB", test_folder());
+    begin_look("plan", "looked", more);
+    looked("verdict: it fits, ", " if it begins now");
+    CHECK(sys_said(&process, ": 1000 TiB are given, and ") && sys_said(&process, " are free there; the plan takes "));
     begin_look("train", "looked", "--max-steps 1 --eval-windows 0");
     sys_run_well(&args, &process);
     begin_look("plan", "looked", "");

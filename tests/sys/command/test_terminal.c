@@ -55,7 +55,8 @@ static void test_train(const char *model, const char *text, unsigned columns, co
     expect(strstr(rows, "\nstep 10/30") != NULL && strstr(rows, "\nstep 20/30") != NULL &&
            count_of(rows, "\nstep ") <= 5,
            "the lines of --logging-steps are left, and those of steps that were saved");
-    expect(line != NULL && count_of(line, "\nsaved ") == 1, "the last of them above the message of the last checkpoint");
+    expect(line != NULL && count_of(line, "\nsaved ") == 1,
+           "the last of them above the message of the last checkpoint");
     expect(line != NULL && strcspn(line + 1, "\n") < then, "it fits");
     expect(count_of(rows, "\neval at step ") == 5 && count_of(rows, "eval at step ") == 5, "evaluations begin a row");
     expect(count_of(rows, "\nsaved ") == 3 && count_of(rows, "saved ") == 3, "so do messages of checkpoints");

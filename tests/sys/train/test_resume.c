@@ -198,7 +198,7 @@ static void go_on(int drives, const char *words) {
 
 /* Checks that the run of the copy is complete. */
 static void end_well(void) {
-    CHECK(said("resumed at step 3 "));
+    CHECK(said("resumed at step 3 ") && said("  the run       5 steps left, after step 3 of 8, "));
     compare("copy", 1);
     remove_run("copy");
 }
@@ -233,7 +233,8 @@ static void test_other_placements(void) {
     go_on_well(on_drives);
     go_on_well(" --tiles 4 --activation-tier nvme");
     go_on_well(" --device-mem 4MiB --host-mem 4MiB --tiles 2 --grads-tier nvme");
-    refuse_then_name(1, " --chunk-elems 8192", "other settings");
+    refuse_then_name(1, " --chunk-elems 8192", ", now 8192; give those of the run, or go on from a checkpoint: "
+                                               "--resume-from-checkpoint ");
     refuse_then_name(2, "", "copy-drive-1");
     /* Without the drives' folders a run does not resume by itself; a checkpoint can be named. */
     go_on(0, "");
@@ -266,6 +267,7 @@ static void test_other_placements(void) {
 static void test_total_limit(void) {
     begin("limit", 0, "--save-steps 1 --save-total-limit 3");
     sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, " per token at step 8\n") != NULL);
     for (unsigned step = 1; step <= STEPS; step++) {
         CHECK(files_exist(test_pathf("limit/checkpoint-%u", step)) == (step > STEPS - 3));
         CHECK(!files_exist(test_pathf("limit/checkpoint-%u.tmp", step)));
@@ -285,9 +287,10 @@ static void test_total_limit(void) {
     CHECK(said("resumed at step 8 of 8 from ") && !said("other training options"));
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--config=%s", test_path("limit/config.resolved.yaml"));
-    sys_args_add(&args, "--resume latest --max-steps 4");
+    sys_args_add(&args, "--resume latest --max-steps 4 --warmup-steps 6");
     sys_run_well(&args, &process);
     CHECK(said("resumed at step 8 from ") && said(": nothing left to do, the run ends at step 4\n"));
+    CHECK(said("  the run       nothing is left: step 8 is done, and the run ends at step 4\n"));
     /* The options of a run are in its folder. */
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--output=%s", test_path("limit"));
@@ -425,7 +428,8 @@ static void test_other_format(void) {
     CHECK(strstr(process.outcome.out, "\nstep_before       2\n") != NULL); /* the other generation */
     numerics = " --dtype bf16 --optimizer lion";
     go_on(1, "");
-    expect(2, "other settings");
+    expect(2, "was made with other settings: --optimizer adamw, now lion; --moments q8, now f32; give those of the "
+              "run");
     begin("copy", 1, "");
     sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
     sys_run_well(&args, &process);
@@ -478,8 +482,9 @@ static void test_epochs(bool drive) {
         }
     }
     expect(0, "16 sequences were taken in 2 steps, and what is left of --num-train-epochs 2 takes 23 steps of 3");
-    CHECK(said("resumed at step 2 of 25 from ") && said("\nstep 25/25 | ") && said("what is left of 2 epochs\n"));
-    CHECK(holds("epochs/plan.txt", " a step, 25 steps, 2 epochs of 14 steps\n"));
+    CHECK(said("resumed at step 2 of 25 from ") && said("\nstep 25/25 | "));
+    CHECK(said("  the run       23 steps left, after step 2 of 25, 2 epochs of 14 steps; "));
+    CHECK(holds("epochs/plan.txt", " a step, 23 steps left, after step 2 of 25, 2 epochs of 14 steps\n"));
     CHECK(holds("epochs/checkpoint-25/trainer_state.json", "\"cursor\": 82,"));
     CHECK(files_exist("epochs/checkpoint-5") && !files_exist("epochs/checkpoint-6"));
     char *const curve = sys_curve(test_path("epochs"), "step");
