@@ -387,8 +387,7 @@ static bool set(json_t *object, const char *key, const json_t *value) {
     return json_object_set(object, key, (json_t *)value) == 0;
 }
 
-/* A message without the keys that are null, which tables have in every row; but a content that is null is none to the
- * template. One with reasoning has it under both names that templates read: "thinking"
+/* A message without the keys that are null. One with reasoning has it under both names that templates read: "thinking"
  * first of all, unless the message has one, and "reasoning_content". */
 static json_t *plain_message(const json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -402,8 +401,7 @@ static json_t *plain_message(const json_t *message) {
     }
     bool ok = plain != NULL && (reasoning == NULL || set(plain, "thinking", reasoning));
     json_object_foreach((json_t *)message, key, value) {
-        const bool counts = !json_is_null(value) || strcmp(key, "content") == 0;
-        ok = ok && (!counts || set(plain, key, value));
+        ok = ok && (json_is_null(value) || set(plain, key, value));
     }
     ok = ok && (reasoning == NULL || set(plain, "reasoning_content", reasoning));
     if (!ok) {

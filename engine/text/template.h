@@ -47,9 +47,9 @@ struct ox_template_builtin {
 };
 extern const struct ox_template_builtin ox_template_builtins[];
 
-/* Renders a conversation. As transformers does, it gives a content that is null as none, a message with
+/* Renders a conversation. As transformers does, it drops keys of a message whose value is null, gives a message with
  * reasoning_content, thinking or reasoning the names that templates read, and takes the template "tool_use" where
- * there is one and the conversation has tools. Other keys of a message are left out where they are null. `now` is what
+ * there is one and the conversation has tools. `now` is what
  * strftime_now formats. *out need not be initialized; free it with ox_jinja_output_free, after failures too, whose
  * whole text is out->error unless it is NULL. */
 OX_MUST enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation,

@@ -179,7 +179,7 @@ static void test_conversations(void) {
     write_in("row", "chat_template.jinja",
              "{{ messages }}{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ x }}");
     gives("row", "{'messages': [{'role': 'user', 'content': null, 'm': null, 'n': 1.0}], 'chat_template_kwargs': "
-          "{'x': 2}}", "[{'role': 'user', 'content': None, 'n': 1.0}]NoneNoneFalse2");
+          "{'x': 2}}", "[{'role': 'user', 'n': 1.0}]NoneNoneFalse2");
     gives("row", "{'messages': [{'role': 'a', 'reasoning_content': 'r'}], 'add_generation_prompt': true}",
           "[{'thinking': 'r', 'role': 'a', 'reasoning_content': 'r'}]NoneNoneTrue");
     gives("row", "{'messages': [{'role': 'a', 'thinking': 't', 'reasoning': 'r'}], 'documents': [{'a': 1}]}",
