@@ -191,7 +191,7 @@ static void test_store(void) {
     begin("stored", "--max-steps 2 --weights-tier nvme --state-tier nvme");
     sys_args_word(&args, "--nvme=%s:1GiB", test_path("disk"));
     sys_run(&args, &process);
-    check_error(2, "disk/offload-store-0.ox: the file system has no room for ");
+    check_error(2, "/disk: the store takes ");
     CHECK(!is_there("disk/offload-store-0.ox") && !is_there("stored"));
     unmount_disk();
 }
