@@ -191,7 +191,9 @@ static void test_measured(void) {
     json_decref(json);
     begin("plan", "");
     sys_run_well(&args, &process);
-    CHECK(strstr(process.outcome.out, kept ? "using the measurement of 20" : "measured this machine for") != NULL);
+    /* A busy machine may leave a part unmeasured, which is then measured now. */
+    CHECK(strstr(process.outcome.out, "measured this machine for") != NULL ||
+          (kept && strstr(process.outcome.out, "using the measurement of 20") != NULL));
     CHECK(kept);
     CHECK(strstr(process.outcome.err, "is not kept") == NULL);
     json = plan("--profile builtin", NULL);
