@@ -241,7 +241,7 @@ const struct ox_option *ox_options(uint32_t *count);
 /* Finds an option by name or alias, with '_' equal to '-': the first entry of that name that one of `commands` has;
  * NULL for an unknown name. */
 const struct ox_option *ox_option_find_in(const char *name, unsigned commands);
-/* The same for every command. */
+/* Finds an option that any command has. */
 const struct ox_option *ox_option_find(const char *name);
 /* The number of edits that turn one name into the other: insertions, deletions, replacements, swaps of neighbours. */
 unsigned ox_name_distance(const char *a, const char *b);

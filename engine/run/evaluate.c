@@ -44,7 +44,7 @@ static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result,
     }
 }
 
-/* Who looks on, and at what. */
+/* The hooks that follow an evaluation, the source that is measured, and when that began. */
 struct watch {
     const struct ox_eval_hooks *hooks;
     struct ox_eval_source *source;

@@ -550,7 +550,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     out->committed = done->committed;
     out->order = (done->facts & OX_FACT_SPECULATES) != 0 ? OX_UPDATES_SPECULATIVE
                  : ox_engine_plan_of(engine)->input.placement.overlap ? OX_UPDATES_HELD
-                                                                                           : OX_UPDATES_AFTER;
+                                                                      : OX_UPDATES_AFTER;
     out->speculated = out->order == OX_UPDATES_SPECULATIVE && out->finite && out->grad_scale == 1.0;
     return end_ranks(engine, add_processes(engine, out));
 }

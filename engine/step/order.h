@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Of the last OX_ORDER_STEPS steps, more than MANY clipped ones begin the held order, and FEW or less end it. */
+/* More than MANY clipped steps among the last OX_ORDER_STEPS begin the held order; FEW or less end it. */
 enum { OX_ORDER_STEPS = 8, OX_ORDER_MANY = 4, OX_ORDER_FEW = 1 };
 
 struct ox_order {

@@ -174,7 +174,7 @@ static uint32_t meeting_of(const struct walk *walk, struct place at) {
     return count;
 }
 
-/* The same meeting on the rank that came to it last; other tasks stay what they are. */
+/* Finds the place of a meeting on the rank that came to it last; other tasks stay where they are. */
 static struct place last_to_come(const struct walk *walk, struct place at) {
     const uint32_t meeting = meeting_of(walk, at);
     struct place last = at;

@@ -50,7 +50,7 @@ bool test_all(void);
 bool test_deep(void);
 unsigned test_stride(unsigned quick);
 unsigned test_first(unsigned quick);
-/* The same for items in any order: each, or the one of `quick` that the program's name gives. */
+/* Tells whether a sweep takes an item, in any order: each, or the one of `quick` that the program's name gives. */
 bool test_takes(unsigned item, unsigned quick);
 /* Writes the path of `file` in the build folder that this program, build/tests/..., belongs to. */
 void test_build_path(const char *file, char out[PATH_MAX]);

@@ -79,7 +79,7 @@ static bool is_run(const char *json) {
     return same;
 }
 
-/* The same command again. A new run that has come to its steps is refused, which names `latest`. */
+/* Gives the same command again. A new run that has come to its steps is refused, which names `latest`. */
 static void start_again(enum what what, const char *text) {
     const bool is_new = what == NEW || what == OVERWRITE;
     const uint64_t step_before = told->step;

@@ -164,7 +164,7 @@ static void test_standard_place(const char *slow) {
     begin("plan", "--profile=/nowhere/machine.json");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "/nowhere/machine.json") != NULL);
-    /* Those that come with the program have names; a file of that name comes first. */
+    /* Profiles that come with the program have names; a file of that name comes first. */
     begin("plan", "--profile=rtx4091-1-drive");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "no profile of that name; the program comes with "
