@@ -1,8 +1,8 @@
 /* Every I/O backend passes the same cases: uring, threads, sim, and fault without rules over threads. */
 #include "base/bytes.h"
 #include "nvme/io_drive.h"
-#include "nvme/io_sim.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/io_sim.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <errno.h>
 #include <fcntl.h>

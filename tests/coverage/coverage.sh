@@ -17,7 +17,6 @@ export OX_TEST_ALL=1 # branches that a whole sweep takes alone count too
 
 build=build/coverage
 counts=$build/counts
-# The disk in memory and the faults of drives (nvme/io_sim.c, nvme/io_fault.c) are tests' own.
 parts='nvme/io_drive.c nvme/io_threads.c nvme/io_uring.c nvme/st*.c nvme/transfers.c nvme/wear.c offload/proof/*.c engine/checkpoint/*.c engine/step/engine_store.c engine/step/overlap.c
     engine/run/persist.c engine/run/trainer_persist.c engine/run/trainer_remains.c engine/run/trainer_save.c
     engine/run/trainer_start.c'

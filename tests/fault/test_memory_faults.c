@@ -5,7 +5,7 @@
 #include "offload/proof/proof.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/plan/plan_sample.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 #include <unistd.h>

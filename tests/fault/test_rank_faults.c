@@ -4,7 +4,7 @@
  *
  *     test_rank_faults [HITS]: tries so many visits to each site, at every placement */
 #include "engine/step/rank_internal.h"
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

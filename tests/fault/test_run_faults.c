@@ -4,7 +4,7 @@
  * call of each kind, at another offset for each fault.
  *
  *     test_run_faults [STRIDE] */
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 #include "tests/kit/test.h"
 #include "tests/kit/run/tiny_run.h"
 

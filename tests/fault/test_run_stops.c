@@ -4,7 +4,7 @@
  * the bits of the undisturbed run.
  *
  *     test_run_stops [STRIDE] */
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 #include "tests/kit/test.h"
 #include "tests/kit/run/tiny_run.h"
 

@@ -2,7 +2,7 @@
  * from the last commit to the same bits, whatever it holds in memory. Where steps overlap, the update of the previous
  * step may be lost as well; likewise before an evaluation, which performs that update first. Steps that stay
  * uncommitted are all lost; a commit of theirs that fails loses none of them. */
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

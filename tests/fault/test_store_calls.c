@@ -5,7 +5,7 @@
  * A temporary fault leaves no trace: a short or interrupted transfer that happens once is repaired. A flush that failed
  * is not repeated as if it could still succeed. After creation and removal the folder itself is synced. */
 #include "tests/kit/calls.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <errno.h>
 #include <string.h>

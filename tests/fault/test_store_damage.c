@@ -2,7 +2,7 @@
  *
  *     test_store_damage [--count FLIPS] */
 #include "nvme/store_impl.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include "base/prng/prng.h"
 

@@ -3,7 +3,7 @@
  * and the store then says so.
  *
  *     test_store_faults [--count DRIVES]     on stores of 1 to DRIVES drives */
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 

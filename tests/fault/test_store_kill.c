@@ -4,7 +4,7 @@
  *
  *     test_store_kill [--count KILLS] */
 #include "base/prng/prng.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <signal.h>
 #include <stdatomic.h>

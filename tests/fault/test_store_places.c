@@ -3,7 +3,7 @@
  * feature are listed as left out.
  *
  *     test_store_places [--sysctl]     also sets kernel.io_uring_disabled to 1 for a moment */
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * number.
  *
  *     test_store_power [--count CUTS] */
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include "base/prng/prng.h"
 

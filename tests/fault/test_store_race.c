@@ -6,7 +6,7 @@
  *
  *     test_store_race [--count RACES] */
 #include "base/clock.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -4,7 +4,7 @@
  * data. */
 #include "nvme/store_impl.h"
 #include "tests/kit/files.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <fcntl.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Between open and close a step creates, renames and extends nothing, so a full disk cannot stop it and a crash finds
  * no unfinished file: a filter kills the process at the first such call. */
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <errno.h>
 #include <linux/filter.h>

@@ -6,7 +6,7 @@
  *     test_store_vote [--count SEEDS] */
 #include "nvme/store_impl.h"
 #include "tests/kit/files.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  *     test_store_vote_kill [--count KILLS]     kills at random; more than the usual number: also at every operation */
 #include "base/prng/prng.h"
 #include "tests/kit/files.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <signal.h>
 #include <stdatomic.h>

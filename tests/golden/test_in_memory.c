@@ -2,7 +2,7 @@
  * exactly the predicted bytes: what lives in memory stays there, what lives on drives goes to the slots beside the last
  * commit. Uncommitted steps are lost with the process, or when a drive fails, and are repeated
  * from the last commit. */
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

@@ -16,10 +16,11 @@ export OX_TEST_ALL=1
 [ -f build/config.mk ] || "$make" --no-print-directory detect || exit 2
 
 rm -rf "$copy"
-mkdir -p "$copy/build" "$copy/kernels" "$copy/tests/kit/plan" "$copy/tools/dev" || exit 2
+mkdir -p "$copy/build" "$copy/kernels" "$copy/tests/kit/plan" "$copy/tests/kit/store" "$copy/tools/dev" || exit 2
 cp -R base nvme offload Makefile "$copy/" && cp kernels/*.h "$copy/kernels/" && cp tests/kit/*.h "$copy/tests/kit/" &&
-    cp tests/kit/plan/*.h "$copy/tests/kit/plan/" && cp tools/dev/detect.sh "$copy/tools/dev/" && cp build/config.mk "$copy/build/" || exit 2
-for part in test files store_kit calls plan/plan_sample plan/plan_model plan/plan_faults; do
+    cp tests/kit/plan/*.h "$copy/tests/kit/plan/" && cp tests/kit/store/*.h "$copy/tests/kit/store/" &&
+    cp tools/dev/detect.sh "$copy/tools/dev/" && cp build/config.mk "$copy/build/" || exit 2
+for part in test files calls store/store_kit store/io_sim store/io_fault plan/plan_sample plan/plan_model plan/plan_faults; do
     cp "tests/kit/$part.c" "$copy/tests/kit/$part.c" || exit 2
 done
 # The copy is as old as its parts, so that no rule asks for another detection.

@@ -1,7 +1,7 @@
 /* The simulated disk loses what was not flushed, keeps what was, and repeats itself by seed; the fault decorator hits
  * the call of its rule. */
-#include "nvme/io_sim.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/io_sim.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* The store on a disk in memory: transactions, aborts, reopening, refusals, spools, several ports. */
 #include "nvme/store_impl.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* The store on real files: extents of many requests, refusals that leave nothing, removal. */
 #include "nvme/store_impl.h"
 #include "tests/kit/files.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 /* Steps that are kept instead of committed: they are read by their number, the next step takes their place, the last
  * commit stays whole, and a kept step can be committed later. */
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 static uint32_t generations;
 

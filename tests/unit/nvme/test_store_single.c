@@ -3,7 +3,7 @@
  * kills: tests/fault/. */
 #include "base/hash/hash.h"
 #include "nvme/store_impl.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <signal.h>
 #include <string.h>

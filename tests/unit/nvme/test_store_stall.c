@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "nvme/stall.h"
 #include "nvme/store_impl.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <math.h>
 #include <string.h>

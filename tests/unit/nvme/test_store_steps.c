@@ -1,6 +1,6 @@
 /* Reads that name a step: what a transaction has written is read before its commit, during it and after, while the
  * last commit can be read as well until the transaction's own takes its place. */
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <pthread.h>
 

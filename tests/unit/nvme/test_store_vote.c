@@ -2,7 +2,7 @@
  * a commit alone; what a store offers; going back to the commit before. Crashes: tests/fault/test_store_vote*.c. */
 #include "base/file.h"
 #include "tests/kit/files.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <signal.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The forecast of wear: by hand for known numbers, and what is said when nothing is known. */
 #include "nvme/store_impl.h"
 #include "nvme/wear.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <math.h>
 #include <string.h>

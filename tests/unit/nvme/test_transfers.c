@@ -1,7 +1,7 @@
 /* The transfer queue: groups end apart, the first failure wins and stops what follows, and everything is in when a
  * drain returns, also with more operations than a port takes at a time. */
 #include "nvme/transfers.h"
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <string.h>
 

@@ -1,7 +1,6 @@
-/* Backends for tests: a disk in memory with a volatile cache, and a decorator that injects faults. Tests of the store
- * and of the optimizer stream call them; runs never do. */
-#ifndef OX_NVME_IO_SIM_H
-#define OX_NVME_IO_SIM_H
+/* Backends in place of drives: a disk in memory with a volatile cache, and a decorator that injects faults. */
+#ifndef OX_TESTS_IO_SIM_H
+#define OX_TESTS_IO_SIM_H
 
 #include "nvme/io.h"
 

@@ -1,6 +1,6 @@
 /* A disk in memory with a volatile cache. It owns the drive files by path; each write keeps what it replaced until a
  * flush, so that a power cut can undo it. */
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"

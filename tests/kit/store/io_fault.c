@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "nvme/io_drive.h"
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -4,7 +4,7 @@
 #define OX_TESTS_STORE_KIT_H
 
 #include "base/bytes.h"
-#include "nvme/io_sim.h"
+#include "tests/kit/store/io_sim.h"
 #include "nvme/store.h"
 #include "tests/kit/test.h"
 

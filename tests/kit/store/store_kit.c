@@ -1,4 +1,4 @@
-#include "tests/kit/store_kit.h"
+#include "tests/kit/store/store_kit.h"
 
 #include <pthread.h>
 #include <string.h>
