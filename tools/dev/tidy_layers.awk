@@ -9,7 +9,7 @@ BEGIN {
     room("base/prng", "base/assert.h base/bytes.h base/isa.h")
     room("base", "base/prng")
     room("base/hash", "base")
-    room("nvme", "base base/hash base/prng")
+    room("nvme", "base base/hash")
     room("cpu_optim", "base")
     room("kernels", "base kernels/cpu/cpu.h kernels/comm/nccl/nccl.h")
     room("kernels/cpu", "base kernels")
@@ -53,10 +53,10 @@ BEGIN {
     # A test may include whatever it tests, private headers too.
     room("tests/simt", product)
     room("tests/kit", product " tests/simt")
-    count = split("comm device plan run", parts, " ")
+    count = split("comm device plan run store", parts, " ")
     for (i = 1; i <= count; i++)
         room("tests/kit/" parts[i], product " tests/simt tests/kit")
-    kits = " tests/simt tests/kit tests/kit/comm tests/kit/device tests/kit/plan tests/kit/run"
+    kits = " tests/simt tests/kit tests/kit/comm tests/kit/device tests/kit/plan tests/kit/run tests/kit/store"
     count = split("bench conform coverage fault fuzz golden sys/command sys/processes sys/text sys/train", kinds, " ")
     for (i = 1; i <= count; i++)
         room("tests/" kinds[i], product kits)
