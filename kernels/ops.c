@@ -3,6 +3,11 @@
 
 #include "base/assert.h"
 
+static void check_add(const void *args) {
+    const struct ox_op_add *const op = args;
+    OX_ASSERT(op->target != op->b || op->a == NULL || op->scale == 0.0f || op->scale == 1.0f);
+}
+
 static void check_head_norm_forward(const void *args) {
     const struct ox_op_head_norm_forward *const op = args;
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
@@ -19,7 +24,7 @@ static void check_rope(const void *args) {
 }
 
 static void check_attention(const struct ox_attention_shape *shape) {
-    OX_ASSERT(shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0 && shape->scale > 0.0f);
+    OX_ASSERT(shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0 && shape->scale > 0.0f && shape->cap >= 0.0f);
 }
 
 static void check_attention_forward(const void *args) {

@@ -24,7 +24,11 @@ extern "C" {
 #endif
 
 enum ox_norm_kind { OX_NORM_RMS, OX_NORM_LAYER };
-enum ox_activation { OX_ACTIVATION_SWIGLU, OX_ACTIVATION_GELU_TANH };
+enum ox_activation { OX_ACTIVATION_SWIGLU, OX_ACTIVATION_GELU_TANH, OX_ACTIVATION_GEGLU_TANH };
+/* Whether it multiplies by a gate, so that its input is twice as wide as its output. */
+static inline bool ox_activation_is_gated(enum ox_activation kind) {
+    return kind != OX_ACTIVATION_GELU_TANH;
+}
 /* Layout of a weight matrix: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
 enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
 
@@ -54,11 +58,13 @@ struct ox_op_planes_join {
     uint64_t count;
 };
 
-/* target = a + b, elementwise; may alias either. */
+/* target = [a +] scale * b, elementwise; may be a, or, where nothing is scaled or added, b. */
 struct ox_op_add {
-    float *target;
-    const float *a, *b;
+    void *target;
+    const void *a, *b; /* a may be NULL */
     uint64_t count;
+    float scale; /* 0: none */
+    enum ox_real real;
 };
 
 /* Rounds float32 to bfloat16, ties to even, for gradients that leave in 16 bits. Must not alias. */
@@ -91,6 +97,7 @@ struct ox_op_embed_backward {
 
 /* rms: out = in * rstd * gain, rstd = 1/sqrt(mean(in^2) + eps)            (Zhang & Sennrich 2019)
  * layer: out = (in - mean) * rstd * gain + bias                           (Ba et al. 2016)
+ * With a residual it is added. The stored gain is the true one less `gain_offset`, in every norm of this file.
  * `in_stride` and `out_stride` count elements between rows; 0 means cols. */
 struct ox_op_norm_forward {
     void *out;
@@ -99,9 +106,10 @@ struct ox_op_norm_forward {
     const void *in;
     const void *gain; /* (cols) */
     const void *bias; /* (cols) or NULL */
+    const void *residual; /* (rows, cols) without a stride, or NULL; `out` may be the same */
     uint32_t rows, cols;
     uint32_t in_stride, out_stride;
-    float eps;
+    float eps, gain_offset;
     enum ox_norm_kind kind;
     enum ox_real real;
 };
@@ -117,20 +125,21 @@ struct ox_op_norm_backward {
     const float *mean, *rstd;
     void *scratch; /* ox_ops_norm_scratch_bytes(cols) */
     uint32_t rows, cols;
+    float gain_offset;
     enum ox_norm_kind kind;
     enum ox_real real;
     bool begins; /* dgain and dbias are set */
 };
 
 /* Root-mean-square norm of each of `heads` consecutive heads of every row, in place, all with the same gain: for
- * queries and keys before the rotation (the idea: Henry et al., arXiv 2010.04245). */
+ * queries and keys before the rotation (the idea: Henry et al., arXiv 2010.04245). One head may be as wide as all. */
 struct ox_op_head_norm_forward {
     void *inout;      /* (rows, row_stride): heads * head_dim elements are touched per row */
     void *saved;      /* (rows, heads, head_dim): the input, kept for backward; or NULL */
     float *rstd;      /* (rows, heads) */
     const void *gain; /* (head_dim) */
     uint32_t rows, row_stride, heads, head_dim;
-    float eps;
+    float eps, gain_offset;
     enum ox_real real;
 };
 
@@ -142,6 +151,7 @@ struct ox_op_head_norm_backward {
     const float *rstd;
     void *scratch; /* ox_ops_norm_scratch_bytes(head_dim) */
     uint32_t rows, row_stride, heads, head_dim;
+    float gain_offset;
     enum ox_real real;
     bool begins; /* dgain is set */
 };
@@ -164,26 +174,29 @@ struct ox_op_linear_backward {
     float *dweight; /* as weight, added to */
     float *dbias;   /* (out_count) or NULL, added to */
     const void *dout, *in, *weight;
+    const void *residual; /* (rows, in_count) or NULL: added to din, which may be the same */
     uint32_t rows, in_count, out_count;
     enum ox_weight_layout layout;
     enum ox_real real;
     bool begins; /* dweight and dbias are set */
 };
 
-/* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2) of the first d =
- * rotary_dim elements of each head is rotated by angle[positions[r]][i]; `inverse` rotates back: the backward pass.
- * Su et al., arXiv 2104.09864, in the half-split form of Hugging Face. */
+/* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2), or (2i, 2i + 1) where
+ * pairs are neighbours, of the first d = rotary_dim elements of each head is rotated by angle[positions[r]][i];
+ * `inverse` rotates back: the backward pass. Su et al., arXiv 2104.09864, which has neighbours; halves are the form of
+ * Hugging Face. */
 struct ox_op_rope {
     void *qk;                /* (rows, row_stride): heads * head_dim elements are touched per row */
     const float *cos_table;  /* (contexts, rotary_dim / 2) */
     const float *sin_table;
     const int32_t *positions; /* (rows) */
     uint32_t rows, row_stride, heads, head_dim, rotary_dim;
-    bool inverse;
+    bool inverse, neighbours;
     enum ox_real real;
 };
 
 /* swiglu: in = (rows, 2 * width) as [gate | up], out = silu(gate) * up     (Shazeer, 2002.05202)
+ * geglu:  the same with gelu(gate), tanh form
  * gelu:   in = (rows, width), out = gelu(in), tanh form ("gelu_new") */
 struct ox_op_act_forward {
     void *out;
@@ -213,7 +226,8 @@ struct ox_op_act_backward {
 struct ox_attention_shape {
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t window; /* query i sees the keys j with i - window < j <= i; 0: all j <= i */
-    float scale;     /* factor of the scores: 1/sqrt(head_dim) */
+    float scale;     /* factor of the scores: 1/sqrt(head_dim), where the model names no other */
+    float cap;       /* scores s become cap * tanh(s / cap) before those of keys are hidden; 0: they stay */
 };
 struct ox_op_attention_forward {
     void *out;       /* (rows, heads * head_dim) */
@@ -244,12 +258,13 @@ struct ox_op_attention_cached {
     void *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
     uint32_t rows, cached, heads, kv_heads, head_dim;
     uint32_t window; /* 0: none */
-    float scale;
+    float scale, cap; /* as above */
     enum ox_real real;
 };
 
 /* The head: logits = in * W^T, cross-entropy against targets, and its gradients, fused, walked in
- * tiles of the vocabulary, so that the logits never exist whole.
+ * tiles of the vocabulary, so that the logits never exist whole. They are scaled and capped as struct ox_op_logits
+ * says.
  *   loss_sum[0] += sum over counted rows of (lse(logits) - logits[target])
  *   din          = loss_scale * d(sum)/d(in)                     (din == NULL: loss alone)
  *   dweight     += loss_scale * d(sum)/d(W)
@@ -266,8 +281,17 @@ struct ox_op_head {
     void *scratch; /* ox_ops_head_scratch_bytes() */
     uint32_t rows, hidden, vocab;
     float loss_scale;
+    float logit_scale, logit_cap; /* 0: none */
     enum ox_real real;
     bool begins; /* dweight is set */
+};
+
+/* What comes between the last product and the probabilities, in place: x = cap * tanh(scale * x / cap), or scale * x
+ * where nothing is capped. */
+struct ox_op_logits {
+    float *logits;
+    uint64_t count;
+    float scale, cap; /* 0: none */
 };
 
 /* Tables for ox_op_rope: cosines and sines of angle(p, i) = p * inv_freq[i] times `scale`, computed in double. */
@@ -316,7 +340,7 @@ enum ox_op_group {
 #define OX_OP_MODEL_LIST(OP, device)                                                                   \
     OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
     OP(device, planes_join, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                         \
-    OP(device, add, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                 \
+    OP(device, add, OX_OPS_OTHER, OX_OP_REAL(add), check_add)                                          \
     OP(device, bf16_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
     OP(device, embed_forward, OX_OPS_OTHER, OX_OP_REAL(embed_forward), NULL)                           \
     OP(device, embed_backward, OX_OPS_OTHER, OX_OP_REAL(embed_backward), NULL)                         \
@@ -337,7 +361,8 @@ enum ox_op_group {
        check_attention_backward)                                                                       \
     OP(device, attention_cached, OX_OPS_ATTENTION, OX_OP_REAL(attention_cached),                       \
        check_attention_cached)                                                                         \
-    OP(device, head, OX_OPS_HEAD, OX_OP_REAL(head), check_head)
+    OP(device, head, OX_OPS_HEAD, OX_OP_REAL(head), check_head)                                        \
+    OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)
 /* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
  * engine/step/ops_optim.h puts them into the table. */
 #define OX_OP_OPTIM_LIST(OP, device)                                                                   \

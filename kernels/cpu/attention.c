@@ -171,7 +171,8 @@ static bool next_keys(struct block *at) {
 
 /* The block's scores, and which of them count. */
 static struct ox_vector_scores scores_of(const struct attention *job, const struct block *at, const struct work *work) {
-    const struct ox_vector_scores all = {.score = work->score, .keys = at->key_count, .queries = at->width};
+    const struct ox_vector_scores all = {.score = work->score, .keys = at->key_count, .queries = at->width,
+                                         .cap = job->shape->cap};
     const uint32_t last = at->query_count - 1;
     if (first_seen(job, at, last) <= at->key && at->key + at->key_count <= job->cached + at->query + 1) {
         return all;
@@ -406,7 +407,8 @@ static struct ox_attention_shape rows_of(const struct ox_op_attention_cached *op
                                        .kv_heads = op->kv_heads,
                                        .head_dim = op->head_dim,
                                        .window = op->window,
-                                       .scale = op->scale};
+                                       .scale = op->scale,
+                                       .cap = op->cap};
 }
 
 uint64_t ox_cpu_attention_blocks_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {

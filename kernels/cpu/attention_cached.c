@@ -113,6 +113,9 @@ static void add_block(const struct row *job, const struct partial *to, float *sc
         }
     }
     for (uint32_t head = 0; head < op->heads; head++) {
+        if (op->cap != 0.0f) {
+            job->vector->cap(scores + head * SCORE_STRIDE, 1.0f, op->cap, count);
+        }
         softmax_add(job->vector, &(struct softmax){.score = scores + head * SCORE_STRIDE,
                                                    .count = count,
                                                    .max = &to->max[head],

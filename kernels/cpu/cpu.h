@@ -99,6 +99,9 @@ void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, 
 /* The gradient of the bias: column sums of dout, rows in a fixed order. */
 void ox_cpu_column_sums(const struct ox_cpu *cpu, const struct ox_op_linear_backward *op);
 
+/* A row of logits, scaled and capped as `op` says; its own pointer and count are not used. */
+void ox_cpu_scale_logits(const struct ox_vector *vector, const struct ox_op_logits *op, float *logits, size_t count);
+
 /* The part of attention_cached after the rows' keys and values are in the cache: computes in blocks of rows, as
  * attention_forward does. */
 uint64_t ox_cpu_attention_blocks_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);

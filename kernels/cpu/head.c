@@ -20,6 +20,7 @@ struct job {
     uint32_t row, row_count;     /* rows of the current tile */
     uint32_t vocab, vocab_count; /* its tokens          */
     float *tile;                 /* its logits          */
+    struct ox_op_logits after;   /* what is done to logits once they are computed */
     uint32_t joined;             /* first token of the tile whose weights are joined; UINT32_MAX: none */
 };
 
@@ -56,6 +57,14 @@ static bool in_tile(const struct job *job, int32_t target) {
            (uint32_t)target - job->vocab < job->vocab_count;
 }
 
+/* Scales and caps the tile's logits, where they have just been computed. */
+static void after_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct job *const job = args;
+    for (uint64_t i = rows.begin; i < rows.end; i++) {
+        ox_cpu_scale_logits(vector, &job->after, job->tile + i * job->walk.logit_stride, job->vocab_count);
+    }
+}
+
 /* First walk: updates maximum and sum of each row. A NaN logit makes the sum NaN. */
 static void statistics_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
     const struct job *const job = args;
@@ -82,6 +91,32 @@ static void statistics_rows(const struct ox_vector *vector, const void *args, st
     }
 }
 
+/* Turns scaled and capped logits into the gradient of the products. The cap's slope follows from the logits, over which
+ * the gradient is written: so of some columns at a time they are taken aside first. */
+enum { ASIDE = 512 };
+
+static void gradient_row(const struct ox_vector *vector, const struct job *job, float *logits, uint32_t row) {
+    const struct ox_op_head *const op = job->op;
+    const int32_t target = op->targets[row];
+    const float factor = (float)((double)op->loss_scale / job->scratch.sum[row]);
+    float aside[ASIDE];
+    for (uint32_t begin = 0; begin < job->vocab_count; begin += ASIDE) {
+        const uint32_t count = min_u32(ASIDE, job->vocab_count - begin), first = job->vocab + begin;
+        float *const part = logits + begin;
+        memcpy(aside, part, count * sizeof *part);
+        vector->exp_scaled(part, job->scratch.max[row], factor, count);
+        if ((uint32_t)target >= first && (uint32_t)target - first < count) {
+            part[(uint32_t)target - first] -= op->loss_scale;
+        }
+        if (op->logit_cap != 0.0f) {
+            vector->cap_back(part, aside, op->logit_cap, count);
+        }
+        if (op->logit_scale != 0.0f) {
+            vector->scale(part, op->logit_scale, count);
+        }
+    }
+}
+
 /* Second walk: turns the logits into their own gradient. */
 static void gradient_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
     const struct job *const job = args;
@@ -92,6 +127,10 @@ static void gradient_rows(const struct ox_vector *vector, const void *args, stru
         const int32_t target = op->targets[row];
         if (target < 0) {
             memset(logits, 0, job->vocab_count * sizeof(float));
+            continue;
+        }
+        if (op->logit_cap != 0.0f || op->logit_scale != 0.0f) {
+            gradient_row(vector, job, logits, row);
             continue;
         }
         const float factor = (float)((double)op->loss_scale / job->scratch.sum[row]);
@@ -144,6 +183,9 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
             job->tile = walk->held ? job->scratch.logits + job->vocab : job->scratch.logits;
             if (!backward || !walk->held) {
                 compute_logits(job);
+                if (job->after.scale != 0.0f || job->after.cap != 0.0f) {
+                    ox_cpu_pieces(job->cpu, job->row_count, ITEM_ROWS, after_rows, job);
+                }
             }
             ox_cpu_pieces(job->cpu, job->row_count, ITEM_ROWS, backward ? gradient_rows : statistics_rows, job);
             if (backward) {
@@ -174,7 +216,7 @@ void ox_cpu_head(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head *const op = args;
     const struct ox_compute compute = {.device = OX_DEVICE_CPU, .real = op->real};
     struct job job = {.op = op, .cpu = cpu, .walk = ox_head_walk_of(&compute, op->rows, op->vocab),
-                      .joined = UINT32_MAX};
+                      .after = {.scale = op->logit_scale, .cap = op->logit_cap}, .joined = UINT32_MAX};
     job.scratch = ox_head_scratch_at(&compute, op->scratch, op->rows, op->hidden, op->vocab);
     for (uint32_t first = 0; first < op->rows; first += job.walk.group_rows) {
         const uint32_t end = min_u32(op->rows, first + job.walk.group_rows);

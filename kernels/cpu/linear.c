@@ -44,6 +44,7 @@ void ox_cpu_linear_backward(const struct ox_cpu *cpu, const void *args) {
                              .c = op->din,
                              .a = op->dout,
                              .b = op->weight,
+                             .residual = op->residual,
                              .m = op->rows,
                              .n = op->in_count,
                              .k = op->out_count,

@@ -31,8 +31,12 @@ static void forward_rows(const struct ox_vector *vector, const void *args, struc
                                               .in = in,
                                               .gain = op->gain,
                                               .bias = op->bias,
+                                              .residual = op->residual == NULL
+                                                              ? NULL
+                                                              : ox_cpu_from(op->residual, row * op->cols),
                                               .mean = mean,
-                                              .rstd = rstd},
+                                              .rstd = rstd,
+                                              .gain_offset = op->gain_offset},
                      op->cols);
         op->rstd[row] = rstd;
         if (op->kind == OX_NORM_LAYER) {
@@ -74,6 +78,7 @@ static void backward_group(void *context, uint32_t group, uint32_t thread) {
             .gain = op->gain,
             .mean = op->kind == OX_NORM_LAYER ? op->mean[row] : 0.0f,
             .rstd = op->rstd[row],
+            .gain_offset = op->gain_offset,
         };
         job->vector->norm_back_sums(&back, op->cols);
         job->vector->norm_back(&back, op->kind == OX_NORM_LAYER, op->cols);
@@ -122,7 +127,8 @@ static void head_forward_rows(const struct ox_vector *vector, const void *args, 
         for (uint32_t head = 0; head < op->heads; head++) {
             float *const at = inout + (size_t)head * op->head_dim;
             const float rstd = 1.0f / sqrtf(vector->square_sum(at, 0.0f, op->head_dim) * per_col + op->eps);
-            vector->norm(&(struct ox_vector_norm){.out = at, .in = at, .gain = op->gain, .rstd = rstd}, op->head_dim);
+            vector->norm(&(struct ox_vector_norm){.out = at, .in = at, .gain = op->gain, .rstd = rstd,
+                                                  .gain_offset = op->gain_offset}, op->head_dim);
             op->rstd[row * op->heads + head] = rstd;
         }
     }
@@ -151,6 +157,7 @@ static void head_backward_group(void *context, uint32_t group, uint32_t thread) 
                 .in = ox_cpu_from(op->saved, nth * op->head_dim),
                 .gain = op->gain,
                 .rstd = op->rstd[nth],
+                .gain_offset = op->gain_offset,
             };
             job->vector->norm_back_sums(&back, op->head_dim);
             job->vector->norm_back(&back, false, op->head_dim);

@@ -79,12 +79,46 @@ void ox_cpu_planes_join(const struct ox_cpu *cpu, const void *args) {
 
 static void add_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
     const struct ox_op_add *const op = args;
-    vector->add(op->target + at.begin, op->a + at.begin, op->b + at.begin, at.end - at.begin);
+    const size_t count = at.end - at.begin;
+    float *const target = ox_cpu_at(op->target, at.begin);
+    const float *const b = ox_cpu_from(op->b, at.begin), *const a = op->a == NULL ? NULL : ox_cpu_from(op->a, at.begin);
+    const bool scales = op->scale != 0.0f && op->scale != 1.0f;
+    if (a != NULL && !scales) {
+        vector->add(target, a, b, count);
+        return;
+    }
+    if ((a != NULL ? a : b) != target) {
+        memcpy(target, a != NULL ? a : b, count * sizeof *target);
+    }
+    if (a != NULL) {
+        vector->add_scaled(target, b, op->scale, count);
+    } else if (scales) {
+        vector->scale(target, op->scale, count);
+    }
 }
 
 void ox_cpu_add(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_add *const op = args;
     ox_cpu_pieces(cpu, op->count, PIECE, add_piece, op);
+}
+
+static void logits_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    const struct ox_op_logits *const op = args;
+    ox_cpu_scale_logits(vector, op, op->logits + at.begin, at.end - at.begin);
+}
+
+void ox_cpu_scale_logits(const struct ox_vector *vector, const struct ox_op_logits *op, float *logits, size_t count) {
+    const float scale = op->scale != 0.0f ? op->scale : 1.0f;
+    if (op->cap != 0.0f) {
+        vector->cap(logits, scale, op->cap, count);
+    } else if (scale != 1.0f) {
+        vector->scale(logits, scale, count);
+    }
+}
+
+void ox_cpu_logits(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_logits *const op = args;
+    ox_cpu_pieces(cpu, op->count, PIECE, logits_piece, op);
 }
 
 static void bf16_pack_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {

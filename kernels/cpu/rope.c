@@ -16,6 +16,7 @@ static void rope_rows(const struct ox_vector *vector, const void *args, struct o
             .head_dim = op->head_dim,
             .rotary_dim = op->rotary_dim,
             .sign = op->inverse ? -1.0f : 1.0f,
+            .neighbours = op->neighbours,
         });
     }
 }

@@ -13,8 +13,8 @@ struct ox_vector_norm {
     float *out; /* may alias any input */
     const float *in;
     const float *gain;
-    const float *bias; /* or NULL */
-    float mean, rstd;
+    const float *bias, *residual; /* or NULL */
+    float mean, rstd, gain_offset;
 };
 
 /* The gradient of one row in two steps: first the sums (which also add to dgain and dbias), then din. */
@@ -24,7 +24,7 @@ struct ox_vector_norm_back {
     float *dgain;
     float *dbias; /* or NULL */
     const float *dout, *in, *gain;
-    float mean, rstd;
+    float mean, rstd, gain_offset;
     float sum_g;  /* sum of dout * gain, set by the first step */
     float sum_gx; /* sum of dout * gain * normalised input, likewise */
 };
@@ -34,6 +34,7 @@ struct ox_vector_rope {
     const float *cos_row, *sin_row;
     uint32_t heads, head_dim, rotary_dim;
     float sign; /* -1 rotates back */
+    bool neighbours; /* pairs (2i, 2i + 1) */
 };
 
 /* The longest vector of any table, in floats. */
@@ -57,6 +58,7 @@ struct ox_vector_scores {
     /* The keys that each query sees, counted within the block, or NULL: all see all. `end` never falls and is not below
      * 0. Scores of whole steps of keys behind the end of all queries of a step are not touched. */
     const int32_t *begin, *end;
+    float cap; /* scores s count as cap * tanh(s / cap); 0: as they are */
 };
 
 struct ox_vector_softmax {
@@ -79,6 +81,8 @@ struct ox_vector {
     /* target may alias a or b. */
     void (*add)(float *target, const float *a, const float *b, size_t count);
     void (*scale)(float *inout, float factor, size_t count);
+    void (*cap)(float *inout, float scale, float cap, size_t count); /* inout = cap * tanh(scale * inout / cap) */
+    void (*cap_back)(float *dinout, const float *capped, float cap, size_t count); /* *= 1 - (capped / cap)^2 */
     void (*add_scaled)(float *inout, const float *in, float factor, size_t count); /* inout += in * factor */
     float (*max)(const float *in, size_t count); /* largest value; NaNs are skipped; -inf if there is none */
     float (*sum)(const float *in, size_t count);
@@ -101,9 +105,12 @@ struct ox_vector {
     void (*norm_back)(const struct ox_vector_norm_back *row, int centred, size_t count);
     void (*rope)(const struct ox_vector_rope *row);
     void (*swiglu)(float *out, const float *gate, const float *up, size_t count);
+    void (*geglu)(float *out, const float *gate, const float *up, size_t count);
     /* dgate and dup may be gate and up. */
     void (*swiglu_back)(float *const dgate_dup[2], const float *dout, const float *gate, const float *up,
                         size_t count);
+    void (*geglu_back)(float *const dgate_dup[2], const float *dout, const float *gate, const float *up,
+                       size_t count);
     void (*gelu)(float *out, const float *in, size_t count);
     void (*gelu_back)(float *din, const float *dout, const float *in, size_t count);
 };

@@ -1,5 +1,5 @@
 /* Activations of the MLP, forward and backward, element by element. Elements moved, at least:
- *   swiglu  forward 3 rows width, backward 5 rows width
+ *   gated   forward 3 rows width, backward 5 rows width
  *   gelu    forward 2 rows width, backward 3 rows width */
 #include "kernels/cuda/kernel.cuh"
 
@@ -14,7 +14,22 @@ static __device__ __forceinline__ float gelu_tanh(float x) {
     return tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
 }
 
-template <typename T, int N> static __global__ void swiglu_forward(T *out, const T *in, uint32_t width) {
+/* An activation and its slope at x, with what is shared. */
+struct act_at {
+    float value, slope;
+};
+
+template <ox_activation KIND> static __device__ __forceinline__ act_at act_of(float x) {
+    if (KIND == OX_ACTIVATION_SWIGLU) {
+        const float share = sigmoid(x);
+        return act_at{x * share, share * (1.0f + x * (1.0f - share))};
+    }
+    const float t = gelu_tanh(x), inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
+    return act_at{0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner};
+}
+
+template <typename T, int N, ox_activation KIND>
+static __global__ void gated_forward(T *out, const T *in, uint32_t width) {
     const uint32_t col = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (col >= width) {
         return;
@@ -25,13 +40,13 @@ template <typename T, int N> static __global__ void swiglu_forward(T *out, const
     ox_load<T, N>(up, in + row * 2 * width + width + col);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        up[k] *= gate[k] * sigmoid(gate[k]);
+        up[k] *= act_of<KIND>(gate[k]).value;
     }
     ox_store<T, N>(out + row * width + col, up);
 }
 
-template <typename T, int N>
-static __global__ void swiglu_backward(T *din, const T *dout, const T *in, uint32_t width) {
+template <typename T, int N, ox_activation KIND>
+static __global__ void gated_backward(T *din, const T *dout, const T *in, uint32_t width) {
     const uint32_t col = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (col >= width) {
         return;
@@ -43,10 +58,9 @@ static __global__ void swiglu_backward(T *din, const T *dout, const T *in, uint3
     ox_load<T, N>(d, dout + row * width + col);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        const float share = sigmoid(gate[k]), silu = gate[k] * share;
-        const float slope = share * (1.0f + gate[k] * (1.0f - share));
-        gate[k] = d[k] * up[k] * slope;
-        up[k] = d[k] * silu;
+        const act_at at = act_of<KIND>(gate[k]);
+        gate[k] = d[k] * up[k] * at.slope;
+        up[k] = d[k] * at.value;
     }
     ox_store<T, N>(din + row * 2 * width + col, gate);
     ox_store<T, N>(din + row * 2 * width + width + col, up);
@@ -62,7 +76,7 @@ template <typename T, int N> static __global__ void gelu_forward(T *out, const T
     ox_load<T, N>(x, in + at);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        x[k] = 0.5f * x[k] * (1.0f + gelu_tanh(x[k]));
+        x[k] = act_of<OX_ACTIVATION_GELU_TANH>(x[k]).value;
     }
     ox_store<T, N>(out + at, x);
 }
@@ -79,9 +93,7 @@ static __global__ void gelu_backward(T *din, const T *dout, const T *in, uint32_
     ox_load<T, N>(d, dout + at);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        const float t = gelu_tanh(x[k]);
-        const float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x[k] * x[k]);
-        d[k] *= 0.5f * (1.0f + t) + 0.5f * x[k] * (1.0f - t * t) * inner;
+        d[k] *= act_of<OX_ACTIVATION_GELU_TANH>(x[k]).slope;
     }
     ox_store<T, N>(din + at, d);
 }
@@ -94,14 +106,18 @@ static ox_launch_shape by_row(uint32_t rows, uint32_t width, unsigned per_thread
 
 template <typename T, int N> static void launch_forward(const ox_cuda_queue *queue, const ox_op_act_forward *op) {
     const ox_launch_shape shape = by_row(op->rows, op->width, N);
-    ox_launch(op->kind == OX_ACTIVATION_SWIGLU ? swiglu_forward<T, N> : gelu_forward<T, N>, queue, shape, (T *)op->out,
-              (const T *)op->in, op->width);
+    ox_launch(op->kind == OX_ACTIVATION_SWIGLU       ? gated_forward<T, N, OX_ACTIVATION_SWIGLU>
+              : op->kind == OX_ACTIVATION_GEGLU_TANH ? gated_forward<T, N, OX_ACTIVATION_GEGLU_TANH>
+                                                     : gelu_forward<T, N>,
+              queue, shape, (T *)op->out, (const T *)op->in, op->width);
 }
 
 template <typename T, int N> static void launch_backward(const ox_cuda_queue *queue, const ox_op_act_backward *op) {
     const ox_launch_shape shape = by_row(op->rows, op->width, N);
-    ox_launch(op->kind == OX_ACTIVATION_SWIGLU ? swiglu_backward<T, N> : gelu_backward<T, N>, queue, shape,
-              (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);
+    ox_launch(op->kind == OX_ACTIVATION_SWIGLU       ? gated_backward<T, N, OX_ACTIVATION_SWIGLU>
+              : op->kind == OX_ACTIVATION_GEGLU_TANH ? gated_backward<T, N, OX_ACTIVATION_GEGLU_TANH>
+                                                     : gelu_backward<T, N>,
+              queue, shape, (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);
 }
 
 template <typename T> static bool wide(const void *ptr, uint32_t width) {

@@ -30,7 +30,8 @@ template <typename T> static __global__ void attention_forward_kernel(forward_ar
         __syncthreads();
         const uint32_t key = tile + lane;
         const bool sees = is_there && key >= first && key <= place;
-        const float score = sees ? shape.scale * dot(own, keys + lane * tile_stride(dim), dim) : -INFINITY;
+        const float score =
+            sees ? capped(shape, shape.scale * dot(own, keys + lane * tile_stride(dim), dim)) : -INFINITY;
         const float tile_max = ox_warp_max(score), new_max = fmaxf(max, tile_max);
         const float kept = new_max == -INFINITY ? 1.0f : expf(max - new_max);
         const float weight = sees ? expf(score - new_max) : 0.0f;
@@ -93,7 +94,8 @@ template <typename T> static __global__ void attention_dq_kernel(backward_args<T
         const uint32_t key = tile + lane;
         float slope = 0.0f;
         if (is_there && key >= first && key <= query) {
-            const float weight = expf(shape.scale * dot(own_q, keys + lane * tile_stride(dim), dim) - facts.lse);
+            const float score = capped(shape, shape.scale * dot(own_q, keys + lane * tile_stride(dim), dim));
+            const float weight = expf(score - facts.lse) * cap_slope(shape, score);
             slope = shape.scale * weight * (dot(own_dout, values + lane * tile_stride(dim), dim) - facts.dout_out);
         }
         add_weighted(acc, slope, keys, dim);
@@ -120,9 +122,9 @@ static __device__ void add_queries(const backward_args<T> &args, const key_row &
     float weight = 0.0f, slope = 0.0f;
     if (own.is_there && query < shape.queries && query >= own.place &&
         own.place >= first_key(shape, blockIdx.z, query)) {
-        const float score = shape.scale * dot(own.key, queries + lane * tile_stride(dim), dim);
+        const float score = capped(shape, shape.scale * dot(own.key, queries + lane * tile_stride(dim), dim));
         weight = expf(score - facts[lane]);
-        slope = shape.scale * weight *
+        slope = shape.scale * weight * cap_slope(shape, score) *
                 (dot(own.value, douts + lane * tile_stride(dim), dim) - facts[ATT_TILE + lane]);
     }
     add_weighted(dk, slope, queries, dim);
@@ -176,7 +178,7 @@ template <typename T> static __global__ void attention_dkv_kernel(backward_args<
 static att_shape shape_of(const ox_attention_shape &shape, const int32_t *positions) {
     OX_ASSERT(shape.head_dim <= ATT_DIM_MAX);
     return att_shape{shape.batch, shape.seq, shape.seq, 0, shape.heads, shape.kv_heads, shape.head_dim, shape.window,
-                     shape.scale, positions};
+                     shape.scale, positions, shape.cap};
 }
 
 /* Queries, keys or values within rows of q | k | v: which = 0, 1, 2. */
@@ -283,7 +285,7 @@ template <typename T> static ox_status cached(const ox_cuda_queue *queue, const 
     const append_args<T> append = {qkv, keys, values, op->cached, op->heads, kv_width, op->head_dim};
     ox_launch(append_kernel<T>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, append);
     const att_shape shape = {1, op->rows, op->cached + op->rows, op->cached, op->heads, op->kv_heads, op->head_dim,
-                             op->window, op->scale, nullptr};
+                             op->window, op->scale, nullptr, op->cap};
     return forward(queue, forward_args<T>{shape, head_rows<const T>{qkv, 0, q_width + 2 * kv_width},
                                           head_rows<const T>{keys, 0, kv_width},
                                           head_rows<const T>{values, 0, kv_width},

@@ -27,7 +27,17 @@ struct att_shape {
     uint32_t heads, kv_heads, head_dim, window;
     float scale;
     const int32_t *positions; /* (sequences * queries) or NULL: one document */
+    float cap;                /* of scores that are scaled; 0: none */
 };
+
+/* A scaled score, capped; and the cap's slope there, by which the gradient of the score is multiplied. */
+static __device__ __forceinline__ float capped(const att_shape &shape, float score) {
+    return shape.cap == 0.0f ? score : shape.cap * tanhf(score / shape.cap);
+}
+static __device__ __forceinline__ float cap_slope(const att_shape &shape, float capped_score) {
+    const float share = shape.cap == 0.0f ? 0.0f : capped_score / shape.cap;
+    return 1.0f - share * share;
+}
 
 /* What backward needs of a query besides its rows. */
 struct row_facts {

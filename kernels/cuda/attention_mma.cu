@@ -53,6 +53,13 @@ static __device__ __forceinline__ void take_scores(float scores[MT][NT][4], cons
     }
 }
 
+static __device__ __forceinline__ void cap_scores(float scores[MT][NT][4], const att_shape &shape) {
+#pragma unroll
+    for (int i = 0; i < MT * NT * 4; i++) {
+        cap_unscaled(shape, &scores[i / (NT * 4)][i / 4 % NT][i % 4]);
+    }
+}
+
 /* Sets scores of keys that a query does not see to -infinity. */
 static __device__ __forceinline__ void hide(float scores[MT][NT][4], const att_shape &shape, uint32_t query,
                                             uint32_t key) {
@@ -197,6 +204,9 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
         if (tile + MMA_STREAM < past) {
             fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::KEYS, keys, tile + MMA_STREAM);
             ox_cp_async_commit();
+        }
+        if (shape.cap != 0.0f) {
+            cap_scores(scores, shape);
         }
         if (tile < bounds.all_from || tile + MMA_STREAM > bounds.all_past) {
             hide(scores, shape, begin + own, tile);

@@ -141,6 +141,13 @@ static __device__ __forceinline__ mma_bounds key_bounds(const att_shape &shape, 
     return mma_bounds{first_key(shape, blockIdx.z, begin), past, first_key(shape, blockIdx.z, past - 1), begin + 1};
 }
 
+/* Scores of these kernels are not scaled yet. Caps one, in place; returns the cap's slope there. */
+static __device__ __forceinline__ float cap_unscaled(const att_shape &shape, float *score) {
+    const float share = tanhf(*score * (shape.scale / shape.cap));
+    *score = share * (shape.cap / shape.scale);
+    return 1.0f - share * share;
+}
+
 /* ---- leaving ---------------------------------------------------------------------------------------- */
 
 struct mma_target {

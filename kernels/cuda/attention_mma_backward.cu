@@ -173,16 +173,18 @@ static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2],
     __syncthreads();
 }
 
-/* Turns scores into slopes: weight * (dout . value - dout . out), 0 if the query does not see the key. */
+/* Turns scores into slopes: weight * (dout . value - dout . out), times the slope of a cap, if there is one. */
 template <int DIM, int NT>
 static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][4],
-                                                    const float scores[128 / DIM][NT][4],
-                                                    const row_facts facts[128 / DIM][2], float scale_log2) {
+                                                    float scores[128 / DIM][NT][4],
+                                                    const row_facts facts[128 / DIM][2], const att_shape &shape) {
+    const float scale_log2 = shape.scale * MMA_LOG2_E;
 #pragma unroll
     for (int i = 0; i < 128 / DIM * NT * 4; i++) {
         const int m = i / (NT * 4), n = i / 4 % NT, at = i % 4;
+        const float turn = shape.cap != 0.0f ? cap_unscaled(shape, &scores[m][n][at]) : 1.0f;
         const float weight = ox_exp2(__fmaf_rn(scores[m][n][at], scale_log2, -facts[m][at / 2].lse));
-        slopes[m][n][at] = weight * (slopes[m][n][at] - facts[m][at / 2].dout_out);
+        slopes[m][n][at] = weight * (slopes[m][n][at] - facts[m][at / 2].dout_out) * turn;
     }
 }
 
@@ -221,7 +223,6 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     const mma_bounds bounds = key_bounds(shape, first, layout::WARP_ROWS);
     unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
     const ox_shared shared = ox_shared_of(bytes);
-    const float scale_log2 = shape.scale * MMA_LOG2_E;
     own_rows<DIM, true> own;
     row_facts facts[layout::MT][2];
     float acc[layout::MT][DIM / 8][4];
@@ -250,7 +251,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float scores[layout::MT][NT][4], slopes[layout::MT][NT][4];
             take_products<DIM, NT>(scores, slopes, own, across, row);
-            query_slopes<DIM, NT>(slopes, scores, facts, scale_log2);
+            query_slopes<DIM, NT>(slopes, scores, facts, shape);
             if (sight == MMA_SOME) {
                 hide_keys<DIM, NT>(slopes, shape, first, tile + row);
             }
@@ -300,15 +301,17 @@ static __device__ __forceinline__ mma_bounds query_bounds(const att_shape &shape
  * in shared memory. */
 template <int DIM, int NT>
 static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4], float scores[128 / DIM][NT][4],
-                                                  const row_facts *facts, float scale_log2) {
+                                                  const row_facts *facts, const att_shape &shape) {
+    const float scale_log2 = shape.scale * MMA_LOG2_E;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         const float4 both = *(const float4 *)(facts + 8 * n + threadIdx.x % 4 * 2);
 #pragma unroll
         for (int i = 0; i < 128 / DIM * 4; i++) {
             float *const score = &scores[i / 4][n][i % 4], *const slope = &slopes[i / 4][n][i % 4];
+            const float turn = shape.cap != 0.0f ? cap_unscaled(shape, score) : 1.0f;
             *score = ox_exp2(__fmaf_rn(*score, scale_log2, i % 2 == 0 ? -both.x : -both.z));
-            *slope = *score * (*slope - (i % 2 == 0 ? both.y : both.w));
+            *slope = *score * (*slope - (i % 2 == 0 ? both.y : both.w)) * turn;
         }
     }
 }
@@ -371,7 +374,6 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     const uint32_t group = shape.heads / shape.kv_heads, heads_past = (kv_head + 1) * group;
     unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
     const ox_shared shared = ox_shared_of(bytes);
-    const float scale_log2 = shape.scale * MMA_LOG2_E;
     own_rows<DIM, DIM == 128> own;
     float dk[layout::MT][DIM / 8][4], dv[layout::MT][DIM / 8][4];
     take_own(own, shared, ours, begin);
@@ -399,7 +401,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float weights[layout::MT][NT][4], slopes[layout::MT][NT][4];
             take_products<DIM, NT>(weights, slopes, own, across, row);
-            key_slopes<DIM, NT>(slopes, weights, facts + row, scale_log2);
+            key_slopes<DIM, NT>(slopes, weights, facts + row, shape);
             if (sight == MMA_SOME) {
                 hide_queries<DIM, NT>(slopes, weights, shape, first, at.tile + row);
             }

@@ -104,7 +104,7 @@ static bool case_of(const struct ox_attention_shape *shape, bool backward, uint6
                                   .sums_bytes = slices.sums_bytes,
                                   .workspace_max = backward ? slices.library_bytes : OX_ATTENTION_LIBRARY_BYTES,
                                   .backward = backward};
-    return shape->seq > 1 && shape->head_dim % HEAD_DIM_GRAIN == 0 && (is_cut || !backward);
+    return shape->cap == 0.0f && shape->seq > 1 && shape->head_dim % HEAD_DIM_GRAIN == 0 && (is_cut || !backward);
 }
 
 /* ---- operations --------------------------------------------------------------------------------------- */

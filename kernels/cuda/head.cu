@@ -19,6 +19,7 @@ struct row_args {
     float *kept;    /* (rows, vocab) copy of the logits, or NULL */
     float loss_scale;
     bool backward;
+    float scale, cap; /* of logits; 0: none */
 };
 
 /* The largest logit so far, and the sum of exponentials relative to it. A NaN makes the sum NaN. */
@@ -35,6 +36,16 @@ static __device__ __forceinline__ void load_logits(float out[STEP], const float 
     for (int k = 0; k < STEP; k++) {
         out[k] = begin + k < vocab ? out[k] : -INFINITY;
     }
+}
+
+/* What a product becomes; and the slope of that there. */
+static __device__ __forceinline__ float logit_of(const row_args &args, float x) {
+    const float scaled = args.scale == 0.0f ? x : args.scale * x;
+    return args.cap == 0.0f ? scaled : args.cap * tanhf(scaled / args.cap);
+}
+static __device__ __forceinline__ float slope_at(const row_args &args, float logit) {
+    const float scale = args.scale == 0.0f ? 1.0f : args.scale, share = args.cap == 0.0f ? 0.0f : logit / args.cap;
+    return scale * (1.0f - share * share);
 }
 
 static __device__ __forceinline__ void take(softmax *all, const float x[STEP]) {
@@ -94,8 +105,11 @@ static __device__ void differentiate(const row_args &args, float *logits, const 
         }
 #pragma unroll
         for (int k = 0; k < STEP; k++) {
-            x[k] = target < 0 ? 0.0f : factor * expf(x[k] - all.max);
+            const float logit = at + k < args.vocab ? logit_of(args, x[k]) : -INFINITY;
+            const float slope = at + k < args.vocab ? slope_at(args, logit) : 0.0f;
+            x[k] = target < 0 ? 0.0f : factor * expf(logit - all.max);
             x[k] -= target >= 0 && at + k == (uint32_t)target ? args.loss_scale : 0.0f;
+            x[k] *= slope;
         }
         if (sizeof(T) < sizeof(float)) {
             __syncthreads();
@@ -110,11 +124,15 @@ template <typename T> static __global__ void row_kernel(row_args args) {
     const uint32_t row = args.row + blockIdx.x;
     const int32_t target = args.targets[row];
     float *const logits = args.logits + blockIdx.x * args.stride;
-    const float at_target = target < 0 ? 0.0f : logits[target];
+    const float at_target = target < 0 ? 0.0f : logit_of(args, logits[target]);
     softmax all = {-INFINITY, 0.0};
     for (uint32_t i = threadIdx.x * STEP; i < args.vocab; i += blockDim.x * STEP) {
         float x[STEP];
         load_logits(x, logits, i, args.vocab);
+#pragma unroll
+        for (int k = 0; k < STEP; k++) {
+            x[k] = i + k < args.vocab ? logit_of(args, x[k]) : x[k];
+        }
         take(&all, x);
         for (uint32_t k = 0; k < STEP && args.kept != nullptr && i + k < args.vocab; k++) {
             args.kept[(uint64_t)row * args.vocab + i + k] = x[k];
@@ -247,7 +265,8 @@ static ox_status walk_tiles(head_job *job, bool backward) {
 static void run_rows(const head_job *job) {
     const ox_op_head *const op = job->op;
     const row_args args = {job->scratch.logits, job->walk.logit_stride, job->row, op->vocab, op->targets,
-                           job->scratch.sum, op->row_nll, op->logits, op->loss_scale, op->din != nullptr};
+                           job->scratch.sum, op->row_nll, op->logits, op->loss_scale, op->din != nullptr,
+                           op->logit_scale, op->logit_cap};
     const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
     const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
     const ox_launch_shape shape = {job->row_count, threads, 0};

@@ -446,9 +446,10 @@ enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const 
         return status;
     }
     return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
-        .c = op->din, .a = op->dout, .b = op->weight, .m = op->rows, .n = op->in_count, .k = op->out_count,
-        .a_stride = op->out_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count,
-        .b_transposed = !out_in, .in = op->real, .out = op->real});
+        .c = op->din, .addend = op->residual, .a = op->dout, .b = op->weight,
+        .m = op->rows, .n = op->in_count, .k = op->out_count, .a_stride = op->out_count,
+        .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count, .b_transposed = !out_in,
+        .in = op->real, .out = op->real});
 }
 
 enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,

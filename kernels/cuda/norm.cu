@@ -44,10 +44,10 @@ static __device__ norm_stats stats_of(const T *in, uint32_t cols, bool layer, fl
 template <typename T> struct norm_forward_args {
     rows_of<T> out;
     rows_of<const T> in;
-    const T *gain, *bias;
+    const T *gain, *bias, *residual; /* of the residual, row i is at i * cols */
     float *mean, *rstd;
     uint32_t cols;
-    float eps;
+    float eps, gain_offset;
 };
 
 template <typename T, int N> static __global__ void norm_forward_kernel(norm_forward_args<T> args) {
@@ -57,14 +57,17 @@ template <typename T, int N> static __global__ void norm_forward_kernel(norm_for
     T *const out = args.out.at + row * args.out.stride;
     const norm_stats stats = stats_of<T, N>(in, args.cols, args.mean != nullptr, args.eps, slots);
     for (uint32_t i = threadIdx.x * N; i < args.cols; i += blockDim.x * N) {
-        float x[N], gain[N], bias[N] = {};
+        float x[N], gain[N], bias[N] = {}, residual[N] = {};
         ox_load<T, N>(x, in + i);
         ox_load<T, N>(gain, args.gain + i);
         if (args.bias != nullptr) {
             ox_load<T, N>(bias, args.bias + i);
         }
+        if (args.residual != nullptr) {
+            ox_load<T, N>(residual, args.residual + row * args.cols + i);
+        }
         for (int k = 0; k < N; k++) {
-            x[k] = (x[k] - stats.mean) * stats.rstd * gain[k] + bias[k];
+            x[k] = (x[k] - stats.mean) * stats.rstd * (gain[k] + args.gain_offset) + bias[k] + residual[k];
         }
         ox_store<T, N>(out + i, x);
     }
@@ -244,6 +247,7 @@ template <typename T> struct norm_backward_args {
     float *scratch;
     uint32_t rows, cols;
     bool plain;
+    float gain_offset;
 };
 
 /* Jacobian of the norm: din = rstd * (g - mean(g) - n * mean(g * n)), with g = dout * gain and n the normed row;
@@ -258,8 +262,9 @@ template <typename T, int N> static __global__ void norm_backward_kernel(norm_ba
         ox_load<T, N>(d, args.dout + at + i);
         ox_load<T, N>(gain, args.gain + i);
         for (int k = 0; k < N; k++) {
-            sum += d[k] * gain[k];
-            sum_normed += d[k] * gain[k] * ((x[k] - mean) * rstd);
+            const float g = d[k] * (gain[k] + args.gain_offset);
+            sum += g;
+            sum_normed += g * ((x[k] - mean) * rstd);
         }
     }
     const float per_col = 1.0f / (float)args.cols;
@@ -274,7 +279,8 @@ template <typename T, int N> static __global__ void norm_backward_kernel(norm_ba
             ox_load<T, N>(residual, args.residual + at + i);
         }
         for (int k = 0; k < N; k++) {
-            d[k] = residual[k] + rstd * (d[k] * gain[k] - sum - (x[k] - mean) * rstd * sum_normed);
+            const float g = d[k] * (gain[k] + args.gain_offset);
+            d[k] = residual[k] + rstd * (g - sum - (x[k] - mean) * rstd * sum_normed);
         }
         ox_store<T, N>(args.din + at + i, d);
     }
@@ -368,7 +374,8 @@ norm_backward_group_kernel(norm_backward_args<T> args) {
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int i = 0; i < PACKS * N; i++) {
-            const float d = ox_widen(part.dout[i / N].at[i % N]), g = d * ox_widen(gain[i / N].at[i % N]);
+            const float d = ox_widen(part.dout[i / N].at[i % N]);
+            const float g = d * (ox_widen(gain[i / N].at[i % N]) + args.gain_offset);
             const float normed = (ox_widen(part.in[i / N].at[i % N]) - part.mean) * part.rstd;
             sum.x += g;
             sum.y += g * normed;
@@ -389,7 +396,7 @@ norm_backward_group_kernel(norm_backward_args<T> args) {
             }
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const float g = ox_widen(part.dout[i].at[k]) * ox_widen(gain[i].at[k]);
+                const float g = ox_widen(part.dout[i].at[k]) * (ox_widen(gain[i].at[k]) + args.gain_offset);
                 const float normed = (ox_widen(part.in[i].at[k]) - part.mean) * part.rstd;
                 ox_narrow(ox_widen(din.at[k]) + part.rstd * (g - sum.x - normed * sum.y), &din.at[k]);
             }
@@ -424,9 +431,11 @@ template <typename T> static ox_status norm_forward(const ox_cuda_queue *queue, 
     args.rstd = op->rstd;
     args.cols = op->cols;
     args.eps = op->eps;
+    args.gain_offset = op->gain_offset;
+    args.residual = (const T *)op->residual;
     const bool is_wide = ox_all_wide<T>(op->out, op->cols, args.out.stride) &&
                          ox_all_wide<T>(op->in, op->cols, args.in.stride) && wide<T>(op->gain, op->cols) &&
-                         wide<T>(op->bias, op->cols);
+                         wide<T>(op->bias, op->cols) && wide<T>(op->residual, op->cols);
     const ox_launch_shape shape = {op->rows, threads_for(op->cols, is_wide ? (unsigned)WIDE : 1), 0};
     ox_launch(is_wide ? norm_forward_kernel<T, WIDE> : norm_forward_kernel<T, 1>, queue, shape, args);
     return OX_OK;
@@ -474,7 +483,8 @@ template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue,
     const bool layer = op->kind == OX_NORM_LAYER;
     const norm_backward_args<T> args = {
         (T *)op->din, (const T *)op->residual, (const T *)op->dout, (const T *)op->in, (const T *)op->gain,
-        layer ? op->mean : nullptr, op->rstd, (float *)op->scratch, op->rows, op->cols, op->dbias != nullptr};
+        layer ? op->mean : nullptr, op->rstd, (float *)op->scratch, op->rows, op->cols, op->dbias != nullptr,
+        op->gain_offset};
     const sum_targets sums = {{op->dgain, op->dbias}, op->begins};
     if (is_wide<T>(args) && op->cols <= 2 * GROUP_THREADS * ox_wide<T>::COUNT) {
         const unsigned groups = backward_by_group<T>(queue, args);
@@ -505,7 +515,7 @@ template <typename T> struct head_args {
     const T *gain;
     float *scratch;
     uint32_t heads, lanes; /* heads of all rows; lanes that work on one head */
-    float eps;
+    float eps, gain_offset;
 };
 
 static __device__ __forceinline__ float lanes_sum(float value, unsigned lanes) {
@@ -535,7 +545,7 @@ template <typename T, int N> static __global__ void head_norm_forward_kernel(hea
             ox_store<T, N>(args.saved + (uint64_t)head * width + i, raw);
         }
         for (int k = 0; k < N; k++) {
-            raw[k] *= rstd * gain[k];
+            raw[k] *= rstd * (gain[k] + args.gain_offset);
         }
         ox_store<T, N>(x + i, raw);
     }
@@ -553,11 +563,11 @@ template <typename T> static __global__ void head_norm_backward_kernel(head_args
     const float rstd = is_there ? args.rstd[head] : 0.0f;
     float sum = 0.0f;
     for (uint32_t i = threadIdx.x % OX_WARP; is_there && i < width; i += OX_WARP) {
-        sum += ox_widen(d[i]) * ox_widen(args.gain[i]) * (ox_widen(x[i]) * rstd);
+        sum += ox_widen(d[i]) * (ox_widen(args.gain[i]) + args.gain_offset) * (ox_widen(x[i]) * rstd);
     }
     sum = ox_warp_sum(sum) / (float)width;
     for (uint32_t i = threadIdx.x % OX_WARP; is_there && i < width; i += OX_WARP) {
-        const float g = ox_widen(d[i]) * ox_widen(args.gain[i]);
+        const float g = ox_widen(d[i]) * (ox_widen(args.gain[i]) + args.gain_offset);
         ox_narrow(rstd * (g - ox_widen(x[i]) * rstd * sum), &d[i]);
     }
 }
@@ -587,7 +597,7 @@ template <typename T, int N> static __global__ void head_norm_group_kernel(head_
         for (int k = 0; k < N; k++) {
             x[k] *= rstd;
             dgain[k] += d[k] * x[k];
-            d[k] *= gain[k];
+            d[k] *= gain[k] + args.gain_offset;
             sum += d[k] * x[k];
         }
         sum = lanes_sum(sum, args.lanes) / (float)width;
@@ -635,7 +645,7 @@ template <typename T>
 static ox_status head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_norm_forward *op) {
     enum { WIDE = ox_wide<T>::COUNT };
     head_args<T> args = {{(T *)op->inout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved, op->rstd,
-                         (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps};
+                         (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps, op->gain_offset};
     const bool is_wide = heads_are_wide<T>(args);
     args.lanes = is_wide ? lanes_for(op->head_dim, WIDE) : (uint32_t)OX_WARP;
     ox_launch(is_wide ? head_norm_forward_kernel<T, WIDE> : head_norm_forward_kernel<T, 1>, queue,
@@ -648,7 +658,7 @@ static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head
     enum { WIDE = ox_wide<T>::COUNT, GROUPS_MAX = 2 * OX_CUDA_ROW_GROUPS }; /* one part each, of scratch for two */
     const head_args<T> args = {{(T *)op->dinout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved,
                                (float *)op->rstd, (const T *)op->gain, (float *)op->scratch, op->rows * op->heads,
-                               lanes_for(op->head_dim, WIDE), 0.0f};
+                               lanes_for(op->head_dim, WIDE), 0.0f, op->gain_offset};
     const sum_targets sums = {{op->dgain, nullptr}, op->begins};
     if (heads_are_wide<T>(args) && op->head_dim <= OX_WARP * WIDE) {
         const unsigned groups = groups_for(args.heads, 2 * OX_BLOCK_THREADS / args.lanes, GROUPS_MAX);

@@ -22,17 +22,29 @@ static __global__ void join_kernel(float *out, const uint16_t *hi, const uint16_
     }
 }
 
-template <int N> static __global__ void add_kernel(float *target, const float *a, const float *b, uint64_t count) {
+/* A scale of 1 adds as it is: the product rounds nothing. */
+template <typename T, int N>
+static __global__ void add_kernel(T *target, const T *a, const T *b, uint64_t count, float scale) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
-        float x[N], y[N];
-        ox_load<float, N>(x, a + i * N);
-        ox_load<float, N>(y, b + i * N);
+        float x[N] = {}, y[N];
+        if (a != nullptr) {
+            ox_load<T, N>(x, a + i * N);
+        }
+        ox_load<T, N>(y, b + i * N);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            x[k] += y[k];
+            x[k] = a != nullptr ? __fmaf_rn(scale, y[k], x[k]) : scale * y[k];
         }
-        ox_store<float, N>(target + i * N, x);
+        ox_store<T, N>(target + i * N, x);
+    }
+}
+
+static __global__ void logits_kernel(float *logits, uint64_t count, float scale, float cap) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const float x = scale * logits[i];
+        logits[i] = cap == 0.0f ? x : cap * tanhf(x / cap);
     }
 }
 
@@ -55,6 +67,12 @@ static bool all_wide(const void *a, const void *b, const void *c, uint64_t count
     return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0 && count % STEP == 0;
 }
 
+template <typename T> static void add(const ox_cuda_queue *queue, const ox_op_add *op) {
+    const bool is_wide = all_wide(op->target, op->a, op->b, op->count);
+    ox_launch(is_wide ? add_kernel<T, STEP> : add_kernel<T, 1>, queue, flat(queue, op->count, is_wide),
+              (T *)op->target, (const T *)op->a, (const T *)op->b, op->count, op->scale == 0.0f ? 1.0f : op->scale);
+}
+
 extern "C" ox_status ox_cuda_zero(const ox_cuda_queue *queue, const void *args) {
     const ox_op_zero *const op = (const ox_op_zero *)args;
     return op->bytes == 0 ? OX_OK : ox_cuda_check(cudaMemsetAsync(op->target, 0, op->bytes, queue->stream), "zero");
@@ -70,9 +88,18 @@ extern "C" ox_status ox_cuda_planes_join(const ox_cuda_queue *queue, const void 
 
 extern "C" ox_status ox_cuda_add(const ox_cuda_queue *queue, const void *args) {
     const ox_op_add *const op = (const ox_op_add *)args;
-    const bool is_wide = all_wide(op->target, op->a, op->b, op->count);
-    ox_launch(is_wide ? add_kernel<STEP> : add_kernel<1>, queue, flat(queue, op->count, is_wide),
-              op->target, op->a, op->b, op->count);
+    if (op->real == OX_REAL_F32) {
+        add<float>(queue, op);
+    } else {
+        add<ox_bf16>(queue, op);
+    }
+    return OX_OK;
+}
+
+extern "C" ox_status ox_cuda_logits(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_logits *const op = (const ox_op_logits *)args;
+    ox_launch(logits_kernel, queue, flat(queue, op->count, false), op->logits, op->count,
+              op->scale == 0.0f ? 1.0f : op->scale, op->cap);
     return OX_OK;
 }
 

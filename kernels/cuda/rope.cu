@@ -7,6 +7,7 @@ template <typename T> struct rope_args {
     const int32_t *positions;
     uint32_t row_stride, heads, head_dim, half;
     float sign; /* sign of the angle: -1 rotates back */
+    uint32_t apart, step; /* elements between those of a pair, and between pairs */
 };
 
 /* A block has a row. Its threads along x have the pairs of a head, those along y the heads, so that angles are read
@@ -19,17 +20,17 @@ template <typename T, int N> static __global__ void rope_kernel(rope_args<T> arg
         ox_load<float, N>(c, args.cos_table + angles + i);
         ox_load<float, N>(s, args.sin_table + angles + i);
         for (uint32_t head = threadIdx.y; head < args.heads; head += blockDim.y) {
-            T *const x = args.qk + row * args.row_stride + (uint64_t)head * args.head_dim + i;
+            T *const x = args.qk + row * args.row_stride + (uint64_t)head * args.head_dim + i * args.step;
             float a[N], b[N], low[N], high[N];
             ox_load<T, N>(a, x);
-            ox_load<T, N>(b, x + args.half);
+            ox_load<T, N>(b, x + args.apart);
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 low[k] = a[k] * c[k] - b[k] * (args.sign * s[k]);
                 high[k] = b[k] * c[k] + a[k] * (args.sign * s[k]);
             }
             ox_store<T, N>(x, low);
-            ox_store<T, N>(x + args.half, high);
+            ox_store<T, N>(x + args.apart, high);
         }
     }
 }
@@ -45,8 +46,9 @@ template <typename T> static ox_status rope(const ox_cuda_queue *queue, const ox
     enum { WIDE = ox_wide<T>::COUNT };
     const uint32_t half = op->rotary_dim / 2;
     const rope_args<T> args = {(T *)op->qk, op->cos_table, op->sin_table, op->positions,
-                               op->row_stride, op->heads, op->head_dim, half, op->inverse ? -1.0f : 1.0f};
-    const bool is_wide = ox_all_wide<T>(op->qk, half, op->row_stride) && op->head_dim % WIDE == 0 &&
+                               op->row_stride, op->heads, op->head_dim, half, op->inverse ? -1.0f : 1.0f,
+                               op->neighbours ? 1 : half, op->neighbours ? 2u : 1u};
+    const bool is_wide = !op->neighbours && ox_all_wide<T>(op->qk, half, op->row_stride) && op->head_dim % WIDE == 0 &&
                          ox_all_wide<float>(op->cos_table, half, 0) &&
                          ox_all_wide<float>(op->sin_table, half, 0);
     ox_launch(is_wide ? rope_kernel<T, WIDE> : rope_kernel<T, 1>, queue, by_heads(op, is_wide ? half / WIDE : half),

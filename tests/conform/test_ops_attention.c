@@ -19,6 +19,9 @@ static const struct ox_attention_shape whole[] = {
     {.batch = 1, .seq = 300, .heads = 2, .kv_heads = 1, .head_dim = 8, .window = 128},
     {.batch = 2, .seq = 900, .heads = 1, .kv_heads = 1, .head_dim = 8, .window = 50},
     {.batch = 1, .seq = 1300, .heads = 2, .kv_heads = 1, .head_dim = 8, .window = 641},
+    {.batch = 2, .seq = 7, .heads = 4, .kv_heads = 2, .head_dim = 5, .cap = 0.7f},
+    {.batch = 1, .seq = 150, .heads = 2, .kv_heads = 1, .head_dim = 16, .window = 40, .cap = 50.0f},
+    {.batch = 1, .seq = 300, .heads = 1, .kv_heads = 1, .head_dim = 8, .cap = 1.5f},
 };
 enum { WHOLE_COUNT = sizeof whole / sizeof whole[0], WHOLE_LARGE = 5 };
 
@@ -66,6 +69,9 @@ static const struct packed halves[] = {
     {{.batch = 1, .seq = 320, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = 70}, {100, 3, 180}},
     {{.batch = 2, .seq = 40, .heads = 3, .kv_heads = 1, .head_dim = 5, .window = 9}, {30, 2, 1}},
     {{.batch = 1, .seq = 193, .heads = 2, .kv_heads = 1, .head_dim = 80}, {193}},
+    {{.batch = 1, .seq = 150, .heads = 2, .kv_heads = 1, .head_dim = 64, .cap = 1.5f}, {0}},
+    {{.batch = 1, .seq = 200, .heads = 1, .kv_heads = 1, .head_dim = 128, .window = 70, .cap = 0.7f}, {100, 3, 180}},
+    {{.batch = 1, .seq = 40, .heads = 2, .kv_heads = 1, .head_dim = 256, .cap = 50.0f}, {0}},
 };
 enum { HALVES_COUNT = sizeof halves / sizeof halves[0], HALVES_LARGE = 5 };
 
@@ -107,6 +113,10 @@ static uint32_t first_seen(const struct reference *ref, struct query at) {
     return of_window > of_document ? of_window : of_document;
 }
 
+static double capped(const struct ox_attention_shape *shape, double score) {
+    return shape->cap == 0.0f ? score : (double)shape->cap * tanh(score / (double)shape->cap);
+}
+
 /* The probabilities of one query, into ref->prob; returns their log-sum-exp. */
 static double probabilities(const struct reference *ref, const double *qkv, struct query at) {
     const struct ox_attention_shape *const shape = &ref->shape;
@@ -119,7 +129,7 @@ static double probabilities(const struct reference *ref, const double *qkv, stru
         for (uint32_t i = 0; i < shape->head_dim; i++) {
             score += qkv[q_at(shape, first + place, head) + i] * qkv[k_at(shape, first + j, head) + i];
         }
-        prob[j] = score * (double)shape->scale;
+        prob[j] = capped(shape, score * (double)shape->scale);
         top = fmax(top, prob[j]);
     }
     for (uint32_t j = begin; j <= place; j++) {
@@ -153,6 +163,12 @@ static void reference_forward(const struct reference *ref, const double *qkv) {
     }
 }
 
+/* The cap's slope at the score of key `key`, which follows from its probability. */
+static double cap_slope(const struct reference *ref, double log_sum, uint32_t key) {
+    const double cap = (double)ref->shape.cap, share = cap == 0.0 ? 0.0 : (log(ref->prob[key]) + log_sum) / cap;
+    return 1.0 - share * share;
+}
+
 static void reference_backward(const struct reference *ref) {
     const struct ox_attention_shape *const shape = &ref->shape;
     const uint32_t dim = shape->head_dim;
@@ -164,7 +180,7 @@ static void reference_backward(const struct reference *ref) {
         const double *const out = ref->out + ((first + place) * shape->heads + head) * dim;
         const size_t q = q_at(shape, first + place, head);
         const struct query query = {.first = first, .place = place, .head = head};
-        probabilities(ref, ref->qkv, query);
+        const double log_sum = probabilities(ref, ref->qkv, query);
         double delta = 0.0;
         for (uint32_t i = 0; i < dim; i++) {
             delta += dout[i] * out[i];
@@ -176,7 +192,7 @@ static void reference_backward(const struct reference *ref) {
                 dprob += dout[i] * ref->qkv[v + i];
                 ref->dqkv[v + i] += ref->prob[j] * dout[i];
             }
-            const double dscore = ref->prob[j] * (dprob - delta) * (double)shape->scale;
+            const double dscore = ref->prob[j] * (dprob - delta) * (double)shape->scale * cap_slope(ref, log_sum, j);
             for (uint32_t i = 0; i < dim; i++) {
                 ref->dqkv[q + i] += dscore * ref->qkv[k + i];
                 ref->dqkv[k + i] += dscore * ref->qkv[q + i];

@@ -6,15 +6,17 @@
 
 struct shape {
     uint32_t rows, cached, heads, kv_heads, head_dim, window;
+    float cap;
 };
 
-enum { WIDTHS = 5, ROWS = 5, CACHED = 5 };
+enum { WIDTHS = 6, ROWS = 5, CACHED = 5 };
 static const struct shape widths[WIDTHS] = {
     {.heads = 1, .kv_heads = 1, .head_dim = 5},
     {.heads = 4, .kv_heads = 2, .head_dim = 12},
     {.heads = 6, .kv_heads = 1, .head_dim = 20, .window = 50},
     {.heads = 3, .kv_heads = 3, .head_dim = 64, .window = 1},
     {.heads = 2, .kv_heads = 1, .head_dim = 16, .window = 600},
+    {.heads = 4, .kv_heads = 2, .head_dim = 12, .window = 50, .cap = 0.8f},
 };
 static const uint32_t row_counts[ROWS] = {1, 2, 7, 130, 512};
 static const uint32_t cached_counts[CACHED] = {0, 1, 5, 128, 700};
@@ -52,6 +54,7 @@ static void reference(const struct text *text, uint32_t place, uint32_t head, do
         for (uint32_t i = 0; i < dim; i++) {
             prob[j] += (double)q[i] * (double)k[j * row_len(shape) + i] * (double)(float)(1.0 / sqrt(dim));
         }
+        prob[j] = shape->cap == 0.0f ? prob[j] : (double)shape->cap * tanh(prob[j] / (double)shape->cap);
         top = fmax(top, prob[j]);
     }
     memset(out, 0, dim * sizeof *out);
@@ -109,6 +112,7 @@ static void call(struct lab *lab, const struct text *text, struct cache cache, v
                                               .head_dim = shape->head_dim,
                                               .window = shape->window,
                                               .scale = (float)(1.0 / sqrt(shape->head_dim)),
+                                              .cap = shape->cap,
                                               .real = text->real};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_cached, &op));
     lab_finish(lab);

@@ -3,6 +3,7 @@
 #include "base/prng/prng.h"
 #include "tests/kit/device/ops_kit.h"
 
+#include <math.h>
 #include <string.h>
 
 static const size_t counts[] = {1, 15, 16, 17, 1000, 65536, 65537, 200003};
@@ -35,9 +36,12 @@ static void test_add(struct lab *lab, size_t count) {
     const float *const a = random_floats(count, 1, 1.0), *const b = random_floats(count, 2, 1.0);
     float *const apart = floats(count), *const on_a = random_floats(count, 1, 1.0);
     float *const on_b = random_floats(count, 2, 1.0);
-    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){apart, a, b, count}));
-    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){on_a, on_a, b, count}));
-    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){on_b, a, on_b, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add,
+                        &(struct ox_op_add){.target = apart, .a = a, .b = b, .count = count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add,
+                        &(struct ox_op_add){.target = on_a, .a = on_a, .b = b, .count = count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add,
+                        &(struct ox_op_add){.target = on_b, .a = a, .b = on_b, .count = count}));
     lab_finish(lab);
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
@@ -45,6 +49,44 @@ static void test_add(struct lab *lab, size_t count) {
     }
     CHECK(wrong == 0);
     CHECK(memcmp(apart, on_a, count * sizeof(float)) == 0 && memcmp(apart, on_b, count * sizeof(float)) == 0);
+    guards_end(0);
+}
+
+/* Scaled, with or without another; the rounding of a scaled sum is that of one or of two operations. */
+static void test_add_scaled(struct lab *lab, size_t count, enum ox_real real) {
+    const float scale = 0.22f;
+    const float *const a = random_reals(real, count, 1, 1.0), *const b = random_reals(real, count, 2, 1.0);
+    double *const sum = doubles(count), *const alone = doubles(count);
+    void *const a_at = reals_of(real, a, count), *const b_at = reals_of(real, b, count);
+    void *const apart = reals(real, count);
+    for (size_t i = 0; i < count; i++) {
+        alone[i] = (double)scale * (double)b[i];
+        sum[i] = (double)a[i] + alone[i];
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){apart, a_at, b_at, count, scale, real}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){a_at, a_at, b_at, count, scale, real}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){b_at, NULL, b_at, count, scale, real}));
+    lab_finish(lab);
+    check_real_error(real, "scaled sum", error_of(floats_of(real, apart, count), sum, count), 1e-7, 4e-3);
+    check_real_error(real, "scaled", error_of(floats_of(real, b_at, count), alone, count), 1e-7, 4e-3);
+    CHECK(memcmp(apart, a_at, count * ox_real_bytes(real)) == 0);
+    guards_end(0);
+}
+
+static void test_logits(struct lab *lab, size_t count, float scale, float cap) {
+    float *const logits = random_floats(count, 1, 20.0);
+    double *const want = widened(logits, count);
+    for (size_t i = 0; i < count; i++) {
+        const double x = (scale == 0.0f ? 1.0 : (double)scale) * want[i];
+        want[i] = cap == 0.0f ? x : (double)cap * tanh(x / (double)cap);
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, logits, &(struct ox_op_logits){logits, count, scale, cap}));
+    lab_finish(lab);
+    double worst = 0.0; /* small ones are as exact as large ones */
+    for (size_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs((double)logits[i] - want[i]) / fmax(fabs(want[i]), 1e-30));
+    }
+    check_error("logits, each", worst, 4e-7);
     guards_end(0);
 }
 
@@ -79,7 +121,15 @@ int main(void) {
             test_zero(&labs[lab], counts[i]);
             test_add(&labs[lab], counts[i]);
             test_planes(&labs[lab], counts[i]);
+            for (int real = OX_REAL_F32; real <= OX_REAL_BF16; real++) {
+                if (lab_knows(&labs[lab], (enum ox_real)real)) {
+                    test_add_scaled(&labs[lab], counts[i], (enum ox_real)real);
+                }
+            }
         }
+        test_logits(&labs[lab], 70001, 0.0625f, 0.0f);
+        test_logits(&labs[lab], 70001, 0.0f, 30.0f);
+        test_logits(&labs[lab], 33, 2.0f, 5.0f);
     }
     return labs_end(labs);
 }

@@ -10,17 +10,23 @@ struct head_case {
     uint32_t rows, hidden, vocab;
     bool with_lo, with_logits, loss_only;
     double scale; /* scale of the inputs: 100 gives logits up to about 1e4 */
+    float logit_scale, logit_cap; /* 0: none */
 };
 static const struct head_case cases[] = {
-    {1, 8, 3, true, true, false, 1.0},
-    {5, 7, 33, false, false, false, 1.0},
-    {37, 24, 300, true, false, false, 1.0},
-    {33, 24, 9001, true, true, false, 1.0},      /* several tiles of the vocabulary, logits held    */
-    {9, 16, 4097, false, false, true, 1.0},      /* loss alone                                       */
-    {64, 32, 500, true, false, false, 100.0},    /* extreme logits                                   */
-    {1030, 4, 16384, false, false, false, 1.0},  /* several groups of rows                           */
-    {1100, 2, 43700, true, false, false, 1.0},   /* too wide to hold: computed twice, in row tiles   */
-    {4200, 2, 40, true, false, false, 1.0},      /* several groups of rows of a GPU                  */
+    {1, 8, 3, true, true, false, 1.0, 0, 0},
+    {5, 7, 33, false, false, false, 1.0, 0, 0},
+    {37, 24, 300, true, false, false, 1.0, 0, 0},
+    {33, 24, 9001, true, true, false, 1.0, 0, 0},      /* several tiles of the vocabulary, logits held    */
+    {9, 16, 4097, false, false, true, 1.0, 0, 0},      /* loss alone                                       */
+    {64, 32, 500, true, false, false, 100.0, 0, 0},    /* extreme logits                                   */
+    {1030, 4, 16384, false, false, false, 1.0, 0, 0},  /* several groups of rows                           */
+    {1100, 2, 43700, true, false, false, 1.0, 0, 0},   /* too wide to hold: computed twice, in row tiles   */
+    {4200, 2, 40, true, false, false, 1.0, 0, 0},      /* several groups of rows of a GPU                  */
+    {5, 7, 33, true, true, false, 1.0, 0.0625f, 0.0f},
+    {5, 7, 33, true, true, false, 1.0, 0.0f, 0.5f},
+    {33, 24, 9001, true, true, false, 1.0, 0.5f, 2.0f},
+    {9, 16, 4097, false, false, true, 1.0, 0.0f, 3.0f},
+    {1100, 2, 43700, true, false, false, 1.0, 2.0f, 1.5f}, /* too wide to hold: computed twice */
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -36,13 +42,28 @@ struct reference {
     double loss;
 };
 
-/* Adds one row's gradients, given its exponentials and their sum. */
-static void reference_row_gradient(const struct reference *ref, uint32_t row, const double *power,
-                                   double sum) {
+static double scale_of(const struct head_case *shape) {
+    return shape->logit_scale != 0.0f ? (double)shape->logit_scale : 1.0;
+}
+
+/* What follows a product, and its slope at what it became. */
+static double after(const struct head_case *shape, double product) {
+    const double x = scale_of(shape) * product, cap = (double)shape->logit_cap;
+    return cap == 0.0 ? x : cap * tanh(x / cap);
+}
+
+static double slope_at(const struct head_case *shape, double logit) {
+    const double share = shape->logit_cap == 0.0f ? 0.0 : logit / (double)shape->logit_cap;
+    return scale_of(shape) * (1.0 - share * share);
+}
+
+/* Adds one row's gradients, given its logits, their exponentials and the sum of these. */
+static void reference_row_gradient(const struct reference *ref, uint32_t row, const double *logits,
+                                   const double *power, double sum) {
     const uint32_t hidden = ref->shape->hidden;
     for (uint32_t word = 0; word < ref->shape->vocab; word++) {
         const double hit = (int32_t)word == ref->targets[row] ? 1.0 : 0.0;
-        const double gradient = (double)loss_scale * (power[word] / sum - hit);
+        const double gradient = (double)loss_scale * (power[word] / sum - hit) * slope_at(ref->shape, logits[word]);
         for (uint32_t i = 0; i < hidden; i++) {
             ref->din[(size_t)row * hidden + i] += gradient * ref->weight[(size_t)word * hidden + i];
             ref->dweight[(size_t)word * hidden + i] += gradient * ref->in[(size_t)row * hidden + i];
@@ -62,6 +83,7 @@ static void reference_run(struct reference *ref, double *power, bool backward) {
                 logits[word] += ref->in[(size_t)row * shape->hidden + i] *
                                 ref->weight[(size_t)word * shape->hidden + i];
             }
+            logits[word] = after(shape, logits[word]);
             top = fmax(top, logits[word]);
         }
         for (uint32_t word = 0; word < shape->vocab; word++) {
@@ -72,7 +94,7 @@ static void reference_run(struct reference *ref, double *power, bool backward) {
         ref->nll[row] = counted ? top + log(sum) - logits[ref->targets[row]] : 0.0;
         ref->loss += ref->nll[row];
         if (counted && backward) {
-            reference_row_gradient(ref, row, power, sum);
+            reference_row_gradient(ref, row, logits, power, sum);
         }
     }
 }
@@ -191,6 +213,8 @@ static void make_inputs(const struct head_case *shape, struct reference *ref, st
                               .hidden = shape->hidden,
                               .vocab = shape->vocab,
                               .loss_scale = loss_scale,
+                              .logit_scale = shape->logit_scale,
+                              .logit_cap = shape->logit_cap,
                               .real = ref->real};
 }
 

@@ -131,6 +131,25 @@ static void check_beginning(struct lab *lab, const struct data *data, struct ox_
     check_begun(lab, sums[1][1], sums[0][1], data->shape->bias ? data->shape->out_count : 0);
 }
 
+/* The gradient of the input is added to another one, which may lie in the same place. */
+static void check_residual(struct lab *lab, const struct data *data, struct ox_op_linear_backward backward) {
+    const size_t len = data->in_len;
+    const float *const other = random_reals(data->real, len, 6, 1.0);
+    double *const want = doubles(len);
+    for (size_t i = 0; i < len; i++) {
+        want[i] = data->din_want[i] + (double)other[i];
+    }
+    for (int in_place = 0; in_place < 2; in_place++) {
+        void *const residual = reals_of(data->real, other, len);
+        backward.residual = residual;
+        backward.din = in_place == 1 ? residual : reals(data->real, len);
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_backward, &backward));
+        lab_finish(lab);
+        check_real_error(data->real, "din and residual", error_of(floats_of(data->real, backward.din, len), want, len),
+                         2e-6, 4e-3);
+    }
+}
+
 static void run_on(struct lab *lab, const struct data *data) {
     const int keep = guard_count;
     const struct linear_case *const shape = data->shape;
@@ -176,6 +195,9 @@ static void run_on(struct lab *lab, const struct data *data) {
         CHECK(dbias[0] == 0.25f);
     }
     check_beginning(lab, data, backward);
+    if (shape->with_din) {
+        check_residual(lab, data, backward);
+    }
     guards_end(keep);
 }
 

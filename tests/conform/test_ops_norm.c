@@ -9,20 +9,27 @@ struct norm_case {
     enum ox_norm_kind kind;
     bool bias, residual, in_place; /* in place: din is dout, or the residual where there is one */
     uint32_t in_extra, out_extra;  /* floats between rows beyond cols */
+    float gain_offset;
+    bool sum; /* forward adds the residual; in place: to it */
 };
 static const struct norm_case cases[] = {
-    {1, 2, OX_NORM_RMS, false, false, false, 0, 0},
-    {3, 5, OX_NORM_RMS, false, false, false, 2, 3},
-    {3, 5, OX_NORM_LAYER, true, false, false, 0, 0},
-    {6, 7, OX_NORM_LAYER, false, true, false, 1, 0},
-    {33, 64, OX_NORM_RMS, false, true, true, 0, 0},
-    {33, 100, OX_NORM_LAYER, true, false, true, 0, 0},
-    {65, 768, OX_NORM_RMS, true, true, false, 0, 5},
-    {130, 769, OX_NORM_LAYER, true, true, true, 0, 0},
-    {500, 33, OX_NORM_RMS, false, false, true, 0, 0},
-    {5, 5000, OX_NORM_LAYER, true, false, false, 0, 0},
-    {700, 64, OX_NORM_LAYER, true, true, true, 0, 0}, /* many rows of a block, a last one that is not there */
-    {9, 5008, OX_NORM_RMS, true, true, true, 8, 16},  /* wide loads; more of them than a block has threads  */
+    {1, 2, OX_NORM_RMS, false, false, false, 0, 0, 0, false},
+    {3, 5, OX_NORM_RMS, false, false, false, 2, 3, 0, false},
+    {3, 5, OX_NORM_LAYER, true, false, false, 0, 0, 0, false},
+    {6, 7, OX_NORM_LAYER, false, true, false, 1, 0, 0, false},
+    {33, 64, OX_NORM_RMS, false, true, true, 0, 0, 0, false},
+    {33, 100, OX_NORM_LAYER, true, false, true, 0, 0, 0, false},
+    {65, 768, OX_NORM_RMS, true, true, false, 0, 5, 0, false},
+    {130, 769, OX_NORM_LAYER, true, true, true, 0, 0, 0, false},
+    {500, 33, OX_NORM_RMS, false, false, true, 0, 0, 0, false},
+    {5, 5000, OX_NORM_LAYER, true, false, false, 0, 0, 0, false},
+    {700, 64, OX_NORM_LAYER, true, true, true, 0, 0, 0, false}, /* many rows of a block, a last one that is not there */
+    {9, 5008, OX_NORM_RMS, true, true, true, 8, 16, 0, false},  /* wide loads; more of them than a block has threads  */
+    {3, 5, OX_NORM_RMS, false, true, false, 2, 3, 1.0f, true},
+    {33, 100, OX_NORM_RMS, false, true, true, 0, 0, 1.0f, true},
+    {70, 768, OX_NORM_RMS, false, false, true, 0, 0, 1.0f, false},
+    {9, 5000, OX_NORM_LAYER, true, true, true, 0, 0, 0.5f, true},
+    {5, 9001, OX_NORM_RMS, false, true, false, 0, 8, 1.0f, true}, /* a row at a time */
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -35,6 +42,10 @@ struct data {
     const float *in, *gain, *bias, *dout, *residual; /* in is packed; strided copies are made of it */
     double *in_wide, *out, *mean, *rstd, *din, *dgain, *dbias;
 };
+
+static double gain_at(const struct data *data, uint32_t col) {
+    return (double)data->gain[col] + (double)data->shape->gain_offset;
+}
 
 static void reference_forward(const struct data *data, const double *in) {
     const struct norm_case *const shape = data->shape;
@@ -52,8 +63,8 @@ static void reference_forward(const struct data *data, const double *in) {
         data->rstd[row] = 1.0 / sqrt(squares / shape->cols + (double)eps);
         for (uint32_t i = 0; i < shape->cols; i++) {
             data->out[(size_t)row * shape->cols + i] =
-                (x[i] - mean) * data->rstd[row] * (double)data->gain[i] +
-                (shape->bias ? (double)data->bias[i] : 0.0);
+                (x[i] - mean) * data->rstd[row] * gain_at(data, i) + (shape->bias ? (double)data->bias[i] : 0.0) +
+                (shape->sum ? (double)data->residual[(size_t)row * shape->cols + i] : 0.0);
         }
     }
 }
@@ -72,12 +83,12 @@ static void reference_backward(const struct data *data) {
             const double dout = (double)data->dout[at + i], centred = data->in_wide[at + i] - mean;
             data->dgain[i] += dout * centred * rstd;
             data->dbias[i] += dout;
-            drstd += dout * (double)data->gain[i] * centred;
-            dmean -= dout * (double)data->gain[i] * rstd;
+            drstd += dout * gain_at(data, i) * centred;
+            dmean -= dout * gain_at(data, i) * rstd;
         }
         const double dvariance = -0.5 * drstd * rstd * rstd * rstd;
         for (uint32_t i = 0; i < shape->cols; i++) {
-            double din = (double)data->dout[at + i] * (double)data->gain[i] * rstd +
+            double din = (double)data->dout[at + i] * gain_at(data, i) * rstd +
                          dvariance * 2.0 * (data->in_wide[at + i] - mean) / count;
             din += shape->kind == OX_NORM_LAYER ? dmean / count : 0.0;
             data->din[at + i] = din;
@@ -108,7 +119,8 @@ static void run_forward(struct lab *lab, const struct data *data, float *mean, f
     const uint32_t in_stride = shape->cols + shape->in_extra, out_stride = shape->cols + shape->out_extra;
     const size_t out_len = (size_t)shape->rows * out_stride;
     float *const in = floats((size_t)shape->rows * in_stride);
-    void *const out_reals = reals(real, out_len);
+    void *const residual = shape->sum ? reals_of(real, data->residual, data->len) : NULL;
+    void *const out_reals = shape->sum && shape->in_place ? residual : reals(real, out_len);
     float *const packed = floats(data->len);
     copy_rows(in, in_stride, data->in, shape->cols, shape);
     const struct ox_op_norm_forward op = {
@@ -118,11 +130,13 @@ static void run_forward(struct lab *lab, const struct data *data, float *mean, f
         .in = reals_of(real, in, (size_t)shape->rows * in_stride),
         .gain = reals_of(real, data->gain, shape->cols),
         .bias = shape->bias ? reals_of(real, data->bias, shape->cols) : NULL,
+        .residual = residual,
         .rows = shape->rows,
         .cols = shape->cols,
         .in_stride = shape->in_extra == 0 ? 0 : in_stride,
         .out_stride = shape->out_extra == 0 ? 0 : out_stride,
         .eps = eps,
+        .gain_offset = shape->gain_offset,
         .kind = shape->kind,
         .real = real,
     };
@@ -187,6 +201,7 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
         .scratch = guarded(ox_ops_norm_scratch_bytes(&lab->compute, shape->cols)),
         .rows = shape->rows,
         .cols = shape->cols,
+        .gain_offset = shape->gain_offset,
         .kind = shape->kind,
         .real = real,
     };
@@ -254,10 +269,13 @@ static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, en
 
 struct head_case {
     uint32_t rows, heads, head_dim, extra; /* floats of a row beyond its heads */
+    float gain_offset;
 };
 static const struct head_case head_cases[] = {
-    {1, 1, 2, 0}, {3, 2, 5, 4}, {2, 3, 4, 8}, {33, 4, 64, 128}, {65, 3, 20, 7}, {130, 8, 128, 256}, {70, 1, 33, 0},
-    {40, 2, 512, 0},
+    {1, 1, 2, 0, 0}, {3, 2, 5, 4, 0}, {2, 3, 4, 8, 0},
+    {33, 4, 64, 128, 0}, {65, 3, 20, 7, 0}, {130, 8, 128, 256, 0}, {70, 1, 33, 0, 0},
+    {40, 2, 512, 0, 0}, {33, 2, 256, 256, 1.0f}, {5, 3, 20, 7, 1.0f},
+    {9, 1, 2304, 768, 0}, {70, 1, 100, 30, 0.5f}, /* one as wide as all */
 };
 enum { HEAD_CASE_COUNT = sizeof head_cases / sizeof head_cases[0] };
 
@@ -286,13 +304,15 @@ static void head_reference(const struct head_data *data, const double *in) {
         const double rstd = 1.0 / sqrt(squares / shape->head_dim + (double)eps);
         data->rstd[nth] = rstd;
         for (uint32_t i = 0; i < shape->head_dim; i++) {
-            const double dout = (double)data->dout[at + i], gain = (double)data->gain[i];
+            const double dout = (double)data->dout[at + i];
+            const double gain = (double)data->gain[i] + (double)shape->gain_offset;
             data->out[at + i] = in[at + i] * rstd * gain;
             data->dgain[i] += dout * in[at + i] * rstd;
             drstd += dout * gain * in[at + i];
         }
         for (uint32_t i = 0; i < shape->head_dim; i++) {
-            data->din[at + i] = (double)data->dout[at + i] * (double)data->gain[i] * rstd -
+            const double gain = (double)data->gain[i] + (double)shape->gain_offset;
+            data->din[at + i] = (double)data->dout[at + i] * gain * rstd -
                                 drstd * rstd * rstd * rstd * in[at + i] / shape->head_dim;
         }
     }
@@ -333,7 +353,8 @@ static void run_heads_backward(struct lab *lab, const struct head_data *data, co
         .dinout = dinout, .dgain = dgain, .saved = saved, .rstd = rstd,
         .gain = reals_of(real, data->gain, shape->head_dim),
         .scratch = guarded(ox_ops_norm_scratch_bytes(&lab->compute, shape->head_dim)), .rows = shape->rows,
-        .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim, .real = real};
+        .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim,
+        .gain_offset = shape->gain_offset, .real = real};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_norm_backward, &backward));
     lab_finish(lab);
     lab_digest(lab, dinout, data->len * ox_real_bytes(real));
@@ -358,7 +379,7 @@ static void run_heads_on(struct lab *lab, const struct head_data *data, bool kee
         .inout = inout, .saved = keep_input ? saved : NULL, .rstd = rstd,
         .gain = reals_of(real, data->gain, shape->head_dim), .rows = shape->rows,
         .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim, .eps = eps,
-        .real = real};
+        .gain_offset = shape->gain_offset, .real = real};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_norm_forward, &forward));
     lab_finish(lab);
     check_real_error(real, "per head: out", error_of(floats_of(real, inout, data->len), data->out, data->len), 4e-7,

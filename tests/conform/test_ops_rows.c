@@ -19,6 +19,8 @@ static const struct act_case act_cases[] = {
     {17, 300, OX_ACTIVATION_GELU_TANH, 2.0}, {5, 65, OX_ACTIVATION_GELU_TANH, 60.0},
     {3, 1032, OX_ACTIVATION_SWIGLU, 2.0},
     {3, 1032, OX_ACTIVATION_GELU_TANH, 2.0},
+    {3, 7, OX_ACTIVATION_GEGLU_TANH, 2.0}, {5, 65, OX_ACTIVATION_GEGLU_TANH, 60.0},
+    {3, 1032, OX_ACTIVATION_GEGLU_TANH, 2.0},
 };
 enum { ACT_COUNT = sizeof act_cases / sizeof act_cases[0] };
 
@@ -55,10 +57,12 @@ static void act_reference(const struct act_data *data, const double *in) {
         }
         const size_t gate = at / shape->width * 2 * shape->width + at % shape->width;
         const size_t up = gate + shape->width;
-        const double s = sigmoid(in[gate]);
-        data->out[at] = in[gate] * s * in[up];
-        data->din[gate] = (double)data->dout[at] * in[up] * (s + in[gate] * s * (1.0 - s));
-        data->din[up] = (double)data->dout[at] * in[gate] * s;
+        const bool by_gelu = shape->kind == OX_ACTIVATION_GEGLU_TANH;
+        const double s = sigmoid(in[gate]), value = by_gelu ? gelu(in[gate]) : in[gate] * s;
+        const double slope = by_gelu ? gelu_slope(in[gate]) : s + in[gate] * s * (1.0 - s);
+        data->out[at] = value * in[up];
+        data->din[gate] = (double)data->dout[at] * in[up] * slope;
+        data->din[up] = (double)data->dout[at] * value;
     }
 }
 
@@ -106,7 +110,7 @@ static void run_act_on(struct lab *lab, const struct act_data *data) {
 
 static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum ox_real real) {
     struct act_data data = {.shape = shape, .real = real, .out_len = (size_t)shape->rows * shape->width};
-    data.in_len = data.out_len * (shape->kind == OX_ACTIVATION_SWIGLU ? 2 : 1);
+    data.in_len = data.out_len * (ox_activation_is_gated(shape->kind) ? 2 : 1);
     data.in = random_reals(real, data.in_len, 1, shape->scale);
     data.dout = random_reals(real, data.out_len, 2, 1.0);
     data.in_wide = widened(data.in, data.in_len);
@@ -133,10 +137,12 @@ static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum
 struct rope_case {
     uint32_t rows, heads, head_dim, extra; /* floats of a row beyond the rotated heads */
     uint32_t rotary_dim; /* 0: all of a head */
+    bool neighbours;
 };
 static const struct rope_case rope_cases[] = {
-    {1, 1, 2, 0, 0},   {5, 3, 12, 7, 0},  {33, 2, 64, 64, 0}, {70, 5, 6, 1, 0}, {4, 1, 128, 0, 0}, {3, 40, 128, 256, 0},
-    {5, 3, 12, 7, 10}, {9, 2, 64, 64, 48}, {7, 3, 100, 4, 32}};
+    {1, 1, 2, 0, 0, false}, {5, 3, 12, 7, 0, false}, {33, 2, 64, 64, 0, false}, {70, 5, 6, 1, 0, false},
+    {4, 1, 128, 0, 0, false}, {3, 40, 128, 256, 0, false}, {5, 3, 12, 7, 10, false}, {9, 2, 64, 64, 48, false},
+    {7, 3, 100, 4, 32, false}, {5, 3, 12, 7, 0, true}, {9, 2, 64, 64, 48, true}};
 enum { ROPE_COUNT = sizeof rope_cases / sizeof rope_cases[0], CONTEXTS = 100, HALF_MAX = 64 };
 
 static void run_rope_on(struct lab *lab, const struct rope_case *shape, const int32_t *positions, enum ox_real real) {
@@ -165,6 +171,7 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
                             .heads = shape->heads,
                             .head_dim = shape->head_dim,
                             .rotary_dim = rotary_dim,
+                            .neighbours = shape->neighbours,
                             .real = real};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope, &op));
     lab_finish(lab);
@@ -175,11 +182,12 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
     }
     for (size_t at = 0; at < (size_t)shape->rows * shape->heads * half; at++) {
         const size_t row = at / (shape->heads * half), i = at % half;
-        const size_t low = row * stride + at / half % shape->heads * shape->head_dim + i;
+        const size_t low = row * stride + at / half % shape->heads * shape->head_dim + (shape->neighbours ? 2 * i : i);
+        const size_t high = low + (shape->neighbours ? 1 : half);
         const double c = cos_want[(size_t)positions[row] * half + i];
         const double s = sin_want[(size_t)positions[row] * half + i];
-        want[low] = kept[low] * c - kept[low + half] * s;
-        want[low + half] = kept[low + half] * c + kept[low] * s;
+        want[low] = kept[low] * c - kept[high] * s;
+        want[high] = kept[high] * c + kept[low] * s;
     }
     check_error("rope tables", fmax(error_of(cos_table, cos_want, table_len),
                                     error_of(sin_table, sin_want, table_len)), 6e-8);

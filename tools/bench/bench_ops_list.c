@@ -136,7 +136,7 @@ static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cos
 
 static enum ox_status act_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const enum ox_activation kind = (enum ox_activation)t->kind;
-    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 3.0 : 2.0) * real_bytes(t);
+    out->bytes = (double)t->shape.rows * t->shape.width * (ox_activation_is_gated(kind) ? 3.0 : 2.0) * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), act_forward, &(struct ox_op_act_forward){
         .out = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
@@ -144,7 +144,7 @@ static enum ox_status act_forward(const struct ox_bench_tensors *t, struct ox_be
 
 static enum ox_status act_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const enum ox_activation kind = (enum ox_activation)t->kind;
-    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 5.0 : 3.0) * real_bytes(t);
+    out->bytes = (double)t->shape.rows * t->shape.width * (ox_activation_is_gated(kind) ? 5.0 : 3.0) * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), act_backward, &(struct ox_op_act_backward){
         .din = t->dpair, .dout = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
@@ -245,6 +245,12 @@ static enum ox_status head(const struct ox_bench_tensors *t, struct ox_bench_cos
         .hidden = t->shape.hidden, .vocab = t->shape.vocab, .loss_scale = 1e-3f, .real = t->device->compute.real});
 }
 
+static enum ox_status logits(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 8.0 * (double)t->params;
+    return OX_QUEUE(&t->device->ops, lane_of(t), logits, &(struct ox_op_logits){
+        .logits = t->wide[0], .count = t->params, .cap = 30.0f});
+}
+
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
     static const struct ox_bench_op all[] = {
         {OX_OP_zero, NULL, zero, 0, 0},
@@ -262,6 +268,8 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_rope, NULL, rope, 0, 0},
         {OX_OP_act_forward, "swiglu_forward", act_forward, OX_ACTIVATION_SWIGLU, 0},
         {OX_OP_act_backward, "swiglu_backward", act_backward, OX_ACTIVATION_SWIGLU, 0},
+        {OX_OP_act_forward, "geglu_forward", act_forward, OX_ACTIVATION_GEGLU_TANH, 0},
+        {OX_OP_act_backward, "geglu_backward", act_backward, OX_ACTIVATION_GEGLU_TANH, 0},
         {OX_OP_act_forward, "gelu_forward", act_forward, OX_ACTIVATION_GELU_TANH, 0},
         {OX_OP_act_backward, "gelu_backward", act_backward, OX_ACTIVATION_GELU_TANH, 0},
         {OX_OP_linear_forward, NULL, linear_forward, OX_BENCH_GATE_UP, 0},
@@ -282,6 +290,7 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_attention_backward, "attention_backward.model", attention_backward, 0, OX_BENCH_DIM_OF_MODEL},
         {OX_OP_attention_cached, NULL, attention_cached, 0, 0},
         {OX_OP_head, NULL, head, 0, 0},
+        {OX_OP_logits, NULL, logits, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
         {OX_OP_adam, "adam.f32", adam, OX_MOMENTS_F32, 0},
         {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},

@@ -4,6 +4,7 @@
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { TAIL_MAX = 70 };
@@ -31,6 +32,31 @@ static void test_exp(const struct ox_vector *vector) {
     }
     CHECK(special[4] == 1.0f && isnan(special[5]));
     CHECK(special[6] > 2e38f && special[7] > 2e38f && isfinite(special[7]));
+}
+
+/* Near 0 a capped value is as exact as a large one; what is not a number stays that. */
+static void test_cap(const struct ox_vector *vector) {
+    enum { LEN = 40001 };
+    static float x[LEN], y[LEN], slope[LEN];
+    double worst = 0.0, worst_slope = 0.0;
+    for (int i = 0; i < LEN; i++) {
+        const float size = ldexpf(1.0f, -20 + i % 30) * (1.0f + (float)(i / 30) / (LEN / 30));
+        x[i] = y[i] = i % 2 == 0 ? size : -size;
+        slope[i] = 1.0f;
+    }
+    vector->cap(y, 0.5f, 30.0f, LEN);
+    vector->cap_back(slope, y, 30.0f, LEN);
+    for (int i = 0; i < LEN; i++) {
+        const double share = tanh(0.5 * (double)x[i] / 30.0), want = 30.0 * share;
+        worst = fmax(worst, fabs((double)y[i] - want) / fabs(want));
+        worst_slope = fmax(worst_slope, fabs((double)slope[i] - (1.0 - share * share)));
+    }
+    printf("%-7s cap: relative error %.2e, allowed 4.00e-07; of slopes %.2e, allowed 6.00e-07\n", vector->name, worst,
+           worst_slope);
+    CHECK(worst <= 4e-7 && worst_slope <= 6e-7);
+    float special[] = {0.0f, INFINITY, -INFINITY, NAN};
+    vector->cap(special, 1.0f, 30.0f, 4);
+    CHECK(special[0] == 0.0f && special[1] == 30.0f && special[2] == -30.0f && isnan(special[3]));
 }
 
 /* Buffers end where the loop must stop; the elements beyond keep their mark. */
@@ -239,6 +265,7 @@ int main(void) {
     CHECK(count >= 1 && ox_vector_pick() == list[count - 1]);
     for (uint32_t i = 0; i < count; i++) {
         test_exp(list[i]);
+        test_cap(list[i]);
         test_tails(list[i]);
         test_long_sum(list[i]);
         test_product(list[i]);
