@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #define FOLDER_PREFIX "checkpoint-"
 #define LATEST_NAME   "latest"
+#define BEST_NAME     "best"
 #define TMP_SUFFIX    ".tmp"
 
 enum { STEP_DIGITS_MAX = 18, NAME_BYTES = 64, LATEST_BYTES_MAX = 4096, ASIDE_MAX = 1000 };
@@ -209,24 +211,91 @@ static enum ox_status remove_whole(const char *output_dir, uint64_t step) {
     return status;
 }
 
-/* Deletes the oldest complete checkpoints of the same branch beyond the limit. A failure is only logged, because the
- * new checkpoint is safe. */
-static void prune(const struct ox_run_state *state, const struct ox_checkpoint_save *save) {
+/* ---- which are kept ----------------------------------------------------------------------------------- */
+
+/* Whether the checkpoint is complete, of the branch, and evaluated at its own step. */
+static bool is_candidate(const char *path, const struct ox_run_state *branch, double *loss) {
+    struct ox_manifest manifest;
+    if (ox_manifest_read(path, &manifest) != OX_OK) {
+        return false;
+    }
+    *loss = manifest.eval.loss;
+    const bool evaluated = manifest.eval.step > 0 && manifest.eval.step == manifest.state.step && !isnan(*loss);
+    const bool good = evaluated && is_same_branch(&manifest.state, branch) &&
+                      ox_manifest_check_sizes(path, &manifest) == OX_OK;
+    ox_manifest_close(&manifest);
+    return good;
+}
+
+bool ox_checkpoint_find_best(const char *output_dir, const struct ox_run_state *branch, char *path, double *loss) {
     uint64_t *steps = NULL;
-    uint32_t count = 0, kept = 1;
-    enum ox_status status = save->total_limit > 0 ? list_steps(save->output_dir, "", &steps, &count) : OX_OK;
-    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
-        char path[OX_PATH_BYTES];
-        struct ox_run_state other;
-        struct stat info;
-        status = make_path(save->output_dir, steps[i], "", path);
-        /* A link leads to a checkpoint that someone has moved; it is not deleted. */
-        if (status != OX_OK || steps[i] >= state->step || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) ||
-            ox_checkpoint_check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) ||
-            kept++ < save->total_limit) {
-            continue;
+    uint32_t count = 0;
+    bool found = false;
+    if (list_steps(output_dir, "", &steps, &count) != OX_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) { /* the newest first, so that of equal ones the first stays */
+        char each[OX_PATH_BYTES];
+        double value = NAN;
+        if (make_path(output_dir, steps[i], "", each) == OX_OK && is_candidate(each, branch, &value) &&
+            (!found || value <= *loss)) {
+            found = true;
+            *loss = value;
+            memcpy(path, each, sizeof each);
         }
-        status = remove_whole(save->output_dir, steps[i]);
+    }
+    free(steps);
+    return found;
+}
+
+/* Lets the link `best` lead to the checkpoint. What else has that name is left as it is. */
+static enum ox_status set_best(const char *output_dir, const char *checkpoint) {
+    const char *const name = strrchr(checkpoint, '/') + 1;
+    char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES], there[NAME_BYTES] = "";
+    struct stat info;
+    enum ox_status status = ox_path_join(output_dir, BEST_NAME, path);
+    OX_TRY(status, ox_path_join(output_dir, BEST_NAME TMP_SUFFIX, tmp));
+    if (status != OX_OK) {
+        return status;
+    }
+    if (lstat(path, &info) == 0 && !S_ISLNK(info.st_mode)) {
+        return ox_fail(OX_E_CONFIG, "%s: is no link; move it away", path);
+    }
+    if (readlink(path, there, sizeof there - 1) > 0 && strcmp(there, name) == 0) {
+        return OX_OK;
+    }
+    if ((unlink(tmp) != 0 && errno != ENOENT) || symlink(name, tmp) != 0 || rename(tmp, path) != 0) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: cannot link it to %s", path, name);
+    }
+    return ox_folder_sync(output_dir);
+}
+
+/* Whether the folder is a complete checkpoint of the branch. A link leads to one that someone has moved, and which is
+ * not deleted. */
+static bool is_of_branch(const char *path, const struct ox_run_state *branch) {
+    struct ox_run_state state;
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && ox_checkpoint_check_complete(path, &state) == OX_OK &&
+           is_same_branch(&state, branch);
+}
+
+void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newest, uint64_t total_limit) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    char path[OX_PATH_BYTES], best[OX_PATH_BYTES] = "";
+    double loss = NAN;
+    if (ox_checkpoint_find_best(output_dir, newest, best, &loss) && set_best(output_dir, best) != OX_OK) {
+        ox_log(OX_LOG_WARN, "the best checkpoint is %s, but `best` does not name it: %s", best, ox_error_text());
+    }
+    enum ox_status status = total_limit > 0 ? list_steps(output_dir, "", &steps, &count) : OX_OK;
+    OX_TRY(status, make_path(output_dir, newest->step, "", path));
+    uint64_t kept = best[0] != '\0' && strcmp(best, path) != 0 ? 2 : 1; /* the best one and the newest */
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        status = make_path(output_dir, steps[i], "", path);
+        if (status == OX_OK && steps[i] < newest->step && strcmp(path, best) != 0 && is_of_branch(path, newest) &&
+            kept++ >= total_limit) {
+            status = remove_whole(output_dir, steps[i]);
+        }
     }
     if (status != OX_OK) {
         ox_log(OX_LOG_WARN, "old checkpoints could not be deleted: %s", ox_error_text());
@@ -313,7 +382,7 @@ enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_cha
         if (set_latest(job->save.output_dir, job->state.step) != OX_OK) {
             ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", job->path, ox_error_text());
         }
-        prune(&job->state, &job->save);
+        ox_checkpoint_keep(job->save.output_dir, &job->state, job->save.total_limit);
     }
     return ox_team_agree(job->team, channel, status, "the end of a checkpoint");
 }
@@ -425,6 +494,24 @@ static bool is_foreign(const char *path, enum ox_status status) {
     return status == OX_E_CONFIG && ox_path_join(path, OX_LISTED_IN, file) == OX_OK && ox_path_is_file(file);
 }
 
+/* Replaces the path of the newest checkpoint, which is complete, by the one that it names as the run's result. */
+static enum ox_status take_result(const char *output_dir, char *path) {
+    struct ox_manifest manifest;
+    struct ox_run_state state;
+    uint64_t step = 0;
+    enum ox_status status = ox_manifest_read(path, &manifest);
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool other = parse_name(manifest.result, "", &step);
+    ox_manifest_close(&manifest);
+    if (other) {
+        status = make_path(output_dir, step, "", path);
+        OX_TRY(status, ox_checkpoint_check_complete(path, &state));
+    }
+    return status;
+}
+
 enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *path) {
     char older[OX_PATH_BYTES], why[OX_ERROR_TEXT_BYTES / 2];
     struct ox_run_state state;
@@ -432,7 +519,10 @@ enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *path) {
     if (!named && !find_last(output_dir, path)) {
         return ox_fail(OX_E_CONFIG, "%s: holds no checkpoint", output_dir);
     }
-    const enum ox_status status = ox_checkpoint_check_complete(path, &state);
+    enum ox_status status = ox_checkpoint_check_complete(path, &state);
+    if (status == OX_OK) {
+        status = take_result(output_dir, path);
+    }
     if (status == OX_OK || status == OX_E_NOMEM || status == OX_E_IO) {
         return status;
     }

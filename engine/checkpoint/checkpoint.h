@@ -9,6 +9,8 @@
  *                          trainer_state.json: struct ox_run_state, and the names, sizes and XXH3-128 of
  *                          all other files
  *     latest               text: the newest checkpoint's name; replaced by rename
+ *     best                 a link to the checkpoint with the smallest loss of those that were saved right after an
+ *                          evaluation; replaced by rename
  *
  * A folder is written as checkpoint-<step>.tmp. Every file is synced, read back from the drive and compared with what
  * was written; then the folder is renamed, and only then are older checkpoints deleted. A checkpoint that does not fit
@@ -62,7 +64,7 @@ struct ox_checkpoint_save {
     struct ox_last_eval eval;
     enum ox_dtype weights_dtype;    /* F32 or BF16 (BF16 writes the plane `hi` unchanged) */
     uint64_t shard_bytes_max;
-    uint64_t total_limit;           /* checkpoints to keep, with the new one; 0: all */
+    uint64_t total_limit;           /* as for ox_checkpoint_keep */
 };
 
 /* Space that a folder takes beside files of known size: tokenizer files, headers of many shards, the folder itself. */
@@ -109,6 +111,15 @@ OX_MUST enum ox_status ox_checkpoint_check_places(const char *output_dir);
 /* Records in a complete checkpoint an evaluation of its step that came after the save. */
 OX_MUST enum ox_status ox_checkpoint_record_eval(const char *path, double best_eval_loss,
                                                  const struct ox_last_eval *eval);
+/* Lets `best` lead to the best checkpoint of a branch of a run, and deletes its oldest ones beyond `total_limit` (0:
+ * none), which counts the best one and the newest; neither is ever deleted. A failure is a warning. */
+void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newest, uint64_t total_limit);
+/* The best checkpoint of the branch, and its loss: of the complete ones whose last evaluation is of their own step the
+ * one with the smallest loss, of equal ones the first. False if there is none; nothing is said of damaged ones. */
+bool ox_checkpoint_find_best(const char *output_dir, const struct ox_run_state *branch, char *path, double *loss);
+/* Records in the newest checkpoint which one is the result of the run, for ox_checkpoint_find_newest: the one at
+ * `result`, in the same folder. */
+OX_MUST enum ox_status ox_checkpoint_record_result(const char *newest, const char *result);
 
 /* Removes unfinished checkpoints that crashes left, because their space may be needed. Nobody else may be saving there.
  * Each save begins with this. */
@@ -118,8 +129,9 @@ OX_MUST enum ox_status ox_checkpoint_sweep(const char *output_dir);
  * path goes to `path` (OX_PATH_BYTES). A folder without a valid trainer_state.json, or with a file missing or cut off,
  * is incomplete and skipped with a warning. OX_E_CONFIG if there is none. */
 OX_MUST enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path);
-/* Finds the newest checkpoint alike, but skips none: one that is not complete is OX_E_CORRUPT, with its path in `path`
- * and a text that names the damage and what could be taken instead. For commands that are asked for a run's result. */
+/* Finds the newest checkpoint alike, or the one that it names as the result of the run, but skips none: one that is
+ * not complete is OX_E_CORRUPT, with its path in `path` and a text that names the damage and what could be taken
+ * instead. For commands that are asked for a run's result. */
 OX_MUST enum ox_status ox_checkpoint_find_newest(const char *output_dir, char *path);
 /* Finds the complete checkpoint of the highest step in one branch of a run, and ignores `latest`. */
 OX_MUST enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,

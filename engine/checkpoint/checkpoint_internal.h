@@ -87,11 +87,14 @@ OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_
 
 /* ---- trainer_state.json ---------------------------------------------------------------------------- */
 
+enum { OX_RESULT_NAME_BYTES = 64 };
+
 struct ox_manifest {
     struct ox_run_state state;
     enum ox_dtype weights_dtype;
     bool is_of_bf16;          /* the run began with a model in BF16 */
     struct ox_last_eval eval;
+    char result[OX_RESULT_NAME_BYTES]; /* the checkpoint beside it that is the run's result; "": itself */
     struct ox_listed list; /* by name */
     const struct ox_readback *read_back; /* for ox_manifest_collect; may be NULL */
 };

@@ -243,6 +243,9 @@ static bool put_notes(json_t *object, const struct ox_manifest *manifest) {
         failed |= json_object_set_new(object, "last_eval_step", json_integer((json_int_t)manifest->eval.step));
         failed |= json_object_set_new(object, "last_eval_loss", ox_json_number(manifest->eval.loss));
     }
+    if (manifest->result[0] != '\0') {
+        failed |= json_object_set_new(object, "result", json_string(manifest->result));
+    }
     if (manifest->is_of_bf16) {
         failed |= json_object_set_new(object, "model_dtype", json_string(ox_dtype_name(OX_DTYPE_BF16)));
     }
@@ -251,7 +254,9 @@ static bool put_notes(json_t *object, const struct ox_manifest *manifest) {
 
 static enum ox_status get_notes(const char *path, const json_t *object, struct ox_manifest *manifest) {
     const char *const dtype = json_string_value(json_object_get(object, "model_dtype"));
+    const char *const result = json_string_value(json_object_get(object, "result"));
     manifest->eval = (struct ox_last_eval){.loss = (double)NAN};
+    snprintf(manifest->result, sizeof manifest->result, "%s", result != NULL ? result : "");
     manifest->is_of_bf16 = dtype != NULL && strcmp(dtype, ox_dtype_name(OX_DTYPE_BF16)) == 0;
     const enum ox_status status = ox_json_get_u64(path, object, "last_eval_step", false, &manifest->eval.step);
     return status == OX_OK ? ox_json_get_double(path, object, "last_eval_loss", false, &manifest->eval.loss) : status;
@@ -416,6 +421,18 @@ enum ox_status ox_checkpoint_record_eval(const char *path, double best_eval_loss
         manifest.state.best_eval_loss = best_eval_loss;
         manifest.eval = *eval;
         status = ox_manifest_write(path, &manifest);
+        ox_manifest_close(&manifest);
+    }
+    return status;
+}
+
+enum ox_status ox_checkpoint_record_result(const char *newest, const char *result) {
+    const char *const slash = strrchr(result, '/');
+    struct ox_manifest manifest;
+    enum ox_status status = ox_manifest_read(newest, &manifest);
+    if (status == OX_OK) {
+        snprintf(manifest.result, sizeof manifest.result, "%s", slash != NULL ? slash + 1 : result);
+        status = ox_manifest_write(newest, &manifest);
         ox_manifest_close(&manifest);
     }
     return status;

@@ -37,6 +37,9 @@ enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE
 enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_CHOICE_CUDA };
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
 enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
+enum ox_eval_strategy { OX_EVAL_BY_STEPS, OX_EVAL_BY_EPOCH, OX_EVAL_NEVER };
+enum ox_best_metric { OX_BEST_LOSS, OX_BEST_PERPLEXITY }; /* they order checkpoints alike */
+enum ox_save_strategy { OX_SAVE_BY_STEPS, OX_SAVE_BY_EPOCH, OX_SAVE_BEST, OX_SAVE_LAST };
 enum ox_train_on_choice { OX_TRAIN_ALL, OX_TRAIN_LAST, OX_TRAIN_PROMPTS };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
 enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
@@ -128,6 +131,16 @@ struct ox_config {
     double logging_steps, save_steps, eval_steps; /* whole, or a share of all steps until ox_config_count_steps */
     uint64_t eval_windows;
     uint64_t save_total_limit; /* 0: keep all */
+    enum ox_eval_strategy eval_strategy;
+    enum ox_save_strategy save_strategy;
+    double eval_delay;         /* steps, or epochs where evaluations are by epoch, before the first one */
+    bool eval_on_start;        /* before the first step of a run */
+    enum ox_best_metric metric_for_best_model;
+    enum ox_auto_choice greater_is_better; /* on is refused: every metric is a loss or grows with one */
+    bool load_best_model_at_end; /* the run's result is its best checkpoint */
+    uint64_t early_stopping_patience; /* evaluations without an improvement at which the run ends; 0: none do */
+    double early_stopping_threshold;  /* an improvement is greater than this */
+    uint64_t max_time_ns;      /* of this process, after which the run saves and ends; 0: no limit */
     char trace[24];       /* off | on | steps to record */
     uint64_t trace_bytes; /* largest size of trace.bin */
     enum ox_report_choice report_to;

@@ -155,16 +155,13 @@ static void add_others(struct survey *s, const char *answer, const char *value) 
 /* What happens so many times an epoch, as the share of all steps that options of ours take; true if the key says so. */
 static bool write_per_epoch(struct survey *s, const char *value, char out[ANSWER_BYTES]) {
     static const struct {
-        const char *key, *value, *option; /* value NULL: the number of times an epoch */
-    } keys[] = {{"evals_per_epoch", NULL, "eval-steps"}, {"saves_per_epoch", NULL, "save-steps"},
-                {"eval_strategy", "epoch", "eval-steps"}, {"evaluation_strategy", "epoch", "eval-steps"},
-                {"save_strategy", "epoch", "save-steps"}};
+        const char *key, *option;
+    } keys[] = {{"evals_per_epoch", "eval-steps"}, {"saves_per_epoch", "save-steps"}};
     for (unsigned i = 0; i < sizeof keys / sizeof *keys; i++) {
         const struct ox_option *const option = ox_option_find_in(keys[i].option, s->accepted);
-        const double each = keys[i].value == NULL ? strtod(value, NULL) : 1, times = each * s->epochs;
+        const double each = strtod(value, NULL), times = each * s->epochs;
         char given[VALUE_BYTES] = "0";
-        if (strcmp(keys[i].key, s->key) != 0 || (keys[i].value != NULL && strcmp(keys[i].value, value) != 0) ||
-            option == NULL || !(times > 0)) {
+        if (strcmp(keys[i].key, s->key) != 0 || option == NULL || !(times > 0)) {
             continue;
         }
         if (times > 1) { /* rounded down: steps are rounded up */

@@ -83,10 +83,6 @@ static const char by_weights[] = "use --data PATH:WEIGHT, once for each source";
 static const char use_columns[] = "use --column-messages, --column-prompt, --column-completion, --column-text ..., "
                                   "which name the keys of rows";
 static const char same_bits[] = "is always so: the same command gives the same bits; leave it out";
-static const char no_early_stop[] = "does not exist: a run ends by --max-steps or --num-train-epochs, or with a file "
-                                    "offload.stop in its folder; metrics.jsonl has the loss of every evaluation";
-static const char best_model[] = "does not exist: a run leaves its last state; metrics.jsonl has eval_loss by step: "
-                                 "with --save-steps as --eval-steps the best one's checkpoint is there";
 static const char of_tokenizer[] = "does not exist: tokens are those of the tokenizer's files (--tokenizer); none are "
                                    "added";
 static const char use_scaling[] = "is a key of config.json (rope_scaling): edit it there";
@@ -459,9 +455,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"num-epochs n-epochs nb-epochs max-epochs train-epochs epoch e", NULL, use_epochs, ANY},
     {"steps num-steps n-steps num-train-steps num-training-steps total-steps max-train-steps max-iters iters "
      "iterations num-iterations train-iters max-updates max-steps-per-epoch", NULL, use_steps, ANY},
-    {"max-time time-limit max-duration exit-duration-in-mins", NULL,
-     "does not exist: `timeout -s INT 8h offload train ...` ends a run with its state saved, and "
-     "--resume-from-checkpoint latest goes on", ANY},
+    {"exit-duration-in-mins", NULL, "use --max-time 8h", ANY},
+    {"time-limit max-duration max-run-time", NULL, "use --max-time DURATION", ANY},
     {"exit-interval", NULL, use_steps, ANY},
     {"exit-signal-handler save-on-signal", NULL, "is always so: INT and TERM end a run with its state saved", ANY},
     {"train-micro-batch-size-per-gpu micro-batch-size mbs batch b per-gpu-*batch-size per-device-batch-size "
@@ -606,7 +601,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"checkpoint", NULL, use_resume, RUN},
     {"checkpoint", NULL, use_model, OX_CMD_EVAL | GENERATE | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_TOKENIZE},
     {"do-train", NULL, "use `offload train`", ANY},
-    {"do-eval", NULL, "use --eval-steps N while training, or `offload eval`", ANY},
+    {"do-eval eval", NULL, "use --eval-data FILE with --eval-steps N while training, or `offload eval`", ANY},
     {"do-predict", NULL, "use `offload generate`", ANY},
     {"do-causal-lm-eval do-bench-eval", NULL, "use --eval-steps N while training, or `offload eval`", ANY},
     {"task*", NULL,
@@ -619,15 +614,14 @@ const struct ox_foreign ox_foreign_names[] = {
     {"batch-eval-metrics", NULL, not_needed, ANY},
     {"prediction-loss-only", NULL, "is always so: an evaluation keeps sums alone", ANY},
     {"eval-do-concat-batches eval-use-gather-object eval-table-size", NULL, not_needed, ANY},
-    {"eval-on-start eval-at-start", NULL,
-     "does not exist: `offload eval` measures the model before the run; --eval-steps during it", ANY},
+    {"eval-at-start eval-before-train*", NULL, "use --eval-on-start", ANY},
     {"val-check-interval", NULL, use_evaluating, ANY},
-    {"eval-delay", NULL, "does not exist: --eval-steps N is from the beginning; leave it out", ANY},
     {"eval-on-each-dataset", NULL, "is what `offload eval` does: it reports each --data", ANY},
-    {"eval-strategy evaluation-strategy eval-interval eval-every* eval-freq*", NULL, use_evaluating, ANY},
+    {"evaluation-strategy", NULL, "use --eval-strategy NAME", ANY},
+    {"eval-interval eval-every* eval-freq*", NULL, use_evaluating, ANY},
     {"evals-per-epoch", NULL, "use --eval-steps, a share of all steps: 1 / (N x epochs)", ANY},
     {"saves-per-epoch", NULL, "use --save-steps, a share of all steps: 1 / (N x epochs)", ANY},
-    {"save-strategy save-interval save-every* save-freq* checkpoint-interval checkpoint-every* "
+    {"save-interval save-every* save-freq* checkpoint-interval checkpoint-every* "
      "checkpointing-steps", NULL, use_saving, ANY},
     {"save-limit save-total keep-last* max-checkpoints* checkpoints-total-limit", NULL,
      "use --save-total-limit N", ANY},
@@ -648,7 +642,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"check-for-nan* check-for-*", NULL,
      "is always so: a step that is not finite is skipped and said; --max-nonfinite-steps", ANY},
     {"rerun-mode", NULL, not_needed, ANY},
-    {"loss-watchdog-*", NULL, no_early_stop, ANY},
+    {"loss-watchdog-*", NULL, "does not exist: --early-stopping-patience N ends a run whose evaluations no longer "
+     "improve", ANY},
     {"plot-loss", NULL, "does not exist: metrics.jsonl has every step, and --report-to tensorboard draws it", ANY},
     {"metric-logger*", NULL, "does not exist: metrics.jsonl has every step; leave it out", ANY},
     {"disable-tqdm no-progress* silent q log-level* verbosity", NULL, "use --quiet", ANY},
@@ -665,8 +660,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"async-save", NULL, "is always so with --nvme: training hardly waits for checkpoints", ANY},
     {"ckpt-format dist-ckpt*", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
     {"restore-callback-states-from-checkpoint", NULL, not_needed, ANY},
-    {"load-best-model-at-end metric-for-best-model greater-is-better save-best*", NULL, best_model, ANY},
-    {"early-stop* patience", NULL, no_early_stop, ANY},
+    {"save-best*", NULL, "use --save-strategy best", ANY},
+    {"early-stopping-steps patience early-stop*", NULL, "use --early-stopping-patience N", ANY},
     {"push-* hub*", NULL, files_only, ANY},
     {"*-hub-*", NULL, no_download, ANY},
     {"wandb* use-wandb *mlflow* *comet* *swanlab* trackio-* use-trackio* *otel-* neptune* clearml* aim-*", NULL,

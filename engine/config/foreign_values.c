@@ -15,9 +15,6 @@ static const char not_hybrid[] = "does not exist: a copy of the state for each m
 static const char no_fp16[] = "does not exist: 16 bits with a short exponent need loss scaling; use --dtype bf16";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
                                   "(--sharding), never a tensor or a sequence; leave it out";
-static const char best_model[] = "does not exist: a run leaves its last state; metrics.jsonl has eval_loss by step: "
-                                 "with --save-steps as --eval-steps the best one's checkpoint is there";
-
 const struct ox_foreign ox_foreign_values[] = {
     {"bf16", "false", "is the default: --dtype fp32", ANY},
     {"torch-dtype", "bfloat16", "use --dtype bf16", ANY},
@@ -152,13 +149,6 @@ const struct ox_foreign ox_foreign_values[] = {
     {"format", "html", "`offload trace report` with --output writes a page", ANY},
     {"format", "jsonl", "use json", ANY},
     {"resume-from-checkpoint", "true", "use latest", ANY},
-    {"eval-strategy", "no", "use --eval-steps 0, which evaluates only at the end", ANY},
-    {"eval-strategy", "epoch", "use --eval-steps N, or a share of all steps: 1 / epochs", ANY},
-    {"eval-strategy", "steps", "is what --eval-steps N says; leave it out", ANY},
-    {"save-strategy", "no", "use --save-steps 0, which saves only at the end", ANY},
-    {"save-strategy", "epoch", "use --save-steps N, or a share of all steps: 1 / epochs", ANY},
-    {"save-strategy", "steps", "is what --save-steps N says; leave it out", ANY},
-    {"save-strategy", "best", best_model, ANY},
     {"report-to", "wandb mlflow comet* swanlab trackio neptune clearml", use_files, ANY},
     {"report-to", "csv", "metrics.jsonl has every step; use none", ANY},
     {"report-to", "tb *tensorboard*", "use tensorboard", ANY},

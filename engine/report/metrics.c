@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINES_FOR_EVAL = 4096 }; /* so many lines back the newest evaluation is looked for */
+enum { LINES_FOR_EVAL = 65536 }; /* so many lines back the newest evaluation is looked for */
 enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 
 static const char log_name[] = "metrics.jsonl";
@@ -160,15 +160,22 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {
+    metrics->last.has_eval = true;
     metrics->last.eval_step = report->step;
     metrics->last.eval_loss = report->loss;
-    write_line(metrics, json_pack(
+    metrics->last.stop = report->stop;
+    json_t *const line = json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:b, s:o}", "type", "eval", "step", (json_int_t)report->step, "epoch",
         ox_json_number(report->epoch), "eval_loss", ox_json_number(report->loss), "perplexity",
         ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens, "seconds",
         ox_json_number(report->seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "with_update", report->with_update, "bytes",
-        traffic_json(report->traffic)));
+        traffic_json(report->traffic));
+    if (line != NULL && !isnan(report->stop.best_loss)) {
+        json_object_set_new(line, "early_stopping", json_pack("{s:o, s:I}", "best_loss",
+            ox_json_number(report->stop.best_loss), "stale_count", (json_int_t)report->stop.stale_count));
+    }
+    write_line(metrics, line);
 }
 
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report) {
@@ -210,10 +217,16 @@ static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct 
                        ox_json_get_string(log_name, object, "type", true, &type) == OX_OK;
     if (taken && strcmp(type, "step") == 0) {
         last->step = last->step == 0 ? step : last->step;
-    } else if (taken && strcmp(type, "eval") == 0 && last->eval_step == 0) {
+    } else if (taken && strcmp(type, "eval") == 0 && !last->has_eval) {
         const json_t *const loss = json_object_get(object, "eval_loss");
+        last->has_eval = true;
         last->eval_step = step;
         last->eval_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+        const json_t *const stop = json_object_get(object, "early_stopping");
+        const json_t *const best = json_object_get(stop, "best_loss");
+        last->stop.best_loss = json_is_number(best) ? json_number_value(best) : NAN;
+        const json_int_t stale = json_integer_value(json_object_get(stop, "stale_count"));
+        last->stop.stale_count = stale > 0 ? (uint64_t)stale : 0;
     }
     json_decref(object);
     return taken;
@@ -255,7 +268,7 @@ static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t s
     *kept = 0;
     uint32_t looked = 0;
     for (uint64_t past = bytes;
-         past > 0 && (last->step == 0 || (last->eval_step == 0 && looked < LINES_FOR_EVAL)); looked++) {
+         past > 0 && (last->step == 0 || (!last->has_eval && looked < LINES_FOR_EVAL)); looked++) {
         uint64_t start = 0;
         const enum ox_status status = line_start(window, past, &start);
         if (status != OX_OK) {
@@ -327,6 +340,7 @@ enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metr
         return ox_fail(OX_E_NOMEM, "%s: no memory for its metrics.jsonl", folder);
     }
     metrics->fd = -1;
+    metrics->last.stop.best_loss = (double)NAN;
     enum ox_status status = ox_path_join(folder, log_name, metrics->path);
     OX_TRY(status, open_log(metrics->path, O_CREAT, &metrics->fd));
     OX_TRY(status, trim(metrics, step));

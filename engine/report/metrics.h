@@ -23,6 +23,13 @@ struct ox_step_report {
     struct ox_step_result result;
 };
 
+/* What an early stop is measured by: the best value so far, which smaller improvements than the threshold do not move,
+ * and how many evaluations in a row were no improvement on it. NaN: none yet. */
+struct ox_early_stop {
+    double best_loss;
+    uint64_t stale_count;
+};
+
 struct ox_eval_report {
     uint64_t step;
     double epoch;      /* as in struct ox_step_report */
@@ -32,6 +39,7 @@ struct ox_eval_report {
     double seconds; /* reading data and all batches, and the pending update of the last step if there was one */
     double predicted_seconds; /* predicted time of the evaluation; NaN (none) is written as null */
     bool with_update;         /* a pending update was part of it */
+    struct ox_early_stop stop; /* with this evaluation; written where best_loss is a number */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
@@ -50,10 +58,12 @@ struct ox_metrics;
 OX_MUST enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out);
 /* Refuses what ox_metrics_open would refuse for what it is; changes nothing, and OX_OK if there is no such file. */
 OX_MUST enum ox_status ox_metrics_check(const char *folder);
-/* The end of the file at open: the last step, and the last evaluation if it is not far before; 0: none. */
+/* The end of the file at open: the last step (0: none), and the last evaluation if it is not far before. */
 struct ox_metrics_last {
+    bool has_eval; /* else there is no evaluation, not even of step 0 */
     uint64_t step, eval_step;
     double eval_loss;
+    struct ox_early_stop stop; /* of that evaluation */
 };
 void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out);
 /* Append one line each. In a step, `seconds` is null if wall_seconds is NaN. */

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/pool.h"
 
@@ -564,7 +565,8 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     /* A resumed run has its own weights; those that it began with may be gone. */
     const struct ox_config *const config = &trainer->config;
     const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
-    enum ox_status status = ox_trainer_prepare(trainer, weights);
+    enum ox_status status = ox_trainer_check_best(trainer);
+    OX_TRY(status, ox_trainer_prepare(trainer, weights));
     bool ready = false;
     if (status == OX_OK) {
         status = config->plan_only ? ox_trainer_note_refusals(trainer) : ox_trainer_check_places(trainer);
@@ -602,6 +604,7 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
     trainer->given_host_bytes = config->host_mem_bytes;
     trainer->given_device_bytes = config->device_mem_bytes;
     trainer->lock_fd = -1;
+    trainer->opened_ns = ox_clock_ns();
     enum ox_status status = ox_trainer_join(trainer);
     OX_TRY(status, ox_trainer_start_over(trainer));
     OX_TRY(status, open_parts(trainer));

@@ -90,7 +90,9 @@ void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room
  * is the signal that ended it, or 0. `events` outlives the call. */
 OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
                                       const struct ox_trainer_hooks *hooks, int *ended_by);
-/* Path of the checkpoint that the run ended with; "" before that. */
+/* Whether the run ended because evaluations no longer improved (--early-stopping-patience), which the log says. */
+bool ox_trainer_ended_early(const struct ox_trainer *trainer);
+/* Path of the checkpoint that the run ended with, or that is its best one if that is asked for; "" before that. */
 const char *ox_trainer_result(const struct ox_trainer *trainer);
 
 /* Removes the note in a folder of --nvme that the run whose store is there has finished. A note that stays would let

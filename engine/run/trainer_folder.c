@@ -26,7 +26,7 @@ enum { IDENTITY_BYTES_MAX = 1 << 18, IDENTITY_VERSION = 5, IDENTITY_SEALED = 5, 
 static const char *const identity_names[IDENTITY_COPIES] = {"run.json", "run-copy.json"};
 /* What ox_run_clear leaves comes first. */
 static const char *const run_files[] = {"run-copy.json", "run.json", "metrics.jsonl", "plan.txt",
-                                        "config.resolved.yaml", "latest", "trace.bin", "metrics.prom",
+                                        "config.resolved.yaml", "latest", "best", "trace.bin", "metrics.prom",
                                         OX_GEMMS_NAME};
 enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
 

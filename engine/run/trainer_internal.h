@@ -99,8 +99,16 @@ struct ox_trainer_saving {
     double tee_seconds;    /* how long training has waited for it so far */
 };
 
+/* What evaluations have shown, alike on all processes: trainer_best.c. */
+struct ox_trainer_best {
+    struct ox_early_stop stop;
+    double saved_loss; /* the smallest of the checkpoints that were saved right after an evaluation; NaN: none */
+    bool told;         /* that the run ends early */
+};
+
 struct ox_trainer {
     struct ox_config config;
+    uint64_t opened_ns; /* when the trainer was opened, by ox_clock_ns */
     struct ox_host_claim claim; /* what the process takes of host memory */
     char memory_files[320];     /* folders of the run that are memory, for claim.files */
     bool is_over;               /* the plan is the nearest one, over the budget */
@@ -138,6 +146,7 @@ struct ox_trainer {
     struct ox_commit_note note; /* note of the last commit; after a resume, as found in the store */
     struct ox_trainer_reports reports;
     struct ox_last_eval last_eval;
+    struct ox_trainer_best best;
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
     uint32_t gemm_count; /* kinds of GEMMs that gemms.txt has of this process */
@@ -147,6 +156,7 @@ struct ox_trainer {
     enum ox_update_order last_order; /* of the last step; OX_UPDATES_AFTER before the first */
     unsigned told_of_orders;         /* a bit for each order that the log has named */
     bool told_of_save, told_of_stop; /* that offload.save or offload.stop cannot be removed */
+    bool told_of_time;               /* that --max-time is over */
     bool stepped;        /* this process has taken a step */
     bool is_torn;        /* a step or its commit failed: the engine's planes must not be saved as this state */
     double step_seconds; /* time of the last step, by which a stop may wait for the next one */
@@ -350,7 +360,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 /* Called when the engine is at trainer->state, which is committed; logs what was decided. */
 void ox_trainer_persist_start(struct ox_trainer *trainer);
 /* Whether `step`, which is the next one, stays uncommitted. */
-bool ox_trainer_leaves_uncommitted(const struct ox_trainer *trainer, uint64_t step);
+bool ox_trainer_leaves_uncommitted(const struct ox_trainer *trainer, const struct ox_run_state *next);
 /* Notes the time of a usual step. */
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds);
 /* Commits the current state, unless it is committed. A failing drive is only a warning, because memory has
@@ -453,6 +463,34 @@ struct ox_trainer_left ox_trainer_left(const struct ox_trainer *trainer);
 double ox_trainer_epoch(const struct ox_trainer *trainer);
 /* The rows of the step that begins at `cursor`: the last step of an epoch has what is left of it. */
 uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor);
+
+/* ---- trainer_best.c: when a run evaluates and saves, and which checkpoint is the best ---- */
+
+/* Refuses options that contradict each other there. */
+OX_MUST enum ox_status ox_trainer_check_best(const struct ox_trainer *trainer);
+/* Whether the run evaluates at all; whether it does after the step that led to `state`, and whether it saves then. With
+ * --save-strategy best it may save where it evaluates. The end of a run is apart. */
+bool ox_trainer_evaluates(const struct ox_trainer *trainer);
+bool ox_trainer_evaluates_at(const struct ox_trainer *trainer, const struct ox_run_state *state);
+bool ox_trainer_saves_at(const struct ox_trainer *trainer, const struct ox_run_state *state);
+/* About how many steps lie between two of them in a run of `end` steps; 0: only at the end. */
+uint64_t ox_trainer_eval_every(const struct ox_trainer *trainer, uint64_t end);
+uint64_t ox_trainer_save_every(const struct ox_trainer *trainer, uint64_t end);
+/* Finds what earlier evaluations of the run have shown, in its reports and checkpoints: at a start, and after going
+ * back to a commit. All processes call it. */
+OX_MUST enum ox_status ox_trainer_find_best(struct ox_trainer *trainer);
+/* Counts an evaluation for early stopping. */
+void ox_trainer_judge(struct ox_trainer *trainer, double loss);
+/* Whether the run ends because evaluations no longer improve; says so once. */
+bool ox_trainer_ends_early(struct ox_trainer *trainer);
+/* Whether the newest evaluation is of this step, and better than every checkpoint that has one. */
+bool ox_trainer_is_best(const struct ox_trainer *trainer);
+/* Notes that the checkpoint of `step` was saved with that evaluation. */
+void ox_trainer_note_saved(struct ox_trainer *trainer, const struct ox_last_eval *eval, uint64_t step);
+/* At the end of a run: lets `best` lead to the best checkpoint, and makes it the result if that is asked for. */
+void ox_trainer_take_best(struct ox_trainer *trainer, bool complete);
+/* Whether --max-time is over; says so once. */
+bool ox_trainer_is_out_of_time(struct ox_trainer *trainer);
 
 /* ---- evaluate.c ---- */
 

@@ -132,10 +132,9 @@ void ox_trainer_persist_start(struct ox_trainer *trainer) {
     }
 }
 
-bool ox_trainer_leaves_uncommitted(const struct ox_trainer *trainer, uint64_t step) {
-    const uint64_t save_steps = (uint64_t)trainer->config.save_steps;
-    const bool saved = save_steps > 0 && step % save_steps == 0; /* the store may not be older than a checkpoint */
-    return step < trainer->persist.last_step + trainer->persist.steps && !saved;
+bool ox_trainer_leaves_uncommitted(const struct ox_trainer *trainer, const struct ox_run_state *next) {
+    const bool saved = ox_trainer_saves_at(trainer, next); /* the store may not be older than a checkpoint */
+    return next->step < trainer->persist.last_step + trainer->persist.steps && !saved;
 }
 
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds) {

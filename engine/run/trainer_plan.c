@@ -272,10 +272,11 @@ static double evals_seconds(const struct ox_trainer *trainer) {
     }
     const uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
     const struct ox_trainer_left left = ox_trainer_left(trainer);
-    const uint64_t every = ox_config_steps(config->eval_steps, left.end);
+    const uint64_t every = ox_trainer_eval_every(trainer, left.end);
     const uint64_t times = left.steps == 0 ? 0 : every > 0 ? ox_div_up(left.end, every) - left.from / every : 1;
     const double each = trainer->prediction.eval_seconds;
-    return rows == 0 || isnan(each) ? 0 : each * (double)ox_div_up(rows, step_rows) * (double)times;
+    const bool none = rows == 0 || isnan(each) || config->eval_strategy == OX_EVAL_NEVER;
+    return none ? 0 : each * (double)ox_div_up(rows, step_rows) * (double)times;
 }
 
 void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out) {

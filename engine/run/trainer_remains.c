@@ -24,7 +24,8 @@ static bool ends_with(const char *name, const char *suffix) {
 
 /* Whether the name is one of a checkpoint that may be complete, also of one that was renamed. */
 static bool is_checkpoint(const char *name) {
-    return strcmp(name, "latest") == 0 || (strncmp(name, "checkpoint-", 11) == 0 && !ends_with(name, ".tmp"));
+    return strcmp(name, "latest") == 0 || strcmp(name, "best") == 0 ||
+           (strncmp(name, "checkpoint-", 11) == 0 && !ends_with(name, ".tmp"));
 }
 
 /* Whether a start that did not get as far as run.json may have left this: tokens, and files it was writing. */

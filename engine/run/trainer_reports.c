@@ -112,7 +112,7 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
     }
     ox_trainer_record_gemms(trainer);
     ox_metrics_last(trainer->reports.metrics, &last);
-    if (last.eval_step == report->step) {
+    if (last.has_eval && last.eval_step == report->step) {
         return; /* a resumed run that had finished has the line already */
     }
     ox_metrics_eval(trainer->reports.metrics, report);

@@ -40,7 +40,7 @@ void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room
     const struct ox_trainer_left left = ox_trainer_left(trainer);
     const uint64_t limit = config->save_total_limit;
     const uint64_t end = left.end > 0 ? left.end : config->max_steps; /* as far as it is known */
-    const uint64_t every = ox_config_steps(config->save_steps, end);
+    const uint64_t every = ox_trainer_save_every(trainer, end);
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX};
     if (size_of_one(trainer, &out->each_bytes) != OX_OK) {

@@ -49,6 +49,7 @@ static enum ox_status look_outside(struct ox_trainer *trainer, sig_atomic_t *sav
     if (ox_trainer_leads(trainer)) {
         out->save = take_trigger(trainer, "offload.save", &trainer->told_of_save) || out->save;
         out->finish = take_trigger(trainer, "offload.stop", &trainer->told_of_stop) || out->finish;
+        out->finish = ox_trainer_is_out_of_time(trainer) || out->finish;
     }
     return ox_trainer_agree_asked(trainer, out);
 }
@@ -79,7 +80,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .max_grad_norm = config->max_grad_norm,
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
-        .stays = ox_trainer_leaves_uncommitted(trainer, next->step),
+        .stays = ox_trainer_leaves_uncommitted(trainer, next),
         .decided = on_decided,
         .context = &trainer->note,
         /* `stop` aborts only steps that may last longer than the grace time; the time of the first one is not known. */
@@ -224,7 +225,7 @@ static void note_best(struct ox_trainer *trainer) {
 }
 
 static enum ox_status evaluate(struct ox_trainer *trainer) {
-    if (trainer->input.eval == NULL) {
+    if (!ox_trainer_evaluates(trainer)) {
         return OX_OK;
     }
     struct ox_eval_report report;
@@ -234,6 +235,10 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     }
     trainer->last_eval = (struct ox_last_eval){.step = report.step, .loss = report.loss};
     note_best(trainer);
+    if (report.step > 0) { /* what the run begins with is no result of it */
+        ox_trainer_judge(trainer, report.loss);
+    }
+    report.stop = trainer->best.stop;
     ox_trainer_report_eval(trainer, &report);
     if (trainer->hooks->eval != NULL) {
         trainer->hooks->eval(trainer->hooks->context, &report);
@@ -242,10 +247,6 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------- */
-
-static bool due(uint64_t step, double every) {
-    return every > 0 && step % (uint64_t)every == 0;
-}
 
 /* What a process left out that ended right after a step, and its newest evaluation, which the commit of that step
  * precedes. */
@@ -265,26 +266,36 @@ static enum ox_status find_left_out(const struct ox_trainer *trainer, struct lef
     }
     ox_metrics_last(trainer->reports.metrics, &last);
     out->eval = (struct ox_last_eval){.step = last.eval_step, .loss = last.eval_loss};
-    if (step == 0 || step == trainer->max_steps || last.step != step) {
+    if (step == 0) {
+        out->evaluates = trainer->config.eval_on_start && !last.has_eval && ox_trainer_evaluates(trainer);
+        return OX_OK;
+    }
+    if (step == trainer->max_steps || last.step != step) {
         return OX_OK;
     }
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
     const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
-    out->evaluates = due(step, trainer->config.eval_steps) && last.eval_step != step;
-    out->saves = status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path);
+    out->evaluates = ox_trainer_evaluates_at(trainer, &trainer->state) && last.eval_step != step;
+    out->saves = status == OX_OK && ox_trainer_saves_at(trainer, &trainer->state) && !ox_path_is_folder(path);
     return status;
+}
+
+/* Whether a checkpoint of this step that is due is saved: by --save-strategy best only the best one is. */
+static bool is_wanted(const struct ox_trainer *trainer) {
+    return trainer->config.save_strategy != OX_SAVE_BEST || ox_trainer_is_best(trainer);
 }
 
 static enum ox_status catch_up(struct ox_trainer *trainer) {
     struct left_out left_out;
     enum ox_status status = find_left_out(trainer, &left_out);
     OX_TRY(status, ox_team_share(trainer->team, &left_out, sizeof left_out, "what was left out"));
+    OX_TRY(status, ox_trainer_find_best(trainer));
     trainer->last_eval = left_out.eval;
     note_best(trainer);
     if (status == OX_OK && left_out.evaluates) {
         status = evaluate(trainer);
     }
-    if (status == OX_OK && left_out.saves) {
+    if (status == OX_OK && left_out.saves && is_wanted(trainer)) {
         ox_trainer_save_or_warn(trainer);
     }
     return status;
@@ -328,7 +339,8 @@ static enum ox_status go_back_to_commit(struct ox_trainer *trainer) {
     }
     trainer->persist.last_step = trainer->state.step;
     trainer->is_torn = false;
-    const enum ox_status status = ox_trainer_rewind_reports(trainer);
+    enum ox_status status = ox_trainer_rewind_reports(trainer);
+    OX_TRY(status, ox_trainer_find_best(trainer));
     return status == OX_OK ? ox_engine_roll_back(trainer->engine) : status;
 }
 
@@ -370,14 +382,12 @@ struct owed {
 };
 
 static enum ox_status look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_seen, struct owed *out) {
-    const struct ox_config *const config = &trainer->config;
-    const uint64_t step = trainer->state.step;
-    *out = (struct owed){.last = step == trainer->max_steps};
+    *out = (struct owed){.last = trainer->state.step == trainer->max_steps};
     enum ox_status status = look_outside(trainer, saves_seen, &out->asked);
     OX_TRY(status, ox_run_check_folder(trainer));
-    out->evaluates = due(step, config->eval_steps) && !out->last && trainer->input.eval != NULL;
+    out->evaluates = ox_trainer_evaluates_at(trainer, &trainer->state) && !out->last;
     out->saves_now = out->asked.save && !out->last;
-    out->saves_behind = due(step, config->save_steps) && !out->last && !out->saves_now;
+    out->saves_behind = ox_trainer_saves_at(trainer, &trainer->state) && !out->last && !out->saves_now;
     return status;
 }
 
@@ -398,9 +408,13 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
         status = evaluate_or_roll_back(trainer);
     }
     const bool went_back = trainer->state.step != step; /* the repeated step will have the same due */
-    if (status == OX_OK && owed->saves_now) {
+    *ends = status == OX_OK && ox_trainer_ends_early(trainer); /* and the end saves */
+    if (status != OX_OK || *ends) {
+        return status;
+    }
+    if (owed->saves_now) {
         ox_trainer_save_or_warn(trainer);
-    } else if (status == OX_OK && owed->saves_behind && !went_back) {
+    } else if (owed->saves_behind && !went_back && is_wanted(trainer)) {
         ox_trainer_save_behind(trainer);
     }
     return status;
@@ -409,7 +423,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
 /* Runs steps to the end. `stop` is read before every step; a step or evaluation that it aborts is OX_E_ABORTED. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = 0; /* what was asked for before the first step is due after it */
-    while (trainer->state.step < trainer->max_steps) {
+    while (trainer->state.step < trainer->max_steps && !ox_trainer_ends_early(trainer)) {
         if (trainer->events->stop != 0 && trainer->team == NULL) { /* several processes stop where they meet */
             return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
@@ -517,6 +531,11 @@ static enum ox_status fail_changed(const struct ox_trainer *trainer, enum ox_sta
                               : "then start again, since nothing is saved yet");
 }
 
+/* Whether the run has come to its end, and not only this process. */
+static bool is_over(struct ox_trainer *trainer) {
+    return trainer->state.step >= trainer->max_steps || ox_trainer_ends_early(trainer);
+}
+
 static enum ox_status run_to_end(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = run_on(trainer, ended_by);
     int stop = trainer->events->stop;
@@ -525,7 +544,11 @@ static enum ox_status run_to_end(struct ox_trainer *trainer, int *ended_by) {
         status = is_kept(trainer) ? OX_OK : finish_update(trainer);
     }
     if (status == OX_OK) {
-        return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
+        status = *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
+        if (status == OX_OK) {
+            ox_trainer_take_best(trainer, *ended_by == 0 && is_over(trainer));
+        }
+        return status;
     }
     if (status == OX_E_MEMORY) { /* of a step, or of a save, whose text has the remedy already */
         status = trainer->is_torn ? fail_changed(trainer, status) : status;
@@ -551,8 +574,8 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
     if (status == OX_OK && *ended_by == 0) {
         status = run_and_save(trainer, ended_by);
         ox_team_abort(trainer->team, status);
-        if (status == OX_OK && *ended_by == 0 && trainer->state.step >= trainer->max_steps &&
-            trainer->result[0] != '\0' && ox_engine_store(trainer->engine) != NULL) {
+        if (status == OX_OK && *ended_by == 0 && is_over(trainer) && trainer->result[0] != '\0' &&
+            ox_engine_store(trainer->engine) != NULL) {
             ox_run_note_finished(trainer);
         }
     }

@@ -219,6 +219,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
     trainer->saving.failed = status != OX_OK;
     ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->state.step, begin_ns);
     if (status == OX_OK) {
+        ox_trainer_note_saved(trainer, &how.eval, trainer->state.step);
         report_saved(trainer, trainer->state.step, seconds_since(begin_ns));
     }
     return status;
@@ -402,6 +403,8 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
     trainer->saving.tee_begin_ns = begin_ns;
     if (ox_checkpoint_tee_open(trainer->engine, &trainer->state, &how, &trainer->saving.tee) != OX_OK) {
         report_not_saved(trainer->state.step);
+    } else {
+        ox_trainer_note_saved(trainer, &how.eval, trainer->state.step);
     }
     trainer->saving.tee_seconds = seconds_since(begin_ns);
 }

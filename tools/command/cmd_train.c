@@ -23,7 +23,8 @@ static void tell_stop(const struct ox_trainer *trainer, const struct ox_progress
                            : signal_number == SIGTERM ? " by SIGTERM"
                            : signal_number == SIGHUP  ? " by SIGHUP"
                                                       : "";
-    if (progress->step < progress->max_steps && ox_trainer_result(trainer)[0] != '\0') {
+    if (progress->step < progress->max_steps && !ox_trainer_ended_early(trainer) &&
+        ox_trainer_result(trainer)[0] != '\0') {
         ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "; --resume-from-checkpoint latest goes on",
                by, progress->step, progress->max_steps);
     }

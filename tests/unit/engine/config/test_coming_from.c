@@ -163,8 +163,8 @@ static void test_files(void) {
         "--eval-steps 0.083333 --save-steps 0.333333 --num-train-epochs 3\n",
         "its defaults of what it leaves out, where ours are others: --weight-decay 0 --adam-beta2 0.999\n", NULL};
     static const char *const trainer[] = {
-        "eval_strategy: epoch                            --eval-steps 0.5: 1 an epoch, 2 epochs\n",
-        "as flags: --model FOLDER --num-train-epochs 2 --eval-steps 0.5 --dtype bf16 --moments bf16\n",
+        "eval_strategy: epoch                            --eval-strategy epoch, the same\n",
+        "as flags: --model FOLDER --num-train-epochs 2 --eval-strategy epoch --dtype bf16 --moments bf16\n",
         "ours are others: --weight-decay 0 --adam-beta2 0.999 --per-device-train-batch-size 8 --learning-rate 5e-5\n",
         NULL};
     static const char *const several[] = {"  learnin_rate: 1", "did you mean 'learning_rate'?", "  bf16: True",

@@ -1,0 +1,216 @@
+/* When a run evaluates and saves, which of its checkpoints is the best, and when it ends early. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- when --------------------------------------------------------------------------------------------- */
+
+static bool every(uint64_t step, double steps) {
+    return steps > 0 && step % (uint64_t)steps == 0;
+}
+
+static uint64_t rows_of(const struct ox_trainer *trainer) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(trainer->input.train, &counts);
+    return counts.rows;
+}
+
+/* Steps end where epochs do. */
+static bool ends_epoch(const struct ox_trainer *trainer, const struct ox_run_state *state) {
+    const uint64_t rows = rows_of(trainer);
+    return rows > 0 && state->cursor > 0 && state->cursor % rows == 0;
+}
+
+bool ox_trainer_evaluates(const struct ox_trainer *trainer) {
+    return trainer->input.eval != NULL && trainer->config.eval_strategy != OX_EVAL_NEVER;
+}
+
+bool ox_trainer_evaluates_at(const struct ox_trainer *trainer, const struct ox_run_state *state) {
+    const struct ox_config *const config = &trainer->config;
+    if (!ox_trainer_evaluates(trainer)) {
+        return false;
+    }
+    if (config->eval_strategy == OX_EVAL_BY_EPOCH) {
+        return ends_epoch(trainer, state) && (double)(state->cursor / rows_of(trainer)) >= config->eval_delay;
+    }
+    return every(state->step, config->eval_steps) && (double)state->step >= config->eval_delay;
+}
+
+bool ox_trainer_saves_at(const struct ox_trainer *trainer, const struct ox_run_state *state) {
+    switch (trainer->config.save_strategy) {
+    case OX_SAVE_BY_STEPS: return every(state->step, trainer->config.save_steps);
+    case OX_SAVE_BY_EPOCH: return ends_epoch(trainer, state);
+    case OX_SAVE_BEST:     return ox_trainer_evaluates_at(trainer, state);
+    case OX_SAVE_LAST:     break;
+    }
+    return false;
+}
+
+uint64_t ox_trainer_eval_every(const struct ox_trainer *trainer, uint64_t end) {
+    const struct ox_config *const config = &trainer->config;
+    return config->eval_strategy == OX_EVAL_BY_EPOCH ? ox_trainer_epoch_steps(trainer)
+           : config->eval_strategy == OX_EVAL_NEVER  ? 0 : ox_config_steps(config->eval_steps, end);
+}
+
+uint64_t ox_trainer_save_every(const struct ox_trainer *trainer, uint64_t end) {
+    const struct ox_config *const config = &trainer->config;
+    switch (config->save_strategy) {
+    case OX_SAVE_BY_STEPS: return ox_config_steps(config->save_steps, end);
+    case OX_SAVE_BY_EPOCH: return ox_trainer_epoch_steps(trainer);
+    case OX_SAVE_BEST:     return ox_trainer_eval_every(trainer, end);
+    case OX_SAVE_LAST:     break;
+    }
+    return 0;
+}
+
+/* ---- what contradicts ----------------------------------------------------------------------------------- */
+
+/* Which option needs evaluations; NULL: none. */
+static const char *needs_evaluations(const struct ox_config *config) {
+    return config->save_strategy == OX_SAVE_BEST          ? "--save-strategy best"
+           : config->load_best_model_at_end               ? "--load-best-model-at-end"
+           : config->early_stopping_patience > 0          ? "--early-stopping-patience" : NULL;
+}
+
+/* Whether checkpoints beside the last one are saved right after evaluations. */
+static bool meet(const struct ox_config *config) {
+    const bool by_epoch = config->save_strategy == OX_SAVE_BY_EPOCH;
+    const bool by_steps = config->save_strategy == OX_SAVE_BY_STEPS;
+    const double times = config->eval_steps > 0 ? config->save_steps / config->eval_steps : 0; /* shares of steps too */
+    return config->save_strategy == OX_SAVE_BEST || (by_epoch && config->eval_strategy == OX_EVAL_BY_EPOCH) ||
+           (by_steps && config->eval_strategy == OX_EVAL_BY_STEPS && times >= 1 && fabs(times - round(times)) < 1e-9);
+}
+
+enum ox_status ox_trainer_check_best(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const char *const needs = needs_evaluations(config);
+    if (config->greater_is_better == OX_CHOICE_ON) {
+        return ox_fail(OX_E_CONFIG, "--greater-is-better true: a smaller %s is better; leave it out",
+                       config->metric_for_best_model == OX_BEST_LOSS ? "eval_loss" : "eval_perplexity");
+    }
+    if (needs != NULL && config->eval_strategy == OX_EVAL_NEVER) {
+        return ox_fail(OX_E_CONFIG, "%s: nothing is evaluated with --eval-strategy no; leave that out", needs);
+    }
+    if (needs != NULL && config->eval_data[0] == '\0' && config->eval_fraction == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: nothing is evaluated; give --eval-data, or --eval-fraction 0.05 to hold out a "
+                       "part of the data", needs);
+    }
+    if (config->load_best_model_at_end && !meet(config)) {
+        return ox_fail(OX_E_CONFIG, "--load-best-model-at-end: checkpoints are not saved right after evaluations, so "
+                       "that none is known to be the best; give --save-strategy best, or --save-steps a multiple of "
+                       "--eval-steps");
+    }
+    return OX_OK;
+}
+
+/* ---- the best, and an early end ------------------------------------------------------------------------- */
+
+static bool is_better(double loss, double than) {
+    return !isnan(loss) && (isnan(than) || loss < than);
+}
+
+void ox_trainer_judge(struct ox_trainer *trainer, double loss) {
+    struct ox_early_stop *const stop = &trainer->best.stop;
+    const double threshold = trainer->config.early_stopping_threshold;
+    const bool improved = isnan(stop->best_loss) ? !isnan(loss) : stop->best_loss - loss > threshold;
+    if (improved) {
+        *stop = (struct ox_early_stop){.best_loss = loss};
+    } else if (!isnan(stop->best_loss)) {
+        stop->stale_count++;
+    }
+}
+
+bool ox_trainer_ends_early(struct ox_trainer *trainer) {
+    const struct ox_early_stop *const stop = &trainer->best.stop;
+    const uint64_t patience = trainer->config.early_stopping_patience;
+    const bool ends = patience > 0 && stop->stale_count >= patience;
+    if (ends && !trainer->best.told) {
+        char than[64] = "";
+        if (trainer->config.early_stopping_threshold > 0) {
+            snprintf(than, sizeof than, " by more than %g", trainer->config.early_stopping_threshold);
+        }
+        trainer->best.told = true;
+        ox_log(OX_LOG_INFO, "the run ends early, at step %" PRIu64 ": its last %" PRIu64 " evaluation%s did not "
+               "improve on eval_loss %.6g%s (--early-stopping-patience)", trainer->state.step, stop->stale_count,
+               ox_plural(stop->stale_count), stop->best_loss, than);
+    }
+    return ends;
+}
+
+bool ox_trainer_is_best(const struct ox_trainer *trainer) {
+    return trainer->last_eval.step == trainer->state.step &&
+           is_better(trainer->last_eval.loss, trainer->best.saved_loss);
+}
+
+bool ox_trainer_ended_early(const struct ox_trainer *trainer) {
+    return trainer->best.told;
+}
+
+void ox_trainer_note_saved(struct ox_trainer *trainer, const struct ox_last_eval *eval, uint64_t step) {
+    if (eval->step == step && is_better(eval->loss, trainer->best.saved_loss)) {
+        trainer->best.saved_loss = eval->loss;
+    }
+}
+
+enum ox_status ox_trainer_find_best(struct ox_trainer *trainer) {
+    struct {
+        struct ox_early_stop stop;
+        double saved_loss;
+    } found = {.stop = {.best_loss = (double)NAN}, .saved_loss = (double)NAN};
+    if (ox_trainer_leads(trainer)) {
+        struct ox_metrics_last last;
+        char path[OX_PATH_BYTES];
+        ox_metrics_last(trainer->reports.metrics, &last);
+        found.stop = last.stop;
+        if (!ox_checkpoint_find_best(trainer->config.output_dir, &trainer->state, path, &found.saved_loss)) {
+            found.saved_loss = NAN;
+        }
+    }
+    const enum ox_status status = ox_team_share(trainer->team, &found, sizeof found, "the best evaluation so far");
+    trainer->best.stop = found.stop;
+    trainer->best.saved_loss = found.saved_loss;
+    return status;
+}
+
+void ox_trainer_take_best(struct ox_trainer *trainer, bool complete) {
+    char path[OX_PATH_BYTES];
+    double loss = NAN;
+    if (!ox_trainer_leads(trainer) || trainer->result[0] == '\0') {
+        return;
+    }
+    ox_checkpoint_keep(trainer->config.output_dir, &trainer->state, trainer->config.save_total_limit);
+    if (!complete || !trainer->config.load_best_model_at_end ||
+        !ox_checkpoint_find_best(trainer->config.output_dir, &trainer->state, path, &loss) ||
+        strcmp(path, trainer->result) == 0) {
+        return;
+    }
+    if (ox_checkpoint_record_result(trainer->result, path) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s is the best checkpoint, but the newest one does not name it: %s", path,
+               ox_error_text());
+        return;
+    }
+    ox_log(OX_LOG_INFO, "the result is the best checkpoint, with eval_loss %.6g (--load-best-model-at-end); the last "
+           "step is in %s", loss, trainer->result);
+    memcpy(trainer->result, path, sizeof path);
+}
+
+/* ---- time ----------------------------------------------------------------------------------------------- */
+
+bool ox_trainer_is_out_of_time(struct ox_trainer *trainer) {
+    const uint64_t limit_ns = trainer->config.max_time_ns;
+    const bool over = limit_ns > 0 && ox_clock_ns() - trainer->opened_ns >= limit_ns;
+    if (over && !trainer->told_of_time) {
+        char text[OX_SIZE_TEXT_BYTES];
+        trainer->told_of_time = true;
+        ox_log(OX_LOG_INFO, "the run is to end after step %" PRIu64 ", because it has run for %s (--max-time)",
+               trainer->state.step, ox_duration_flag_text(limit_ns, text));
+    }
+    return over;
+}
