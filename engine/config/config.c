@@ -404,10 +404,24 @@ static enum ox_status fail_missing(const struct ox_config *c, const char *name, 
                     : ox_fail(OX_E_CONFIG, "--%s is missing; %s", name, remedy);
 }
 
+static enum ox_status check_tokenizer_training(const struct ox_config *c) {
+    if (!c->train_tokenizer) {
+        return ox_fail(OX_E_CONFIG, "--train is missing; give the texts to train a tokenizer on");
+    }
+    if (c->vocab_size == 0) {
+        return ox_fail(OX_E_CONFIG, "--vocab-size is missing; give the number of tokens, such as 32000");
+    }
+    return c->output_dir[0] == '\0'
+               ? ox_fail(OX_E_CONFIG, "--output is missing; name a folder for tokenizer.json") : OX_OK;
+}
+
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
     const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
                                  OX_CMD_GENERATE;
+    if (command == OX_CMD_TOKENIZE && (c->train_tokenizer || c->vocab_size > 0)) {
+        return check_tokenizer_training(c);
+    }
     if (c->model[0] == '\0' && (command & needs_model) != 0) {
         return fail_missing(c, "model", "give a folder of Hugging Face files");
     }
@@ -696,6 +710,7 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
                              const char *where) {
     void *const value = member(config, option);
     config->seq_given |= value == (void *)&config->max_seq_length;
+    config->train_tokenizer |= option->type == OX_OPT_DATA && strcmp(option->name, "train") == 0;
     if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give one", where);
     }

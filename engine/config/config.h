@@ -56,6 +56,9 @@ enum ox_sharding_choice {
 };
 enum ox_reduction_choice { OX_REDUCTION_FIXED, OX_REDUCTION_LIBRARY };
 enum ox_comm_choice { OX_COMM_CHOICE_AUTO, OX_COMM_CHOICE_LOCAL, OX_COMM_CHOICE_NCCL };
+enum ox_resize_choice { OX_RESIZE_OFF, OX_RESIZE_MEAN, OX_RESIZE_FRESH };
+enum ox_mixture_choice { OX_MIXTURE_PASSES, OX_MIXTURE_TOKENS };
+enum ox_word_rules { OX_WORDS_GPT2, OX_WORDS_LLAMA3, OX_WORDS_QWEN2 }; /* as enum ox_bpe_words */
 enum ox_lr_decay { OX_DECAY_AUTO, OX_DECAY_LINEAR, OX_DECAY_COSINE, OX_DECAY_1_SQRT };
 
 struct ox_config {
@@ -66,6 +69,7 @@ struct ox_config {
     char eval_data[OX_CONFIG_TEXT_BYTES];  /* "": the held-out end of `data` */
     char tokenizer[OX_CONFIG_TEXT_BYTES];  /* folder or tokenizer.json; "": the model's */
     char output_dir[OX_CONFIG_TEXT_BYTES]; /* --output, --output-dir */
+    enum ox_resize_choice resize_embeddings; /* rows for tokens that the tokenizer has and the model has not */
     bool from_scratch;                     /* fresh weights even if the folder has some */
     double eval_fraction;                  /* share of `data` that is held out at its end */
     double held_share; /* not an option: of `eval`, the eval_fraction of the run whose held-out rows are measured; 0:
@@ -83,6 +87,8 @@ struct ox_config {
         char column_messages[64], column_prompt[64], column_completion[64], column_instruction[64], column_input[64],
         column_output[64], column_system[64], column_text[64], column_tools[64], column_role[64], column_content[64];
     enum ox_packing_choice packing;
+    uint64_t skip_bad_rows; /* rows of each of `data` that may be left out because they cannot be used */
+    enum ox_mixture_choice mixture; /* what the weights of `data` mean */
     enum ox_auto_choice document_mask;
     enum ox_overlong_choice overlong;
     char data_cache[OX_CONFIG_TEXT_BYTES]; /* folder; "": OUTPUT/cache for train, else no cache */
@@ -202,6 +208,14 @@ struct ox_config {
     bool jsonl;      /* tokenize: JSON lines in and out */
     bool show;       /* tokenize: print sequences for a person to check */
     bool render;     /* tokenize: print conversations as the chat template writes them */
+    /* tokenize --train */
+    bool train_tokenizer; /* not an option: `data` was given by --train */
+    uint64_t vocab_size, min_frequency; /* vocab_size 0: not given */
+    char special_tokens[OX_CONFIG_TEXT_BYTES];
+    enum ox_word_rules word_rules; /* --pre-tokenizer */
+    /* init */
+    double param_count; /* --params; 0: not given */
+    char like[24];      /* the family */
     /* measuring */
     char what[8];    /* adam | nvme | gemm | copy | ops | comm | all; "": not given */
     char state_format[8]; /* all | f32 | bf16 | q8 */
@@ -229,7 +243,7 @@ enum {
     OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
     OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9, OX_CMD_TRACE = 1 << 10, OX_CMD_TOP = 1 << 11,
-    OX_CMD_STORE = 1 << 12,
+    OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13,
 };
 
 struct ox_option {

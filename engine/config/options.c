@@ -10,6 +10,7 @@ enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, TEXTS = RUN | OX_CMD_EVAL | OX_CMD_TOKE
 
 static const char group_files[] = "Files";
 static const char group_data[] = "Data";
+static const char group_tokenizer[] = "Training a tokenizer";
 static const char group_memory[] = "Memory";
 static const char group_training[] = "Training";
 static const char group_rate[] = "Learning rate";
@@ -46,6 +47,25 @@ static const struct ox_option options[] = {
      .group = group_files, .default_text = "", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .usual = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .help = "text, JSON lines, token file, or a folder of them; may be repeated"},
+    {.name = "train", .placeholder = "PATH", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data),
+     .group = group_tokenizer, .default_text = "", .commands = OX_CMD_TOKENIZE, .usual = OX_CMD_TOKENIZE,
+     .help = "texts or JSON lines to train a new tokenizer on: byte-level BPE, written into the folder --output; "
+             "several may follow one another"},
+    {.name = "vocab-size", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, vocab_size), .min = 0,
+     .max = 16777216, .group = group_tokenizer, .default_text = "0", .commands = OX_CMD_TOKENIZE,
+     .usual = OX_CMD_TOKENIZE, .help = "with --train: tokens, with special ones and the 256 bytes"},
+    {.name = "special-tokens", .placeholder = "LIST", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, special_tokens), .text_bytes = sizeof none->special_tokens,
+     .group = group_tokenizer, .default_text = "<|endoftext|>", .commands = OX_CMD_TOKENIZE,
+     .help = "with --train: special tokens, the first ids, separated by commas; eos=, bos=, pad= and unk= before one "
+             "say what it is for; without eos= the first ends documents"},
+    {.name = "min-frequency", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, min_frequency), .min = 0,
+     .max = 1e+15, .group = group_tokenizer, .default_text = "0", .commands = OX_CMD_TOKENIZE,
+     .help = "with --train: occurrences that two tokens need side by side to become one"},
+    {.name = "pre-tokenizer", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, word_rules),
+     .choices = "gpt2|llama3|qwen2", .group = group_tokenizer, .default_text = "gpt2", .commands = OX_CMD_TOKENIZE,
+     .help = "with --train: whose rules cut texts into words; llama3: numbers in groups of three digits; qwen2: digit "
+             "by digit"},
     {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
      .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
      .in_eval = "data",

@@ -71,12 +71,11 @@ static int hex_digit(char digit) {
     return found != NULL ? (int)(found - digits) : -1;
 }
 
-/* Turns the escapes of the separator option into bytes. */
-static enum ox_status read_separator(struct source *source, const char *text) {
+enum ox_status ox_corpus_separator(const char *text, char **bytes, size_t *byte_count) {
     static const char names[] = "ntr\\", values[] = "\n\t\r\\";
     char *const out = malloc(strlen(text) + 1);
     size_t count = 0;
-    source->separator = out;
+    *bytes = out;
     if (out == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the separator of documents");
     }
@@ -97,8 +96,7 @@ static enum ox_status read_separator(struct source *source, const char *text) {
         out[count++] = name != NULL ? values[name - names] : (char)(16 * high + low);
         at += name != NULL ? 1 : 3;
     }
-    source->documents_config.separator = out;
-    source->documents_config.separator_bytes = count;
+    *byte_count = count;
     return OX_OK;
 }
 
@@ -258,7 +256,9 @@ static enum ox_status open_source(const struct ox_corpus_config *config, const s
                        known ? config->no_bytes : "which needs a tokenizer; name one with --tokenizer");
     }
     out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
-    enum ox_status status = read_separator(out, out->rules.rows ? "" : config->separator);
+    enum ox_status status = ox_corpus_separator(out->rules.rows ? "" : config->separator, &out->separator,
+                                                &out->documents_config.separator_bytes);
+    out->documents_config.separator = out->separator;
     OX_TRY(status, ox_tokenizer_open(config->tokenizer, &out->tokenizer));
     if (status != OX_OK) {
         goto fail;

@@ -32,6 +32,9 @@ void ox_inputs_close(struct ox_inputs *inputs);
 /* Logs what was left out. */
 void ox_inputs_say_left(const struct ox_files *files);
 
+/* Turns the escapes of the option for a separator into bytes. The caller frees *bytes, after failures too. */
+OX_MUST enum ox_status ox_corpus_separator(const char *text, char **bytes, size_t *byte_count);
+
 struct ox_corpus_rules {
     const struct ox_tokenizer *tokenizer;
     int64_t text_bos, text_eos; /* ids around a text; -1: none                              */

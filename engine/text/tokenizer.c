@@ -443,6 +443,23 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     return OX_OK;
 }
 
+enum ox_status ox_tokenizer_open_cutter(const json_t *pre_tokenizer, struct ox_tokenizer **out) {
+    static const char where[] = "pre-tokenizer";
+    struct ox_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    json_t *const model = json_pack("{s:s, s:{s:i}, s:[]}", "type", "BPE", "vocab", "a", 0, "merges"); /* not used */
+    bool byte_level = false;
+    enum ox_status status =
+        tokenizer != NULL && model != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a pre-tokenizer");
+    OX_TRY(status, ox_tok_pre_open(where, pre_tokenizer, &tokenizer->pre, &byte_level));
+    OX_TRY(status, ox_bpe_open(where, model, byte_level, &tokenizer->bpe));
+    json_decref(model);
+    if (status != OX_OK) {
+        ox_tokenizer_close(&tokenizer);
+    }
+    *out = tokenizer;
+    return status;
+}
+
 void ox_tokenizer_close(struct ox_tokenizer **tokenizer) {
     struct ox_tokenizer *const t = *tokenizer;
     if (t == NULL) {

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -75,6 +76,14 @@ enum ox_cuts ox_tokenizer_cuts(const struct ox_tokenizer *tokenizer);
  * before a text. */
 OX_MUST enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text, size_t bytes,
                                            bool parse_special, struct ox_ids *out);
+
+/* Calls `take` with the pieces of a text, in which no added token is looked for, in order; `continues` as in
+ * ox_encode_continued. A failure of `take` ends it. */
+OX_MUST enum ox_status ox_encode_pieces(struct ox_encoder *encoder, const char *text, size_t bytes, bool continues,
+                                        enum ox_status (*take)(void *context, const char *piece, size_t bytes),
+                                        void *context);
+/* Opens a tokenizer without a vocabulary, for its pieces alone, with the pre-tokenizer of a tokenizer.json. */
+OX_MUST enum ox_status ox_tokenizer_open_cutter(const json_t *pre_tokenizer, struct ox_tokenizer **out);
 
 /* One of the consecutive parts of a text. */
 struct ox_text_part {

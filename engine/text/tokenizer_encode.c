@@ -31,6 +31,8 @@ struct ox_encoder {
     struct ox_ids prefix; /* ids of the text before a border of a marked part */
     bool parse_special;
     bool continues; /* the text is a piece that follows a cut */
+    enum ox_status (*take)(void *context, const char *piece, size_t bytes); /* gets pieces in place of the model */
+    void *take_context;
 };
 
 /* A part of the text inside the pre-tokenizer. */
@@ -367,6 +369,9 @@ static enum ox_status pre_tokenize(struct ox_encoder *encoder, uint32_t index, s
     if (fragment.bytes == 0) {
         return OX_OK;
     }
+    if (index == tokenizer->pre.count && encoder->take != NULL) {
+        return encoder->take(encoder->take_context, fragment.text, fragment.bytes);
+    }
     if (index == tokenizer->pre.count) {
         return ox_bpe_encode(&tokenizer->bpe, encoder->bpe, fragment.text, fragment.bytes, encoder->out);
     }
@@ -604,6 +609,19 @@ enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text,
     encoder->continues = true;
     const enum ox_status status = encode(encoder, text, bytes, false, out);
     encoder->continues = false;
+    return status;
+}
+
+enum ox_status ox_encode_pieces(struct ox_encoder *encoder, const char *text, size_t bytes, bool continues,
+                                enum ox_status (*take)(void *context, const char *piece, size_t bytes),
+                                void *context) {
+    enum ox_status status = check_utf8(text, bytes);
+    encoder->take = take;
+    encoder->take_context = context;
+    encoder->continues = continues;
+    OX_TRY(status, encode_raw(encoder, text, bytes, true));
+    encoder->continues = false;
+    encoder->take = NULL;
     return status;
 }
 

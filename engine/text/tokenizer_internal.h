@@ -17,14 +17,8 @@ extern "C" {
 
 /* Offset of the character that ends at `end` > 0. */
 size_t ox_utf8_back(const char *text, size_t end);
-/* Writes the UTF-8 of `cp`, at most 4 bytes, and returns how many. */
-unsigned ox_utf8_put(uint32_t cp, char *out);
 /* Appends `text` with each invalid sequence replaced by U+FFFD. */
 OX_MUST enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes);
-/* ByteLevel writes every byte as one printable character. The first returns the byte of a character, or -1 for a
- * character that stands for none; the second returns the character of a byte. */
-int ox_byte_level_byte(uint32_t cp);
-uint32_t ox_byte_level_char(uint8_t byte);
 
 /* One of the normalization forms NFC, NFD, NFKC, NFKD. */
 struct ox_form;

@@ -376,6 +376,9 @@ static enum ox_status take_positional(struct arguments *a) {
     const char *const name =
         a->positional_count < OX_POSITIONALS_MAX ? a->command->positional[a->positional_count] : NULL;
     enum ox_status status = check_typography(argument);
+    if (status == OX_OK && a->last != NULL && strcmp(a->last->name, "train") == 0) { /* as a shell writes out *.txt */
+        return ox_config_set(a->config, a->last, argument, "--train");
+    }
     if (status != OX_OK || name == NULL) {
         return status != OX_OK ? status : fail_stray(a, argument);
     }

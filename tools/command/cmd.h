@@ -68,6 +68,9 @@ OX_MUST enum ox_status ox_plan_print_dry(const struct ox_trainer *trainer, const
 /* In show.c: tokenizes --data as training would, prints sequences with --show, and prints totals. */
 OX_MUST enum ox_status ox_show(const struct ox_config *config);
 
+/* In train_tokenizer.c: trains a tokenizer on --train and writes it into --output. */
+OX_MUST enum ox_status ox_train_tokenizer(const struct ox_config *config);
+
 /* In tools/command/cmd_<name>.c and tools/help/help.c. */
 int ox_cmd_train(const struct ox_config *config);
 int ox_cmd_plan(const struct ox_config *config);

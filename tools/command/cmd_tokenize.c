@@ -1,6 +1,6 @@
 /* `offload tokenize`: turns texts into ids, as lines for another program or as a token file, without special tokens;
  * or counts what training would see of them. With --render it prints conversations as the model's chat template writes
- * them. */
+ * them. With --train it makes a tokenizer. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -269,6 +269,9 @@ static void warn_of_unused(const struct ox_config *config) {
 int ox_cmd_tokenize(const struct ox_config *given) {
     static struct ox_config own; /* tens of kilobytes */
     const struct ox_config *const config = &own;
+    if (given->train_tokenizer) {
+        return ox_cmd_exit(ox_train_tokenizer(given));
+    }
     own = *given;
     const bool counts = !config->jsonl && config->output_dir[0] == '\0' && config->data_count > 0;
     enum ox_status status = given->model[0] != '\0' ? ox_run_find_model(given->model, own.model) : OX_OK;

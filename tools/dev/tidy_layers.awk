@@ -29,6 +29,7 @@ BEGIN {
     room("engine/text", "base base/hash engine/jinja")
     room("engine/config", "base")
     room("engine/model", "base base/hash base/prng kernels offload/plan")
+    room("engine/vocab", "base base/hash engine/text")
     room("engine/data", "base base/hash base/prng engine/text")
     room("engine/hf", "base base/hash engine/model")
     room("engine/step", "base base/hash nvme cpu_optim kernels kernels/comm offload/plan offload/proof offload/search offload/sim" \
@@ -45,7 +46,7 @@ BEGIN {
         " tools/doctor")
     room("tools/start", "base kernels/comm engine/config engine/run")
     room("tools/trace", "base nvme offload/trace")
-    room("tools/command", "base nvme offload/trace engine/text engine/config engine/hf engine/checkpoint" \
+    room("tools/command", "base nvme offload/trace engine/text engine/vocab engine/config engine/hf engine/checkpoint" \
         " engine/data engine/generate engine/run tools/doctor tools/bench tools/start tools/trace")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")

@@ -1,0 +1,76 @@
+/* `offload tokenize --train`: texts, rows and several files become a tokenizer that the program opens; what is missing
+ * or does not fit is an error with the remedy. tests/unit/engine/vocab/test_bpe_train.c compares merges. */
+#include "base/bytes.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct sys_args args;
+static struct sys_process process;
+
+static void check(const char *words, int status, const char *out, const char *err) {
+    sys_args_begin(&args, "tokenize");
+    sys_args_add(&args, words);
+    sys_run(&args, &process);
+    if (process.outcome.exit_status != status || strstr(process.outcome.out, out) == NULL || !sys_said(&process, err)) {
+        sys_complain(&process, words);
+    }
+}
+
+static void test_forms(void) {
+    const char *const text = files_write_text("a.txt", "the cat the cat the cat\n");
+    const char *const rows = files_write_text(
+        "b.jsonl", "{\"text\":\"the cat\"}\n{\"prompt\":\"the cat\",\"completion\":\" the cat\"}\n"
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"the cat\"},"
+                   "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"the cat\"}]}]}\n");
+    const char *const folder = test_path("tokenizer");
+    /* One document, one row of text, two of a completion, two of messages. */
+    check(plain_pathf("--train %s %s --vocab-size 260 --output %s --format json", text, rows, folder), 0,
+          "{\"vocab\":260,\"texts\":6,\"bytes\":60,", "");
+    check(plain_pathf("--train %s --vocab-size 260 --output %s", text, folder), 2, "", 
+          "tokenizer.json: is there already");
+    check(plain_pathf("--model %s --data %s --jsonl", folder, rows), 2, "", "the line has no string \"text\"");
+    check(plain_pathf("--model %s --data %s --output %s", folder, text, test_path("ids.bin")), 0, "24 bytes", "");
+}
+
+static void test_errors(void) {
+    const char *const text = files_write_text("c.txt", "one two");
+    const char *const bad = files_write("d.txt", "one \xff", 5);
+    check(plain_pathf("--train %s --output x", text), 2, "", "--vocab-size is missing");
+    check(plain_pathf("--train %s --vocab-size 300", text), 2, "", "--output is missing");
+    check("--vocab-size 300 --output x", 2, "", "--train is missing");
+    check(plain_pathf("--train %s --vocab-size 200 --output %s", text, test_path("e")), 2, "", "give at least 257");
+    check(plain_pathf("--train %s --vocab-size 300 --output %s", bad, test_path("e")), 1, "",
+          "d.txt: is not UTF-8 text at byte 4");
+    check(plain_pathf("--train %s --vocab-size 300 --output %s", text, test_path("e")), 0, "",
+          "no more pairs to merge");
+    CHECK(files_exist("e/tokenizer.json"));
+}
+
+/* Different words take memory; too many for the budget are an error that names it, and nothing is written. */
+static void test_memory(void) {
+    enum { BYTES = 64 << 20, WORD_BYTES = 8 };
+    char *const text = malloc(BYTES);
+    CHECK(text != NULL);
+    for (uint32_t i = 0; i < BYTES / WORD_BYTES; i++) {
+        for (uint32_t k = 0, rest = i * UINT32_C(2654435761); k < WORD_BYTES - 1; k++, rest /= 26) {
+            text[i * WORD_BYTES + k] = (char)('a' + rest % 26);
+        }
+        text[i * WORD_BYTES + WORD_BYTES - 1] = '\n';
+    }
+    const char *const path = files_write("words.txt", text, BYTES);
+    free(text);
+    check(plain_pathf("--train %s --vocab-size 300 --host-mem 64MiB --output %s", path, test_path("f")), 2, "",
+          "--host-mem");
+    CHECK(!files_exist("f"));
+}
+
+int main(void) {
+    test_forms();
+    test_errors();
+    test_memory();
+    return test_end();
+}
