@@ -71,7 +71,7 @@ static struct ox_gemm_grid grid_by_shape(const struct ox_gemm *gemm) {
 /* FREE_TILE_LEAST is beyond the 10^6 multiply-adds up to which the library takes its path for small matrices. More rows
  * of a tile than ROWS_MOST leave the second-level cache. A tile takes as long as its elements and so many more for each
  * of its rows and columns, which are packed; these two were fitted to products of 768 to 4096 (docs/measurements,
- * 2026-11-23-gemm-tiles.md). */
+ * archive.md, "tiles of GEMMs on the CPU"). */
 enum {
     FREE_WORK_LEAST = 1 << 22, FREE_TILE_LEAST = 1 << 20,
     ROWS_MOST = 512, ROW_COST = 108, COL_COST = 40, TILES_PER_THREAD = 4,
