@@ -435,6 +435,7 @@ static bool is_kept(const struct ox_plan *plan, uint32_t buf_idx) {
 
 enum ox_status ox_proof_check_pair(const struct ox_plan *train, const struct ox_plan *eval) {
     bool alike = train->unit_count == eval->unit_count && train->micro_batches == eval->micro_batches &&
+                 train->spool_count == eval->spool_count &&
                  same_offset(train, train->const_buf, eval, eval->const_buf) &&
                  same_offset(train, train->batch_host_buf, eval, eval->batch_host_buf);
     for (uint32_t i = 0; i < eval->buf_count && alike; i++) {
@@ -452,7 +453,20 @@ enum ox_status ox_proof_check_pair(const struct ox_plan *train, const struct ox_
 
 /* ---- all of it ---------------------------------------------------------------------------------- */
 
+/* Comes first, because the other checks allocate by these counts and index the input's lists by them. */
+static enum ox_status check_counts(const struct ox_plan *plan, const struct ox_plan_model *model) {
+    const bool same = plan->unit_count == model->unit_count && plan->grad_count == model->grad_count &&
+                      plan->micro_batches == model->micro_batches;
+    return same ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: it has %u units, %u gradients and %u micro-batches, and "
+                                  "the model %u, %u and %u; please report this", plan->unit_count, plan->grad_count,
+                                  plan->micro_batches, model->unit_count, model->grad_count, model->micro_batches);
+}
+
 enum ox_status ox_proof_check(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    const enum ox_status counts = check_counts(plan, &input->model);
+    if (counts != OX_OK) {
+        return counts;
+    }
     struct checker c = {.plan = plan, .in = input};
     c.clocks = calloc(plan->task_count + 1u, sizeof *c.clocks);
     c.spans = calloc(plan->buf_count + 1u, sizeof *c.spans);
