@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -603,6 +605,21 @@ size_t ox_path_existing(const char *path) {
         }
     }
     return strlen(part);
+}
+
+bool ox_folder_takes_files(const char *path) {
+    static const uint32_t views[] = {PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
+                                     DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, DEVPTS_SUPER_MAGIC,
+                                     BPF_FS_MAGIC, PSTOREFS_MAGIC, SELINUX_MAGIC};
+    char folder[OX_PATH_BYTES];
+    struct statfs files;
+    const size_t existing = ox_path_existing(path);
+    snprintf(folder, sizeof folder, "%.*s", existing > 0 ? (int)existing : 1, existing > 0 ? path : ".");
+    bool takes = access(folder, W_OK | X_OK) == 0;
+    for (size_t i = 0; i < sizeof views / sizeof *views && takes && statfs(folder, &files) == 0; i++) {
+        takes = (uint32_t)files.f_type != views[i];
+    }
+    return takes;
 }
 
 enum ox_status ox_folder_make_undoable(const char *path, size_t *existing) {

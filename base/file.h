@@ -108,6 +108,9 @@ OX_MUST enum ox_status ox_file_read_direct(int fd, const char *path, void *data,
 OX_MUST enum ox_status ox_folder_make(const char *path);
 /* How many leading bytes of `path` name something that exists. */
 size_t ox_path_existing(const char *path);
+/* Whether files can be made in the folder or, where it does not exist, in the one in which it would be made. The
+ * kernel's own file systems, such as /proc, take none, whatever their permissions say. */
+bool ox_folder_takes_files(const char *path);
 /* As ox_folder_make, but it can be undone: *existing becomes what ox_path_existing was before. ox_folder_unmake removes
  * the folders beyond it, as far as they are empty. */
 OX_MUST enum ox_status ox_folder_make_undoable(const char *path, size_t *existing);

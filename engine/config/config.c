@@ -431,7 +431,7 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
         return ox_fail(OX_E_CONFIG, "--output is missing; name a folder for the results");
     }
-    if ((command & (train | export_)) != 0 &&
+    if ((command & (train | export_ | OX_CMD_PLAN)) != 0 && c->output_dir[0] != '\0' &&
         (strcmp(c->output_dir, c->model) == 0 || is_inside(c->model, c->output_dir))) {
         return ox_fail(OX_E_CONFIG, "--output: %s is the --model folder or inside it; name a folder outside of it",
                        c->output_dir);

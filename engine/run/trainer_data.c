@@ -77,7 +77,10 @@ static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     trainer->input.cache_dir[0] = '\0';
     if (config->data_cache[0] != '\0') {
         snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->data_cache);
-        return ox_run_check_beside_model(trainer, "--data-cache", config->data_cache);
+        return ox_folder_takes_files(config->data_cache)
+                   ? ox_run_check_beside_model(trainer, "--data-cache", config->data_cache)
+                   : ox_fail(OX_E_CONFIG, "--data-cache %s: nothing can be written there (read-only, or of another "
+                             "user); give another folder", config->data_cache);
     }
     if (trainer->input.leaves_nothing) {
         return OX_OK;

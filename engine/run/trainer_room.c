@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/data/files.h"
 #include "nvme/wear.h"
 
 #include <errno.h>
@@ -114,12 +115,15 @@ static uint64_t cache_bytes(const struct ox_config *config) {
     const bool is_text = config->data_format != OX_FORMAT_TOKENS && config->data_format != OX_FORMAT_BYTES;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < config->data_count && is_text; i++) {
-        const char *const ending = strrchr(config->data[i].path, '.');
-        struct stat info;
-        if ((ending == NULL || strcasecmp(ending, ".bin") != 0) && stat(config->data[i].path, &info) == 0 &&
-            S_ISREG(info.st_mode)) {
-            sum += (uint64_t)info.st_size;
+        struct ox_files files = {0};
+        const bool listed = ox_files_list(config->data[i].path, &files) == OX_OK; /* else its error comes soon */
+        for (uint32_t k = 0; k < files.count && listed; k++) {
+            const char *const ending = strrchr(files.paths[k], '.');
+            struct stat info;
+            const bool tokens = ending != NULL && strcasecmp(ending, ".bin") == 0;
+            sum += !tokens && stat(files.paths[k], &info) == 0 && S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
         }
+        ox_files_free(&files);
     }
     return sum;
 }
@@ -141,9 +145,11 @@ uint64_t ox_trainer_memory_files(struct ox_trainer *trainer) {
         const bool fresh = config->resume_from_checkpoint[0] == '\0'; /* else others are there already */
         add_files(trainer, "--output", config->output_dir,
                   fresh ? ox_max_u64(room.most_bytes, room.each_bytes) : room.each_bytes, &sum);
-        const bool own = config->data_cache[0] != '\0';
-        add_files(trainer, own ? "--data-cache" : "the token cache in", own ? config->data_cache : config->output_dir,
-                  cache_bytes(config), &sum);
+    }
+    const bool own = config->data_cache[0] != '\0';
+    const char *const cache = own ? config->data_cache : config->output_dir;
+    if (cache[0] != '\0' && ox_trainer_leads(trainer) && ox_memory_of_files(cache) != NULL) {
+        add_files(trainer, own ? "--data-cache" : "the token cache in", cache, cache_bytes(config), &sum);
     }
     return sum;
 }

@@ -24,7 +24,7 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
         if (!ox_path_is_folder(folder)) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive", folder);
         }
-        if (access(folder, W_OK | X_OK) != 0) {
+        if (!ox_folder_takes_files(folder)) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: nothing can be written there (read-only, or of another user); give "
                            "another folder", folder);
         }
@@ -39,13 +39,15 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
 
 static enum ox_status check_output(const struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
-    if (!ox_path_is_folder(folder)) {
-        return access(folder, F_OK) != 0
-                   ? OX_OK : ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
+    if (access(folder, F_OK) == 0 && !ox_path_is_folder(folder)) {
+        return ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
     }
-    if (access(folder, W_OK | X_OK) != 0) {
+    if (folder[0] != '\0' && !ox_folder_takes_files(folder)) {
         return ox_fail(OX_E_CONFIG, "--output %s: nothing can be written there (read-only, or of another user); give "
                        "another folder", folder);
+    }
+    if (!ox_path_is_folder(folder)) {
+        return OX_OK;
     }
     const enum ox_status status = ox_run_check_names(folder);
     return status == OX_OK && !trainer->config.overwrite_output_dir ? ox_metrics_check(folder) : status;

@@ -98,8 +98,7 @@ static void test_drives(void) {
     refused(2, "--nvme /nonexistent: is not a folder; create it, or mount the drive");
     CHECK(strncmp(process.outcome.err, "offload: ", 9) == 0); /* no plan comes before */
     begin_on("/proc", "");
-    const bool root = geteuid() == 0;
-    refused(root ? 1 : 2, root ? "/proc/offload-store-0.ox: cannot open" : "--nvme /proc: this user may not write");
+    refused(2, "--nvme /proc: nothing can be written there");
     const char *const drive = files_make_folder("drive");
     if (geteuid() != 0 && chmod(drive, 0500) == 0) {
         begin_on(drive, "");
@@ -170,6 +169,18 @@ static void test_memory_output(void) {
         return;
     }
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose own memory is not the program's */
+    files_make_folder("memory-text"); /* a folder's texts take as much as a file's */
+    files_write_text("memory-text/1.txt", "");
+    CHECK(truncate(test_path("memory-text/1.txt"), 400 * OX_MIB) == 0);
+    begin("train --dry-run --max-steps 1");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", test_path("memory-text"));
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_word(&args, "--data-cache=/dev/shm/offload-test-cache-%ld", (long)getpid());
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--data-format text --profile builtin");
+    sys_args_limit(&args, RLIMIT_AS, 512 * OX_MIB);
+    refused(2, "(tmpfs): memory, of which the run's files there take up to 400 MiB");
     static const char *const words[] = {"train --dry-run", "train --dry-run --save-total-limit 2",
                                         "train --dry-run --max-steps 1"};
     for (int i = 0; i < 3; i++) {
@@ -208,6 +219,37 @@ static void looked(const char *verdict, const char *says) {
     }
 }
 
+/* A plan and a dry run see of a place what training does, and say it in the same words. */
+static void test_places(void) {
+    static const struct {
+        const char *words, *says;
+    } places[] = {{"--output=/proc/offload/run", "--output /proc/offload/run: nothing can be written there"},
+                  {"--output=/sys", "--output /sys: nothing can be written there"},
+                  {"--data-cache=/proc/offload", "--data-cache /proc/offload: nothing can be written there"},
+                  {"--output=%s/run", "/run is the --model folder or inside it; name a folder outside of it"}};
+    static const char *const commands[] = {"train", "train --dry-run", "plan"};
+    const char *const model = files_make_folder("places"), *const config = test_path("places/config.json");
+    CHECK(link(config_path, config) == 0);
+    for (unsigned i = 0; i < 3 * sizeof places / sizeof *places; i++) {
+        begin(commands[i % 3]);
+        sys_args_word(&args, "--model=%s", model);
+        sys_args_word(&args, "--data=%s", text_path);
+        sys_args_word(&args, places[i / 3].words, model);
+        if (i / 3 == 2) {
+            sys_args_word(&args, "--output=%s", test_path("places-2"));
+        }
+        sys_args_add(&args, "--from-scratch --max-steps 1 --profile builtin");
+        sys_run(&args, &process);
+        const bool noted = i % 3 == 2 && i / 3 < 2; /* a plan may be for another machine */
+        CHECK(process.outcome.exit_status == (noted ? 0 : 2));
+        if (strstr(noted ? process.outcome.out : process.outcome.err, places[i / 3].says) == NULL) {
+            sys_complain(&process, places[i / 3].says);
+        }
+        CHECK(!files_exist("places-2/run.json") && !files_exist("places/run"));
+    }
+    files_remove_folder(model);
+}
+
 /* A plan begins with its verdict. It checks what `train` checks, counts steps and time of texts, and leaves nothing
  * behind; a dry run fails where `train` does. */
 static void test_plan_looks(void) {
@@ -234,6 +276,7 @@ static void test_plan_looks(void) {
     begin_look("train", "looked", "--dry-run");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "looked: already holds a run; add "));
+    test_places();
     /* Another machine is compared by its profile. */
     begin("plan");
     sys_args_word(&args, "--model=%s", config_path);
