@@ -76,10 +76,10 @@ OX_MUST enum ox_status ox_hf_copy_companions(const char *from, const char *to);
 OX_MUST enum ox_status ox_hf_copy_templates(const char *from, const char *to);
 
 /* What a run knows of its tokenizer, for the folders that it saves. */
-enum { OX_HF_ENDS_MAX = 2 };
+enum { OX_HF_ENDS_MAX = 8 };
 struct ox_hf_tokens {
     json_t *templates;             /* texts of its chat templates by name; NULL: the folder's own stay */
-    int64_t ends[OX_HF_ENDS_MAX];  /* tokens that end a text: EOS, and the end of a turn */
+    int64_t ends[OX_HF_ENDS_MAX];  /* tokens that end a text: EOS, and the ends of turns */
     uint32_t end_count;
     int64_t bos, pad;              /* ids, or -1 */
     bool replaces;                 /* the model is fresh: its ids are these, and not what its config.json has */

@@ -18,19 +18,22 @@
 /* Adds a token that ends a text, if the model has it. */
 static void add_end(struct ox_trainer *trainer, int64_t id) {
     struct ox_hf_tokens *const tokens = &trainer->input.tokens;
-    const bool known = tokens->end_count > 0 && tokens->ends[0] == id;
-    if (id >= 0 && id < (int64_t)trainer->input.vocab && !known) {
+    bool known = false;
+    for (uint32_t i = 0; i < tokens->end_count && !known; i++) {
+        known = tokens->ends[i] == id;
+    }
+    if (id >= 0 && id < (int64_t)trainer->input.vocab && !known && tokens->end_count < OX_HF_ENDS_MAX) {
         tokens->ends[tokens->end_count++] = id;
     }
 }
 
-/* Takes the texts of the template, and the token at which an answer ends. */
+/* Takes the texts of the template, and the tokens at which turns of the assistant end. */
 static enum ox_status take_template(struct ox_trainer *trainer, const struct ox_tokenizer *tokenizer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_template *chat_template = NULL;
     struct ox_chat_renderer *renderer = NULL;
     json_t *kwargs = NULL;
-    int64_t end = -1;
+    struct ox_ids ends = {0};
     enum ox_status status = ox_template_open(trainer->input.tokenizer_path, config->chat_template, &chat_template);
     if (status == OX_E_CONFIG && config->chat_template[0] == '\0' && !ox_trainer_has_conversations(trainer)) {
         return OX_OK; /* rows that are texts need none */
@@ -39,11 +42,12 @@ static enum ox_status take_template(struct ox_trainer *trainer, const struct ox_
     const struct ox_chat_options options = {
         .chat_template = chat_template, .kwargs = kwargs, .now = ox_chat_date(trainer->input.clock_s)};
     OX_TRY(status, ox_chat_open(tokenizer, &options, &renderer));
-    OX_TRY(status, ox_chat_end_of_turn(renderer, &end));
+    OX_TRY(status, ox_chat_ends_of_turn(renderer, &ends));
     OX_TRY(status, ox_template_texts(chat_template, &trainer->input.tokens.templates));
-    if (status == OX_OK) {
-        add_end(trainer, end);
+    for (size_t i = 0; i < ends.count && status == OX_OK; i++) {
+        add_end(trainer, ends.ids[i]);
     }
+    ox_ids_free(&ends);
     ox_chat_close(&renderer);
     ox_template_close(&chat_template);
     json_decref(kwargs);

@@ -28,13 +28,16 @@ static json_t *conversation_of(json_t *message) {
     return json_pack("{s:[o]}", "messages", message);
 }
 
-/* Whether the text that the template makes of a conversation holds `word`; *out is the text, which the caller frees. */
-static enum ox_status render_probe(const struct ox_chat_renderer *renderer, json_t *conversation, const char *word,
-                                   struct ox_jinja_output *out, bool *holds) {
+bool ox_chat_give_kwargs(const struct ox_chat_renderer *renderer, json_t *conversation) {
+    return conversation != NULL && (renderer->kwargs == NULL ||
+                                    json_object_set(conversation, "chat_template_kwargs", renderer->kwargs) == 0);
+}
+
+enum ox_status ox_chat_render_probe(const struct ox_chat_renderer *renderer, json_t *conversation, const char *word,
+                                    struct ox_jinja_output *out, bool *holds) {
     *out = (struct ox_jinja_output){0};
     *holds = false;
-    if (conversation == NULL || (renderer->kwargs != NULL &&
-                                 json_object_set(conversation, "chat_template_kwargs", renderer->kwargs) != 0)) {
+    if (!ox_chat_give_kwargs(renderer, conversation)) {
         return no_memory();
     }
     const enum ox_status status =
@@ -52,8 +55,8 @@ static enum ox_status look_at_lists(struct ox_chat_renderer *renderer) {
     json_t *const list = json_pack("[{s:s,s:s}]", "type", "text", "text", word);
     json_t *const first = conversation_of(one_message("user", json_string(word)));
     json_t *const second = conversation_of(one_message("user", list));
-    enum ox_status status = render_probe(renderer, first, word, &plain, &in_plain);
-    OX_TRY(status, render_probe(renderer, second, word, &listed, &in_listed));
+    enum ox_status status = ox_chat_render_probe(renderer, first, word, &plain, &in_plain);
+    OX_TRY(status, ox_chat_render_probe(renderer, second, word, &listed, &in_listed));
     if (status == OX_OK) {
         const bool yes = in_listed && (!in_plain || strcmp(plain.text, listed.text) == 0);
         renderer->reads_lists = yes ? 1 : -1;
@@ -529,59 +532,6 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
         return ox_fail_in(status, "%s", where);
     }
     return OX_OK;
-}
-
-/* What the template writes behind an answer: *end, in *output, which the caller frees; NULL if it shows no answer. */
-static enum ox_status render_end(const struct ox_chat_renderer *renderer, struct ox_jinja_output *output,
-                                 const char **end) {
-    static const char word[] = "Some words.";
-    bool holds = false;
-    json_t *const row = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content", "Yes?", "role",
-                                  "assistant", "content", word);
-    const enum ox_status status = render_probe(renderer, row, word, output, &holds);
-    *end = status == OX_OK && holds ? output->text : NULL;
-    for (const char *next = *end; next != NULL && (next = strstr(next, word)) != NULL; *end = next) {
-        next += sizeof word - 1;
-    }
-    json_decref(row);
-    return status;
-}
-
-enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id) {
-    struct ox_jinja_output output = {0};
-    struct ox_ids ids = {0};
-    const char *end = NULL;
-    *id = -1;
-    enum ox_status status = render_end(renderer, &output, &end);
-    if (status == OX_OK && end != NULL) {
-        status = ox_encode(renderer->encoder, end, strlen(end), true, false, &ids);
-    }
-    for (size_t i = 0; i < ids.count && *id < 0; i++) {
-        *id = renderer->tokenizer->added_by_id[ids.ids[i]] > 0 ? ids.ids[i] : -1;
-    }
-    ox_ids_free(&ids);
-    ox_jinja_output_free(&output);
-    return status;
-}
-
-enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[OX_CHAT_TAG_BYTES]) {
-    static const char *const openings[] = {"<|", "<\xef\xbd\x9c", "</s>", "<end_of_turn>", "<eos>"};
-    struct ox_jinja_output output = {0};
-    const char *end = NULL;
-    int64_t id = 0;
-    tag[0] = '\0';
-    enum ox_status status = ox_chat_end_of_turn(renderer, &id);
-    OX_TRY(status, render_end(renderer, &output, &end));
-    end = status == OX_OK && end != NULL ? end + strspn(end, " \n") : "";
-    const size_t bytes = strcspn(end, "> \n") + 1;
-    for (size_t i = 0; i < sizeof openings / sizeof *openings && id < 0; i++) {
-        if (strncmp(end, openings[i], strlen(openings[i])) == 0 && end[bytes - 1] == '>' && bytes < OX_CHAT_TAG_BYTES) {
-            memcpy(tag, end, bytes);
-            tag[bytes] = '\0';
-        }
-    }
-    ox_jinja_output_free(&output);
-    return status;
 }
 
 /* Lists the built-in templates whose end of a turn is a token of this tokenizer. */

@@ -161,6 +161,9 @@ OX_MUST enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, c
 /* The added token that the template writes after an assistant's content, at which generation stops; -1 if it writes
  * none, or cannot render a question with its answer. */
 OX_MUST enum ox_status ox_chat_end_of_turn(struct ox_chat_renderer *renderer, int64_t *id);
+/* Appends that token, if there is one, and those that end other turns, such as a call of a tool; none that the template
+ * also writes inside of a turn. */
+OX_MUST enum ox_status ox_chat_ends_of_turn(struct ox_chat_renderer *renderer, struct ox_ids *out);
 
 #ifdef __cplusplus
 }

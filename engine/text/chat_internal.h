@@ -1,4 +1,5 @@
-/* Shared by chat.c, chat_special.c (special-token strings in the texts of a row) and chat_notes.c (what is noticed). */
+/* Shared by chat.c, chat_special.c (special-token strings in the texts of a row), chat_notes.c (what is noticed) and
+ * chat_ends.c (the tokens that end turns). */
 #ifndef OX_ENGINE_CHAT_INTERNAL_H
 #define OX_ENGINE_CHAT_INTERNAL_H
 
@@ -65,6 +66,11 @@ struct ox_chat_renderer {
     size_t part_room, span_room, border_room;
 };
 
+/* Gives a conversation the variables of the options; false without memory, or without a conversation. */
+bool ox_chat_give_kwargs(const struct ox_chat_renderer *renderer, json_t *conversation);
+/* Whether the text that the template makes of a conversation holds `word`; *out is the text, which the caller frees. */
+OX_MUST enum ox_status ox_chat_render_probe(const struct ox_chat_renderer *renderer, json_t *conversation,
+                                            const char *word, struct ox_jinja_output *out, bool *holds);
 bool ox_chat_is_assistant(const json_t *message);
 /* Whether the options train the message. */
 bool ox_chat_wants(const struct ox_chat_renderer *renderer, const struct ox_chat *chat, size_t message_idx);

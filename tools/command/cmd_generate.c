@@ -283,7 +283,6 @@ static enum ox_status read_stops(struct ox_ids *stops, const char *where, const 
 static enum ox_status find_stops(struct generating *g) {
     char path[OX_PATH_BYTES];
     json_t *json = NULL;
-    int64_t turn = -1;
     if (g->config->ignore_eos) {
         return OX_OK;
     }
@@ -295,10 +294,7 @@ static enum ox_status find_stops(struct generating *g) {
         json_decref(json);
     }
     OX_TRY(status, ox_ids_add(&g->stops, g->tokenizer != NULL ? ox_tokenizer_eos(g->tokenizer) : -1));
-    if (status == OX_OK && g->config->chat) {
-        status = ox_chat_end_of_turn(g->renderer, &turn);
-    }
-    return status == OX_OK ? ox_ids_add(&g->stops, turn) : status;
+    return status == OX_OK && g->config->chat ? ox_chat_ends_of_turn(g->renderer, &g->stops) : status;
 }
 
 static bool is_stop(const struct generating *g, int32_t id) {

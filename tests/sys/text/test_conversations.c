@@ -322,16 +322,21 @@ static json_t *load(const char *name) {
     return json;
 }
 
-static bool is_ids(const json_t *json, const char *key, int64_t first, int64_t second) {
+static bool is_ids(const json_t *json, const char *key, const int64_t *expected, size_t count) {
     const json_t *const ids = json_object_get(json, key);
-    return json_array_size(ids) == 2 && json_integer_value(json_array_get(ids, 0)) == first &&
-           json_integer_value(json_array_get(ids, 1)) == second;
+    bool same = json_array_size(ids) == count;
+    for (size_t i = 0; i < count && same; i++) {
+        same = json_integer_value(json_array_get(ids, i)) == expected[i];
+    }
+    return same;
 }
 
 /* A fresh model is saved with the template of the run, though the tokenizer's folder has others, with the ids of its
- * tokenizer, with both tokens that end a text, and with the evaluation of its last step. */
+ * tokenizer, with all tokens that end a text or a turn, and with the evaluation of its last step. */
 static void test_saved(void) {
-    static const char words[] = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
+    static const char words[] = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+                                "{{ c|tojson }}{% endfor %}"
+                                "{{ '<|startoftext|>' if m.tool_calls else '<|im_end|>' }}{% endfor %}";
     char *text = NULL;
     size_t bytes = 0;
     files_write_text("speaker/chat_template.json", "{\"chat_template\": \"stale\"}");
@@ -353,8 +358,9 @@ static void test_saved(void) {
     CHECK(!files_exist(test_path("kept/checkpoint-3/chat_template.json")));
     struct ox_tokenizer *opened = NULL;
     REQUIRE_OK(ox_tokenizer_open(model_path, &opened));
-    const int64_t eos = ox_tokenizer_eos(opened), end = ox_tokenizer_find(opened, "<|im_end|>", 10);
-    CHECK(is_ids(config, "eos_token_id", eos, end) && is_ids(generation, "eos_token_id", eos, end));
+    const int64_t ends[] = {ox_tokenizer_eos(opened), ox_tokenizer_find(opened, "<|im_end|>", 10),
+                            ox_tokenizer_find(opened, "<|startoftext|>", 15)};
+    CHECK(is_ids(config, "eos_token_id", ends, 3) && is_ids(generation, "eos_token_id", ends, 3));
     CHECK(json_integer_value(json_object_get(config, "bos_token_id")) == ox_tokenizer_bos(opened));
     ox_tokenizer_close(&opened);
     const json_t *const last = json_object_get(state, "last_eval_loss");

@@ -428,6 +428,42 @@ static void test_end_of_turn(void) {
     }
 }
 
+/* A turn may end with another token than the answer to a question; one that a template writes within turns ends none. */
+static void test_ends_of_turn(void) {
+#define EACH(end) "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}" \
+                  "<tool>{{ c.function.arguments|tojson }}{% endfor %}" end "{% endfor %}" \
+                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    static const struct {
+        const char *source, *tokens;
+    } cases[] = {
+        {EACH("<|im_end|>\n"), "<|im_end|>"},
+        {EACH("{{ '<|endoftext|>' if m.tool_calls else '<|im_end|>\n' }}"), "<|im_end|><|endoftext|>"},
+        {EACH("{{ '<|im_end|>' if not m.tool_calls else '<|endoftext|>' if m.tool_calls|length == 1 else "
+              "raise_exception('one') }}"), "<|im_end|><|endoftext|>"},
+        {EACH("{{ '<|endoftext|>' if m.tool_calls and m.tool_calls[0].function.arguments is string else '<|im_end|>' }}"),
+         "<|im_end|><|endoftext|>"},
+        {EACH("{{ '<|im_end|>' if loop.last else '<|endoftext|>' }}"), "<|im_end|>"}, /* the other is not trained */
+        {EACH("{% for c in m.tool_calls or [] %}a<|endoftext|>{% else %}<|im_end|>{% endfor %}"), "<|im_end|>"},
+        {EACH(""), ""},
+        {"{{ raise_exception('no') }}", ""}};
+#undef EACH
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct subject subject = open_with("chatml", cases[i].source, (struct ox_chat_options){0});
+        struct ox_ids ids = {0};
+        char tokens[256] = "";
+        REQUIRE_OK(ox_chat_ends_of_turn(subject.renderer, &ids));
+        for (size_t k = 0; k < ids.count; k++) {
+            strcat(tokens, ox_tokenizer_token(subject.tokenizer, (uint32_t)ids.ids[k]));
+        }
+        if (strcmp(tokens, cases[i].tokens) != 0) {
+            printf("case %zu: '%s', expected '%s'\n", i, tokens, cases[i].tokens);
+            CHECK(false);
+        }
+        ox_ids_free(&ids);
+        close_subject(&subject);
+    }
+}
+
 /* ---- against transformers ------------------------------------------------------------------------------------ */
 
 static bool same_list(const json_t *expected, const struct ox_ids *ids, const struct ox_id_mask *marks) {
@@ -526,6 +562,7 @@ int main(void) {
     test_marks();
     test_notes();
     test_end_of_turn();
+    test_ends_of_turn();
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         test_golden(families[i]);
     }
