@@ -196,17 +196,18 @@ static struct prompts prompts_of(const struct ox_chat *chat) {
     return out;
 }
 
-/* The message that a turn is of: {% generation %} numbers its blocks, which are the assistant messages in order if
- * there are as many. */
-static enum ox_status message_of(const struct ox_chat *chat, const struct ox_template_turns *turns, size_t number,
-                                 size_t *out) {
+/* The message that a {% generation %} block is of, from message *next on: they are the assistant messages in order. */
+static size_t message_of_block(const struct ox_chat *chat, size_t *next) {
     const json_t *const messages = json_object_get(chat->conversation, "messages");
-    size_t count = 0;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (ox_chat_is_assistant(json_array_get(messages, i)) && count++ == number) {
-            *out = i;
-        }
+    while (!ox_chat_is_assistant(json_array_get(messages, *next))) {
+        (*next)++;
     }
+    return (*next)++;
+}
+
+/* Checks that there are as many blocks as assistant messages. */
+static enum ox_status check_blocks(const struct ox_chat *chat, const struct ox_template_turns *turns) {
+    const size_t count = ox_chat_message_count(chat) - prompts_of(chat).count;
     return count == turns->count
                ? OX_OK
                : ox_fail(OX_E_CONFIG,
@@ -221,16 +222,15 @@ static enum ox_status take_spans(struct ox_chat_renderer *renderer, const struct
     enum ox_status status =
         ox_tok_reserve((void **)&renderer->spans, &renderer->span_room, turns->count, sizeof *renderer->spans);
     const bool all = wants_all(renderer, chat);
+    size_t next = 0;
+    OX_TRY(status, !all && numbered ? check_blocks(chat, turns) : OX_OK);
     for (size_t i = 0; status == OX_OK && i < turns->count; i++) {
         const struct ox_template_turn *const turn = &turns->turns[i];
-        size_t message_idx = turn->message_idx;
-        if (!all && numbered) {
-            status = message_of(chat, turns, i, &message_idx);
-        }
+        const size_t message_idx = all ? 0 : numbered ? message_of_block(chat, &next) : turn->message_idx;
         renderer->spans[renderer->span_count++] =
             (struct ox_chat_span){.begin = turn->begin_byte,
                           .end = turn->end_byte,
-                          .trained = all || (status == OX_OK && ox_chat_wants(renderer, chat, message_idx))};
+                          .trained = all || ox_chat_wants(renderer, chat, message_idx)};
     }
     return status;
 }

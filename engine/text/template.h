@@ -68,6 +68,7 @@ struct ox_template_turns {
     struct ox_jinja_output output; /* the whole conversation, without a generation prompt */
     struct ox_template_turn *turns;
     size_t count;
+    uint64_t rendered_messages; /* in all renderings that the search took */
 };
 
 /* Renders a conversation and finds its assistant turns; training makes its loss mask from them. Where the template has
@@ -83,7 +84,8 @@ struct ox_template_turns {
  * A content that the template writes too, such as ">", is no sign of a place: the search is in the text with stand-ins
  * for such contents, unless the template writes another text then.
  * It takes two renderings for a turn, a third for such an end token, and at most two more for the conversation, three
- * with stand-ins.
+ * with stand-ins. Of a conversation of more than 256 messages parts are rendered, as many messages in all as a multiple
+ * of its own; one of more than 8,192 is OX_E_CONFIG where the template writes them in another way than the whole.
  * OX_E_CONFIG, besides what ox_template_render fails for: the template makes the place of a turn ambiguous. *out need
  * not be initialized; free it with ox_template_turns_free, after failures too. */
 OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,

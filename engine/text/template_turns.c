@@ -1,5 +1,5 @@
 /* Finds the assistant turns in the text of a conversation, by rendering its beginnings. */
-#include "engine/text/template.h"
+#include "engine/text/template_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,7 @@ struct search {
     struct ox_jinja_output whole; /* the whole conversation; not owned */
     size_t message_count;
     size_t earlier_begin, earlier_end; /* the turn before */
+    uint64_t *work;                    /* messages rendered so far; not owned */
     bool adds_nothing; /* an earlier turn showed that the template writes nothing behind the last message */
 };
 
@@ -31,6 +32,7 @@ static enum ox_status render_first(const struct search *search, size_t count, js
     json_t *const row = json_copy((json_t *)search->conversation);
     json_t *const first = json_array();
     *out = (struct ox_jinja_output){0};
+    *search->work += count;
     bool ok = row != NULL && first != NULL;
     for (size_t i = 0; ok && i < count; i++) {
         ok = json_array_append(first, json_array_get(search->messages, i)) == 0;
@@ -607,7 +609,7 @@ static bool take_turns(const struct search *search, struct ox_template_turns *ot
 /* Searches in a text with stand-ins; *done where that gave the turns of the conversation. */
 static enum ox_status search_stood_in(const struct search *search, struct ox_template_turns *out, bool *done) {
     struct ox_template_turns other = {0};
-    struct search inner = {.chat_template = search->chat_template, .now = search->now};
+    struct search inner = {.chat_template = search->chat_template, .now = search->now, .work = search->work};
     json_t *row = NULL;
     *done = false;
     enum ox_status status = put_stand_ins(search, &row);
@@ -623,16 +625,19 @@ static enum ox_status search_stood_in(const struct search *search, struct ox_tem
     return status == OX_E_CONFIG ? OX_OK : status;
 }
 
-enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
+enum ox_status ox_template_search_turns(const struct ox_template *chat_template, const json_t *conversation,
                                         const struct tm *now, struct ox_template_turns *out) {
-    struct search search = {.chat_template = chat_template, .conversation = conversation, .now = now};
+    uint64_t work = 0;
+    struct search search = {.chat_template = chat_template, .conversation = conversation, .now = now, .work = &work};
     bool done = false;
     enum ox_status status = begin_search(&search, out);
     if (status == OX_OK && ox_template_marks_generation(chat_template, conversation)) {
         return take_spans(out);
     }
     OX_TRY(status, search_stood_in(&search, out, &done));
-    return status != OX_OK || done ? status : search_turns(&search, out);
+    OX_TRY(status, done ? OX_OK : search_turns(&search, out));
+    out->rendered_messages = work;
+    return status;
 }
 
 json_t *ox_template_other_content(const json_t *message) {
@@ -657,7 +662,8 @@ enum ox_status ox_template_find_content(const struct ox_template *chat_template,
     const struct search search = {.chat_template = chat_template,
                                   .conversation = row,
                                   .messages = messages,
-                                  .now = now};
+                                  .now = now,
+                                  .work = &(uint64_t){0}};
     struct ox_jinja_output output = {0};
     *out = (struct ox_template_turn){.message_idx = message_idx};
     enum ox_status status = row != NULL && json_array_set_new(messages, message_idx, other) == 0 ? OX_OK : no_memory();

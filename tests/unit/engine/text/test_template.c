@@ -248,6 +248,71 @@ static void test_stopped(void) {
     json_decref(row);
 }
 
+/* A conversation of users, calls of tools, reasonings and contents that are also parts of tags. */
+static json_t *long_conversation(size_t count) {
+    static const char *const users[] = {"What is it?", ">", "user", "And then?"};
+    json_t *const messages = json_array();
+    json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", "Be brief."));
+    for (size_t i = 1, at = 0; i < count; i++, at = (at + 1) % 8) {
+        char said[64];
+        snprintf(said, sizeof said, "%s %zu", at % 3 == 0 ? "answer" : "words", i % 5);
+        json_t *const message =
+            at == 0 || at == 2 || at == 6 ? json_pack("{s:s,s:s}", "role", "user", "content", users[i % 4])
+            : at == 3 ? json_pack("{s:s,s:s,s:[{s:s}]}", "role", "assistant", "content", "", "tool_calls", "name", "look")
+            : at == 4 ? json_pack("{s:s,s:s}", "role", "tool", "content", "12")
+                      : json_pack("{s:s,s:s,s:s}", "role", "assistant", "content", said, "thinking", "So.");
+        json_array_append_new(messages, message);
+    }
+    return json_pack("{s:o}", "messages", messages);
+}
+
+static enum ox_status long_turns(const struct ox_template *chat_template, size_t count, struct ox_template_turns *out) {
+    json_t *const row = long_conversation(count);
+    const enum ox_status status = ox_template_render_turns(chat_template, row, &now, out);
+    json_decref(row);
+    return status;
+}
+
+/* The turns of a long conversation, which are found in windows, are those of its beginning, which is searched whole.
+ * What is rendered grows as the conversation does; where a template keeps that from being so, it is refused. */
+static void test_long_conversations(void) {
+#define EACH(before, within) before "{% for m in messages %}<{{ m.role }}>" within "{{ m.content }}" \
+    "{% for c in m.tool_calls or [] %}[{{ c.name }}]{% endfor %}</s>\n{% endfor %}" \
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    static const struct {
+        const char *source;
+        bool is_local;
+    } cases[] = {
+        {EACH("", ""), true},
+        {EACH("{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+              "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}",
+              "{% if m.thinking and loop.index0 > ns.last %}(think){{ m.thinking }}(/think){% endif %}"), true},
+        {EACH("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", ""), true},
+        {EACH("", "{{ loop.index if m.role == 'user' }}"), false},
+        {EACH("", "{{ messages[(loop.index0 - 300) if loop.index0 > 300 else 0].content if m.role == 'user' }}"), false}};
+#undef EACH
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_template *chat_template = NULL;
+        struct ox_template_turns whole, windows;
+        write_in("long", "chat_template.jinja", cases[i].source);
+        REQUIRE_OK(ox_template_open(test_path("long"), "", &chat_template));
+        REQUIRE_OK(long_turns(chat_template, 256, &whole));
+        REQUIRE_OK(long_turns(chat_template, 600, &windows));
+        const size_t shared = whole.count - 2; /* the last ones may end in another way */
+        CHECK(windows.count > 2 * whole.count &&
+              memcmp(windows.turns, whole.turns, shared * sizeof *whole.turns) == 0 &&
+              memcmp(windows.output.text, whole.output.text, whole.turns[shared - 1].end_byte) == 0);
+        ox_template_turns_free(&whole);
+        ox_template_turns_free(&windows);
+        const enum ox_status status = long_turns(chat_template, 9000, &windows);
+        CHECK(status == (cases[i].is_local ? OX_OK : OX_E_CONFIG));
+        CHECK(cases[i].is_local ? windows.rendered_messages < 64 * 9000
+                                : strstr(ox_error_text(), "a conversation of 9000 messages is too long") != NULL);
+        ox_template_turns_free(&windows);
+        ox_template_close(&chat_template);
+    }
+}
+
 #define TWO_TURNS                                                                                              \
     "{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': ' b '}, "               \
     "{'role': 'user', 'content': 'c'}, {'role': 'assistant', 'content': 'd'}]}"
@@ -371,5 +436,6 @@ int main(void) {
     test_turn_ends();
     test_turn_begins();
     test_contents_of_tags();
+    test_long_conversations();
     return test_end();
 }
