@@ -4,7 +4,7 @@
  * A window begins with the exchange of the last turn that is known and ends with an exchange beyond those that are
  * sought. Its text is laid over that of the whole conversation so that the known turn covers itself. If they are the
  * same as far as the last turn that is sought, the turns of the window are those of the conversation. */
-#include "engine/text/template_internal.h"
+#include "engine/text/template.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,8 +161,8 @@ enum ox_status ox_template_render_turns(const struct ox_template *chat_template,
     ox_template_turns_free(out);
     return w.count <= SEARCHED_MESSAGES_MAX
                ? ox_template_search_turns(chat_template, conversation, now, out)
-               : ox_fail(OX_E_CONFIG, "a conversation of %zu messages is too long: each turn takes renderings of all that "
-                         "is before it, because the chat template writes turns by messages far from them, or no user "
+               : ox_fail(OX_E_CONFIG, "a conversation of %zu messages is too long: each turn takes renderings of all "
+                         "that is before it, because the chat template writes turns by messages far from them, or no user "
                          "speaks between them; divide it into rows of at most %d messages, or use a template with "
                          "{%% generation %%}", w.count, SEARCHED_MESSAGES_MAX);
 }

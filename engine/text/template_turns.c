@@ -1,5 +1,5 @@
 /* Finds the assistant turns in the text of a conversation, by rendering its beginnings. */
-#include "engine/text/template_internal.h"
+#include "engine/text/template.h"
 
 #include <stdlib.h>
 #include <string.h>

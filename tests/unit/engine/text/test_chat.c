@@ -428,7 +428,7 @@ static void test_end_of_turn(void) {
     }
 }
 
-/* A turn may end with another token than the answer to a question; one that a template writes within turns ends none. */
+/* A turn may end with another token than an answer does; one that a template writes within turns ends none. */
 static void test_ends_of_turn(void) {
 #define EACH(end) "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}" \
                   "<tool>{{ c.function.arguments|tojson }}{% endfor %}" end "{% endfor %}" \
@@ -440,9 +440,9 @@ static void test_ends_of_turn(void) {
         {EACH("{{ '<|endoftext|>' if m.tool_calls else '<|im_end|>\n' }}"), "<|im_end|><|endoftext|>"},
         {EACH("{{ '<|im_end|>' if not m.tool_calls else '<|endoftext|>' if m.tool_calls|length == 1 else "
               "raise_exception('one') }}"), "<|im_end|><|endoftext|>"},
-        {EACH("{{ '<|endoftext|>' if m.tool_calls and m.tool_calls[0].function.arguments is string else '<|im_end|>' }}"),
-         "<|im_end|><|endoftext|>"},
-        {EACH("{{ '<|im_end|>' if loop.last else '<|endoftext|>' }}"), "<|im_end|>"}, /* the other is not trained */
+        {EACH("{{ '<|endoftext|>' if m.tool_calls and m.tool_calls[0].function.arguments is string "
+              "else '<|im_end|>' }}"), "<|im_end|><|endoftext|>"},
+        {EACH("{{ '<|im_end|>' if loop.last else '<|endoftext|>' }}"), "<|im_end|>"}, /* no end that is trained */
         {EACH("{% for c in m.tool_calls or [] %}a<|endoftext|>{% else %}<|im_end|>{% endfor %}"), "<|im_end|>"},
         {EACH(""), ""},
         {"{{ raise_exception('no') }}", ""}};
@@ -451,9 +451,11 @@ static void test_ends_of_turn(void) {
         struct subject subject = open_with("chatml", cases[i].source, (struct ox_chat_options){0});
         struct ox_ids ids = {0};
         char tokens[256] = "";
+        size_t used = 0;
         REQUIRE_OK(ox_chat_ends_of_turn(subject.renderer, &ids));
         for (size_t k = 0; k < ids.count; k++) {
-            strcat(tokens, ox_tokenizer_token(subject.tokenizer, (uint32_t)ids.ids[k]));
+            used += (size_t)snprintf(tokens + used, sizeof tokens - used, "%s",
+                                     ox_tokenizer_token(subject.tokenizer, (uint32_t)ids.ids[k]));
         }
         if (strcmp(tokens, cases[i].tokens) != 0) {
             printf("case %zu: '%s', expected '%s'\n", i, tokens, cases[i].tokens);

@@ -258,7 +258,8 @@ static json_t *long_conversation(size_t count) {
         snprintf(said, sizeof said, "%s %zu", at % 3 == 0 ? "answer" : "words", i % 5);
         json_t *const message =
             at == 0 || at == 2 || at == 6 ? json_pack("{s:s,s:s}", "role", "user", "content", users[i % 4])
-            : at == 3 ? json_pack("{s:s,s:s,s:[{s:s}]}", "role", "assistant", "content", "", "tool_calls", "name", "look")
+            : at == 3 ? json_pack("{s:s,s:s,s:[{s:s}]}", "role", "assistant", "content", "", "tool_calls", "name",
+                                  "look")
             : at == 4 ? json_pack("{s:s,s:s}", "role", "tool", "content", "12")
                       : json_pack("{s:s,s:s,s:s}", "role", "assistant", "content", said, "thinking", "So.");
         json_array_append_new(messages, message);
@@ -289,7 +290,8 @@ static void test_long_conversations(void) {
               "{% if m.thinking and loop.index0 > ns.last %}(think){{ m.thinking }}(/think){% endif %}"), true},
         {EACH("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", ""), true},
         {EACH("", "{{ loop.index if m.role == 'user' }}"), false},
-        {EACH("", "{{ messages[(loop.index0 - 300) if loop.index0 > 300 else 0].content if m.role == 'user' }}"), false}};
+        {EACH("", "{{ messages[(loop.index0 - 300) if loop.index0 > 300 else 0].content if m.role == 'user' }}"),
+         false}};
 #undef EACH
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ox_template *chat_template = NULL;
