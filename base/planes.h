@@ -1,11 +1,13 @@
-/* Splits an fp32 master weight into two 16-bit planes, exactly. Optimizers, checkpoints and kernels use it.
+/* Formats of numbers: how a weight is kept, and the table behind --dtype of what is moved and computed.
  *
+ * An fp32 master weight is split into two 16-bit planes, exactly. Optimizers, checkpoints and kernels use it.
  * `hi` is the master rounded to bfloat16, to nearest, ties away from zero; `lo` is the master's low 16 bits. Both give
  * the master back: ((uint16_t)(hi - (lo >> 15)) << 16) | lo. Rounding added lo >> 15 to the upper half, so subtracting
  * it restores the upper half. */
 #ifndef OX_BASE_PLANES_H
 #define OX_BASE_PLANES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -62,6 +64,52 @@ static inline OX_ON_DEVICE_TOO uint16_t ox_bf16_from_f32(float value) {
         return (uint16_t)((bits >> 16) | 0x40u);
     }
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* ---- precision ---- */
+
+/* In which formats a run keeps, moves and computes numbers: one table, of which --dtype names a row; nothing else
+ * decides any of it. In every row the master of a weight is fp32, in its planes: precision changes what is computed,
+ * never what is kept. */
+
+/* Formats of the numbers in a tensor. */
+enum ox_real { OX_REAL_F32, OX_REAL_BF16 };
+static inline uint32_t ox_real_bytes(enum ox_real real) {
+    return real == OX_REAL_F32 ? 4 : 2;
+}
+static inline const char *ox_real_name(enum ox_real real) {
+    return real == OX_REAL_F32 ? "fp32" : "bf16";
+}
+
+/* The rows, in the order of the words of --dtype. */
+enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16, OX_COMPUTE_DTYPE_COUNT };
+
+/* A row on one kind of device. */
+struct ox_precision {
+    enum ox_compute_dtype dtype;
+    /* The wire: both planes of a weight travel to compute, which needs the whole master; else hi alone. */
+    bool lo_travels;
+    /* Bytes of a weight in the format that blocks read, which CAST makes of the planes; 0: they read hi in place. */
+    uint32_t cast_bytes;
+    enum ox_real activations; /* and gradients that flow backward */
+    enum ox_real products;    /* inputs of GEMMs, where the device has GEMMs of this format */
+    enum ox_real sums;        /* of products, of rows, of gradients of weights */
+};
+
+/* `on_cpu`: the row for the CPU device, which keeps activations in fp32; else for a GPU. */
+static inline const struct ox_precision *ox_precision_of(enum ox_compute_dtype dtype, bool on_cpu) {
+    static const struct ox_precision rows[OX_COMPUTE_DTYPE_COUNT][2] = {
+        {{OX_COMPUTE_FP32, true, 4, OX_REAL_F32, OX_REAL_F32, OX_REAL_F32},
+         {OX_COMPUTE_FP32, true, 4, OX_REAL_F32, OX_REAL_F32, OX_REAL_F32}},
+        {{OX_COMPUTE_BF16, false, 0, OX_REAL_BF16, OX_REAL_BF16, OX_REAL_F32},
+         {OX_COMPUTE_BF16, false, 4, OX_REAL_F32, OX_REAL_BF16, OX_REAL_F32}},
+    };
+    return &rows[dtype][on_cpu];
+}
+
+/* Bytes of a weight on the wire. */
+static inline uint32_t ox_wire_bytes(const struct ox_precision *precision) {
+    return OX_HI_BYTES + (precision->lo_travels ? OX_LO_BYTES : 0);
 }
 
 #ifdef __cplusplus

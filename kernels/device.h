@@ -4,6 +4,7 @@
 #define OX_KERNELS_DEVICE_H
 
 #include "base/lane.h"
+#include "base/planes.h"
 #include "base/status.h"
 
 #include <stddef.h>
@@ -64,24 +65,25 @@ void ox_device_close(struct ox_device **device);
  * reserves for it. Limits of the process (ulimit -v, -d) count them. */
 #define OX_CPU_THREAD_ADDRESS_BYTES (UINT64_C(137) << 20)
 
-/* What a device with `bf16` takes beside its memory at most: inputs of a GEMM, rounded. */
+/* What a device takes beside its memory at most where it rounds the inputs of a GEMM. */
 #define OX_CPU_BF16_ROOM_BYTES (UINT64_C(24) << 20)
 
 struct ox_cpu_device_config {
     uint32_t thread_count; /* threads of the compute lane with its caller; at least 1 */
-    bool bf16; /* inputs of linear layers and of the head are rounded to bf16 where ox_cpu_bf16_is_there */
+    enum ox_real products; /* inputs of linear layers and of the head are rounded to it, where ox_cpu_has_products */
     uint64_t chaos_seed;   /* not 0: delays every job at random by this seed (base/lane.h) */
     uint64_t chaos_ns_max;
 };
 OX_MUST enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config,
                                           struct ox_device **out);
 
-/* Whether a device with `bf16` computes so on this machine. `text` becomes the library's name, or why it does not. */
-bool ox_cpu_bf16_is_there(const char **text);
+/* Whether the device multiplies matrices of this format on this machine. `text` becomes what does, or why nothing
+ * does. */
+bool ox_cpu_has_products(enum ox_real products, const char **text);
 
 /* Names what computes GEMMs, and the other loops, on such a device, with all that their last bits depend on. */
 enum { OX_CPU_GEMMS_BYTES = 256 };
-void ox_cpu_gemms_text(bool bf16, char text[OX_CPU_GEMMS_BYTES]);
+void ox_cpu_gemms_text(enum ox_real products, char text[OX_CPU_GEMMS_BYTES]);
 
 #ifdef __cplusplus
 }

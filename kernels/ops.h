@@ -13,6 +13,7 @@
 #define OX_KERNELS_OPS_H
 
 #include "base/optim_format.h"
+#include "base/planes.h"
 #include "kernels/device.h"
 
 #include <stdbool.h>
@@ -31,11 +32,6 @@ static inline bool ox_activation_is_gated(enum ox_activation kind) {
 }
 /* Layout of a weight matrix: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
 enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
-
-enum ox_real { OX_REAL_F32, OX_REAL_BF16 };
-static inline uint32_t ox_real_bytes(enum ox_real real) {
-    return real == OX_REAL_F32 ? 4 : 2;
-}
 
 /* What computes, as far as sizes and bits depend on it. */
 struct ox_compute {

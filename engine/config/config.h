@@ -5,6 +5,7 @@
 #define OX_ENGINE_CONFIG_H
 
 #include "base/optim_format.h"
+#include "base/planes.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -32,7 +33,6 @@ struct ox_data_choice {
     double weight; /* passes over it in an epoch */
 };
 
-enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16 };
 enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE_HOST, OX_TIER_CHOICE_NVME };
 enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_CHOICE_CUDA };
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };

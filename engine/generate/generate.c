@@ -175,7 +175,7 @@ static enum ox_status measure(struct ox_generator *generator) {
     generator->need[OX_WEIGHTS_JOINED] = fixed + elems * sizeof(float);
     /* two planes take as many bytes as the joined weights */
     generator->need[OX_WEIGHTS_PLANES] =
-        generator->config.fp32 ? UINT64_MAX : fixed + elems * sizeof(uint16_t) + slot;
+        generator->config.dtype != OX_COMPUTE_BF16 ? UINT64_MAX : fixed + elems * sizeof(uint16_t) + slot;
     generator->need[OX_WEIGHTS_FILES] = fixed + SLOT_COUNT * slot;
     return OX_OK;
 }
@@ -312,7 +312,7 @@ static enum ox_status read_range(const struct ox_generator *generator, struct ra
             const uint64_t count = ox_min_u64(end - at, PIECE);
             float *const to = out + (at - range.first);
             status = ox_hf_read(generator->config.folder, i, at - tensor->offset, count, to);
-            if (status == OX_OK && !generator->config.fp32) {
+            if (status == OX_OK && generator->config.dtype == OX_COMPUTE_BF16) {
                 round_all(to, count);
             }
             at += count;

@@ -17,7 +17,7 @@ enum ox_weights_home { OX_WEIGHTS_JOINED, OX_WEIGHTS_PLANES, OX_WEIGHTS_FILES, O
 struct ox_generator_config {
     const struct ox_hf_folder *folder; /* with weights; outlives the generator */
     const char *where;                 /* the folder's name in messages; outlives the generator */
-    bool fp32;           /* compute with the exact weights; else with weights rounded to bfloat16, as training does */
+    enum ox_compute_dtype dtype; /* compute with weights rounded to this format, as training does */
     uint32_t threads;    /* at least 1; changes the last bits of results */
     uint64_t host_bytes; /* limit for weights, cache and scratch; with a GPU, for what is on its way */
     const struct ox_cuda_config *cuda; /* the GPU that computes, also in float32; NULL: the CPU does */

@@ -242,7 +242,7 @@ static enum ox_status open_room(struct ox_measure_turns *turns, uint64_t end_ns,
     const uint64_t now_ns = ox_clock_ns(), left_ns = end_ns > now_ns ? end_ns - now_ns : 1;
     const struct ox_probe_room room = {.bytes = work_bytes(&turns->work, input->compute_threads, true),
                                        .least = BYTES_LEAST, .end_ns = now_ns + left_ns / 2};
-    return ox_measure_rig_open(input->compute_threads, input->bf16, &room, rig);
+    return ox_measure_rig_open(input->compute_threads, input->products, &room, rig);
 }
 
 /* Makes the work so small that several rounds of it fit in the time. */
@@ -251,7 +251,7 @@ static enum ox_status choose_work(struct ox_measure_turns *turns, uint64_t end_n
     const struct ox_probe_room small = {.bytes = BYTES_LEAST, .least = BYTES_LEAST, .end_ns = end_ns};
     struct ox_measure_rig rig;
     double flops = 0;
-    enum ox_status status = ox_measure_rig_open(input->compute_threads, input->bf16, &small, &rig);
+    enum ox_status status = ox_measure_rig_open(input->compute_threads, input->products, &small, &rig);
     if (status != OX_OK) {
         return status;
     }

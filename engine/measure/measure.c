@@ -82,7 +82,7 @@ static void machine_text(const char *cpu, char text[OX_MEASURE_KEY_BYTES]) {
 }
 
 static bool computes_in_bf16(const struct ox_measure_input *input, const char **library) {
-    return input->bf16 && ox_cpu_bf16_is_there(library);
+    return input->products == OX_REAL_BF16 && ox_cpu_has_products(input->products, library);
 }
 
 static void compute_key(const struct ox_measure_input *input, char key[OX_MEASURE_KEY_BYTES]) {

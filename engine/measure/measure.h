@@ -46,7 +46,7 @@ struct ox_measure_input {
     const struct ox_model_config *model;
     uint32_t batch, seq;
     bool on_gpu; /* compute is not measured */
-    bool bf16;   /* where the CPU device computes so */
+    enum ox_real products; /* inputs of GEMMs, where the CPU device has them */
     uint32_t compute_threads, optimizer_threads;
     struct ox_state_format state;
     enum ox_isa isa;

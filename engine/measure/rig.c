@@ -11,11 +11,11 @@ void ox_measure_rig_close(struct ox_measure_rig *rig) {
     ox_arena_close(&rig->arena);
 }
 
-enum ox_status ox_measure_rig_open(uint32_t threads, bool bf16, const struct ox_probe_room *room,
+enum ox_status ox_measure_rig_open(uint32_t threads, enum ox_real products, const struct ox_probe_room *room,
                                     struct ox_measure_rig *out) {
     memset(out, 0, sizeof *out);
     enum ox_status status = ox_probe_arena_until(room, &out->arena);
-    const struct ox_cpu_device_config config = {.thread_count = threads, .bf16 = bf16};
+    const struct ox_cpu_device_config config = {.thread_count = threads, .products = products};
     OX_TRY(status, ox_cpu_device_open(&config, &out->device));
     OX_TRY(status, ox_device_lane_open(out->device, "compute", &out->lane));
     if (status != OX_OK) {

@@ -18,7 +18,7 @@ struct ox_measure_rig {
 };
 
 struct ox_probe_room;
-OX_MUST enum ox_status ox_measure_rig_open(uint32_t threads, bool bf16, const struct ox_probe_room *room,
+OX_MUST enum ox_status ox_measure_rig_open(uint32_t threads, enum ox_real products, const struct ox_probe_room *room,
                                            struct ox_measure_rig *out);
 void ox_measure_rig_close(struct ox_measure_rig *rig);
 

@@ -29,7 +29,7 @@ enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox
     const uint64_t bytes = 6 * params + ox_state_layout_of(format, params).bytes + 4096;
     double all[ROUNDS_MAX];
     struct ox_measure_rig rig;
-    enum ox_status status = ox_measure_rig_open(input->optimizer_threads, false, &(struct ox_probe_room){
+    enum ox_status status = ox_measure_rig_open(input->optimizer_threads, OX_REAL_F32, &(struct ox_probe_room){
         .bytes = bytes, .least = OX_MIB, .end_ns = now_ns + left_ns * 2 / 3}, &rig);
     if (status == OX_OK && rig.arena.bytes < bytes / 3) {
         ox_measure_rig_close(&rig);

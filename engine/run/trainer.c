@@ -176,8 +176,10 @@ uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t
         const uint32_t threads = ox_engine_optimizer_share(engine, engine->optimizer_threads, 1);
         return ox_fixed_overhead_bytes(0, ox_max_u64(threads, ranks), 0) + OX_CUDA_HOST_BYTES;
     }
+    const enum ox_real products = ox_engine_precision(engine)->products;
+    const bool takes_room = products == OX_REAL_BF16 && ox_cpu_has_products(products, &library);
     return ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads,
-                                   !engine->fp32 && ox_cpu_bf16_is_there(&library) ? ranks : 0);
+                                   takes_room ? ranks : 0);
 }
 
 /* Sets the budget of host memory, once the device is known: the CPU's device memory, which each rank has, is host
@@ -221,7 +223,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .batch = (uint32_t)config->per_device_train_batch_size,
         .seq = (uint32_t)config->max_seq_length,
         .micro_batches = (uint32_t)config->gradient_accumulation_steps,
-        .fp32 = config->dtype == OX_COMPUTE_FP32,
+        .dtype = config->dtype,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
         .state = {.kind = config->optimizer, .moments = config->moments},
         .decay_embeddings = config->decay_embeddings,
@@ -489,7 +491,7 @@ static void measure_machine(struct ox_trainer *trainer) {
     }
     ox_measure_machine(&(struct ox_measure_input){
         .model = &engine->model->config, .batch = engine->batch, .seq = engine->seq, .on_gpu = on_gpu,
-        .bf16 = !engine->fp32,
+        .products = ox_engine_precision(engine)->products,
         .compute_threads = engine->compute_threads,
         .optimizer_threads =
             engine->ranks * ox_engine_optimizer_share(engine, engine->optimizer_threads, engine->ranks),

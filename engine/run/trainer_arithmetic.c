@@ -22,7 +22,7 @@ bool ox_trainer_record_arithmetic(struct ox_trainer *trainer) {
     char *const before = trainer->identity.arithmetic;
     char now[OX_ARITHMETIC_BYTES];
     if (on_cpu) {
-        ox_cpu_gemms_text(!trainer->engine_config.fp32, now);
+        ox_cpu_gemms_text(ox_engine_precision(&trainer->engine_config)->products, now);
     } else {
         ox_cuda_gemms_text(&trainer->gpu, now);
     }

@@ -59,6 +59,12 @@ static uint64_t rope_hash(const struct ox_model_config *model, uint64_t seed) {
     return ox_hash64(s->short_factors, bytes, hash);
 }
 
+/* The number of a format in hashes. */
+static int dtype_number(enum ox_compute_dtype dtype) {
+    static const int numbers[OX_COMPUTE_DTYPE_COUNT] = {[OX_COMPUTE_FP32] = 1, [OX_COMPUTE_BF16] = 0};
+    return numbers[dtype];
+}
+
 /* Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -70,9 +76,9 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %.0f"
         " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s 0",
         m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
-        e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
-        c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
-        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order);
+        e->micro_batches, dtype_number(e->dtype), e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay,
+        c->adam_beta1, c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps,
+        c->warmup_ratio, c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
     char rows[512];
     int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,

@@ -98,11 +98,16 @@ enum { COMPUTE_LINE_BYTES = 256 };
 /* Says in which format the run computes, and on the CPU what computes in bf16, or why nothing does. */
 static const char *compute_text(const struct ox_engine_config *engine, char text[COMPUTE_LINE_BYTES]) {
     const char *library = "";
-    if (engine->fp32 || engine->device != OX_DEVICE_CPU) {
-        return engine->fp32 ? "fp32" : "bf16, fp32 sums";
+    const struct ox_precision *const precision = ox_engine_precision(engine);
+    const char *const products = ox_real_name(precision->products), *const sums = ox_real_name(precision->sums);
+    if (precision->products == precision->sums) {
+        return products;
     }
-    const bool in_bf16 = ox_cpu_bf16_is_there(&library);
-    snprintf(text, COMPUTE_LINE_BYTES, "bf16%s, fp32 sums (%s)", in_bf16 ? "" : " weights", library);
+    const bool there = engine->device != OX_DEVICE_CPU || ox_cpu_has_products(precision->products, &library);
+    const int used = snprintf(text, COMPUTE_LINE_BYTES, "%s%s, %s sums", products, there ? "" : " weights", sums);
+    if (engine->device == OX_DEVICE_CPU) {
+        snprintf(text + used, COMPUTE_LINE_BYTES - (size_t)used, " (%s)", library);
+    }
     return text;
 }
 

@@ -52,9 +52,9 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     OX_TRY(status, predict_tasks(trainer, &sim));
     ox_cpu_name(cpu);
     snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s",
-             model->config.family,
-             ox_count_text((double)model->param_count, params), engine->fp32 ? "fp32" : "bf16", engine->batch,
-             engine->seq, engine->micro_batches, ox_plural_es(engine->micro_batches),
+             model->config.family, ox_count_text((double)model->param_count, params),
+             ox_real_name(ox_engine_precision(engine)->products), engine->batch, engine->seq, engine->micro_batches,
+             ox_plural_es(engine->micro_batches),
              trainer->gpu.name[0] != '\0' ? trainer->gpu.name : cpu);
     if (status == OX_OK) {
         status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){

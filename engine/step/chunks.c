@@ -21,7 +21,7 @@ struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_id
     if (shard->homes.weights == OX_TIER_HOST) {
         unsigned char *const base = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         out.hi = (uint16_t *)base;
-        if (rank->config.fp32 && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
+        if (ox_rank_reads_lo(rank) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
             out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
         }
     }
@@ -164,7 +164,7 @@ static enum ox_status copy_piece(struct ox_rank *rank, const struct state_piece 
     return status == OX_OK ? ox_mark_join(done) : status;
 }
 
-/* Copies what a chunk has on the device: hi, for fp32 the lo behind it, or the state. */
+/* Copies what a chunk has on the device: hi, the lo behind it where compute reads that, or the state. */
 static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk_view *view,
                                   bool to_device) {
     const struct ox_plan *const plan = rank->plan->train;
@@ -174,7 +174,7 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
         unsigned char *const unit = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         unsigned char *const hi = unit + view->first * OX_HI_BYTES;
         pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
-        if (rank->config.fp32 && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
+        if (ox_rank_reads_lo(rank) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
             pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
                                              view->count * OX_LO_BYTES};
         }

@@ -38,9 +38,9 @@ struct ox_engine_config {
     /* numerics */
     uint32_t batch, seq, micro_batches; /* sequences per micro-batch, tokens per sequence, per step */
     uint32_t sum_groups; /* of micro-batches, each of which is summed by itself (offload/plan/sums.h); 0: 1 */
-    bool fp32;      /* compute with the exact master; else with its bfloat16 plane */
+    enum ox_compute_dtype dtype; /* row of base/planes.h */
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
-    struct ox_state_format state; /* optimizer and format of its moments; q8 not with fp32 */
+    struct ox_state_format state; /* optimizer and format of its moments; q8 not where lo travels to compute */
     bool decay_embeddings;
     bool decay_all; /* weight decay also for norms and biases */
     bool eval_only; /* holds weights alone, for ox_engine_eval */
@@ -73,6 +73,9 @@ struct ox_engine_config {
     uint32_t cuda_count; /* so many GPUs from that one on are given to the ranks in turn; 0: that one alone */
     uint64_t chaos_seed; /* not 0 (tests): random delays on every lane, and poisoned transient memory in each step */
 };
+
+/* The row of --dtype on the device of the configuration. */
+const struct ox_precision *ox_engine_precision(const struct ox_engine_config *config);
 
 /* The plans of the first rank, and behind `others` those of the ranks after it. */
 struct ox_engine_plan {

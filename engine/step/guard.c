@@ -136,7 +136,7 @@ enum ox_status ox_guard_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t ch
     return compare(rank, unit_idx, chunk_idx, rank->planes.step, &sums);
 }
 
-/* Compares the second copy of lo, which fp32 compute reads, with the lo that an update has read; the update is about to
+/* Compares the second copy of lo, which compute reads, with the lo that an update has read; the update is about to
  * replace both. A failed update may have replaced one of them, so its repetition does not compare. */
 static enum ox_status compare_copy(struct ox_rank *rank, const struct ox_unit_run *run, uint32_t chunk_idx,
                                    uint64_t lo_sum) {

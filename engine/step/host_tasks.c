@@ -33,7 +33,7 @@ enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *p
             .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
             .step = step}, 1);
         ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
-        if (status == OX_OK && rank->config.fp32) {
+        if (status == OX_OK && ox_rank_reads_lo(rank)) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
             status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
                 .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step}, 1);

@@ -159,7 +159,7 @@ static void scatter(const struct chunk_run *run) {
     if (unit->target.planes != NULL) {
         const uint64_t elems = run->rank->plan->table.shards[unit->unit_idx].elem_count;
         memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
-        if (run->rank->config.fp32) {
+        if (ox_rank_reads_lo(run->rank)) {
             unsigned char *const lo = unit->target.planes + elems * OX_HI_BYTES;
             memcpy(lo + first * OX_LO_BYTES, state_at(run, first).lo, lo_bytes);
         }
@@ -294,7 +294,7 @@ static void use_replaced(const struct ox_rank *rank, const struct ox_plan *plan,
 static void update_downloaded(const struct ox_rank *rank, unsigned char *downloaded, struct ox_unit_run *run) {
     const uint64_t elems = rank->plan->table.shards[run->unit_idx].elem_count;
     run->source.hi = (uint16_t *)downloaded;
-    if (rank->config.fp32) {
+    if (ox_rank_reads_lo(rank)) {
         run->target.lo = (uint16_t *)(downloaded + elems * OX_HI_BYTES);
     }
 }
@@ -396,7 +396,7 @@ static enum ox_status read_unit(struct ox_rank *rank, const struct ox_unit_run *
         ox_rank_read_planes(rank, rank->chunk_slots.transfers.port, run->unit_idx, run->target.planes);
     const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_READS] = ox_clock_ns() - begin_ns};
     const uint64_t bytes = rank->plan->table.shards[run->unit_idx].elem_count *
-                           (OX_HI_BYTES + (rank->config.fp32 ? OX_LO_BYTES : 0));
+                           ox_wire_bytes(rank->plan->input.model.precision);
     ox_tracing_parts(rank->tracing, task_idx, parts_ns);
     ox_tracing_read(rank->tracing, run->unit_idx, begin_ns, bytes);
     return status;

@@ -46,7 +46,7 @@ struct ox_unit_run {
     struct {
         uint16_t *hi, *lo; /* lo: the copy behind hi that compute reads */
         void *state;
-        unsigned char *planes; /* where forward reads them: all of hi, and for fp32 all of lo behind it */
+        unsigned char *planes; /* where forward reads them: all of hi, and all of lo behind it if it reads that */
     } target;
 };
 

@@ -15,8 +15,12 @@ bool ox_engine_on_cpu(const struct ox_engine_config *config) {
     return config->device == OX_DEVICE_CPU;
 }
 
+const struct ox_precision *ox_engine_precision(const struct ox_engine_config *config) {
+    return ox_precision_of(config->dtype, ox_engine_on_cpu(config));
+}
+
 struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
-    const enum ox_real real = ox_engine_on_cpu(config) || config->fp32 ? OX_REAL_F32 : OX_REAL_BF16;
+    const enum ox_real real = ox_engine_precision(config)->activations;
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
                              .rows = config->batch * config->seq,
                              .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
@@ -131,9 +135,8 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .micro_batches = own_micro_batches(&plan->input),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
-        .fp32 = config->fp32,
+        .precision = ox_engine_precision(config),
         .grouped = model->config.heads != model->config.kv_heads,
-        .joins = shape.compute.real == OX_REAL_F32,
         .grad_bf16 = config->grad_bf16,
         .eval_only = config->eval_only,
     };
@@ -374,7 +377,8 @@ static uint32_t store_ranks(const struct ox_plan_input *input) {
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
-    OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs the whole master */
+    /* q8 keeps less than the whole master */
+    OX_ASSERT(!ox_engine_precision(config)->lo_travels || config->state.moments != OX_MOMENTS_Q8);
     OX_ASSERT(ox_engine_on_cpu(config) || !config->budget.unified);
     enum ox_status status = check_shape(config);
     if (status != OX_OK) {

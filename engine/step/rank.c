@@ -82,7 +82,7 @@ static enum ox_status open_device(struct ox_rank *rank) {
         return status;
     }
     const struct ox_cpu_device_config device = {.thread_count = rank->config.compute_threads,
-                                                .bf16 = !rank->config.fp32,
+                                                .products = ox_engine_precision(&rank->config)->products,
                                                 .chaos_seed = rank->config.chaos_seed,
                                                 .chaos_ns_max = OX_CHAOS_NS_MAX};
     ox_ops_init_cpu(&rank->ops);

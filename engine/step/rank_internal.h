@@ -175,6 +175,11 @@ static inline enum ox_due ox_rank_due_now(const struct ox_rank *rank, const stru
     return task->unit_idx < rank->plan->table.unit_count ? (enum ox_due)rank->due.now[task->unit_idx] : OX_DUE_NOTHING;
 }
 
+/* Whether compute reads lo beside hi. */
+static inline bool ox_rank_reads_lo(const struct ox_rank *rank) {
+    return rank->plan->input.model.precision->lo_travels;
+}
+
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */
 static inline bool ox_rank_works(const struct ox_rank *rank, const struct ox_task *task) {
     return ox_task_works(task, rank->step.facts, ox_rank_due_now(rank, task));
@@ -183,8 +188,7 @@ static inline bool ox_rank_works(const struct ox_rank *rank, const struct ox_tas
 /* ---- what an engine has of a configuration: engine/step/plans.c ---- */
 
 bool ox_engine_on_cpu(const struct ox_engine_config *config);
-/* The shape and type of compute. The CPU always computes with float32; a GPU with bfloat16, unless fp32 is
- * requested. */
+/* The shape and formats of compute. */
 struct ox_shape ox_engine_shape(const struct ox_engine_config *config);
 /* How many floats each of the two rotary tables has. */
 uint64_t ox_engine_rope_floats(const struct ox_engine_config *config);

@@ -41,7 +41,7 @@ static void *view_if(const struct issue *is, enum ox_use_role role) {
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_use_role role,
                                enum ox_use_role state_role) {
     const uint16_t *const hi = view(is, role).ptr;
-    if (!is->rank->config.fp32) {
+    if (!ox_rank_reads_lo(is->rank)) {
         return (struct ox_planes){.hi = hi};
     }
     const uint16_t *const state = view_if(is, state_role);
@@ -106,16 +106,17 @@ static enum ox_status issue_head(const struct issue *is) {
     return ox_head_run(&job, &args);
 }
 
-static enum ox_status issue_join(const struct issue *is) {
+static enum ox_status issue_cast(const struct issue *is) {
     const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
     return OX_QUEUE(&is->rank->ops, is->lane, planes_join, &(struct ox_op_planes_join){
-        .out = view(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
+        .out = view(is, OX_USE_CAST).ptr, .hi = source.hi, .lo = source.lo,
         .count = ox_unit_elems(is->rank, is->task->unit_idx)});
 }
 
-/* A block's weights as its passes read them: joined, or hi. */
+/* A block's weights as its passes read them: cast, or hi. */
 static const void *weights(const struct issue *is) {
-    return is->rank->plan->input.model.joins ? view(is, OX_USE_JOINED).ptr : view(is, OX_USE_WEIGHTS).ptr;
+    const bool cast = is->rank->plan->input.model.precision->cast_bytes > 0;
+    return view(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS).ptr;
 }
 
 static enum ox_status issue_forward(const struct issue *is) {
@@ -173,8 +174,8 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
     struct ox_rank *const rank = is->rank;
     enum ox_status status = OX_OK;
     switch ((enum ox_task_kind)is->task->kind) {
-    case OX_TASK_JOIN:
-        status = issue_join(is);
+    case OX_TASK_CAST:
+        status = issue_cast(is);
         break;
     case OX_TASK_FORWARD:
         status = issue_forward(is);

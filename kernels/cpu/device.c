@@ -161,13 +161,14 @@ static void blas_single_thread(void) {
     openblas_set_num_threads(1);
 }
 
-bool ox_cpu_bf16_is_there(const char **text) {
-    return ox_onednn_open(text) != NULL;
+bool ox_cpu_has_products(enum ox_real products, const char **text) {
+    *text = "OpenBLAS";
+    return products != OX_REAL_BF16 || ox_onednn_open(text) != NULL;
 }
 
-void ox_cpu_gemms_text(bool bf16, char text[OX_CPU_GEMMS_BYTES]) {
+void ox_cpu_gemms_text(enum ox_real products, char text[OX_CPU_GEMMS_BYTES]) {
     const char *library = NULL;
-    const bool in_bf16 = bf16 && ox_cpu_bf16_is_there(&library);
+    const bool in_bf16 = products == OX_REAL_BF16 && ox_cpu_has_products(products, &library);
     pthread_once(&blas_once, blas_single_thread);
     snprintf(text, OX_CPU_GEMMS_BYTES, "%s%s%s, kernels %s, 1 thread, tiles %s; other loops in %s",
              in_bf16 ? library : "", in_bf16 ? "; " : "", openblas_get_config(), openblas_get_corename(),
@@ -187,7 +188,7 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
         return ox_fail_in(status, "CPU device");
     }
     pthread_once(&blas_once, blas_single_thread);
-    status = config->bf16 ? ox_cpu_bf16_open(&cpu->cpu.bf16) : OX_OK;
+    status = config->products == OX_REAL_BF16 ? ox_cpu_bf16_open(&cpu->cpu.bf16) : OX_OK;
     OX_TRY(status, reserve_blas(config->thread_count));
     if (status != OX_OK) {
         ox_cpu_bf16_close(&cpu->cpu.bf16);

@@ -150,7 +150,7 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
     return ox_plan_gathers(b->in) ? gather_weights(b, unit_idx, at) : at;
 }
 
-/* A kernel's uses of planes: hi, and for fp32 compute lo, which may lie in the state. */
+/* A kernel's uses of planes: hi, and where it travels lo, which may lie in the state. */
 static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
                          bool is_table) {
     ox_build_reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
@@ -159,25 +159,26 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint3
     }
 }
 
-static uint32_t join_weights(struct ox_builder *b, const struct visit *visit) {
-    if (!b->in->model.joins) {
+static uint32_t cast_weights(struct ox_builder *b, const struct visit *visit) {
+    const uint32_t cast_bytes = b->in->model.precision->cast_bytes;
+    if (cast_bytes == 0) {
         return OX_NONE;
     }
-    const uint64_t bytes = ox_build_unit(b, visit->unit_idx)->elem_count * sizeof(float);
-    const uint32_t joined = ox_build_buf(b, OX_BUF_JOINED, b->compute, bytes, visit->unit_idx);
-    struct ox_task *const task = ox_build_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, visit->unit_idx, OX_NONE);
+    const uint64_t bytes = ox_build_unit(b, visit->unit_idx)->elem_count * cast_bytes;
+    const uint32_t cast = ox_build_buf(b, OX_BUF_CAST, b->compute, bytes, visit->unit_idx);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_CAST, OX_LANE_COMPUTE, visit->unit_idx, OX_NONE);
     reads_planes(b, task, visit->unit_idx, b->scratch->weights_at[visit->idx], false);
-    ox_build_writes(task, joined, OX_USE_JOINED);
-    return joined;
+    ox_build_writes(task, cast, OX_USE_CAST);
+    return cast;
 }
 
-/* A block's use of its weights: joined to fp32, or as planes. */
+/* A block's use of its weights: as they were cast, or hi. */
 static void reads_weights(const struct ox_builder *b, struct ox_task *task, const struct visit *visit,
-                          uint32_t joined) {
-    if (joined == OX_NONE) {
+                          uint32_t cast) {
+    if (cast == OX_NONE) {
         reads_planes(b, task, visit->unit_idx, b->scratch->weights_at[visit->idx], false);
     } else {
-        ox_build_reads(task, joined, OX_USE_JOINED);
+        ox_build_reads(task, cast, OX_USE_CAST);
     }
 }
 
@@ -361,18 +362,18 @@ static void end_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_
 
 /* Buffers of a block's pass beside activations. */
 struct block_pass {
-    uint32_t joined, room;
+    uint32_t cast, room;
 };
 
 static struct block_pass begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass) {
-    const uint32_t joined = join_weights(b, visit);
-    return (struct block_pass){.joined = joined,
+    const uint32_t cast = cast_weights(b, visit);
+    return (struct block_pass){.cast = cast,
                                .room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE)};
 }
 
 static void use_block(struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                       const struct block_pass *pass, uint32_t x) {
-    reads_weights(b, task, visit, pass->joined);
+    reads_weights(b, task, visit, pass->cast);
     ox_build_reads(task, x, OX_USE_X);
     ox_build_writes(task, pass->room, OX_USE_SCRATCH);
     ox_build_reads(task, b->plan->const_buf, OX_USE_CONST);
@@ -575,9 +576,8 @@ static void check_input(const struct ox_plan *plan, const struct ox_plan_input *
     OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !model->eval_only));
     OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= ox_plan_tiles_max(input));
     OX_ASSERT(input->placement.kept_units <= ox_plan_block_count(model));
-    /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
-    OX_ASSERT(!model->fp32 || model->joins);
-    OX_ASSERT(!model->fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_GROUP_ELEMS);
+    /* A lo that travels has 16 bits, and is found at the front of the state. */
+    OX_ASSERT(!model->precision->lo_travels || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_GROUP_ELEMS);
     check_stages(model);
 }
 

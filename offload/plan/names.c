@@ -12,7 +12,7 @@ const char *ox_lane_name(enum ox_lane_id lane) {
 
 /* Traces store these numbers, so their order never changes. GRAD_ZERO is in older traces alone. */
 enum word {
-    WORD_BATCH, WORD_READ, WORD_UPLOAD, WORD_JOIN, WORD_FORWARD, WORD_HEAD, WORD_BACKWARD,
+    WORD_BATCH, WORD_READ, WORD_UPLOAD, WORD_CAST, WORD_FORWARD, WORD_HEAD, WORD_BACKWARD,
     WORD_ACT_SAVE, WORD_ACT_WRITE, WORD_ACT_READ, WORD_ACT_LOAD, WORD_GRAD_ZERO, WORD_GRAD_ADD, WORD_GRAD_PACK,
     WORD_GRAD_SAVE, WORD_GRAD_WRITE, WORD_GRAD_READ, WORD_GRAD_LOAD, WORD_REDUCE, WORD_DEVICE_REDUCE, WORD_NORM_SAVE,
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
@@ -60,7 +60,7 @@ static uint32_t word_of_update(const struct ox_task *task) {
 
 uint32_t ox_task_word(const struct ox_task *task) {
     static const uint8_t words[OX_TASK_KIND_COUNT] = {
-        [OX_TASK_JOIN] = WORD_JOIN,           [OX_TASK_FORWARD] = WORD_FORWARD,     [OX_TASK_HEAD] = WORD_HEAD,
+        [OX_TASK_CAST] = WORD_CAST,           [OX_TASK_FORWARD] = WORD_FORWARD,     [OX_TASK_HEAD] = WORD_HEAD,
         [OX_TASK_BACKWARD] = WORD_BACKWARD,   [OX_TASK_GRAD_ADD] = WORD_GRAD_ADD,
         [OX_TASK_GRAD_PACK] = WORD_GRAD_PACK, [OX_TASK_REDUCE] = WORD_REDUCE,       [OX_TASK_NORM] = WORD_NORM,
         [OX_TASK_BEGIN] = WORD_BEGIN,         [OX_TASK_UPDATE] = WORD_ADAM,         [OX_TASK_WRITTEN] = WORD_WRITTEN,
@@ -83,7 +83,7 @@ uint32_t ox_task_word(const struct ox_task *task) {
 
 const char *ox_task_word_name(uint32_t word) {
     static const char *const names[OX_TASK_WORD_COUNT] = {
-        "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
+        "batch",     "read",      "upload",     "cast",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
@@ -100,7 +100,7 @@ const char *ox_task_name(const struct ox_task *task) {
 
 const char *ox_buf_name(enum ox_buf_kind kind) {
     static const char *const names[OX_BUF_KIND_COUNT] = {"weights",     "optimizer state",  "gradients",
-                                                         "activations", "kept activations", "fp32 weights",
+                                                         "activations", "kept activations", "cast weights",
                                                          "workspace",   "tokens",           "optimizer stream",
                                                          "small",           "gathered weights", "replaced state"};
     OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);

@@ -82,7 +82,7 @@ struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
     const bool undone = ox_plan_returns_to_drives(input, unit_idx);
     const bool hi = homes->weights == OX_TIER_NVME || undone;
-    const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.fp32;
+    const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.precision->lo_travels;
     return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || undone || reads_lo};
 }
 

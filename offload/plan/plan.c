@@ -32,11 +32,11 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32
 }
 
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->table->shards[unit_idx].elem_count * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+    return input->table->shards[unit_idx].elem_count * ox_wire_bytes(input->model.precision);
 }
 
 uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.units[unit_idx].elem_count * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+    return input->model.units[unit_idx].elem_count * ox_wire_bytes(input->model.precision);
 }
 
 /* A gather brings what the rank does not have of `whole` bytes, and gives what it has to each of the others. */
@@ -88,7 +88,7 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    return input->model.fp32 && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
+    return input->model.precision->lo_travels && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
            homes->state == homes->weights;
 }
 
@@ -118,8 +118,10 @@ uint32_t ox_plan_saved_units(const struct ox_plan_input *input) {
 }
 
 bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->placement.weights_ahead && input->budget.nvme_bytes == 0 && !input->model.fp32 &&
-           input->table->shards[unit_idx].homes.weights == OX_TIER_HOST && ox_plan_saves_replaced(input, unit_idx);
+    const bool allowed =
+        input->placement.weights_ahead && input->budget.nvme_bytes == 0 && !input->model.precision->lo_travels;
+    return allowed && input->table->shards[unit_idx].homes.weights == OX_TIER_HOST &&
+           ox_plan_saves_replaced(input, unit_idx);
 }
 
 uint32_t ox_plan_ahead_units(const struct ox_plan_input *input) {

@@ -8,6 +8,7 @@
 #ifndef OX_OFFLOAD_PLAN_H
 #define OX_OFFLOAD_PLAN_H
 
+#include "base/planes.h"
 #include "base/status.h"
 #include "offload/plan/shard.h"
 #include "offload/plan/sums.h"
@@ -36,7 +37,7 @@ const char *ox_lane_name(enum ox_lane_id lane);
 enum ox_task_kind {
     OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: copies what enum ox_move says from one tier to another;
                           link: brings it together from the parts that the ranks have                      */
-    OX_TASK_JOIN,      /* compute: makes fp32 weights of planes, for fp32 compute          */
+    OX_TASK_CAST,      /* compute: makes weights in the format of compute of their planes */
     OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
     OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its activation checkpoint or from what forward kept */
@@ -82,7 +83,7 @@ enum ox_use_role {
     OX_USE_WEIGHTS,               /* planes of the task's unit                             */
     OX_USE_STATE,                 /* lo and moments of the task's unit, where memory is their home */
     OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes of the unit whose table a tied head uses; its state for lo */
-    OX_USE_JOINED,                /* fp32 weights                                          */
+    OX_USE_CAST,                  /* weights in the format of compute                      */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_KEPT,                  /* what forward keeps for backward, which overwrites it    */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is for the head's use of tied weights */
@@ -93,7 +94,7 @@ enum ox_use_role {
 };
 
 enum ox_buf_kind {
-    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_JOINED, OX_BUF_SCRATCH, OX_BUF_BATCH,
+    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_CAST, OX_BUF_SCRATCH, OX_BUF_BATCH,
     OX_BUF_STREAM, /* slots of the optimizer's stream */
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
     OX_BUF_GATHERED, /* planes of a whole unit, of which each rank has a slice */
@@ -261,9 +262,8 @@ struct ox_plan_model {
     uint32_t micro_batches;     /* per step */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint64_t const_bytes;       /* tables that stay on the device */
-    bool fp32;       /* compute type: the lo plane travels too */
+    const struct ox_precision *precision; /* the row of --dtype */
     bool grouped;    /* several heads of queries share one of keys and values, for predictions */
-    bool joins;      /* blocks compute with float32 weights, made of their planes; else with hi as it is */
     bool grad_bf16;  /* how a finished gradient leaves the device */
     bool eval_only;  /* no state, no gradients: only EVAL plans can be built */
 };
@@ -530,7 +530,7 @@ static inline bool ox_task_updates_on_host(const struct ox_task *task) {
 /* How many units are blocks. */
 uint32_t ox_plan_block_count(const struct ox_plan_model *model);
 
-/* Bytes of the planes that compute needs, hi and for fp32 also lo: of the rank's slice of a unit, which is the unit
+/* Bytes of the planes that travel to compute (precision): of the rank's slice of a unit, which is the unit
  * where ranks divide no weights, and of the whole unit. */
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);

@@ -25,7 +25,7 @@ struct ox_state_sizes {
     uint32_t lo_per_group, rest_per_group;
 };
 
-/* Homes of one unit. Weights: `hi`, and also `lo` when the compute type is fp32 and the state is elsewhere. State: lo
+/* Homes of one unit. Weights: `hi`, and also `lo` where it travels to compute and the state is elsewhere. State: lo
  * and the moments. Gradient: the finished sum between backward and update. */
 struct ox_homes {
     enum ox_tier weights, state, grad;

@@ -43,7 +43,7 @@ struct rule {
     bool of_update;  /* may be carried: part of the update of the step before */
 };
 static const struct rule rules[OX_TASK_KIND_COUNT] = {
-    [OX_TASK_JOIN] = {ON_COMPUTE, OF_UNIT, false, false, false},
+    [OX_TASK_CAST] = {ON_COMPUTE, OF_UNIT, false, false, false},
     [OX_TASK_FORWARD] = {ON_COMPUTE, OF_UNIT, true, false, false},
     [OX_TASK_HEAD] = {ON_COMPUTE, OF_UNIT, true, false, false},
     [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_UNIT, true, true, false},

@@ -16,7 +16,7 @@ enum ox_holding {
     PLANES,   /* planes of what the rank has of unit `idx`, in version `count` */
     GATHERED, /* planes of the whole unit `idx`, of which each rank has a part */
     STATE,    /* optimizer state of what the rank has of unit `idx`, in version `count` */
-    JOINED,   /* fp32 weights of unit `idx` */
+    CAST,     /* weights of unit `idx` in the format of compute */
     ACT,      /* input of unit `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
     ACT_GRAD, /* gradient of such activations */
     KEPT,     /* what the backward of unit `idx` needs from its forward of micro-batch `count` */

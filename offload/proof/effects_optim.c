@@ -126,7 +126,7 @@ static void count_adam(struct effects *e, uint32_t unit_idx) {
     const bool speculative = e->overlap && !e->task->carried, all = is_from_store(e);
     const uint64_t hi = ox_proof_own_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
-    const bool lo_is_read = e->in->model.fp32 && homes->weights == OX_TIER_NVME;
+    const bool lo_is_read = e->in->model.precision->lo_travels && homes->weights == OX_TIER_NVME;
     const bool returns = e->overlap && may_return(e, unit_idx);
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                 homes->grad == OX_TIER_NVME && !speculative ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);

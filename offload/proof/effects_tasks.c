@@ -105,8 +105,8 @@ static void use_up_kept(struct effects *e, uint32_t unit_idx) {
 
 /* Demands a block's weights in the form that it computes with. */
 static void need_weights(struct effects *e, uint32_t unit_idx) {
-    if (e->in->model.joins) {
-        ox_effects_need(e, OX_USE_JOINED, ox_effects_compute_tier(e), ox_content(JOINED, unit_idx, 0));
+    if (e->in->model.precision->cast_bytes > 0) {
+        ox_effects_need(e, OX_USE_CAST, ox_effects_compute_tier(e), ox_content(CAST, unit_idx, 0));
     } else {
         need_planes(e, unit_idx, false);
     }
@@ -215,12 +215,12 @@ void ox_effects_follow(struct effects *e) {
     const uint32_t unit_idx = e->task->unit_idx, grad_idx = e->task->grad_idx;
     const bool on_device = e->task->lane == OX_LANE_COMPUTE;
     switch ((enum ox_task_kind)e->task->kind) {
-    case OX_TASK_JOIN:
-        if (!e->in->model.joins) {
-            ox_effects_reject(e, "joins planes of which no task reads fp32 weights");
+    case OX_TASK_CAST:
+        if (e->in->model.precision->cast_bytes == 0) {
+            ox_effects_reject(e, "casts planes that compute reads as they are");
         }
         need_planes(e, unit_idx, false);
-        ox_effects_fill(e, OX_USE_JOINED, tier, ox_content(JOINED, unit_idx, 0));
+        ox_effects_fill(e, OX_USE_CAST, tier, ox_content(CAST, unit_idx, 0));
         break;
     case OX_TASK_FORWARD:
         forward(e, unit_idx);

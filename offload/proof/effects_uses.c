@@ -7,7 +7,7 @@
 
 static enum ox_buf_kind kind_of(enum ox_holding what) {
     static const uint8_t kinds[] = {
-        [NOTHING] = OX_BUF_SMALL, [PLANES] = OX_BUF_WEIGHTS, [STATE] = OX_BUF_STATE,    [JOINED] = OX_BUF_JOINED,
+        [NOTHING] = OX_BUF_SMALL, [PLANES] = OX_BUF_WEIGHTS, [STATE] = OX_BUF_STATE,    [CAST] = OX_BUF_CAST,
         [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [KEPT] = OX_BUF_KEPT,      [SUM] = OX_BUF_GRAD,
         [TOTAL] = OX_BUF_GRAD,    [PACKED] = OX_BUF_GRAD,    [REDUCED] = OX_BUF_GRAD,   [BATCH] = OX_BUF_BATCH,
         [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
@@ -44,8 +44,8 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_state_bytes(e->in, content.idx);
     case REPLACED:
         return ox_proof_saved_bytes(e->in, content.idx);
-    case JOINED:
-        return ox_proof_elems(e->in, content.idx) * sizeof(float);
+    case CAST:
+        return ox_proof_elems(e->in, content.idx) * model->precision->cast_bytes;
     case SUM:
         return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1);
     case PARTS:

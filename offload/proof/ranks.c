@@ -15,7 +15,7 @@ static enum ox_status refuse(uint32_t rank_idx, const char *what) {
 
 static bool same_models(const struct ox_plan_input *a, const struct ox_plan_input *b) {
     bool same = a->model.unit_count == b->model.unit_count && a->model.grad_count == b->model.grad_count &&
-                a->model.fp32 == b->model.fp32 && a->model.grad_bf16 == b->model.grad_bf16 &&
+                a->model.precision->dtype == b->model.precision->dtype && a->model.grad_bf16 == b->model.grad_bf16 &&
                 a->table->chunk_elems == b->table->chunk_elems;
     for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
         same = ox_proof_elems(a, i) == ox_proof_elems(b, i) && a->model.stages[i] == b->model.stages[i];

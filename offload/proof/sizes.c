@@ -24,7 +24,7 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
 }
 
 static uint64_t bytes_of_planes(const struct ox_plan_input *input, uint64_t elems) {
-    const uint64_t planes = input->model.fp32 ? 2 : 1;
+    const uint64_t planes = input->model.precision->lo_travels ? 2 : 1;
     return elems * planes * HALF_BYTES;
 }
 
@@ -40,7 +40,7 @@ bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) 
     const struct ox_homes *const homes = ox_proof_homes(input, unit_idx);
     const bool in_memory = homes->weights == OX_TIER_DEVICE || homes->weights == OX_TIER_HOST;
     const bool has_state = !input->model.eval_only;
-    return input->model.fp32 && has_state && in_memory && homes->weights == homes->state;
+    return input->model.precision->lo_travels && has_state && in_memory && homes->weights == homes->state;
 }
 
 uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -191,7 +191,8 @@ bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx) {
 }
 
 bool ox_proof_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool allowed = input->placement.weights_ahead && !input->model.fp32 && input->budget.nvme_bytes == 0;
+    const bool allowed =
+        input->placement.weights_ahead && !input->model.precision->lo_travels && input->budget.nvme_bytes == 0;
     return allowed && ox_proof_homes(input, unit_idx)->weights == OX_TIER_HOST && ox_proof_saves(input, unit_idx);
 }
 

@@ -49,11 +49,11 @@ static inline uint32_t ox_proof_generations(const struct ox_plan_input *input) {
     return input->budget.generations == 0 ? 2 : input->budget.generations;
 }
 
-/* Planes as compute needs them, hi, followed by lo if compute is fp32: of the whole unit, and of what this rank has of
+/* Planes as compute needs them, hi, followed by lo where it travels: of the whole unit, and of what this rank has of
  * it. All that follows is of what the rank has. */
 uint64_t ox_proof_whole_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether fp32 compute finds lo in the state, because weights and state have their home in the same memory. */
+/* Whether compute finds lo in the state, because weights and state have their home in the same memory. */
 bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
 /* The unit's planes in their home in memory. */
 uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx);

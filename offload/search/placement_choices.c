@@ -70,7 +70,7 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
     } else if (s->in->budget.nvme_bytes == 0 || s->request->saves_replaced == 1) {
         candidate.placement.saves_replaced = true;
     }
-    if (!candidate.placement.saves_replaced || s->in->budget.nvme_bytes > 0 || s->in->model.fp32) {
+    if (!candidate.placement.saves_replaced || s->in->budget.nvme_bytes > 0 || s->in->model.precision->lo_travels) {
         candidate.placement.weights_ahead = false;
     } else {
         set_requested(s->request->weights_ahead, &candidate.placement.weights_ahead);

@@ -85,7 +85,8 @@ static double compute_copy_rate(const struct pricing *p) {
 
 /* GEMM operations per second of the CPU device without packing, which a measured rate includes and a plan counts
  * separately. A part of the time is left in any case; less in bf16, whose packing takes less than is counted. */
-static double cpu_flops(const struct pricing *p, bool bf16) {
+static double cpu_flops(const struct pricing *p, enum ox_real products) {
+    const bool bf16 = products == OX_REAL_BF16;
     const struct ox_machine_host *const host = &p->machine->host;
     const double threads = threads_of(p, p->setup->compute_threads);
     const double fp32 = threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops);
@@ -98,15 +99,17 @@ static double cpu_flops(const struct pricing *p, bool bf16) {
 
 /* GEMM operations per second of the device; for the CPU without packing. */
 static double flops_of(const struct pricing *p) {
-    const bool fp32 = p->setup->input->model.fp32;
-    return !p->on_gpu ? cpu_flops(p, !fp32) : fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
+    const enum ox_real products = p->setup->input->model.precision->products;
+    return !p->on_gpu                ? cpu_flops(p, products)
+           : products == OX_REAL_F32 ? p->machine->gpu.fp32_flops
+                                     : p->machine->gpu.bf16_flops;
 }
 
 /* Attention's operations per second on the CPU, which computes it in fp32. */
 static double attention_rate(const struct pricing *p) {
     const double known = p->machine->host.attention_flops;
     return known > 0 ? known * threads_of(p, p->setup->compute_threads) / p->cores
-                     : cpu_flops(p, false) * ATTENTION_SHARE;
+                     : cpu_flops(p, OX_REAL_F32) * ATTENTION_SHARE;
 }
 
 static double gpu_memory_rate(const struct pricing *p) {
@@ -124,7 +127,7 @@ static double gpu_attention_seconds(const struct pricing *p, const struct ox_pla
     const double *const own = rates[grouped], *const other = rates[!grouped];
     const double forward = own[0] > 0 ? own[0] : other[0] > 0 ? other[0] : gpu->bf16_flops * GPU_ATTENTION_SHARE;
     const double backward = own[1] > 0 ? own[1] : own[0] > 0 ? own[0] : other[1] > 0 ? other[1] : forward;
-    return p->setup->input->model.fp32
+    return p->setup->input->model.precision->products == OX_REAL_F32
                ? (given->attention_flops + given->attention_backward_flops) /
                      (gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32)
                : given->attention_flops / forward + given->attention_backward_flops / backward;
@@ -470,9 +473,10 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const double threads = threads_of(p, p->setup->optimizer_threads);
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
     const enum saving saving = saving_of(p);
-    const double lo_copy = in->model.fp32 && in->table->shards[p->task->unit_idx].homes.state == OX_TIER_NVME &&
-                           in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
-                               ? elems * OX_LO_BYTES : 0;
+    const struct ox_homes *const homes = &in->table->shards[p->task->unit_idx].homes;
+    const bool copies_lo = in->model.precision->lo_travels && homes->state == OX_TIER_NVME &&
+                           homes->weights != OX_TIER_NVME;
+    const double lo_copy = copies_lo ? elems * OX_LO_BYTES : 0;
     const double updating = elems * update_seconds(p, planes, threads) *
                             (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1);
     const double verifying = stream.read / p->core_rate;
@@ -556,8 +560,8 @@ static struct ox_sim_work price(const struct pricing *p) {
         return run_pass(p, keeps(p) ? &unit_of(p)->backward_kept : &unit_of(p)->backward);
     case OX_TASK_HEAD:
         return run_pass(p, p->plan->kind == OX_PLAN_TRAIN ? &unit_of(p)->backward : &unit_of(p)->forward);
-    case OX_TASK_JOIN:
-        return compute_bytes(p, unit_elems(p) * (model->fp32 ? 8 : 6));
+    case OX_TASK_CAST:
+        return compute_bytes(p, unit_elems(p) * (ox_wire_bytes(model->precision) + model->precision->cast_bytes));
     case OX_TASK_GRAD_FOLD:
         return compute_bytes(p, grad_elems(p) * 12);
     case OX_TASK_SUM_PARTS:

@@ -58,7 +58,7 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
     static const char *folders[1];
     folders[0] = options->folder;
     const struct ox_engine_config config = {
-        .model = model, .batch = 1, .seq = SEQ, .micro_batches = 1, .fp32 = true,
+        .model = model, .batch = 1, .seq = SEQ, .micro_batches = 1, .dtype = OX_COMPUTE_FP32,
         .compute_threads = options->threads, .optimizer_threads = options->threads,
         .budget = {.unified = true, .host_bytes = HOST_BYTES, .nvme_bytes = DRIVE_BYTES,
                    .drive_bytes = drive_bytes, .drive_count = 1},

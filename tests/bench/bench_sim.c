@@ -124,7 +124,7 @@ static void set_up(const struct step_case *c, const struct ox_model *model, cons
         .batch = c->batch,
         .seq = c->seq,
         .micro_batches = c->micro_batches,
-        .fp32 = c->numbers == F32,
+        .dtype = c->numbers == F32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16,
         .grad_bf16 = c->numbers == Q8,
         .state = {.moments = c->numbers == Q8 ? OX_MOMENTS_Q8 : OX_MOMENTS_F32},
         .compute_threads = options->threads,

@@ -87,7 +87,7 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
     const struct ox_engine_config config = {
         .model = model,
         .batch = BATCH, .seq = SEQ, .micro_batches = MICRO_BATCHES,
-        .fp32 = fp32,
+        .dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16,
         .compute_threads = options->threads,
         .budget = {.unified = true, .host_bytes = UINT64_C(64) << 30},
         .request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT,
@@ -488,7 +488,7 @@ static void compare_types(const struct ox_model *model, const struct options *op
     struct step_time warm_up;
     double clock[ROUNDS_MAX], work[ROUNDS_MAX];
     for (int type = 0; type < TYPES; type++) {
-        ox_cpu_gemms_text(type == BF16, gemms[type]);
+        ox_cpu_gemms_text(type == BF16 ? OX_REAL_BF16 : OX_REAL_F32, gemms[type]);
         engines[type] = open_engine(model, options, type == FP32);
         run_step(engines[type], 1, &warm_up);
     }

@@ -163,7 +163,8 @@ static struct outcome run_case(const struct bench_case *given, double seconds) {
     write_model(given, model);
     REQUIRE_OK(ox_path_join(test_folder(), "trace.bin", path));
     const struct harness_run run = {.model_folder = model, .batch = given->batch, .seq = given->seq,
-                                    .micro_batches = given->micro_batches, .compute_threads = 1};
+                                    .micro_batches = given->micro_batches, .dtype = OX_COMPUTE_BF16,
+                                    .compute_threads = 1};
     harness_open(&run, &given->place, &harness);
     REQUIRE_OK(ox_engine_trace(harness.engine, &(struct ox_tracing_config){
         .path = path, .title = "what recording costs", .bytes_max = TRACE_BYTES}));

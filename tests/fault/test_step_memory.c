@@ -149,7 +149,7 @@ static void check_ahead(const struct golden *golden, bool saved, enum plane plan
     struct outcome outcome;
     struct ox_step_result result;
     struct harness_run run = golden_run(golden);
-    run.fp32 = false;
+    run.dtype = OX_COMPUTE_BF16;
     harness_open(&run, &place, &harness);
     golden_steps(&harness, golden, 0, BEFORE, &outcome);
     struct ox_rank *const rank = ox_engine_rank(harness.engine, 0);
@@ -386,7 +386,7 @@ static void check_all_gathered(void) {
     golden_open("llama_tied_gqa", &golden);
     for (uint32_t fp32 = 0; fp32 <= 1; fp32++) {
         struct harness_run run = golden_run(&golden);
-        run.fp32 = fp32 == 1;
+        run.dtype = fp32 == 1 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
         run.sum_groups = 2;
         golden_train(&golden, &run, &harness_in_memory, STEPS, &expected);
         run.ranks = 2;

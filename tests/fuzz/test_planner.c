@@ -131,9 +131,9 @@ static void draw_model(struct fuzz_case *c) {
     sizes.head_bytes = 1 + (uint64_t)((double)sizes.act_bytes * draw_wide(c, 0.1, 20));
     sizes.head_eval_bytes = 1 + draw(c, sizes.head_bytes);
     plan_model_make(&c->model, c->elems, unit_count, &sizes, model);
-    model->fp32 = once_in(c, 2);
+    const bool fp32 = once_in(c, 2);
     model->grad_bf16 = once_in(c, 2);
-    model->joins = model->fp32 || once_in(c, 2);
+    model->precision = ox_precision_of(fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16, fp32 || once_in(c, 2));
     model->eval_only = once_in(c, 10);
     draw_works(c, tokens);
     if (c->seed % 2 == 1) {
@@ -141,7 +141,7 @@ static void draw_model(struct fuzz_case *c) {
     }
 }
 
-/* Sizes of existing formats, and arbitrary ones; fp32 compute needs a lo plane of two bytes. */
+/* Sizes of existing formats, and arbitrary ones; a lo plane that travels has two bytes. */
 static struct ox_state_sizes draw_sizes(struct fuzz_case *c) {
     static const struct ox_state_sizes known[] = {
         {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
@@ -149,7 +149,7 @@ static struct ox_state_sizes draw_sizes(struct fuzz_case *c) {
     const uint64_t nth = draw(c, KNOWN + 1);
     struct ox_state_sizes sizes = {1 + (uint32_t)draw(c, 9000), 1 + (uint32_t)draw(c, 20000)};
     sizes = nth < KNOWN ? known[nth] : sizes;
-    sizes.lo_per_group = c->in.model.fp32 ? OX_LO_BYTES * OX_GROUP_ELEMS : sizes.lo_per_group;
+    sizes.lo_per_group = c->in.model.precision->lo_travels ? OX_LO_BYTES * OX_GROUP_ELEMS : sizes.lo_per_group;
     return sizes;
 }
 

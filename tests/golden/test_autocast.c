@@ -99,7 +99,7 @@ static void check_stories(const json_t *json, const json_t *reference, const str
     REQUIRE_OK(ox_path_join(test_data_folder(), name, folder));
     REQUIRE_OK(ox_file_read("tests/golden/stories/finetune_ids.bin", 1 << 20, &ids, &bytes));
     const struct harness_run run = {.model_folder = folder, .batch = STORIES_BATCH, .seq = STORIES_SEQ,
-                                    .micro_batches = 1, .decay_all = true};
+                                    .micro_batches = 1, .dtype = OX_COMPUTE_BF16, .decay_all = true};
     CHECK(bytes >= 2 * (size_t)number(json, "steps") * STORIES_BATCH * STORIES_SEQ);
     const struct apart apart = train(json, reference, golden, &run, (const unsigned char *)ids);
     printf("%s\n", stories);
@@ -112,7 +112,7 @@ int main(void) {
     const json_t *reference;
     const char *library;
     size_t idx;
-    const bool in_bf16 = ox_cpu_bf16_is_there(&library);
+    const bool in_bf16 = ox_cpu_has_products(OX_REAL_BF16, &library);
     printf("GEMMs in %s: %s\n", in_bf16 ? "bf16" : "fp32", library);
     REQUIRE_OK(ox_json_load(path, 1 << 20, &json));
     json_array_foreach(json_object_get(json, "runs"), idx, reference) {
@@ -122,14 +122,14 @@ int main(void) {
         golden_open(is_stories ? "llama_tied_gqa" : name, &golden);
         golden.micro_batches = (uint64_t)number(json, "micro_batches");
         struct harness_run run = golden_run(&golden);
-        run.fp32 = false;
+        run.dtype = OX_COMPUTE_BF16;
         if (is_stories) {
             check_stories(json, reference, &golden);
         } else {
             const struct apart apart = train(json, reference, &golden, &run, NULL);
             printf("%s\n", name);
             check(&apart);
-            run.fp32 = true; /* the comparison sees whether bf16 is used */
+            run.dtype = OX_COMPUTE_FP32; /* the comparison sees whether bf16 is used */
             CHECK(!in_bf16 || train(json, reference, &golden, &run, NULL).loss_float32 < 0.1 * apart.loss_float32);
         }
         golden_close(&golden);

@@ -37,7 +37,7 @@ static void check_case(const struct cuda_kit *kit, const char *name, size_t step
     run.cuda_plugin = kit->plugin;
     printf("%s, %s\n", kit->name, name);
     check_fp32(&golden, &run, steps);
-    run.fp32 = false;
+    run.dtype = OX_COMPUTE_BF16;
     golden_check_bf16(&golden, &run, &bf16_limits, &outcome);
     outcome_close(&outcome);
     golden_close(&golden);
@@ -52,7 +52,7 @@ static void check_places(const struct cuda_kit *kit, const char *name, size_t st
     struct harness_run run = golden_run(&golden);
     run.cuda_plugin = kit->plugin;
     golden_check_places(&golden, &run, "fp32", stride);
-    run.fp32 = false;
+    run.dtype = OX_COMPUTE_BF16;
     golden_check_places(&golden, &run, "bf16", stride);
     struct outcome expected, outcome;
     struct harness_place place = harness_places[0];

@@ -46,10 +46,10 @@ static void check_formats(const struct golden *golden) {
         struct harness_run run = golden_run(golden);
         struct outcome expected, outcome;
         run.state = cases[i].format;
-        run.fp32 = cases[i].fp32;
+        run.dtype = cases[i].fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
         run.grad_bf16 = cases[i].grad_bf16;
         printf("%s, %s, %s moments, %s\n", golden->folder, ox_optim_kind_name(run.state.kind),
-               ox_moments_name(run.state.moments), run.fp32 ? "fp32" : "bf16");
+               ox_moments_name(run.state.moments), run.dtype == OX_COMPUTE_FP32 ? "fp32" : "bf16");
         golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
         for (size_t k = i % 2; k < PLACE_COUNT; k += 2) {
             golden_train(golden, &run, &places[k], FEW_STEPS, &outcome);

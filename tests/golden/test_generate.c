@@ -137,7 +137,8 @@ enum { CASES_EMULATED = 2 };
 static void check_case(const struct golden *golden, const struct ox_hf_folder *folder, bool fp32) {
     const json_t *const inputs = json_array_get(json_array_get(json_object_get(golden->json, "inputs"), 0), 0);
     const uint32_t vocab = ox_hf_model(folder)->config.vocab, seq = (uint32_t)golden->seq;
-    const struct ox_generator_config config = {.fp32 = fp32, .host_bytes = (uint64_t)1 << 30, .cuda = gpu,
+    const enum ox_compute_dtype dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
+    const struct ox_generator_config config = {.dtype = dtype, .host_bytes = (uint64_t)1 << 30, .cuda = gpu,
                                                .device_bytes = (uint64_t)1 << 30, .contexts = seq, .chunk_rows = seq};
     struct harness_error single = {0}, chunked = {0}, whole = {0};
     uint64_t count = 0;

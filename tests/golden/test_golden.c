@@ -88,7 +88,7 @@ static void check_narrow_grads(const struct golden *golden, const struct harness
 static void check_bf16(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
     struct outcome outcome;
-    run.fp32 = false;
+    run.dtype = OX_COMPUTE_BF16;
     golden_check_bf16(golden, &run, &bf16_limits, &outcome);
     check_narrow_grads(golden, &run, &outcome);
     outcome_close(&outcome);

@@ -49,7 +49,7 @@ static void check_family(const char *folder, bool fp32, bool chaos) {
     struct outcome expected, outcome;
     golden_open(folder, &golden);
     struct harness_run run = golden_run(&golden);
-    run.fp32 = fp32;
+    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     printf("%s, %s\n", folder, fp32 ? "fp32" : "bf16");
     golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {

@@ -73,7 +73,7 @@ static void check_places(const struct golden *golden, bool ahead) {
     struct seen expected, seen;
     struct outcome whole, outcome;
     uint32_t count = 0;
-    run.fp32 = !ahead;
+    run.dtype = !ahead ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.grad_bf16 = ahead;
     run_steps(golden, &run, &harness_in_memory, false, &expected, &whole);
     for (const struct harness_place *of = harness_places; of->name != NULL; of++) {

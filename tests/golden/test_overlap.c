@@ -85,7 +85,7 @@ enum only { ALL_PLACES, AHEAD_PLACES };
 
 static struct harness_run run_of(const struct golden *golden, bool fp32) {
     struct harness_run run = golden_run(golden);
-    run.fp32 = fp32;
+    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.grad_bf16 = !fp32;
     return run;
 }
@@ -108,7 +108,8 @@ static void open_place(const struct harness_run *run, const struct harness_place
     for (uint32_t i = 0; i < in->model.unit_count; i++) {
         ahead = ahead || ox_plan_goes_ahead(in, i);
     }
-    CHECK(ahead == (place->request.weights_ahead == 1 && !run->fp32) || place->request.weights_ahead < 0);
+    const bool may = run->dtype == OX_COMPUTE_BF16;
+    CHECK(ahead == (place->request.weights_ahead == 1 && may) || place->request.weights_ahead < 0);
 }
 
 static void tell(const struct story *story, const struct harness_run *run, const struct golden *golden,

@@ -10,7 +10,7 @@
 
 static void check_places(const struct golden *golden, const char *what, bool fp32, bool grad_bf16) {
     struct harness_run run = golden_run(golden);
-    run.fp32 = fp32;
+    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.grad_bf16 = grad_bf16;
     golden_check_places(golden, &run, what, 2);
 }
@@ -89,7 +89,7 @@ static void check_nonfinite(const struct golden *golden, const struct harness_pl
  * time. */
 static double wide_loss(const char *path, const struct harness_place *place) {
     const struct harness_run run = {
-        .model_folder = path, .batch = 1, .seq = 4, .micro_batches = 2, .fp32 = true};
+        .model_folder = path, .batch = 1, .seq = 4, .micro_batches = 2, .dtype = OX_COMPUTE_FP32};
     struct harness harness;
     struct ox_step_result result = {0};
     harness_open(&run, place, &harness);

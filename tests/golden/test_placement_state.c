@@ -7,7 +7,7 @@
 
 static struct harness_run run_of(const struct golden *golden, enum ox_optim_kind kind, enum ox_moments moments) {
     struct harness_run run = golden_run(golden);
-    run.fp32 = moments != OX_MOMENTS_Q8;
+    run.dtype = moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.state = (struct ox_state_format){kind, moments};
     return run;
 }
@@ -20,7 +20,7 @@ static void check_differences(const struct golden *golden) {
     for (int i = 0; i < count; i++) {
         struct harness_run run =
             run_of(golden, (enum ox_optim_kind)(i / OX_MOMENTS_COUNT), (enum ox_moments)(i % OX_MOMENTS_COUNT));
-        run.fp32 = false;
+        run.dtype = OX_COMPUTE_BF16;
         golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &outcomes[i]);
     }
     for (int i = 0; i < count; i++) {

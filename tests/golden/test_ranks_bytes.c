@@ -53,7 +53,7 @@ struct expected {
  * for each micro-batch. */
 static struct expected expect(const struct harness *harness, const struct harness_run *run, uint64_t tiles) {
     const struct ox_model *const model = harness->model;
-    const uint64_t width = run->fp32 ? 4 : 2, ranks = run->ranks, others = ranks - 1;
+    const uint64_t width = run->dtype == OX_COMPUTE_FP32 ? 4 : 2, ranks = run->ranks, others = ranks - 1;
     const bool copies = run->sharding == OX_SHARDING_NONE, shared = run->sharding == OX_SHARDING_SHARED;
     uint64_t all = 0, blocks = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
@@ -145,7 +145,7 @@ static void check(const char *config, const struct harness_run *of, uint32_t til
     }
     check_endpoints(&each, &run);
     printf("%u ranks, %-13s %s, tiles %u: each way and rank %8llu bytes of weights, %8llu of gradients, %llu else\n",
-           run.ranks, ox_sharding_name(run.sharding), run.fp32 ? "fp32" : "bf16", tiles,
+           run.ranks, ox_sharding_name(run.sharding), run.dtype == OX_COMPUTE_FP32 ? "fp32" : "bf16", tiles,
            (unsigned long long)each.weights, (unsigned long long)each.grads, (unsigned long long)each.other);
     harness_close(&harness);
 }
@@ -156,7 +156,8 @@ int main(void) {
     for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
         for (int sharding = 0; sharding < OX_SHARDING_COUNT; sharding++) {
             for (uint32_t i = 0; i < 4; i++) {
-                const struct harness_run run = {.ranks = ranks, .sharding = (enum ox_sharding)sharding, .fp32 = i / 2};
+                const struct harness_run run = {.ranks = ranks, .sharding = (enum ox_sharding)sharding,
+                                                .dtype = i / 2 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16};
                 check(config, &run, 1 + i % 2);
             }
         }

@@ -174,7 +174,7 @@ static void check_family(const char *name, bool fp32, bool grad_bf16, bool units
     struct golden golden;
     golden_open(name, &golden);
     struct harness_run run = golden_run(&golden);
-    run.fp32 = fp32;
+    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.grad_bf16 = grad_bf16;
     check_places(&golden, &run, units);
     check_generation(&golden);

@@ -49,7 +49,7 @@ static double prompt_error(const json_t *prompt) {
                                     .batch = 1,
                                     .seq = (uint32_t)json_array_size(ids),
                                     .micro_batches = 1,
-                                    .fp32 = true};
+                                    .dtype = OX_COMPUTE_FP32};
     struct harness harness;
     harness_open(&run, &harness_in_memory, &harness);
     const uint32_t vocab = harness.model->config.vocab;
@@ -154,7 +154,7 @@ static void check_finetuning(void) {
                                     .batch = BATCH,
                                     .seq = SEQ,
                                     .micro_batches = 1,
-                                    .fp32 = true,
+                                    .dtype = OX_COMPUTE_FP32,
                                     .decay_all = true};
     const json_t *const finetune = member(reference, "finetune"), *const steps =
                                                                       member(finetune, "trajectory");

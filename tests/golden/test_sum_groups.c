@@ -117,7 +117,7 @@ static void check_places(const char *name, uint32_t sum_groups, bool fp32, size_
     golden.micro_batches = MICRO_BATCHES;
     struct harness_run run = golden_run(&golden);
     run.sum_groups = sum_groups;
-    run.fp32 = fp32;
+    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.grad_bf16 = grad_bf16;
     char what[64];
     snprintf(what, sizeof what, "%s%s in %u sum groups", fp32 ? "fp32" : "bf16", grad_bf16 ? ", gradients in bf16" : "",

@@ -96,7 +96,7 @@ static void check_place(const struct golden *golden, struct ox_state_format stat
     struct harness harness;
     struct outcome expected, outcome;
     run.state = state;
-    run.fp32 = state.moments != OX_MOMENTS_Q8;
+    run.dtype = state.moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     golden_train(golden, &run, &harness_in_memory, STEPS, &expected);
     harness_open(&run, place, &harness);
     golden_steps(&harness, golden, 0, 1, &outcome);

@@ -8,7 +8,7 @@
 static void check_threads(const struct golden *golden, bool fp32) {
     struct harness_run run = golden_run(golden);
     struct outcome expected, outcome;
-    run.fp32 = fp32;
+    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     run.compute_threads = 1;
     golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
     for (run.compute_threads = 2; run.compute_threads <= 3; run.compute_threads++) {

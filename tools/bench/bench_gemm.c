@@ -212,7 +212,7 @@ static enum ox_status time_layers(struct ox_bench *bench, const struct gemms *ge
 
 static enum ox_status measure_bf16(struct ox_bench *bench, const struct gemms *gemms) {
     const char *library = NULL;
-    if (!ox_cpu_bf16_is_there(&library)) {
+    if (!ox_cpu_has_products(OX_REAL_BF16, &library)) {
         ox_bench_note(bench, "gemm: not in bf16: %s", library);
         return OX_OK;
     }
@@ -224,7 +224,7 @@ static enum ox_status measure_bf16(struct ox_bench *bench, const struct gemms *g
     struct ox_measure_rig rig;
     const struct ox_probe_room room = {.bytes = bytes, .least = bytes};
     enum ox_status status =
-        ox_measure_rig_open(ox_bench_threads(bench->config->compute_threads), true, &room, &rig);
+        ox_measure_rig_open(ox_bench_threads(bench->config->compute_threads), OX_REAL_BF16, &room, &rig);
     if (status == OX_OK) {
         ox_bench_note(bench, "gemm: linear layers in bf16, forward and backward, by %s", library);
         status = time_layers(bench, gemms, &rig);

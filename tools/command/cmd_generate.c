@@ -421,7 +421,7 @@ static enum ox_status open_generator(struct generating *g) {
     const struct ox_generator_config generator = {
         .folder = g->folder,
         .where = config->model,
-        .fp32 = config->dtype == OX_COMPUTE_FP32,
+        .dtype = config->dtype,
         .threads = threads,
         .host_bytes = claim.host_bytes > 0 ? claim.host_bytes : ox_default_host_bytes(&claim),
         .cuda = g->on_gpu ? &g->cuda : NULL,

@@ -79,7 +79,7 @@ static void report_blas(struct ox_doctor *doctor) {
 static void report_onednn(struct ox_doctor *doctor) {
     char flags[4096] = "";
     const char *library;
-    if (ox_cpu_bf16_is_there(&library)) {
+    if (ox_cpu_has_products(OX_REAL_BF16, &library)) {
         ox_doctor_add(doctor, "GEMMs in bf16", "%s", library);
     } else if (read_field("/proc/cpuinfo", "flags", flags, sizeof flags) &&
                (strstr(flags, "avx512_bf16") != NULL || strstr(flags, "amx_bf16") != NULL)) {

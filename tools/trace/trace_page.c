@@ -63,7 +63,7 @@ const char *ox_page_kind_text(const char *kind) {
         {"batch", "tokens of a micro-batch to the device"},
         {"read", "weights from a drive"},
         {"upload", "weights to the device"},
-        {"join", "puts the two halves of the weights together, for fp32 compute"},
+        {"cast", "makes weights in the format of compute, of their planes"},
         {"forward", "forward pass of a block"},
         {"head", "the output layer and the loss, both ways"},
         {"backward", "backward pass of a block, with its forward again where activations were not kept"},
@@ -116,7 +116,8 @@ const char *ox_page_kind_text(const char *kind) {
 const char *ox_page_buf_color(const char *kind) {
     static const char *const pairs[][2] = {
         {"weights", "weights"},         {"optimizer state", "state"},   {"gradients", "gradients"},
-        {"activations", "activations"}, {"kept", "kept"},               {"fp32 weights", "joined"},
+        {"activations", "activations"}, {"kept", "kept"},               {"cast weights", "joined"},
+        {"fp32 weights", "joined"}, /* in traces of before */
         {"workspace", "work"},          {"tokens", "tokens"},           {"optimizer stream", "stage"},
         {"gathered", "gathered"},       {"replaced", "replaced"},       {NULL, NULL}};
     return color_of(pairs, kind);

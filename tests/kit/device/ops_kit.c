@@ -87,7 +87,7 @@ static void labs_open_cpus(struct lab labs[LAB_CPU_COUNT], bool bf16) {
     };
     for (int i = 0; i < LAB_CPU_COUNT; i++) {
         struct ox_cpu_device_config config = configs[i];
-        config.bf16 = bf16;
+        config.products = bf16 ? OX_REAL_BF16 : OX_REAL_F32;
         labs[i] = (struct lab){.compute = {.threads = config.thread_count}, .bf16 = bf16};
         REQUIRE_OK(ox_cpu_device_open(&config, &labs[i].device));
         REQUIRE_OK(ox_device_lane_open(labs[i].device, "compute", &labs[i].lane));
@@ -116,7 +116,7 @@ static void labs_close(struct lab labs[LAB_MAX]) {
 
 bool labs_change_bf16(struct lab labs[LAB_MAX]) {
     const char *library;
-    const bool is_there = ox_cpu_bf16_is_there(&library);
+    const bool is_there = ox_cpu_has_products(OX_REAL_BF16, &library);
     printf("GEMMs of the CPU in bf16: %s\n", library);
     if (is_there) {
         labs_close(labs);

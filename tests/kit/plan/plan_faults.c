@@ -213,7 +213,7 @@ void plan_faults_buffers(const struct plan_sample *s, struct ox_plan *plan, stru
         }
         plan_faults_refuse_size(s, plan, &buf->bytes, bytes - OX_IO_ALIGN_BYTES, tally);
         plan_faults_refuse_size(s, plan, &buf->bytes, bytes + OX_IO_ALIGN_BYTES, tally);
-        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.fp32) {
+        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.precision->lo_travels) {
             const uint64_t hi_bytes = s->table.shards[buf->unit_idx].elem_count * 2;
             if (bytes > hi_bytes) {
                 plan_faults_refuse_size(s, plan, &buf->bytes, hi_bytes, tally);

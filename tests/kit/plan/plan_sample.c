@@ -87,12 +87,13 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     if (is_varied(seed)) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
-    model->fp32 = plan_sample_number(seed, counter, 2);
+    const bool fp32 = plan_sample_number(seed, counter, 2);
     model->grad_bf16 = plan_sample_number(seed, counter, 2);
-    model->joins = model->fp32 || plan_sample_number(seed, counter, 2);
+    const bool on_cpu = fp32 || plan_sample_number(seed, counter, 2);
+    model->precision = ox_precision_of(fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16, on_cpu);
 }
 
-/* Draws state sizes: those of the real formats, and others that no format has; fp32 compute needs a lo of 2 bytes. */
+/* Draws state sizes: those of the real formats, and others that no format has; a lo that travels has 2 bytes. */
 static struct ox_state_sizes draw_sizes(const struct plan_sample *s, uint64_t seed, uint64_t *counter) {
     static const struct ox_state_sizes known[] = {
         {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
@@ -102,7 +103,7 @@ static struct ox_state_sizes draw_sizes(const struct plan_sample *s, uint64_t se
                                       ? known[nth]
                                       : (struct ox_state_sizes){1 + (uint32_t)plan_sample_number(seed, counter, 9000),
                                                                 1 + (uint32_t)plan_sample_number(seed, counter, 20000)};
-    if (s->in.model.fp32) {
+    if (s->in.model.precision->lo_travels) {
         sizes.lo_per_group = OX_LO_BYTES * OX_GROUP_ELEMS;
     }
     return sizes;

@@ -22,7 +22,8 @@ void step_case_open(const struct step_case *c, struct step_run *out) {
         out->drive_bytes[i] = UINT64_C(4) << 40;
     }
     out->config = (struct ox_engine_config){
-        .model = out->model, .batch = c->batch, .seq = c->seq, .micro_batches = c->micro_batches, .fp32 = c->fp32,
+        .model = out->model, .batch = c->batch, .seq = c->seq, .micro_batches = c->micro_batches, 
+        .dtype = c->fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16,
         .grad_bf16 = !c->fp32, .state = {.kind = OX_OPTIM_ADAMW, .moments = c->moments},
         .compute_threads = out->machine.host.cores, .optimizer_threads = out->machine.host.cores,
         .budget = {.unified = c->device_gib == 0, .device_bytes = c->device_gib * OX_GIB,

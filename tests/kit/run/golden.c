@@ -81,7 +81,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .seq = (uint32_t)golden->seq,
         .micro_batches = (uint32_t)golden->micro_batches,
         .compute_threads = 2,
-        .fp32 = true,
+        .dtype = OX_COMPUTE_FP32,
     };
 }
 
@@ -351,7 +351,7 @@ void golden_check_bf16(const struct golden *golden, const struct harness_run *ru
                        struct outcome *outcome) {
     struct harness harness;
     double loss = 0, norm = 0;
-    CHECK(!run->fp32);
+    CHECK(run->dtype == OX_COMPUTE_BF16);
     harness_open(run, &harness_in_memory, &harness);
     golden_steps(&harness, golden, 0, 1, outcome);
     REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));

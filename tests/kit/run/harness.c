@@ -301,7 +301,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .team = run->team,
         .sharding = run->sharding,
         .comm_timeout_ns = run->comm_timeout_ns,
-        .fp32 = run->fp32,
+        .dtype = run->dtype,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
         .state = run->state,

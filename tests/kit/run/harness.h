@@ -39,7 +39,8 @@ struct harness_run {
     enum ox_sharding sharding;
     uint64_t comm_timeout_ns; /* 0: ten minutes */
     uint32_t compute_threads; /* 0 = 1 */
-    bool fp32, grad_bf16, decay_all;
+    enum ox_compute_dtype dtype;
+    bool grad_bf16, decay_all;
     bool trusts_memory; /* planes in memory are not verified */
     const char *cuda_plugin; /* NULL: on the CPU */
     uint32_t cuda_count;     /* GPUs for the ranks; 0: one for all */

@@ -114,7 +114,7 @@ static void test_threads(void) {
     records = parse(process.outcome.out);
     CHECK(check_records(records) == 0);
     const char *library = NULL;
-    const bool bf16 = ox_cpu_bf16_is_there(&library);
+    const bool bf16 = ox_cpu_has_products(OX_REAL_BF16, &library);
     CHECK(json_array_size(records) == (bf16 ? 10 + 1 + 1 + 1 : 10 + 1 + 1));
     CHECK(value_of(records, "gemm.qkv.threads_1") > 0.0 && value_of(records, "gemm.gate_up.threads_1") > 0.0);
     CHECK(!bf16 || value_of(records, "gemm.bf16.threads_1") > 0.0);
@@ -297,8 +297,9 @@ static void test_profile(void) {
     CHECK(near(machine.host.flops, value_of(records, "gemm.all.threads_2")));
     CHECK(near(machine.host.core_flops, value_of(records, "gemm.all.threads_1")));
     const char *library = NULL;
-    CHECK(ox_cpu_bf16_is_there(&library) ? near(machine.host.bf16_flops, value_of(records, "gemm.bf16.threads_2"))
-                                         : machine.host.bf16_flops == 0);
+    const bool in_bf16 = ox_cpu_has_products(OX_REAL_BF16, &library);
+    CHECK(in_bf16 ? near(machine.host.bf16_flops, value_of(records, "gemm.bf16.threads_2"))
+                  : machine.host.bf16_flops == 0);
     CHECK(near(machine.host.adam.seconds[OX_MOMENTS_F32], 1e-9 * value_of(records, "adam.adamw.f32.grad_f32.time")));
     CHECK(machine.host.adam.seconds[OX_MOMENTS_Q8] > 0.0);
     CHECK(machine.comm_count == 1 && machine.comm[0].ranks == 2);

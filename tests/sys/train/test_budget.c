@@ -85,7 +85,7 @@ static uint64_t planned_bytes(const struct budget_case *c) {
 
 static uint64_t announced_bytes(const struct budget_case *c) {
     const char *library;
-    return ox_fixed_overhead_bytes(1, 1, c->bf16 && ox_cpu_bf16_is_there(&library));
+    return ox_fixed_overhead_bytes(1, 1, c->bf16 && ox_cpu_has_products(OX_REAL_BF16, &library));
 }
 
 /* ---- measured against it ---------------------------------------------------------------------------- */

@@ -107,7 +107,7 @@ static void hide_onednn(void) {
 /* A run in bf16 goes on without oneDNN and with it, and says and records which library computes. */
 static void test_onednn(void) {
     const char *library;
-    const bool is_there = ox_cpu_bf16_is_there(&library);
+    const bool is_there = ox_cpu_has_products(OX_REAL_BF16, &library);
     hide_onednn();
     begin("run", "--max-steps 1 --dtype bf16");
     run(0, "compute in bf16 weights, fp32 sums (there is no libdnnl (oneDNN))");

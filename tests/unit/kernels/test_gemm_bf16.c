@@ -85,7 +85,8 @@ static enum ox_status run_forward(struct bench *bench, uint32_t rows, uint32_t i
 
 int main(void) {
     struct bench bench;
-    REQUIRE_OK(ox_cpu_device_open(&(struct ox_cpu_device_config){.thread_count = 3, .bf16 = true}, &bench.device));
+    const struct ox_cpu_device_config config = {.thread_count = 3, .products = OX_REAL_BF16};
+    REQUIRE_OK(ox_cpu_device_open(&config, &bench.device));
     REQUIRE_OK(ox_device_lane_open(bench.device, "compute", &bench.lane));
     ox_ops_init_cpu(&bench.ops);
 

@@ -10,7 +10,7 @@ int main(void) {
     const char *text = "";
     CHECK(setenv("OMP_PROC_BIND", "true", 1) == 0 && setenv("OMP_PLACES", "threads", 1) == 0);
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
-    if (!ox_cpu_bf16_is_there(&text)) {
+    if (!ox_cpu_has_products(OX_REAL_BF16, &text)) {
         test_skip(text);
     }
     CHECK(sched_getaffinity(0, sizeof after, &after) == 0);

@@ -36,7 +36,7 @@ static struct ox_engine *open_engine_as(const struct ox_model *model, struct ox_
         .batch = 1,
         .seq = 8,
         .micro_batches = 1,
-        .fp32 = state.moments != OX_MOMENTS_Q8,
+        .dtype = state.moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16,
         .state = state,
         .compute_threads = 1,
         .budget = {.unified = true, .host_bytes = 64 * OX_MIB},

@@ -63,7 +63,7 @@ static void open_member(const struct example *example, struct ox_team *team, str
     out->run.sum_groups = GROUPS;
     out->run.sharding = example->sharding;
     out->run.state = example->format;
-    out->run.fp32 = example->format.moments != OX_MOMENTS_Q8;
+    out->run.dtype = example->format.moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     harness_open(&out->run, &out->place, &out->harness);
 }
 

@@ -25,7 +25,7 @@ static struct harness_place in_memory; /* in many chunks */
 static void open_engine(struct ox_state_format format, const struct harness_place *place) {
     struct harness_run run = golden_run(&golden);
     run.state = format;
-    run.fp32 = format.moments != OX_MOMENTS_Q8;
+    run.dtype = format.moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     outcome = (struct outcome){0};
     harness_open(&run, place, &harness);
     golden_steps(&harness, &golden, 0, 1, &outcome);

@@ -104,10 +104,10 @@ static void test_turns(void) {
 static void test_bf16(void) {
     struct ox_measure_input input = input_of(test_path("cache/bf16"));
     const char *library = NULL;
-    input.bf16 = true;
+    input.products = OX_REAL_BF16;
     for (int i = 0; i < 2; i++) {
         CHECK((measure(&input).seconds > 0) == (i == 0));
-        CHECK(machine.host.bf16_flops == (ox_cpu_bf16_is_there(&library) ? machine.host.flops : 0));
+        CHECK(machine.host.bf16_flops == (ox_cpu_has_products(OX_REAL_BF16, &library) ? machine.host.flops : 0));
     }
 }
 

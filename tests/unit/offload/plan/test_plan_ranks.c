@@ -57,7 +57,7 @@ static bool takes_from_host(const struct plan_sample *s, uint32_t unit_idx) {
  * for each unit. */
 static uint64_t expected_in(const struct plan_sample *s, bool train) {
     const struct ox_plan_model *const model = &s->in.model;
-    const uint64_t width = model->fp32 ? 4 : 2, tiles = s->in.placement.tiles;
+    const uint64_t width = model->precision->lo_travels ? 4 : 2, tiles = s->in.placement.tiles;
     const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL || s->in.ranks.sharding == OX_SHARDING_SHARED;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
@@ -223,7 +223,7 @@ static void change_task(struct box *box, struct ox_task *task, struct totals *to
     task->grad_idx++;
     refuse_box(box, "a joint task of another gradient", totals);
     *task = kept;
-    task->kind = OX_TASK_JOIN;
+    task->kind = OX_TASK_CAST;
     refuse_box(box, "a joint task of another kind", totals);
     *task = kept;
     task->lane = OX_LANE_H2D;
@@ -245,9 +245,14 @@ static void change_model(struct box *box, uint32_t idx, struct totals *totals) {
     input->model.units = units;
     input->model.grads = grads;
     input->model.stages = stages;
-    bool *const flags[] = {&input->model.fp32, &input->model.grad_bf16};
+    const struct ox_precision *const other = ox_precision_of(
+        input->model.precision->dtype == OX_COMPUTE_FP32 ? OX_COMPUTE_BF16 : OX_COMPUTE_FP32, true);
+    bool *const flags[] = {&input->model.grad_bf16};
     uint32_t *const numbers[] = {&input->model.unit_count, &input->model.grad_count, &stages[0], &grads[0].unit_idx};
     uint64_t *const sizes[] = {&units[0].elem_count, &grads[0].elem_count, &table->chunk_elems};
+    input->model.precision = other;
+    refuse_box(box, "numbers of another type", totals);
+    input->model.precision = kept.precision;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         *flags[i] = !*flags[i];
         refuse_box(box, "numbers of another type", totals);

@@ -76,7 +76,7 @@ static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
 
 /* Whether such an update makes hi alone, so that the state is due in the next step. */
 static bool is_ahead(const struct ox_plan_input *in, uint32_t unit_idx) {
-    const bool may = in->placement.weights_ahead && in->budget.nvme_bytes == 0 && !in->model.fp32;
+    const bool may = in->placement.weights_ahead && in->budget.nvme_bytes == 0 && !in->model.precision->lo_travels;
     return may && is_speculative(in, unit_idx) && in->table->shards[unit_idx].homes.weights == OX_TIER_HOST;
 }
 

@@ -31,7 +31,8 @@ static void make_sample(struct sample *s) {
     s->table = (struct ox_shard_table){.shards = s->shards, .unit_count = UNITS, .chunk_elems = 2 * GROUP,
                                        .sizes = {.lo_per_group = 4096, .rest_per_group = 16384}};
     s->in.table = &s->table;
-    s->in.model = (struct ox_plan_model){.micro_batches = 2, .fp32 = true, .joins = true, .grad_bf16 = true};
+    s->in.model = (struct ox_plan_model){.micro_batches = 2, .precision = ox_precision_of(OX_COMPUTE_FP32, true),
+                                          .grad_bf16 = true};
     plan_model_make(&s->model, s->elems, UNITS,
                     &(struct plan_model_sizes){.act_bytes = 5000, .kept_bytes = 1000, .tied_elems = s->elems[0]},
                     &s->in.model);
@@ -48,7 +49,7 @@ static void test_planes(void) {
     CHECK(ox_proof_weights_home_bytes(&s.in, 1) == 12288 && ox_proof_lo_in_state(&s.in, 1));
     s.in.model.eval_only = true;
     CHECK(ox_proof_weights_home_bytes(&s.in, 1) == 24576);
-    s.in.model.fp32 = false;
+    s.in.model.precision = ox_precision_of(OX_COMPUTE_BF16, true);
     CHECK(ox_proof_planes_bytes(&s.in, 1) == 12288 && ox_proof_weights_home_bytes(&s.in, 1) == 12288);
 }
 

@@ -52,7 +52,7 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
     model->batch_bytes = (uint64_t)tokens * 12;
-    model->fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
+    const bool fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
     model->grad_bf16 = plan_sample_even(seed, &counter, 0, 2) < 1;
     s->in.budget = (struct ox_plan_budget){
         .unified = plan_sample_even(seed, &counter, 0, 2) < 1,
@@ -63,7 +63,7 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
         s->in.budget.device_bytes = (uint64_t)(block * plan_sample_wide(seed, &counter, 20, 300)) + 40 * act_bytes;
     }
     plan_sample_machine(seed, &counter, &s->machine);
-    model->joins = model->fp32 || s->in.budget.unified || seed % 2 == 0;
+    model->precision = ox_precision_of(fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16, s->in.budget.unified || seed % 2 == 0);
     const uint64_t chunk = OX_GROUP_ELEMS * (uint64_t)plan_sample_wide(seed, &counter, 16, 1024);
     REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, chunk, (struct ox_state_sizes){4096, 16384},
                                    &s->table));

@@ -42,9 +42,10 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
     model->micro_batches = 1 + (uint32_t)plan_sample_even(seed, &counter, 0, 5);
     s->in.ranks.sum_groups = 1 + (uint32_t)(seed % model->micro_batches);
     model->batch_bytes = 1200;
-    model->fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
+    const bool fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
     model->grad_bf16 = plan_sample_even(seed, &counter, 0, 2) < 1;
-    model->joins = model->fp32 || plan_sample_even(seed, &counter, 0, 2) < 1;
+    const bool on_cpu = !fp32 && plan_sample_even(seed, &counter, 0, 2) < 1;
+    model->precision = ox_precision_of(fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16, on_cpu);
     s->in.budget = (struct ox_plan_budget){
         .unified = plan_sample_even(seed, &counter, 0, 2) < 1,
         .host_bytes = 3000000 + (uint64_t)plan_sample_even(seed, &counter, 0, 2) * total, .nvme_bytes = 200 * total};
@@ -103,8 +104,8 @@ static void check_bounds(const struct plan_sample *s, const struct ox_plan *plan
     const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
     /* The CPU's rate in the profile includes packing, which takes half of the time at most: without it, the rate is at
      * most twice as high. */
-    const double rate = gpu ? s->in.model.fp32 ? s->machine.gpu.fp32_flops : s->machine.gpu.bf16_flops
-                            : 2 * s->machine.host.flops;
+    const bool fp32 = s->in.model.precision->products == OX_REAL_F32;
+    const double rate = !gpu ? 2 * s->machine.host.flops : fp32 ? s->machine.gpu.fp32_flops : s->machine.gpu.bf16_flops;
     CHECK(result->seconds >= flops / rate * (1 - 1e-9));
     for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
         CHECK(result->used[r] <= result->seconds * (1 + 1e-9));
@@ -305,7 +306,7 @@ static void check_attention(uint64_t seed) {
     struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = true;
-    s.in.model.fp32 = false;
+    s.in.model.precision = ox_precision_of(OX_COMPUTE_BF16, s.in.model.precision->cast_bytes > 0);
     s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
     s.in.model.micro_batches = 2;
     s.in.ranks.sum_groups = 1;
@@ -345,7 +346,7 @@ static void check_bf16(uint64_t seed) {
     s.machine.has_gpu = false;
     s.machine.host.packed_bytes_per_flop = 1e-12;
     s.machine.host.core_flops = s.machine.host.flops / s.machine.host.cores;
-    s.in.model.fp32 = seed % 2 == 0;
+    s.in.model.precision = ox_precision_of(seed % 2 == 0 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16, true);
     s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = UINT64_C(1) << 32};
     struct ox_plans plans = {0};
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
@@ -362,7 +363,7 @@ static void check_bf16(uint64_t seed) {
         const double before = ox_sim_task_work(&setup, plans.train, i).seconds;
         s.machine.host.bf16_flops = 2 * s.machine.host.flops;
         const double after = ox_sim_task_work(&setup, plans.train, i).seconds;
-        CHECK(fabs(before - after - (s.in.model.fp32 ? 0 : less * given->gemm_flops)) <= 1e-6 * before);
+        CHECK(fabs(before - after - (seed % 2 == 0 ? 0 : less * given->gemm_flops)) <= 1e-6 * before);
         compared++;
     }
     CHECK(compared > 0);
