@@ -1,5 +1,5 @@
 /* What the engine knows about a model family: how its config.json is read and written, and which tensors its files
- * hold. A new family is one entry of the table in engine/model/families.c. */
+ * hold. A family is one struct in a file of its kin (family_*.c), which the table in engine/model/families.c names. */
 #ifndef OX_ENGINE_FAMILIES_H
 #define OX_ENGINE_FAMILIES_H
 
@@ -53,21 +53,55 @@ struct ox_fixed_key {
     const char *remedy; /* where leaving the key out is none; else NULL */
 };
 
+/* A key of config.json whose value goes into a member of struct ox_model_config, and back. */
+enum ox_value_key_kind {
+    OX_KEY_FLAG,         /* a bool */
+    OX_KEY_NUMBER,       /* a double */
+    OX_KEY_INVERSE,      /* a double, which becomes one divided by the number */
+    OX_KEY_INVERSE_ROOT, /* a double, which becomes one divided by the number's root; the number is an integer */
+};
+struct ox_value_key {
+    const char *key;
+    enum ox_value_key_kind kind;
+    size_t offset;  /* of the member */
+    double missing; /* what a missing key means; null means 0: nothing of that */
+};
+
+/* What a family's keys mean where they are missing; zeros mean what ox_decoder_parse says. */
+struct ox_family_defaults {
+    uint32_t contexts, kv_heads, head_dim;
+    float norm_eps;
+    double rope_theta;
+};
+
 struct ox_family {
     const char *model_type;
     const char *architecture; /* name of the model with its head */
     const char *base_model;   /* name of the model without it */
     const char *prefix;       /* front of tensor names as written; files may leave it out */
-    const struct ox_family_row *rows; /* ends with a row without a name */
+    const struct ox_family_row *const *rows; /* groups, each of which ends with a row without a name; ends with NULL */
     const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */
     bool tied_by_default;       /* meaning of a missing tie_word_embeddings */
-    const struct ox_fixed_key *fixed_keys; /* ends with a row without a key */
-    const char *const *keys; /* other keys that `parse` reads or that have no effect; ends with NULL */
+    /* what it computes without a key that says so */
+    enum ox_norm_kind norm;
+    enum ox_activation act;
+    bool head_dim_is_derived; /* the key is written only if it does not follow from the other sizes */
+    struct ox_family_defaults defaults;
+    const struct ox_fixed_key *fixed_keys; /* ends with a row without a key; or NULL */
+    const char *const *keys[3]; /* groups of other keys that are read or have no effect; each ends with NULL */
+    const struct ox_value_key *values; /* ends with a row without a key; or NULL */
     /* Reads the family's own keys; `out` already holds what all families share. */
-    enum ox_status (*parse)(const char *where, const json_t *json, struct ox_model_config *out);
+    enum ox_status (*parse)(const char *where, const json_t *json, const struct ox_family *family,
+                            struct ox_model_config *out);
     /* Writes the same keys; false when memory is short. */
-    bool (*write)(const struct ox_model_config *config, bool has_original, json_t *out);
+    bool (*write)(const struct ox_family *family, const struct ox_model_config *config, bool has_original, json_t *out);
 };
+
+extern const struct ox_family ox_family_gpt2, ox_family_llama, ox_family_mistral, ox_family_phi3, ox_family_qwen2,
+    ox_family_qwen3, ox_family_smollm3;
+
+/* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
+const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);
 
 /* NULL for an unknown family. */
 const struct ox_family *ox_family_find(const char *model_type);
@@ -92,6 +126,8 @@ OX_MUST enum ox_status ox_config_read_rope(const char *where, const json_t *json
 bool ox_config_write_rope(json_t *object, const struct ox_model_config *config);
 /* Refuses numbers with which there are no frequencies. */
 OX_MUST enum ox_status ox_config_check_rope(const char *where, const struct ox_model_config *config);
+/* False when memory is short. */
+bool ox_config_put(json_t *object, const char *key, json_t *value);
 /* The double nearest to the shortest decimal fraction that is this float: 1e-5f becomes 1e-5. */
 double ox_shortest_double(float value);
 

@@ -32,6 +32,10 @@ static uint32_t add_in_place(struct ox_list *list, uint32_t over) {
     return id;
 }
 
+static bool has(const struct ox_list *list, enum ox_role role) {
+    return list->unit->role_offset[role] != UINT64_MAX;
+}
+
 static uint32_t heads_width(const struct ox_list *list, uint32_t heads) {
     return heads * list->shape->model->config.head_dim;
 }
@@ -102,7 +106,7 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
     uint32_t x = ox_list_begin(list, shape, unit);
     uint32_t h = ox_list_norm(list, x, OX_ROLE_NORM1);
     h = ox_list_linear(list, h, OX_ROLE_QKV, c->hidden, q + 2 * kv);
-    if (c->qk_norm) {
+    if (has(list, OX_ROLE_Q_NORM)) {
         h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
         h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
     }

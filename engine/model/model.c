@@ -62,7 +62,8 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
 static uint32_t count_rows(const struct ox_family *family, const struct ox_model_config *config,
                            enum ox_unit_kind kind) {
     uint32_t count = 0;
-    for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
+    const struct ox_family_row *row;
+    for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
         count += row->unit == kind && (row->when == NULL || row->when(config));
     }
     return count;
@@ -98,7 +99,8 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
         unit->role_offset[i] = UINT64_MAX;
     }
     uint64_t end = 0;
-    for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
+    const struct ox_family_row *row;
+    for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
         if (row->unit != kind || (row->when != NULL && !row->when(config))) {
             continue;
         }
@@ -293,7 +295,8 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
             return -2;
         }
     }
-    for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
+    const struct ox_family_row *row;
+    for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
         if (row->role == OX_ROLE_HEAD && strcmp(row->name, name) == 0) {
             return -2; /* not among the tensors, so it is tied */
         }

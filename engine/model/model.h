@@ -89,7 +89,6 @@ struct ox_model_config {
     struct ox_rope_scaling rope_scaling;
     uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
     struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
-    bool qk_norm;         /* the family has OX_ROLE_Q_NORM and OX_ROLE_K_NORM */
     bool tied;
     bool attention_bias, mlp_bias, norm_bias, out_bias;
     double init_range;  /* standard deviation of a fresh normal tensor */

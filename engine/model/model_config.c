@@ -47,6 +47,8 @@ static const struct ox_fixed_key changing_keys[] = {
     {.key = "use_parallel_residual", .kind = OX_FIXED_FALSE},
     {.key = "parallel_attn", .kind = OX_FIXED_FALSE},
     {.key = "new_decoder_architecture", .kind = OX_FIXED_FALSE},
+    {.key = "attention_bias", .kind = OX_FIXED_FALSE},
+    {.key = "mlp_bias", .kind = OX_FIXED_FALSE},
     {.key = "apply_residual_connection_post_layernorm", .kind = OX_FIXED_FALSE},
     {.key = "do_layer_norm_before", .kind = OX_FIXED_TRUE},
     {.key = "use_bias", .kind = OX_FIXED_FALSE},
@@ -56,6 +58,7 @@ static const struct ox_fixed_key changing_keys[] = {
     {.key = "no_rope_layers", .kind = OX_FIXED_NUMBERS, .number = 1.0}, /* 1: the layer has them */
     {.key = "no_rope_layer_interval", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
     {.key = "rotary_pct", .kind = OX_FIXED_NUMBER, .number = 1.0},
     {.key = "rotary_dim", .kind = OX_FIXED_MISSING},
     {.key = "rope_local_base_freq", .kind = OX_FIXED_MISSING},
@@ -63,6 +66,7 @@ static const struct ox_fixed_key changing_keys[] = {
     /* what a token attends to */
     {.key = "layer_types", .kind = OX_FIXED_MISSING},
     {.key = "sliding_window", .kind = OX_FIXED_MISSING},
+    {.key = "use_sliding_window", .kind = OX_FIXED_FALSE},
     {.key = "sliding_window_pattern", .kind = OX_FIXED_MISSING},
     {.key = "_sliding_window_pattern", .kind = OX_FIXED_MISSING},
     {.key = "attention_chunk_size", .kind = OX_FIXED_MISSING},
@@ -72,6 +76,7 @@ static const struct ox_fixed_key changing_keys[] = {
     {.key = "multi_query", .kind = OX_FIXED_FALSE},
     {.key = "q_lora_rank", .kind = OX_FIXED_MISSING},
     {.key = "kv_lora_rank", .kind = OX_FIXED_MISSING},
+    {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
     /* mixtures of experts */
     {.key = "num_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "num_local_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
@@ -211,17 +216,17 @@ static enum ox_status check_fixed_key(const char *where, const json_t *json, con
 
 static enum ox_status check_fixed_keys(const char *where, const json_t *json, const struct ox_fixed_key *rule) {
     enum ox_status status = OX_OK;
-    for (; status == OX_OK && rule->key != NULL; rule++) {
+    for (; status == OX_OK && rule != NULL && rule->key != NULL; rule++) {
         status = check_fixed_key(where, json, rule);
     }
     return status;
 }
 
 static bool is_fixed(const struct ox_fixed_key *rule, const char *key) {
-    while (rule->key != NULL && strcmp(rule->key, key) != 0) {
+    while (rule != NULL && rule->key != NULL && strcmp(rule->key, key) != 0) {
         rule++;
     }
-    return rule->key != NULL;
+    return rule != NULL && rule->key != NULL;
 }
 
 static bool is_listed(const char *const *keys, const char *key) {
@@ -231,11 +236,25 @@ static bool is_listed(const char *const *keys, const char *key) {
     return *keys != NULL;
 }
 
+/* Whether a family reads the key, or knows that it has no effect. */
+static bool is_known(const struct ox_family *family, const char *key) {
+    const struct ox_value_key *value = family->values;
+    for (size_t i = 0; i < sizeof family->keys / sizeof *family->keys && family->keys[i] != NULL; i++) {
+        if (is_listed(family->keys[i], key)) {
+            return true;
+        }
+    }
+    while (value != NULL && value->key != NULL && strcmp(value->key, key) != 0) {
+        value++;
+    }
+    return value != NULL && value->key != NULL;
+}
+
 /* A family may list a key that the others must not have. */
 static enum ox_status check_common_keys(const char *where, const json_t *json, const struct ox_family *family) {
     enum ox_status status = OX_OK;
     for (const struct ox_fixed_key *rule = common_fixed_keys; status == OX_OK && rule->key != NULL; rule++) {
-        status = is_listed(family->keys, rule->key) ? OX_OK : check_fixed_key(where, json, rule);
+        status = is_known(family, rule->key) ? OX_OK : check_fixed_key(where, json, rule);
     }
     return status;
 }
@@ -244,7 +263,7 @@ static enum ox_status check_common_keys(const char *where, const json_t *json, c
 static enum ox_status check_changing_keys(const char *where, const json_t *json, const struct ox_family *family) {
     enum ox_status status = OX_OK;
     for (const struct ox_fixed_key *rule = changing_keys; status == OX_OK && rule->key != NULL; rule++) {
-        if (!is_fixed(family->fixed_keys, rule->key) && !is_listed(family->keys, rule->key)) {
+        if (!is_fixed(family->fixed_keys, rule->key) && !is_known(family, rule->key)) {
             status = check_fixed_key(where, json, rule);
         }
     }
@@ -272,7 +291,7 @@ static void warn_unknown_keys(const char *where, const json_t *json, const struc
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)json, key, value) {
-        if (!json_is_null(value) && !is_listed(common_keys, key) && !is_listed(family->keys, key) &&
+        if (!json_is_null(value) && !is_listed(common_keys, key) && !is_known(family, key) &&
             !is_fixed(common_fixed_keys, key) && !is_fixed(family->fixed_keys, key) && !is_fixed(changing_keys, key) &&
             !is_listed(scale_keys, key)) {
             char text[OX_JSON_EXCERPT_BYTES];
@@ -294,6 +313,70 @@ static enum ox_status check_architecture(const char *where, const json_t *json,
                    where, json_string_value(name), family->model_type, family->architecture);
 }
 
+/* ---- keys with one value each ---- */
+
+static double *number_at(struct ox_model_config *config, const struct ox_value_key *key) {
+    return (double *)(void *)((unsigned char *)config + key->offset);
+}
+
+static bool *flag_at(struct ox_model_config *config, const struct ox_value_key *key) {
+    return (bool *)((unsigned char *)config + key->offset);
+}
+
+/* What a number of the file is in the configuration. */
+static double kept_as(const struct ox_value_key *key, double number) {
+    switch (key->kind) {
+    case OX_KEY_FLAG:
+    case OX_KEY_NUMBER:
+        break;
+    case OX_KEY_INVERSE:
+        return number == 0.0 ? 0.0 : 1.0 / number;
+    case OX_KEY_INVERSE_ROOT:
+        return number == 0.0 ? 0.0 : 1.0 / sqrt(number);
+    }
+    return number;
+}
+
+static enum ox_status read_values(const char *where, const json_t *json, const struct ox_value_key *key,
+                                  struct ox_model_config *out) {
+    enum ox_status status = OX_OK;
+    for (; status == OX_OK && key != NULL && key->key != NULL; key++) {
+        double number = json_is_null(json_object_get(json, key->key)) ? 0.0 : key->missing;
+        if (key->kind == OX_KEY_FLAG) {
+            *flag_at(out, key) = number != 0.0;
+            status = ox_json_get_bool(where, json, key->key, false, flag_at(out, key));
+            continue;
+        }
+        status = ox_json_get_double(where, json, key->key, false, &number);
+        *number_at(out, key) = kept_as(key, number);
+        if (status == OX_OK && !(number >= 0.0 && isfinite(*number_at(out, key)))) {
+            status = ox_fail(OX_E_CONFIG, "%s: \"%s\" is %g, which no model has", where, key->key, number);
+        }
+    }
+    return status;
+}
+
+/* A number that a file already has is not written anew, so that none is rounded. */
+static bool write_values(const struct ox_model_config *config, const struct ox_value_key *key, json_t *out) {
+    struct ox_model_config copy = *config;
+    bool done = true;
+    for (; done && key != NULL && key->key != NULL; key++) {
+        const double value = key->kind == OX_KEY_FLAG ? 0.0 : *number_at(&copy, key);
+        const json_t *const there = json_object_get(out, key->key);
+        const bool is_there = there != NULL && kept_as(key, json_number_value(there)) == value;
+        if (key->kind == OX_KEY_FLAG) {
+            done = ox_config_put(out, key->key, json_boolean(*flag_at(&copy, key)));
+        } else if (!is_there && value == 0.0) {
+            done = ox_config_put(out, key->key, json_null());
+        } else if (!is_there && key->kind == OX_KEY_INVERSE_ROOT) {
+            done = ox_config_put(out, key->key, json_integer((json_int_t)round(1.0 / (value * value))));
+        } else if (!is_there) {
+            done = ox_config_put(out, key->key, json_real(key->kind == OX_KEY_INVERSE ? 1.0 / value : value));
+        }
+    }
+    return done;
+}
+
 /* A token id may be a list, as in Llama 3: the first counts. */
 static enum ox_status read_token_id(const char *where, const json_t *json, const char *key, int64_t *id) {
     const json_t *value = json_object_get(json, key);
@@ -311,7 +394,7 @@ static enum ox_status read_token_id(const char *where, const json_t *json, const
     return OX_OK;
 }
 
-static bool set(json_t *object, const char *key, json_t *value) {
+bool ox_config_put(json_t *object, const char *key, json_t *value) {
     return json_object_set_new(object, key, value) == 0;
 }
 
@@ -319,7 +402,7 @@ static bool set_token_id(json_t *object, const char *key, int64_t id) {
     if (json_object_get(object, key) != NULL) {
         return true; /* the original may have a list */
     }
-    return set(object, key, id >= 0 ? json_integer(id) : json_null());
+    return ox_config_put(object, key, id >= 0 ? json_integer(id) : json_null());
 }
 
 enum ox_status ox_config_read_sizes(const char *where, const json_t *json, const struct ox_size_key *keys,
@@ -342,7 +425,7 @@ enum ox_status ox_config_read_sizes(const char *where, const json_t *json, const
 bool ox_config_write_sizes(json_t *object, const struct ox_size_key *keys, uint32_t count) {
     bool done = true;
     for (uint32_t i = 0; i < count; i++) {
-        done = done && set(object, keys[i].key, json_integer(*keys[i].value));
+        done = done && ox_config_put(object, keys[i].key, json_integer(*keys[i].value));
     }
     return done;
 }
@@ -384,6 +467,8 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     snprintf(out->family, sizeof out->family, "%s", family->model_type);
     out->init_range = 0.02;
     out->tied = family->tied_by_default;
+    out->norm = family->norm;
+    out->act = family->act;
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
     status = check_common_keys(where, json, family);
     OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
@@ -394,7 +479,8 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     OX_TRY(status, ox_json_get_double(where, json, "initializer_range", false, &out->init_range));
     OX_TRY(status, read_token_id(where, json, "bos_token_id", &out->bos_id));
     OX_TRY(status, read_token_id(where, json, "eos_token_id", &out->eos_id));
-    OX_TRY(status, family->parse(where, json, out));
+    OX_TRY(status, read_values(where, json, family->values, out));
+    OX_TRY(status, family->parse(where, json, family, out));
     OX_TRY(status, ox_model_config_check(where, out));
     OX_TRY(status, check_attention_scale(where, json, out));
     if (status == OX_OK) {
@@ -412,15 +498,15 @@ enum ox_status ox_model_config_json(const struct ox_model_config *config, const 
                        config->family, ox_family_names(names));
     }
     json_t *const json = original != NULL ? json_deep_copy(original) : json_object();
-    if (json == NULL || !set(json, "architectures", json_pack("[s]", family->architecture)) ||
-        !set(json, "model_type", json_string(family->model_type)) ||
-        !set(json, "vocab_size", json_integer(config->vocab)) ||
-        !family->write(config, original != NULL, json) ||
-        !set(json, "tie_word_embeddings", json_boolean(config->tied)) ||
-        !set(json, "initializer_range", json_real(config->init_range)) ||
+    if (json == NULL || !ox_config_put(json, "architectures", json_pack("[s]", family->architecture)) ||
+        !ox_config_put(json, "model_type", json_string(family->model_type)) ||
+        !ox_config_put(json, "vocab_size", json_integer(config->vocab)) ||
+        !family->write(family, config, original != NULL, json) || !write_values(config, family->values, json) ||
+        !ox_config_put(json, "tie_word_embeddings", json_boolean(config->tied)) ||
+        !ox_config_put(json, "initializer_range", json_real(config->init_range)) ||
         !set_token_id(json, "bos_token_id", config->bos_id) ||
-        !set_token_id(json, "eos_token_id", config->eos_id) || !set(json, "dtype", json_string(dtype)) ||
-        !set(json, "torch_dtype", json_string(dtype))) {
+        !set_token_id(json, "eos_token_id", config->eos_id) || !ox_config_put(json, "dtype", json_string(dtype)) ||
+        !ox_config_put(json, "torch_dtype", json_string(dtype))) {
         json_decref(json);
         return ox_fail(OX_E_NOMEM, "no memory for a config.json");
     }

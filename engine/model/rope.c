@@ -301,17 +301,13 @@ enum ox_status ox_config_check_rope(const char *where, const struct ox_model_con
     return OX_OK;
 }
 
-static bool set(json_t *object, const char *key, json_t *value) {
-    return json_object_set_new(object, key, value) == 0;
-}
-
 static bool set_factors(json_t *object, const char *key, const double *factors, uint32_t count) {
     json_t *const list = json_array();
     bool done = list != NULL;
     for (uint32_t i = 0; done && i < count; i++) {
         done = json_array_append_new(list, json_real(factors[i])) == 0;
     }
-    return set(object, key, list) && done;
+    return ox_config_put(object, key, list) && done;
 }
 
 /* The object that describes the rotary embedding, or NULL. */
@@ -323,14 +319,14 @@ static json_t *pack_scaling(const struct ox_model_config *config) {
     for (size_t i = 0; done && i < NUMBER_KEYS; i++) {
         const double value = *number_at(&scaling, &number_keys[i]);
         if ((number_keys[i].kinds & bit) != 0 && value != 0.0) {
-            done = set(object, number_keys[i].name, json_real(value));
+            done = ox_config_put(object, number_keys[i].name, json_real(value));
         }
     }
     if (done && (with_original & bit) != 0) {
-        done = set(object, "original_max_position_embeddings", json_integer(scaling.original));
+        done = ox_config_put(object, "original_max_position_embeddings", json_integer(scaling.original));
     }
     if (done && bit == YARN && !scaling.truncate) {
-        done = set(object, "truncate", json_false());
+        done = ox_config_put(object, "truncate", json_false());
     }
     if (done && bit == LONG) {
         done = set_factors(object, "short_factor", scaling.short_factors, scaling.factor_count) &&
@@ -347,12 +343,13 @@ bool ox_config_write_rope(json_t *object, const struct ox_model_config *config) 
     const bool scaled = config->rope_scaling.kind != OX_ROPE_DEFAULT;
     const double theta = config->rope_theta;
     json_t *const parameters = pack_scaling(config);
-    bool complete = set(parameters, "rope_theta", json_real(theta));
+    bool complete = ox_config_put(parameters, "rope_theta", json_real(theta));
     if (config->rotary_part != 1.0) {
-        complete = complete && set(parameters, "partial_rotary_factor", json_real(config->rotary_part)) &&
-                   set(object, "partial_rotary_factor", json_real(config->rotary_part));
+        complete = complete && ox_config_put(parameters, "partial_rotary_factor", json_real(config->rotary_part)) &&
+                   ox_config_put(object, "partial_rotary_factor", json_real(config->rotary_part));
     }
     /* Version 5 reads the first, or the last if that is not null; version 4 the last two. */
-    return set(object, "rope_parameters", parameters) && complete && set(object, "rope_theta", json_real(theta)) &&
-           set(object, "rope_scaling", scaled ? pack_scaling(config) : json_null());
+    return ox_config_put(object, "rope_parameters", parameters) && complete &&
+           ox_config_put(object, "rope_theta", json_real(theta)) &&
+           ox_config_put(object, "rope_scaling", scaled ? pack_scaling(config) : json_null());
 }

@@ -87,12 +87,14 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
     }
     OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
+    const struct ox_unit *const block = &e->model->units[e->model->blocks[0]];
+    const bool qk_norm = block->role_offset[OX_ROLE_Q_NORM] != UINT64_MAX;
     char shape[512]; /* all that config.json can change without changing a size */
     const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
                               (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
                               m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
                               m->rope_scaling.original, m->window,
-                              m->window == 0 ? 0 : ox_layers_first(&m->windowed, m->layers), m->qk_norm, e->decay_all);
+                              m->window == 0 ? 0 : ox_layers_first(&m->windowed, m->layers), qk_norm, e->decay_all);
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));

@@ -23,8 +23,7 @@ static bool same_config(const struct ox_model_config *a, const struct ox_model_c
            memcmp(rope, other, sizeof *rope) == 0 &&
            a->window == b->window &&
            memcmp(&a->windowed, &b->windowed, sizeof a->windowed) == 0 &&
-           memcmp(&a->unrotated, &b->unrotated, sizeof a->unrotated) == 0 && a->qk_norm == b->qk_norm &&
-           a->tied == b->tied &&
+           memcmp(&a->unrotated, &b->unrotated, sizeof a->unrotated) == 0 && a->tied == b->tied &&
            a->attention_bias == b->attention_bias && a->mlp_bias == b->mlp_bias && a->norm_bias == b->norm_bias &&
            a->out_bias == b->out_bias && a->init_range == b->init_range && a->bos_id == b->bos_id &&
            a->eos_id == b->eos_id;

@@ -184,7 +184,7 @@ static void test_qwen(void) {
     struct ox_model_config config;
     struct ox_model *model = NULL;
     REQUIRE_OK(parse(decoder_json, ",\"model_type\":\"qwen2\"", &config));
-    CHECK(config.attention_bias && !config.out_bias && !config.qk_norm && config.head_dim == 8);
+    CHECK(config.attention_bias && !config.out_bias && config.head_dim == 8);
     REQUIRE_OK(ox_model_build(&config, &model));
     check_layout(model);
     CHECK(model->tensor_count == 1 + 3 * 12 + 2);
@@ -195,7 +195,7 @@ static void test_qwen(void) {
     REQUIRE_OK(parse(decoder_json, ",\"model_type\":\"qwen3\"", &config));
     CHECK(config.head_dim == 128 && config.kv_heads == 2);
     REQUIRE_OK(parse(decoder_json, ",\"model_type\":\"qwen3\",\"head_dim\":10", &config));
-    CHECK(!config.attention_bias && !config.out_bias && config.qk_norm && config.head_dim == 10);
+    CHECK(!config.attention_bias && !config.out_bias && config.head_dim == 10);
     REQUIRE_OK(ox_model_build(&config, &model));
     check_layout(model);
     CHECK(model->tensor_count == 1 + 3 * 11 + 2);

@@ -14,7 +14,7 @@ static const struct ox_model_config models[] = {
     {.family = "qwen3", .vocab = 512, .hidden = 128, .layers = 1, .heads = 8, .kv_heads = 2, .head_dim = 32,
      .width = 320, .contexts = 4096, .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN,
      .norm_eps = 1e-6f, .rope = true, .rope_theta = 10000.0, .rotary_part = 1.0, .rotary_dim = 32,
-     .qk_norm = true, .tied = true},
+     .tied = true},
     {.family = "gpt2", .vocab = 512, .hidden = 128, .layers = 1, .heads = 4, .kv_heads = 4, .head_dim = 32,
      .width = 512, .contexts = 64, .norm = OX_NORM_LAYER, .act = OX_ACTIVATION_GELU_TANH, .layout = OX_WEIGHT_IN_OUT,
      .norm_eps = 1e-5f, .tied = true, .attention_bias = true, .mlp_bias = true, .norm_bias = true, .out_bias = true},
