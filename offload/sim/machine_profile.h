@@ -38,7 +38,7 @@ struct ox_machine_gpu {
     double h2d_rate, d2h_rate;     /* one direction at a time, pinned memory */
     double duplex_rate;            /* both directions at a time, added */
     double links_rate;             /* the links of all GPUs at a time, both directions added; 0: each as alone */
-    double peer_rate;              /* from one GPU to another, one direction; 0: not known */
+    double peer_rate;              /* from one GPU to another, one direction; 0: no peer access, through host memory */
     double memory_rate;            /* GPU memory, reads and writes added; 0: not known */
 };
 

@@ -310,8 +310,9 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
     return finish(p, work);
 }
 
-/* What a rank takes from others and gives to them. GPUs do so over links of their own, or over the host's if no rate is
- * known. */
+/* What a rank takes from others and gives to them. GPUs with peer access do so over links of their own. Without it the
+ * bytes go down the host's link of the giver into host memory and up that of the taker, so that copies to and from the
+ * host wait for them. */
 static struct ox_sim_work exchange(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_peer_bytes bytes = ox_plan_peer_bytes(p->setup->input, p->task);
@@ -322,9 +323,14 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
     work.use[OX_SIM_H2D] = (double)bytes.up / gpu->h2d_rate;
     use_memory(p, &work, (double)bytes.up);
-    const double rate = gpu->peer_rate > 0 ? gpu->peer_rate : min(gpu->h2d_rate, gpu->d2h_rate);
-    work.use[OX_SIM_PEER_IN] = (double)bytes.in / rate;
-    work.use[OX_SIM_PEER_OUT] = (double)bytes.out / rate;
+    if (gpu->peer_rate > 0) {
+        work.use[OX_SIM_PEER_IN] = (double)bytes.in / gpu->peer_rate;
+        work.use[OX_SIM_PEER_OUT] = (double)bytes.out / gpu->peer_rate;
+    } else {
+        work.use[OX_SIM_H2D] += (double)bytes.in / gpu->h2d_rate;
+        work.use[OX_SIM_D2H] += (double)bytes.out / gpu->d2h_rate;
+        use_memory(p, &work, (double)bytes.in + (double)bytes.out);
+    }
     return finish(p, work);
 }
 

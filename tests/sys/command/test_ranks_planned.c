@@ -66,7 +66,7 @@ static void test_gain(void) {
 
 /* The plan says what the sums of NCCL would gain, and names them where it has them. */
 static void test_library(void) {
-    json_t *const fixed = plan(in_memory, "--format json --ranks 4 --sum-groups 32");
+    json_t *const fixed = plan(in_memory, "--format json --ranks 4 --sum-groups 32 --sharding full_shard");
     json_t *const library = plan(in_memory, "--format json --ranks 4 --reduction library");
     const json_t *const gain = json_object_get(json_object_get(fixed, "with_more"), "library_sums");
     const double seconds = number(library, "predicted_mean_seconds");

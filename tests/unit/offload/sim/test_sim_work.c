@@ -450,6 +450,40 @@ static uint32_t check_ranks(uint64_t seed) {
     return fits;
 }
 
+/* Without peer access what a rank gives goes down its link and what it takes comes up, once each through host memory;
+ * with it the link and the memory are free. Returns how many transfers were compared. */
+static uint32_t check_no_peers(uint64_t seed) {
+    struct plan_sample s;
+    struct ox_shard_table whole;
+    draw_rank(&s, seed, &whole);
+    struct ox_plans plans = {0};
+    uint32_t compared = 0;
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
+    const bool fits = ox_placement_choose(&s.in, &s.table, &plan_choice_automatic, &setup, &plans) == OX_OK;
+    for (uint32_t i = 0; fits && s.machine.has_gpu && !s.in.budget.unified && i < plans.train->task_count; i++) {
+        if (plans.train->tasks[i].lane != OX_LANE_LINK) {
+            continue;
+        }
+        const struct ox_peer_bytes bytes = ox_plan_peer_bytes(&s.in, &plans.train->tasks[i]);
+        s.machine.gpu.peer_rate = 7e9;
+        const struct ox_sim_work with = ox_sim_task_work(&setup, plans.train, i);
+        s.machine.gpu.peer_rate = 0;
+        const struct ox_sim_work without = ox_sim_task_work(&setup, plans.train, i);
+        const double up = (double)bytes.in / s.machine.gpu.h2d_rate, down = (double)bytes.out / s.machine.gpu.d2h_rate;
+        const double moved = without.use[OX_SIM_MEMORY] - with.use[OX_SIM_MEMORY];
+        CHECK(without.use[OX_SIM_PEER_IN] == 0 && without.use[OX_SIM_PEER_OUT] == 0);
+        CHECK(fabs(without.use[OX_SIM_H2D] - with.use[OX_SIM_H2D] - up) <= 1e-9 * (1 + up));
+        CHECK(fabs(without.use[OX_SIM_D2H] - with.use[OX_SIM_D2H] - down) <= 1e-9 * (1 + down));
+        CHECK(fabs(moved - (double)(bytes.in + bytes.out) / (s.machine.host.dram_rate / 4)) <= 1e-9 * (1 + moved));
+        CHECK(without.seconds + 1e-12 >= up && without.seconds + 1e-12 >= down);
+        compared += bytes.in > 0;
+    }
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+    ox_shard_table_close(&whole);
+    return compared;
+}
+
 /* Transfers between ranks on the CPU take the rates of the profile: a gather with the own part, an exchange without,
  * and two meetings each. More ranks than were measured share what those reached. Returns how many were compared. */
 static uint32_t check_measured_comm(uint64_t seed) {
@@ -485,10 +519,11 @@ static uint32_t check_measured_comm(uint64_t seed) {
 }
 
 int main(void) {
-    uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0, kept_waiting = 0;
+    uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0, kept_waiting = 0, without_peers = 0;
     for (uint64_t seed = 0; seed < 30; seed++) {
         of_ranks += check_ranks(seed);
         compared += check_measured_comm(seed);
+        without_peers += check_no_peers(seed);
     }
     for (uint64_t seed = 0; seed < 6; seed++) {
         check_device_updates(seed, seed % 3 != 0);
@@ -501,7 +536,7 @@ int main(void) {
         run_sample(seed, &fit, &after_steps);
     }
     printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
-    CHECK(compared > 100 && kept_waiting > 10);
+    CHECK(compared > 100 && kept_waiting > 10 && without_peers > 100);
     CHECK(of_ranks > 15 && fit > SAMPLES / 2 && after_steps > 0);
     return test_end();
 }
