@@ -88,9 +88,10 @@ struct ox_engine_plan {
     struct ox_shard_table whole; /* of whole units, by which the store is laid out */
     uint64_t *drive_bytes;       /* a rank's part of each drive; NULL with one rank */
     uint64_t *unit_elems;
-    struct ox_plan_unit *units; /* these three are input.model's */
+    struct ox_plan_unit *units; /* these four are input.model's */
     struct ox_plan_grad *grads;
-    uint32_t *stages;
+    struct ox_plan_stage *stages;
+    uint32_t *order;
 };
 /* The plan of a rank. Where nothing fits only the first rank has a plan, which stands for all. */
 static inline const struct ox_engine_plan *ox_engine_plan_at(const struct ox_engine_plan *plan, uint32_t rank) {

@@ -223,7 +223,7 @@ enum ox_status ox_guard_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         if (buf->kind != OX_BUF_GATHERED || !use->read || !is_last_read(plan, task_idx, use->buf_idx)) {
             continue;
         }
-        const struct ox_view at = ox_tiers_view(&rank->tiers, plan, task, (enum ox_use_role)use->role);
+        const struct ox_view at = ox_tiers_nth_view_if(&rank->tiers, plan, task, (enum ox_use_role)use->role, use->nth);
         const struct gathered_job job = {.rank = rank, .buf_idx = use->buf_idx, .unit_idx = buf->unit_idx,
                                          .weights = at.ptr, .bytes = buf->bytes};
         OX_TRY(status, ox_host_lane_submit(lane, check_gathered, &job, sizeof job, NULL));

@@ -66,7 +66,7 @@ static enum ox_status move_spooled(const struct task_run *run) {
         status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
             .extent_idx = rank->spool_first + (grad ? ox_plan_spool_grad(run->plan, task->grad_idx)
-                                                    : ox_plan_spool_act(run->plan, task->unit_idx, task->mb_idx)),
+                                                    : ox_plan_spool_act(run->plan, task->stage_idx, task->mb_idx)),
             .buffer = buffer + from,
             .spool_from = from,
             .spool_len = len,
@@ -90,16 +90,20 @@ uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx) {
 static void reduce(const struct task_run *run) {
     struct ox_rank *const rank = run->rank;
     const uint32_t unit_idx = run->task->unit_idx;
-    const uint32_t addend = rank->plan->input.model.grads[ox_unit_grad_idx(rank, unit_idx)].addend;
+    const struct ox_plan_grad *const grads = rank->plan->input.model.grads;
+    uint32_t addend = grads[ox_unit_grad_idx(rank, unit_idx)].addend;
+    const bool is_sum = addend != OX_NONE;
     const uint64_t elems = ox_slice_elems(rank, unit_idx), first = ox_slice_first(rank, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;
-    if (addend != OX_NONE) { /* tied weights: the gradient of their second use, which may end within the slice */
-        const uint64_t past = ox_max_u64(first, ox_grad_elems(rank, addend));
-        ox_grad_add(rank->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_min_u64(elems, past - first));
-        if (rank->config.grad_bf16) {
-            ox_grad_to_bf16(rank->reduce_pool, grad, grad, elems);
-        }
+    for (uint32_t nth = 1; addend != OX_NONE; nth++, addend = grads[addend].addend) {
+        const struct ox_view other =
+            ox_tiers_nth_view_if(&rank->tiers, run->plan, run->task, OX_USE_GRAD, nth);
+        const uint64_t past = ox_max_u64(first, ox_grad_elems(rank, addend)); /* it may end within the slice */
+        ox_grad_add(rank->reduce_pool, grad, other.ptr, ox_min_u64(elems, past - first));
+    }
+    if (is_sum && rank->config.grad_bf16) {
+        ox_grad_to_bf16(rank->reduce_pool, grad, grad, elems);
     }
     ox_sumsq_partials(rank->reduce_pool, grad, rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, elems,
                       partials + ox_norm_partials_first(rank, unit_idx) + first / OX_GROUP_ELEMS);

@@ -36,42 +36,66 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t 
                                  .work = ox_unit_cost(shape, unit_idx, pass)};
 }
 
-/* Describes the unit of a stage to the planner, with the gradient of its weights. The embedding takes tokens, the head
- * gives the loss; activations between units have one row of `hidden` per token. */
-static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t stage_idx, uint32_t grad_idx) {
-    static const enum ox_plan_unit_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING, [OX_UNIT_BLOCK] = OX_PLAN_BLOCK,
-                                                   [OX_UNIT_HEAD] = OX_PLAN_HEAD};
+/* Describes a stage to the planner; its own unit is its first one. The embedding takes tokens, the head gives the loss;
+ * activations between stages have one row of `hidden` per token. */
+static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_t stage_idx) {
+    static const enum ox_plan_stage_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING,
+                                                    [OX_UNIT_BLOCK] = OX_PLAN_BLOCK, [OX_UNIT_HEAD] = OX_PLAN_HEAD};
     const uint32_t unit_idx = shape->model->stages[stage_idx];
-    const struct ox_unit *const unit = &shape->model->units[unit_idx];
+    const enum ox_unit_kind kind = shape->model->units[unit_idx].kind;
     const uint64_t act_bytes =
         (uint64_t)shape->rows * shape->model->config.hidden * ox_real_bytes(shape->compute.real);
-    return (struct ox_plan_unit){
-        .kind = kinds[unit->kind],
-        .stage_idx = stage_idx,
-        .elem_count = unit->elem_count,
-        .input_bytes = unit->kind == OX_UNIT_EMBED ? 0 : act_bytes,
-        .output_bytes = unit->kind == OX_UNIT_HEAD ? 0 : act_bytes,
+    return (struct ox_plan_stage){
+        .kind = kinds[kind],
+        .unit_count = 1,
+        .units[0] = {.unit_idx = unit_idx},
+        .input_bytes = kind == OX_UNIT_EMBED ? 0 : act_bytes,
+        .output_bytes = kind == OX_UNIT_HEAD ? 0 : act_bytes,
         .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
+        .saves_input = kind == OX_UNIT_BLOCK,
         .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
         .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
         .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
         .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
-        .grad_idx = grad_idx,
-        .table_unit_idx = OX_NONE,
-        .table_grad_idx = OX_NONE,
     };
 }
 
-/* Lets the head use another unit's table, with a gradient of its own for this use. */
-static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t grad_idx) {
-    const uint32_t owner_idx = model->table.unit_idx, added_to = plan->units[owner_idx].grad_idx;
+/* Gives a use of a unit its gradient: the first use, in the order of forward, one of the whole unit, to which those of
+ * later uses are added, the last one first, as backward finishes them. A head that uses the table of another unit has
+ * the gradient of that alone. */
+static void describe_grad(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t grad_idx,
+                          struct ox_plan_stage_unit *use, bool first) {
+    struct ox_plan_unit *const unit = &plan->units[use->unit_idx];
+    use->grad_idx = grad_idx;
+    plan->grads[grad_idx] = (struct ox_plan_grad){.unit_idx = use->unit_idx, .added_to = OX_NONE, .addend = OX_NONE,
+                                                  .elem_count = unit->elem_count};
+    if (first) {
+        unit->grad_idx = grad_idx;
+        return;
+    }
+    OX_ASSERT(model->table.offset == 0); /* gradients are added from their first elements on */
     const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
-    OX_ASSERT(model->table.offset == 0); /* the two gradients are added from their first elements on */
-    plan->units[model->head_idx].table_unit_idx = owner_idx;
-    plan->units[model->head_idx].table_grad_idx = grad_idx;
-    plan->grads[added_to].addend = grad_idx;
-    plan->grads[grad_idx] = (struct ox_plan_grad){.unit_idx = owner_idx, .added_to = added_to, .addend = OX_NONE,
-                                                  .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
+    plan->grads[grad_idx].elem_count = ox_align_up(table, OX_GROUP_ELEMS);
+    plan->grads[grad_idx].added_to = unit->grad_idx;
+    plan->grads[grad_idx].addend = plan->grads[unit->grad_idx].addend;
+    plan->grads[unit->grad_idx].addend = grad_idx;
+}
+
+/* Returns how many gradients there are: those of first uses are numbered before the others. */
+static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_plan *plan) {
+    uint32_t count = 0;
+    for (int later = 0; later <= 1; later++) {
+        for (uint32_t i = 0; i < model->unit_count; i++) {
+            struct ox_plan_stage *const stage = &plan->stages[i];
+            for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
+                const bool first = plan->units[stage->units[nth].unit_idx].stage_idx == i;
+                if (first == (later == 0)) {
+                    describe_grad(model, plan, count++, &stage->units[nth], first);
+                }
+            }
+        }
+    }
+    return count;
 }
 
 /* How many of the step's micro-batches the rank of the input has: those of its sum groups. */
@@ -104,19 +128,15 @@ static enum ox_status divide_budget(const struct ox_engine_config *config, struc
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = ox_engine_shape(config);
-    uint32_t grad_count = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        const uint32_t unit_idx = model->stages[i], grad_idx = grad_count++;
-        const uint64_t elems = model->units[unit_idx].elem_count;
-        plan->unit_elems[unit_idx] = elems;
-        plan->stages[i] = unit_idx;
-        plan->units[unit_idx] = describe_unit(&shape, i, grad_idx);
-        plan->grads[grad_idx] = (struct ox_plan_grad){
-            .unit_idx = unit_idx, .added_to = OX_NONE, .addend = OX_NONE, .elem_count = elems};
+        plan->units[i].elem_count = plan->unit_elems[i] = model->units[i].elem_count;
+        plan->stages[i] = describe_stage(&shape, i);
+        if (model->stages[i] == model->head_idx && model->table.unit_idx != model->head_idx) { /* tied */
+            plan->stages[i].units[plan->stages[i].unit_count++].unit_idx = model->table.unit_idx;
+        }
     }
-    if (model->table.unit_idx != model->head_idx) {
-        tie_head(model, plan, grad_count++);
-    }
+    ox_plan_order_units(plan->stages, model->unit_count, plan->units, plan->order);
+    const uint32_t grad_count = describe_grads(model, plan);
     const bool library_sums = config->library_sums && config->ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
         .count = (uint32_t)ox_max_u64(1, config->ranks),
@@ -129,6 +149,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .units = plan->units,
         .grads = plan->grads,
         .stages = plan->stages,
+        .order = plan->order,
         .unit_count = model->unit_count,
         .grad_count = grad_count,
         .stage_count = model->unit_count,
@@ -391,9 +412,10 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         plan->units = calloc(unit_count, sizeof *plan->units);
         plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
         plan->stages = calloc(unit_count, sizeof *plan->stages);
+        plan->order = calloc(unit_count, sizeof *plan->order);
     }
     if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
-        plan->stages == NULL) {
+        plan->stages == NULL || plan->order == NULL) {
         ox_engine_plan_close(&plan);
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
@@ -423,6 +445,7 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     ox_shard_table_close(&plan->table);
     free(plan->drive_bytes);
     ox_shard_table_close(&plan->whole);
+    free(plan->order);
     free(plan->stages);
     free(plan->grads);
     free(plan->units);

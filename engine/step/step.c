@@ -33,27 +33,36 @@ static struct ox_view view(const struct issue *is, enum ox_use_role role) {
     return ox_tiers_view(&is->rank->tiers, is->plan, is->task, role);
 }
 
-static void *view_if(const struct issue *is, enum ox_use_role role) {
-    return ox_tiers_view_if(&is->rank->tiers, is->plan, is->task, role).ptr;
+static void *nth_view_if(const struct issue *is, enum ox_use_role role, uint32_t nth) {
+    return ox_tiers_nth_view_if(&is->rank->tiers, is->plan, is->task, role, nth).ptr;
 }
 
-/* Planes of `unit_idx` in the use with `role`; lo lies behind hi, or at the front of the state. */
-static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_use_role role,
-                               enum ox_use_role state_role) {
-    const uint16_t *const hi = view(is, role).ptr;
+static void *view_if(const struct issue *is, enum ox_use_role role) {
+    return nth_view_if(is, role, 0);
+}
+
+static const struct ox_plan_stage *stage_of(const struct issue *is) {
+    return &is->rank->plan->input.model.stages[is->task->stage_idx];
+}
+
+/* Planes of `unit_idx` in the nth use of weights; lo lies behind hi, or at the front of the state. */
+static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, uint32_t nth) {
+    const uint16_t *const hi = nth_view_if(is, OX_USE_WEIGHTS, nth);
+    OX_ASSERT(hi != NULL);
     if (!ox_rank_reads_lo(is->rank)) {
         return (struct ox_planes){.hi = hi};
     }
-    const uint16_t *const state = view_if(is, state_role);
+    const uint16_t *const state = nth_view_if(is, OX_USE_STATE, nth);
     return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + ox_unit_elems(is->rank, unit_idx)};
 }
 
-static struct ox_unit_job unit_job(const struct issue *is) {
+/* The job of a stage; what it computes is that of its first unit. */
+static struct ox_unit_job stage_job(const struct issue *is) {
     struct ox_rank *const rank = is->rank;
     struct ox_unit_job job = {
         .run = {.ops = &rank->ops, .lane = is->lane},
         .shape = &rank->shape,
-        .unit = &rank->config.model->units[is->task->unit_idx],
+        .unit = &rank->config.model->units[stage_of(is)->units[0].unit_idx],
         .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
         .begins = is->task->begins,
@@ -75,39 +84,41 @@ static struct ox_unit_job unit_job(const struct issue *is) {
 }
 
 /* The slot of an accumulator that the task works on; NULL where it has no such use. */
-static float *sum_slot(const struct issue *is, enum ox_use_role role, uint32_t grad_idx) {
-    float *const slots = view_if(is, role);
+static float *sum_slot(const struct issue *is, uint32_t grad_idx, uint32_t nth) {
+    float *const slots = nth_view_if(is, OX_USE_GRAD, nth);
     return slots == NULL ? NULL : slots + is->task->slot * ox_grad_elems(is->rank, grad_idx);
+}
+
+/* That of a stage unit. */
+static float *stage_grads(const struct issue *is, uint32_t nth) {
+    return sum_slot(is, stage_of(is)->units[nth].grad_idx, nth);
 }
 
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_rank *const rank = is->rank;
-    struct ox_unit_job job = unit_job(is);
-    const uint32_t unit_idx = is->task->unit_idx;
+    struct ox_unit_job job = stage_job(is);
+    const struct ox_plan_stage *const stage = stage_of(is);
     const struct ox_table table = rank->config.model->table;
-    const bool tied = table.unit_idx != unit_idx;
-    const struct ox_plan_unit *const unit = &rank->plan->input.model.units[unit_idx];
+    const uint32_t nth = table.unit_idx == stage->units[0].unit_idx ? 0 : 1; /* tied: another unit has the table */
     struct ox_head_args args = {
-        .planes = planes(is, unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
+        .planes = planes(is, stage->units[0].unit_idx, 0),
+        .table = planes(is, table.unit_idx, nth),
         .x = view(is, OX_USE_X).ptr,
         .dx = view_if(is, OX_USE_DX),
-        .grads = sum_slot(is, OX_USE_GRAD, unit->grad_idx),
-        .grads_table = sum_slot(is, OX_USE_GRAD_HEAD, unit->table_grad_idx),
+        .grads = stage_grads(is, 0),
+        .grads_table = stage_grads(is, nth),
         .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->rank->loss_first + is->task->mb_idx,
         .loss_scale = rank->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? rank->logits_buffer : NULL,
     };
-    args.table = tied ? planes(is, table.unit_idx, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
     args.table.hi += table.offset;
     args.table.lo += args.table.lo == NULL ? 0 : table.offset;
-    if (!tied && args.grads != NULL) {
-        args.grads_table = args.grads + table.offset;
-    }
+    args.grads_table += args.grads_table == NULL ? 0 : table.offset;
     return ox_head_run(&job, &args);
 }
 
 static enum ox_status issue_cast(const struct issue *is) {
-    const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
+    const struct ox_planes source = planes(is, is->task->unit_idx, 0);
     return OX_QUEUE(&is->rank->ops, is->lane, planes_join, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_CAST).ptr, .hi = source.hi, .lo = source.lo,
         .count = ox_unit_elems(is->rank, is->task->unit_idx)});
@@ -120,18 +131,18 @@ static const void *weights(const struct issue *is) {
 }
 
 static enum ox_status issue_forward(const struct issue *is) {
-    struct ox_unit_job job = unit_job(is);
+    struct ox_unit_job job = stage_job(is);
     void *const y = view(is, OX_USE_Y).ptr;
     if (job.unit->kind == OX_UNIT_EMBED) {
-        return ox_embed_forward(&job, planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE), y);
+        return ox_embed_forward(&job, planes(is, stage_of(is)->units[0].unit_idx, 0), y);
     }
     return ox_block_forward(&job, weights(is), view(is, OX_USE_X).ptr, y);
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
-    struct ox_unit_job job = unit_job(is);
+    struct ox_unit_job job = stage_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
-    float *const grads = sum_slot(is, OX_USE_GRAD, ox_unit_grad_idx(is->rank, is->task->unit_idx));
+    float *const grads = stage_grads(is, 0);
     if (job.unit->kind == OX_UNIT_EMBED) {
         return ox_embed_backward(&job, grads, dx);
     }
@@ -141,7 +152,7 @@ static enum ox_status issue_backward(const struct issue *is) {
 /* Adds the slot above to a slot of an accumulator, there or where the finished sum waits. */
 static enum ox_status issue_fold(const struct issue *is) {
     const uint64_t count = ox_grad_elems(is->rank, is->task->grad_idx);
-    float *const sum = sum_slot(is, OX_USE_GRAD, is->task->grad_idx), *const target = view_if(is, OX_USE_TARGET);
+    float *const sum = sum_slot(is, is->task->grad_idx, 0), *const target = view_if(is, OX_USE_TARGET);
     return OX_QUEUE(&is->rank->ops, is->lane, add, &(struct ox_op_add){
         .target = target != NULL ? target : sum, .a = sum, .b = sum + count, .count = count});
 }
@@ -170,6 +181,19 @@ static enum ox_status issue_sum_parts(const struct issue *is) {
     return run.status;
 }
 
+/* Adds the finished sums of other uses of a unit to that of the first. */
+static enum ox_status issue_grad_add(const struct issue *is) {
+    const struct ox_plan_input *const input = &is->rank->plan->input;
+    struct ox_run run = {.ops = &is->rank->ops, .lane = is->lane};
+    float *const sum = view(is, OX_USE_GRAD).ptr;
+    uint32_t nth = 0;
+    for (uint32_t i = input->model.grads[is->task->grad_idx].addend; i != OX_NONE; i = input->model.grads[i].addend) {
+        OX_RUN(&run, add, .target = sum, .a = sum, .b = nth_view_if(is, OX_USE_GRAD, ++nth),
+               .count = ox_plan_grad_slice(input, i));
+    }
+    return run.status;
+}
+
 static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {
     struct ox_rank *const rank = is->rank;
     enum ox_status status = OX_OK;
@@ -190,11 +214,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         status = issue_fold(is);
         break;
     case OX_TASK_GRAD_ADD:
-        status = OX_QUEUE(&rank->ops, is->lane, add, &(struct ox_op_add){
-            .target = view(is, OX_USE_GRAD).ptr, .a = view(is, OX_USE_GRAD).ptr,
-            .b = view(is, OX_USE_GRAD_HEAD).ptr,
-            .count = ox_plan_grad_slice(&rank->plan->input,
-                                        rank->plan->input.model.grads[is->task->grad_idx].addend)});
+        status = issue_grad_add(is);
         break;
     case OX_TASK_SUM_PARTS:
         status = issue_sum_parts(is);

@@ -74,7 +74,7 @@ static uint8_t plan_of(const struct ox_tracing *tracing) {
 }
 
 void ox_tracing_label(const struct ox_task *task, char text[OX_RANGE_BYTES]) {
-    const uint32_t unit_idx = ox_task_unit_or_grad(task);
+    const uint32_t unit_idx = ox_task_number(task);
     int used = snprintf(text, OX_RANGE_BYTES, "%s", ox_task_name(task));
     if (unit_idx != OX_NONE && used < OX_RANGE_BYTES) {
         used += snprintf(text + used, (size_t)(OX_RANGE_BYTES - used), " unit %u", unit_idx);
@@ -223,7 +223,7 @@ static struct ox_trace_record record_of(const struct ox_tracing *tracing, const 
         .link = link_of(&tracing->rank->config.budget, task->lane),
         .traffic = (uint8_t)ox_task_traffic(task), .span = tracing->span,
         .idle = entry->idle, .step = tracing->step, .task_idx = entry->task_idx,
-        .unit_idx = ox_task_unit_or_grad(task), .mb_idx = task->mb_idx, .bytes = entry->idle ? 0 : task->bytes,
+        .unit_idx = ox_task_number(task), .mb_idx = task->mb_idx, .bytes = entry->idle ? 0 : task->bytes,
         .queued_ns = entry->queued_ns,
         .started_ns = entry->started_ns, .ended_ns = entry->ended_ns, .waited_ns = entry->waited_ns,
         .predicted_seconds = plan == OX_TRACE_TRAIN ? (double)tracing->predicted[entry->task_idx] : 0};

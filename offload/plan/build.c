@@ -1,7 +1,7 @@
-/* Builds the task list of a step: tile by tile, forward through the units, the head, and back, every micro-batch
- * of the tile through one unit before the next; then the norm, the optimizer unit by unit, the commit.
+/* Builds the task list of a step: tile by tile, forward through the stages, the head, and back, every micro-batch
+ * of the tile through one stage before the next; then the norm, the optimizer unit by unit, the commit.
  *
- * A pass of a tile over one unit is a visit. Transfers that a visit needs (planes, partial gradients) are emitted
+ * A pass of a tile over one stage is a visit. Transfers that a visit needs (planes, partial gradients) are emitted
  * prefetch_depth visits before its work; list order is issue order, so transfers run ahead
  * exactly as far as memory allows. */
 #include "offload/plan/builder.h"
@@ -11,8 +11,8 @@
 enum pass { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD };
 
 struct visit {
-    uint32_t idx, tile, unit_idx;
-    uint32_t place; /* the unit's position in the order of forward */
+    uint32_t idx, tile, stage_idx;
+    const struct ox_plan_stage *stage;
     uint32_t mb_first, mb_past;
     enum pass pass;
 };
@@ -112,24 +112,9 @@ static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t
     return *whole;
 }
 
-/* Returns the buffer that has the planes of a unit in compute memory, or those of the rank's slice where they are
- * gathered from, and emits the transfers that fill it. */
-static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first) {
-    const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
+/* Copies the planes of a unit, or of the rank's slice, from host memory to the device. */
+static uint32_t upload(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
-    uint32_t at = b->scratch->weights_home[unit_idx];
-    if (home == OX_TIER_NVME) {
-        at = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
-    }
-    if (first && b->carries) {
-        ox_build_adam_carried(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
-    } else if (home == OX_TIER_NVME) {
-        read_weights(b, unit_idx, at);
-    }
-    const bool takes_from_host = ox_plan_gathers(b->in) && ox_plan_gather_tier(b->in, unit_idx) == OX_TIER_HOST;
-    if (home == b->compute || takes_from_host || (home == OX_TIER_NVME && ox_build_unified(b))) {
-        return at;
-    }
     const uint32_t target = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);
     struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_H2D, at, target);
     task->unit_idx = unit_idx;
@@ -138,6 +123,29 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
     }
     ox_build_count_move(b, task);
     return target;
+}
+
+/* Returns the buffer that has the planes of a unit in compute memory, or those of the rank's slice where they are
+ * gathered from, and emits the transfers that fill it. A unit that another stage of the same forward uses again stays:
+ * the drives may not have what the carried update makes of it yet. */
+static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first) {
+    const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
+    uint32_t at = b->scratch->weights_home[unit_idx];
+    if (home == OX_TIER_NVME && b->carries && !first && !b->written) {
+        return b->scratch->fetched[unit_idx];
+    }
+    if (home == OX_TIER_NVME) {
+        at = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
+    }
+    if (first && b->carries) {
+        ox_build_adam_carried(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
+    } else if (home == OX_TIER_NVME) {
+        read_weights(b, unit_idx, at);
+    }
+    const bool takes_from_host = ox_plan_gathers(b->in) && ox_plan_gather_tier(b->in, unit_idx) == OX_TIER_HOST;
+    const bool is_there = home == b->compute || takes_from_host || (home == OX_TIER_NVME && ox_build_unified(b));
+    b->scratch->fetched[unit_idx] = is_there ? at : upload(b, unit_idx, at);
+    return b->scratch->fetched[unit_idx];
 }
 
 /* Returns the buffer where compute reads the planes of a unit, and emits the transfers that fill it. `first`: this is
@@ -150,104 +158,109 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
     return ox_plan_gathers(b->in) ? gather_weights(b, unit_idx, at) : at;
 }
 
-/* A kernel's uses of planes: hi, and where it travels lo, which may lie in the state. */
-static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
-                         bool is_table) {
-    ox_build_reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
+/* A kernel's uses of the planes of a stage unit: hi, and where it travels lo, which may lie in the state. */
+static void reads_planes(const struct ox_builder *b, struct ox_task *task, const struct visit *visit, uint32_t nth,
+                         uint32_t as) {
+    const uint32_t unit_idx = visit->stage->units[nth].unit_idx;
+    struct ox_use use = {.buf_idx = b->scratch->weights_at[visit->idx][nth], .role = OX_USE_WEIGHTS,
+                         .nth = (uint8_t)as, .read = true};
+    ox_build_nth_use(task, use);
     if (reads_state(b, unit_idx) && !ox_plan_gathers(b->in)) {
-        ox_build_reads(task, b->scratch->state_home[unit_idx], is_table ? OX_USE_TABLE_STATE : OX_USE_STATE);
+        use.buf_idx = b->scratch->state_home[unit_idx];
+        use.role = OX_USE_STATE;
+        ox_build_nth_use(task, use);
     }
 }
 
-static uint32_t cast_weights(struct ox_builder *b, const struct visit *visit) {
-    const uint32_t cast_bytes = b->in->model.precision->cast_bytes;
-    if (cast_bytes == 0) {
-        return OX_NONE;
+/* The planes of all stage units. */
+static void reads_all_planes(const struct ox_builder *b, struct ox_task *task, const struct visit *visit) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        reads_planes(b, task, visit, nth, nth);
     }
-    const uint64_t bytes = ox_build_unit(b, visit->unit_idx)->elem_count * cast_bytes;
-    const uint32_t cast = ox_build_buf(b, OX_BUF_CAST, b->compute, bytes, visit->unit_idx);
-    struct ox_task *const task = ox_build_task(b, OX_TASK_CAST, OX_LANE_COMPUTE, visit->unit_idx, OX_NONE);
-    reads_planes(b, task, visit->unit_idx, b->scratch->weights_at[visit->idx], false);
+}
+
+/* Whether blocks compute with weights that are cast from planes. */
+static bool casts(const struct ox_builder *b) {
+    return b->in->model.precision->cast_bytes > 0;
+}
+
+/* Casts the planes of a stage unit to the format of compute, for the tasks of the visit alone. */
+static uint32_t cast_weights(struct ox_builder *b, const struct visit *visit, uint32_t nth) {
+    const uint32_t unit_idx = visit->stage->units[nth].unit_idx;
+    const uint64_t bytes = ox_build_unit(b, unit_idx)->elem_count * b->in->model.precision->cast_bytes;
+    const uint32_t cast = ox_build_buf(b, OX_BUF_CAST, b->compute, bytes, unit_idx);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_CAST, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    reads_planes(b, task, visit, nth, 0);
     ox_build_writes(task, cast, OX_USE_CAST);
     return cast;
 }
 
-/* A block's use of its weights: as they were cast, or hi. */
-static void reads_weights(const struct ox_builder *b, struct ox_task *task, const struct visit *visit,
-                          uint32_t cast) {
-    if (cast == OX_NONE) {
-        reads_planes(b, task, visit->unit_idx, b->scratch->weights_at[visit->idx], false);
-    } else {
-        ox_build_reads(task, cast, OX_USE_CAST);
-    }
-}
-
 /* ---- activation checkpoints ------------------------------------------------------------------- */
 
-/* Names activations of one micro-batch: an activation checkpoint, which is the input of a block, or what another part
- * of the model takes from this unit or gives to it. */
+/* Names activations of one micro-batch: an activation checkpoint, which is the input of a stage, or what another part
+ * of the model takes from this stage or gives to it. */
 struct act {
-    uint32_t unit_idx, mb_idx;
+    uint32_t stage_idx, mb_idx;
 };
 
-static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t unit_idx, uint32_t mb_idx) {
-    return &slots[unit_idx * b->plan->micro_batches + mb_idx];
+static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t stage_idx, uint32_t mb_idx) {
+    return &slots[stage_idx * b->plan->micro_batches + mb_idx];
 }
 
 /* Whether the input stays in compute memory. It also does where a block keeps activations, which take more room. */
-static bool act_stays(const struct ox_builder *b, uint32_t unit_idx) {
+static bool act_stays(const struct ox_builder *b, uint32_t stage_idx) {
     return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute ||
-           b->scratch->keeps[unit_idx];
+           b->scratch->keeps[stage_idx];
 }
 
 static void move_act(struct ox_builder *b, enum ox_move what, struct act act, enum ox_lane_id route, uint32_t source,
                      uint32_t target) {
     struct ox_task *const task = ox_build_move(b, what, route, source, target);
-    task->unit_idx = act.unit_idx;
+    task->stage_idx = act.stage_idx;
     task->mb_idx = act.mb_idx;
     ox_build_count_move(b, task);
 }
 
-/* Sends `x`, the input of a unit, to its home if backward will need it. */
-static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, uint32_t x) {
-    if (!b->train || ox_build_unit(b, unit_idx)->kind != OX_PLAN_BLOCK) {
+/* Sends `x`, the input of a stage, to its home if backward will need it. */
+static void save_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t x) {
+    if (!b->train || !ox_build_stage(b, stage_idx)->saves_input) {
         return;
     }
-    const uint64_t bytes = ox_build_unit(b, unit_idx)->input_bytes;
-    uint32_t *const slot = act_slot(b, b->scratch->act, unit_idx, mb_idx);
+    const uint64_t bytes = ox_build_stage(b, stage_idx)->input_bytes;
+    uint32_t *const slot = act_slot(b, b->scratch->act, stage_idx, mb_idx);
     *slot = x;
-    if (act_stays(b, unit_idx)) {
+    if (act_stays(b, stage_idx)) {
         return;
     }
     if (!ox_build_unified(b)) {
-        *slot = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
-        move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_D2H, x, *slot);
+        *slot = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, stage_idx);
+        move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_D2H, x, *slot);
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
-        const uint32_t spool = ox_build_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, unit_idx);
-        b->plan->spool_bytes[ox_plan_spool_act(b->plan, unit_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_WRITE, *slot, spool);
-        *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx) = spool;
+        const uint32_t spool = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, stage_idx);
+        b->plan->spool_bytes[ox_plan_spool_act(b->plan, stage_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+        move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_NVME_WRITE, *slot, spool);
+        *act_slot(b, b->scratch->act_spool, stage_idx, mb_idx) = spool;
         *slot = OX_NONE;
     }
 }
 
-static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx) {
-    const uint64_t bytes = ox_build_unit(b, unit_idx)->input_bytes;
-    uint32_t at = *act_slot(b, b->scratch->act, unit_idx, mb_idx);
-    if (act_stays(b, unit_idx)) {
+static uint32_t load_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx) {
+    const uint64_t bytes = ox_build_stage(b, stage_idx)->input_bytes;
+    uint32_t at = *act_slot(b, b->scratch->act, stage_idx, mb_idx);
+    if (act_stays(b, stage_idx)) {
         return at;
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
-        at = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
-        const uint32_t spool = *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx);
-        move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_READ, spool, at);
+        at = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, stage_idx);
+        const uint32_t spool = *act_slot(b, b->scratch->act_spool, stage_idx, mb_idx);
+        move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_NVME_READ, spool, at);
         if (ox_build_unified(b)) {
             return at;
         }
     }
-    const uint32_t target = ox_build_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, unit_idx);
-    move_act(b, OX_MOVE_ACT, (struct act){unit_idx, mb_idx}, OX_LANE_H2D, at, target);
+    const uint32_t target = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, stage_idx);
+    move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_H2D, at, target);
     return target;
 }
 
@@ -268,40 +281,47 @@ static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
     const uint32_t per_tile = visits_per_tile(b);
     const uint32_t tile = idx / per_tile, step = idx % per_tile;
     const bool back = step >= model->stage_count;
-    const uint32_t place = back ? per_tile - 1 - step : step, unit_idx = model->stages[place];
+    const uint32_t stage_idx = back ? per_tile - 1 - step : step;
+    const struct ox_plan_stage *const stage = &model->stages[stage_idx];
     return (struct visit){
         .idx = idx,
         .tile = tile,
         .mb_first = ox_build_tile_first(b, tile),
         .mb_past = ox_build_tile_first(b, tile + 1),
-        .pass = back ? PASS_BACKWARD : model->units[unit_idx].kind == OX_PLAN_HEAD ? PASS_HEAD : PASS_FORWARD,
-        .place = place,
-        .unit_idx = unit_idx,
+        .pass = back ? PASS_BACKWARD : stage->kind == OX_PLAN_HEAD ? PASS_HEAD : PASS_FORWARD,
+        .stage_idx = stage_idx,
+        .stage = stage,
     };
 }
 
+/* Lets the state of units follow weights that went ahead of it, before backward has the units' gradients. */
+static void update_late(struct ox_builder *b, const struct visit *visit) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        const uint32_t unit_idx = visit->stage->units[nth].unit_idx;
+        if (ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx) {
+            ox_build_adam_late(b, unit_idx);
+        }
+    }
+}
+
 static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
-    struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
-    const bool tied = visit->pass == PASS_HEAD && unit->table_unit_idx != OX_NONE;
-    s->weights_at[visit->idx] = s->table_at[visit->idx] = OX_NONE;
+    const struct ox_plan_stage *const stage = visit->stage;
     if (b->train && visit->tile == 0 && visit->pass == PASS_BACKWARD) {
-        ox_build_adam_late(b, visit->unit_idx);
+        update_late(b, visit);
     }
-    if (visit->pass != PASS_BACKWARD || unit->kind != OX_PLAN_EMBEDDING) {
-        s->weights_at[visit->idx] = fetch_weights(b, visit->unit_idx, visit->tile == 0 && visit->pass != PASS_BACKWARD);
-    }
-    if (tied) {
-        s->table_at[visit->idx] = fetch_weights(b, unit->table_unit_idx, false);
+    for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
+        const uint32_t unit_idx = stage->units[nth].unit_idx;
+        const bool first = visit->tile == 0 && visit->pass != PASS_BACKWARD &&
+                           ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx;
+        const bool reads = visit->pass != PASS_BACKWARD || stage->kind != OX_PLAN_EMBEDDING;
+        b->scratch->weights_at[visit->idx][nth] = reads ? fetch_weights(b, unit_idx, first) : OX_NONE;
     }
     if (b->train && visit->tile == 0 && visit->pass == PASS_HEAD) {
-        ox_build_adam_late(b, visit->unit_idx);
+        update_late(b, visit);
     }
-    if (b->train && visit->tile > 0 && visit->pass != PASS_FORWARD) {
-        ox_build_grad_load(b, visit->tile, unit->grad_idx);
-        if (tied) {
-            ox_build_grad_load(b, visit->tile, unit->table_grad_idx);
-        }
+    const bool adds = b->train && visit->tile > 0 && visit->pass != PASS_FORWARD;
+    for (uint32_t nth = 0; adds && nth < stage->unit_count; nth++) {
+        ox_build_grad_load(b, visit->tile, stage->units[nth].grad_idx);
     }
 }
 
@@ -319,61 +339,68 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
 
 /* Brings a micro-batch to the first stage: its tokens, and activations if another part of the model makes them. */
 static void begin_micro_batch(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
-    if (visit->place > 0) {
+    if (visit->stage_idx > 0) {
         return;
     }
     load_batch(b, mb_idx);
     if (ox_plan_has_outside_input(&b->in->model)) {
-        const uint64_t bytes = ox_build_unit(b, visit->unit_idx)->input_bytes;
-        const uint32_t x = ox_build_buf(b, OX_BUF_ACT, b->compute, bytes, visit->unit_idx);
-        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){visit->unit_idx, mb_idx}, OX_LANE_H2D, OX_NONE, x);
+        const uint32_t x = ox_build_stage_buf(b, OX_BUF_ACT, b->compute, visit->stage->input_bytes, 0);
+        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){0, mb_idx}, OX_LANE_H2D, OX_NONE, x);
         b->scratch->x[mb_idx] = x;
-        save_act(b, visit->unit_idx, mb_idx, x);
+        save_act(b, 0, mb_idx, x);
     }
 }
 
-/* Gives the output of a unit to the next stage, or to another part of the model where the list ends. */
+/* Gives the output of a stage to the next one, or to another part of the model where the list ends. */
 static void pass_on(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, uint32_t y) {
-    const struct ox_plan_model *const model = &b->in->model;
     b->scratch->x[mb_idx] = y;
-    if (visit->place + 1 < model->stage_count) {
-        save_act(b, model->stages[visit->place + 1], mb_idx, y);
+    if (visit->stage_idx + 1 < b->in->model.stage_count) {
+        save_act(b, visit->stage_idx + 1, mb_idx, y);
     } else {
-        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){visit->unit_idx, mb_idx}, OX_LANE_D2H, y, OX_NONE);
+        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){visit->stage_idx, mb_idx}, OX_LANE_D2H, y, OX_NONE);
     }
 }
 
 /* Takes the gradient of the last stage's output from another part of the model. */
 static void begin_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
-    if (visit->place + 1 == b->in->model.stage_count) {
+    if (visit->stage_idx + 1 == b->in->model.stage_count) {
         const uint32_t dx = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
-        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){visit->unit_idx, mb_idx}, OX_LANE_H2D, OX_NONE, dx);
+        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){visit->stage_idx, mb_idx}, OX_LANE_H2D, OX_NONE, dx);
         b->scratch->dx[mb_idx] = dx;
     }
 }
 
 /* Gives the gradient of the first stage's input to the part of the model that made the input. */
 static void end_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
-    if (visit->place == 0 && ox_plan_has_outside_input(&b->in->model)) {
-        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){visit->unit_idx, mb_idx}, OX_LANE_D2H, b->scratch->dx[mb_idx],
-                 OX_NONE);
+    if (visit->stage_idx == 0 && ox_plan_has_outside_input(&b->in->model)) {
+        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){0, mb_idx}, OX_LANE_D2H, b->scratch->dx[mb_idx], OX_NONE);
     }
 }
 
 /* Buffers of a block's pass beside activations. */
 struct block_pass {
-    uint32_t cast, room;
+    uint32_t cast[OX_STAGE_UNITS_MAX]; /* where blocks compute with cast weights */
+    uint32_t room;
 };
 
-static struct block_pass begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass) {
-    const uint32_t cast = cast_weights(b, visit);
-    return (struct block_pass){.cast = cast,
-                               .room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE)};
+static void begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass,
+                        struct block_pass *out) {
+    for (uint32_t nth = 0; casts(b) && nth < visit->stage->unit_count; nth++) {
+        out->cast[nth] = cast_weights(b, visit, nth);
+    }
+    out->room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
 }
 
+/* A block's uses of its weights, cast or as planes, and of the rest. */
 static void use_block(struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                       const struct block_pass *pass, uint32_t x) {
-    reads_weights(b, task, visit, pass->cast);
+    if (!casts(b)) {
+        reads_all_planes(b, task, visit);
+    }
+    for (uint32_t nth = 0; casts(b) && nth < visit->stage->unit_count; nth++) {
+        ox_build_nth_use(task, (struct ox_use){.buf_idx = pass->cast[nth], .role = OX_USE_CAST,
+                                               .nth = (uint8_t)nth, .read = true});
+    }
     ox_build_reads(task, x, OX_USE_X);
     ox_build_writes(task, pass->room, OX_USE_SCRATCH);
     ox_build_reads(task, b->plan->const_buf, OX_USE_CONST);
@@ -381,59 +408,70 @@ static void use_block(struct ox_builder *b, struct ox_task *task, const struct v
 
 static void run_forward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
-    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->unit_idx];
-    struct block_pass pass = {OX_NONE, OX_NONE};
+    const struct ox_plan_stage *const stage = visit->stage;
+    const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->stage_idx];
+    struct block_pass pass;
     if (is_block) {
-        pass = begin_block(b, visit, keeps ? &unit->forward_kept : &unit->forward);
+        begin_block(b, visit, keeps ? &stage->forward_kept : &stage->forward, &pass);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
-        const uint32_t y = ox_build_buf(b, OX_BUF_ACT, b->compute, unit->output_bytes, visit->unit_idx);
-        struct ox_task *const task = ox_build_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
+        const uint32_t y = ox_build_stage_buf(b, OX_BUF_ACT, b->compute, stage->output_bytes, visit->stage_idx);
+        struct ox_task *const task = ox_build_stage_task(b, OX_TASK_FORWARD, visit->stage_idx, mb_idx);
         if (is_block) {
             use_block(b, task, visit, &pass, s->x[mb_idx]);
         } else {
-            reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
+            reads_all_planes(b, task, visit);
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_writes(task, y, OX_USE_Y);
         if (keeps) {
-            uint32_t *const slot = act_slot(b, s->kept, visit->unit_idx, mb_idx);
-            *slot = ox_build_buf(b, OX_BUF_KEPT, b->compute, unit->kept_bytes, visit->unit_idx);
+            uint32_t *const slot = act_slot(b, s->kept, visit->stage_idx, mb_idx);
+            *slot = ox_build_stage_buf(b, OX_BUF_KEPT, b->compute, stage->kept_bytes, visit->stage_idx);
             ox_build_writes(task, *slot, OX_USE_KEPT);
         }
         pass_on(b, visit, mb_idx, y);
     }
 }
 
-/* Adds up slots of the accumulators that a unit adds to, after a micro-batch. */
-static void fold_slots(struct ox_builder *b, const struct ox_plan_unit *unit, uint32_t mb_idx) {
-    ox_build_grad_fold(b, mb_idx, unit->grad_idx);
-    if (unit->table_grad_idx != OX_NONE) {
-        ox_build_grad_fold(b, mb_idx, unit->table_grad_idx);
+/* ---- the gradients that a stage's backward adds to -------------------------------------------------- */
+
+static void begin_grads(struct ox_builder *b, const struct visit *visit) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        ox_build_grad_begin(b, visit->tile, visit->stage->units[nth].grad_idx);
+    }
+}
+
+static void add_grads(struct ox_builder *b, const struct visit *visit, struct ox_task *task) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        ox_build_grad_add(b, task, visit->stage->units[nth].grad_idx, nth);
+    }
+}
+
+/* Adds up slots of the accumulators after a micro-batch. */
+static void fold_grads(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        ox_build_grad_fold(b, mb_idx, visit->stage->units[nth].grad_idx);
+    }
+}
+
+static void end_grads(struct ox_builder *b, const struct visit *visit) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        ox_build_grad_end(b, visit->tile, visit->stage->units[nth].grad_idx);
     }
 }
 
 static void run_head(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
-    const bool tied = unit->table_unit_idx != OX_NONE;
-    const struct ox_plan_pass *const pass = b->train ? &unit->backward : &unit->forward;
+    const struct ox_plan_pass *const pass = b->train ? &visit->stage->backward : &visit->stage->forward;
     const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
     if (b->train) {
-        ox_build_grad_begin(b, visit->tile, unit->grad_idx);
-    }
-    if (b->train && tied) {
-        ox_build_grad_begin(b, visit->tile, unit->table_grad_idx);
+        begin_grads(b, visit);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
-        struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
-        reads_planes(b, task, visit->unit_idx, s->weights_at[visit->idx], false);
-        if (tied) {
-            reads_planes(b, task, unit->table_unit_idx, s->table_at[visit->idx], true);
-        }
+        struct ox_task *const task = ox_build_stage_task(b, OX_TASK_HEAD, visit->stage_idx, mb_idx);
+        reads_all_planes(b, task, visit);
         ox_build_reads(task, s->x[mb_idx], OX_USE_X);
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_writes(task, room, OX_USE_SCRATCH);
@@ -441,56 +479,50 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
         if (b->train) {
             s->dx[mb_idx] = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
             ox_build_writes(task, s->dx[mb_idx], OX_USE_DX);
-            ox_build_grad_add(b, task, unit->grad_idx, OX_USE_GRAD);
-            if (tied) {
-                ox_build_grad_add(b, task, unit->table_grad_idx, OX_USE_GRAD_HEAD);
-            }
-            fold_slots(b, unit, mb_idx);
+            add_grads(b, visit, task);
+            fold_grads(b, visit, mb_idx);
             end_dx(b, visit, mb_idx);
         }
     }
     if (b->train) {
-        ox_build_grad_end(b, visit->tile, unit->grad_idx);
-        if (tied) {
-            ox_build_grad_end(b, visit->tile, unit->table_grad_idx);
-        }
+        end_grads(b, visit);
     }
 }
 
 static void run_backward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_unit *const unit = ox_build_unit(b, visit->unit_idx);
-    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->unit_idx];
-    struct block_pass pass = {OX_NONE, OX_NONE};
+    const struct ox_plan_stage *const stage = visit->stage;
+    const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->stage_idx];
+    struct block_pass pass;
     if (is_block) {
-        pass = begin_block(b, visit, keeps ? &unit->backward_kept : &unit->backward);
+        begin_block(b, visit, keeps ? &stage->backward_kept : &stage->backward, &pass);
     }
-    ox_build_grad_begin(b, visit->tile, unit->grad_idx);
-    uint32_t next_x = is_block ? load_act(b, visit->unit_idx, visit->mb_first) : OX_NONE;
+    begin_grads(b, visit);
+    uint32_t next_x = is_block ? load_act(b, visit->stage_idx, visit->mb_first) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         const uint32_t x = next_x;
         const bool more = is_block && mb_idx + 1 < visit->mb_past;
         if (more && b->in->placement.prefetch_depth > 0) {
-            next_x = load_act(b, visit->unit_idx, mb_idx + 1);
+            next_x = load_act(b, visit->stage_idx, mb_idx + 1);
         }
         begin_dx(b, visit, mb_idx);
-        struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, visit->unit_idx, mb_idx);
+        struct ox_task *const task = ox_build_stage_task(b, OX_TASK_BACKWARD, visit->stage_idx, mb_idx);
         if (is_block) {
             use_block(b, task, visit, &pass, x);
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
-        ox_build_grad_add(b, task, unit->grad_idx, OX_USE_GRAD);
+        add_grads(b, visit, task);
         if (keeps) {
-            ox_build_updates(task, *act_slot(b, s->kept, visit->unit_idx, mb_idx), OX_USE_KEPT);
+            ox_build_updates(task, *act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
         }
-        fold_slots(b, unit, mb_idx);
+        fold_grads(b, visit, mb_idx);
         end_dx(b, visit, mb_idx);
         if (more && b->in->placement.prefetch_depth == 0) {
-            next_x = load_act(b, visit->unit_idx, mb_idx + 1);
+            next_x = load_act(b, visit->stage_idx, mb_idx + 1);
         }
     }
-    ox_build_grad_end(b, visit->tile, unit->grad_idx);
+    end_grads(b, visit);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------ */
@@ -523,10 +555,13 @@ static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t d
     const uint32_t past = end ? visit_count : visit_idx < depth ? 0 : visit_idx - depth + 1;
     uint32_t i = visit_idx < depth ? 0 : visit_idx - depth;
     for (i = i < first_back ? first_back : i; b->train && i < past; i++) {
-        const uint32_t unit_idx = visit_at(b, i).unit_idx;
-        if (ox_build_is_speculative(b, unit_idx)) {
-            const uint32_t grad_idx = ox_build_unit(b, unit_idx)->grad_idx;
-            ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[grad_idx]);
+        const struct visit visit = visit_at(b, i);
+        for (uint32_t nth = visit.stage->unit_count; nth-- > 0;) { /* against the order of forward */
+            const uint32_t unit_idx = visit.stage->units[nth].unit_idx;
+            const struct ox_plan_unit *const unit = ox_build_unit(b, unit_idx);
+            if (unit->stage_idx == visit.stage_idx && ox_build_is_speculative(b, unit_idx)) {
+                ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[unit->grad_idx]);
+            }
         }
     }
 }
@@ -552,8 +587,8 @@ static void emit_visits(struct ox_builder *b) {
         }
         run_speculative(b, i, depth);
     }
-    for (uint32_t i = 0; i < b->in->model.stage_count && !b->train; i++) { /* no gradient follows */
-        ox_build_adam_late(b, b->in->model.stages[i]);
+    for (uint32_t i = 0; i < b->in->model.unit_count && !b->train; i++) { /* no gradient follows */
+        ox_build_adam_late(b, b->in->model.order[i]);
     }
 }
 
@@ -561,17 +596,19 @@ static void emit_visits(struct ox_builder *b) {
  * only the last a head, which gives the loss. */
 static void check_stages(const struct ox_plan_model *model) {
     for (uint32_t i = 0; i < model->stage_count; i++) {
-        const struct ox_plan_unit *const unit = &model->units[model->stages[i]];
+        const struct ox_plan_stage *const stage = &model->stages[i];
         const bool first = i == 0, last = i + 1 == model->stage_count;
-        OX_ASSERT(first || unit->input_bytes == model->units[model->stages[i - 1]].output_bytes);
-        OX_ASSERT(unit->kind == OX_PLAN_EMBEDDING ? first : unit->input_bytes > 0);
-        OX_ASSERT(unit->kind == OX_PLAN_HEAD ? last : unit->output_bytes > 0);
+        OX_ASSERT(first || stage->input_bytes == model->stages[i - 1].output_bytes);
+        OX_ASSERT(stage->kind == OX_PLAN_EMBEDDING ? first : stage->input_bytes > 0);
+        OX_ASSERT(stage->kind == OX_PLAN_HEAD ? last : stage->output_bytes > 0);
+        OX_ASSERT(stage->saves_input == (stage->kind == OX_PLAN_BLOCK));
     }
 }
 
 static void check_input(const struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     const struct ox_plan_model *const model = &input->model;
     OX_ASSERT(plan->unit_count == model->unit_count && plan->grad_count == model->grad_count);
+    OX_ASSERT(plan->stage_count == model->stage_count);
     OX_ASSERT(plan->micro_batches == model->micro_batches);
     OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !model->eval_only));
     OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= ox_plan_tiles_max(input));
@@ -586,17 +623,16 @@ static void choose_kept(struct ox_builder *b) {
     const struct ox_plan_model *const model = &b->in->model;
     uint32_t left = b->train ? b->in->placement.kept_units : 0;
     for (uint32_t i = model->stage_count; i > 0; i--) {
-        const uint32_t unit_idx = model->stages[i - 1];
-        const bool is_block = model->units[unit_idx].kind == OX_PLAN_BLOCK;
-        b->scratch->keeps[unit_idx] = is_block && left > 0 && model->units[unit_idx].kept_bytes > 0;
+        const bool is_block = model->stages[i - 1].kind == OX_PLAN_BLOCK;
+        b->scratch->keeps[i - 1] = is_block && left > 0 && model->stages[i - 1].kept_bytes > 0;
         left -= is_block && left > 0;
     }
 }
 
 static uint64_t dx_bytes(const struct ox_plan_model *model) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        bytes = ox_max_u64(bytes, ox_max_u64(model->units[i].input_bytes, model->units[i].output_bytes));
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        bytes = ox_max_u64(bytes, ox_max_u64(model->stages[i].input_bytes, model->stages[i].output_bytes));
     }
     return bytes;
 }

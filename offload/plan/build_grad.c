@@ -2,8 +2,8 @@
  * how a finished one gets home. */
 #include "offload/plan/builder.h"
 
-/* Whether this gradient is added to another on the host. Two uses of the same weights are summed in fp32, where their
- * optimizer runs, so that neither the number of tiles nor the order of units changes a bit; they leave the device
+/* Whether this gradient is added to another on the host. Several uses of the same weights are summed in fp32, where
+ * their optimizer runs, so that neither the number of tiles nor the order of units changes a bit; they leave the device
  * unrounded. */
 static bool sums_on_host(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
@@ -129,11 +129,12 @@ void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx)
     }
 }
 
-void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, enum ox_use_role role) {
+void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, uint32_t nth) {
     task->slot = ox_sums_slot(&b->sums, task->mb_idx);
     task->begins = ox_sums_begins_leaf(&b->sums, task->mb_idx);
-    /* where a later group of micro-batches begins, the other slots stay */
-    (task->mb_idx == 0 ? ox_build_writes : ox_build_updates)(task, b->scratch->grad_live[grad_idx], role);
+    ox_build_nth_use(task, (struct ox_use){
+        .buf_idx = b->scratch->grad_live[grad_idx], .role = OX_USE_GRAD, .nth = (uint8_t)nth, .write = true,
+        .read = task->mb_idx > 0}); /* where a later group of micro-batches begins, the other slots stay */
 }
 
 /* Lets a task, which makes the finished sum, take it to where it waits for the optimizer. */
@@ -220,24 +221,32 @@ static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
     }
 }
 
-/* Emits the square sums of a finished gradient in host buffer `at`; the gradient of a second use is added first. */
-static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
+/* Where the finished gradient of another use lies in host memory. */
+static uint32_t addend_at(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
+    uint32_t at = s->grad_home[grad_idx];
+    if (at == OX_NONE) {
+        at = ox_build_grad_buf(b, OX_TIER_HOST, slice_bytes(b, grad_idx), grad_idx);
+        move_grad(b, OX_LANE_NVME_READ, grad_idx, s->grad_spool[grad_idx], at, 0);
+    }
+    return at;
+}
+
+/* Emits the square sums of a finished gradient in host buffer `at`; the gradients of other uses are added first. */
+static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    uint32_t second = OX_NONE;
-    if (grad->addend != OX_NONE) {
-        second = s->grad_home[grad->addend];
-        if (second == OX_NONE) {
-            second = ox_build_grad_buf(b, OX_TIER_HOST, slice_bytes(b, grad->addend), grad->addend);
-            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, 0);
-        }
+    uint32_t addends[OX_TASK_USES_MAX], count = 0;
+    for (uint32_t i = grad->addend; i != OX_NONE; i = ox_build_grad(b, i)->addend) {
+        OX_ASSERT(count < OX_TASK_USES_MAX);
+        addends[count++] = addend_at(b, i);
     }
     struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, grad->unit_idx, OX_NONE);
     task->last = true;
-    ox_build_updates(task, at, OX_USE_GRAD); /* the sum of two uses is rounded in place */
+    ox_build_updates(task, at, OX_USE_GRAD); /* the sum of all uses is rounded in place */
     ox_build_writes(task, b->plan->norm_buf, OX_USE_NORM);
-    if (second != OX_NONE) {
-        ox_build_reads(task, second, OX_USE_GRAD_HEAD);
+    for (uint32_t i = 0; i < count; i++) {
+        ox_build_nth_use(task, (struct ox_use){
+            .buf_idx = addends[i], .role = OX_USE_GRAD, .nth = (uint8_t)(1 + i), .read = true});
     }
 }
 
@@ -249,8 +258,8 @@ static struct ox_task *pack(struct ox_builder *b, uint32_t grad_idx, uint32_t so
     return task;
 }
 
-/* Finishes a sum that stays on the device: adds both uses of tied weights, and brings it into the form that the
- * optimizer takes. */
+/* Finishes a sum that stays on the device: adds those of other uses, and brings it into the form that the optimizer
+ * takes. */
 static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
@@ -261,7 +270,11 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     if (grad->addend != OX_NONE) {
         struct ox_task *const add = ox_build_grad_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, grad_idx);
         ox_build_updates(add, at, OX_USE_GRAD);
-        ox_build_reads(add, s->grad_live[grad->addend], OX_USE_GRAD_HEAD);
+        uint32_t nth = 0;
+        for (uint32_t i = grad->addend; i != OX_NONE; i = ox_build_grad(b, i)->addend) {
+            ox_build_nth_use(add, (struct ox_use){
+                .buf_idx = s->grad_live[i], .role = OX_USE_GRAD, .nth = (uint8_t)++nth, .read = true});
+        }
     }
     if (packs(b, grad_idx)) {
         const uint32_t home = s->grad_home[grad_idx];

@@ -13,7 +13,7 @@ uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier 
     memset(buf, 0, sizeof *buf);
     buf->bytes = ox_align_up(ox_max_u64(bytes, 1), OX_IO_ALIGN_BYTES);
     buf->unit_idx = unit_idx;
-    buf->grad_idx = OX_NONE;
+    buf->stage_idx = buf->grad_idx = OX_NONE;
     buf->kind = (uint8_t)kind;
     buf->tier = (uint8_t)tier;
     return b->plan->buf_count++;
@@ -32,6 +32,13 @@ uint32_t ox_build_grad_buf(struct ox_builder *b, enum ox_tier tier, uint64_t byt
     return buf_idx;
 }
 
+uint32_t ox_build_stage_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
+                            uint32_t stage_idx) {
+    const uint32_t buf_idx = ox_build_buf(b, kind, tier, bytes, OX_NONE);
+    b->plan->bufs[buf_idx].stage_idx = stage_idx;
+    return buf_idx;
+}
+
 /* ---- tasks ------------------------------------------------------------------------------------ */
 
 struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane, uint32_t unit_idx,
@@ -42,7 +49,7 @@ struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum
     task->kind = (uint8_t)kind;
     task->lane = (uint8_t)lane;
     task->unit_idx = unit_idx;
-    task->grad_idx = OX_NONE;
+    task->stage_idx = task->grad_idx = OX_NONE;
     task->mb_idx = mb_idx;
     task->when = OX_FACT_OWN_WORK;
     return task;
@@ -55,26 +62,33 @@ struct ox_task *ox_build_grad_task(struct ox_builder *b, enum ox_task_kind kind,
     return task;
 }
 
+struct ox_task *ox_build_stage_task(struct ox_builder *b, enum ox_task_kind kind, uint32_t stage_idx,
+                                    uint32_t mb_idx) {
+    struct ox_task *const task = ox_build_task(b, kind, OX_LANE_COMPUTE, OX_NONE, mb_idx);
+    task->stage_idx = stage_idx;
+    return task;
+}
+
 void ox_build_carry(struct ox_task *task, uint32_t facts) {
     task->carried = true;
     task->when = (uint16_t)facts;
 }
 
-static void add_use(struct ox_task *task, struct ox_use use) {
+void ox_build_nth_use(struct ox_task *task, struct ox_use use) {
     OX_ASSERT(task->use_count < OX_TASK_USES_MAX && use.buf_idx != OX_NONE);
     task->uses[task->use_count++] = use;
 }
 
 void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true});
+    ox_build_nth_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true});
 }
 
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .write = true});
+    ox_build_nth_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .write = true});
 }
 
 void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true, .write = true});
+    ox_build_nth_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true, .write = true});
 }
 
 struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_lane_id route, uint32_t source,

@@ -15,9 +15,10 @@ struct ox_builder {
     struct ox_sums sums;  /* the order in which gradients are summed */
     uint32_t slots;       /* of an accumulator, to sum all micro-batches */
     uint32_t rest_slots;  /* that hold a partial sum between two tiles, at most; 0 with one tile */
-    uint64_t dx_bytes;    /* bytes of the largest gradient of activations that a unit takes or makes */
+    uint64_t dx_bytes;    /* bytes of the largest gradient of activations that a stage takes or makes */
     bool train;
     bool carries; /* forward carries the update of the previous step */
+    bool written; /* what that update writes is on the drives by now */
 };
 
 /* ---- small steps: offload/plan/builder.c ---------------------------------------------------------- */
@@ -27,6 +28,9 @@ static inline bool ox_build_unified(const struct ox_builder *b) {
 }
 static inline const struct ox_plan_unit *ox_build_unit(const struct ox_builder *b, uint32_t unit_idx) {
     return &b->in->model.units[unit_idx];
+}
+static inline const struct ox_plan_stage *ox_build_stage(const struct ox_builder *b, uint32_t stage_idx) {
+    return &b->in->model.stages[stage_idx];
 }
 static inline const struct ox_plan_grad *ox_build_grad(const struct ox_builder *b, uint32_t grad_idx) {
     return &b->in->model.grads[grad_idx];
@@ -55,17 +59,24 @@ uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier 
 uint32_t ox_build_resident(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
                            uint32_t unit_idx);
 uint32_t ox_build_grad_buf(struct ox_builder *b, enum ox_tier tier, uint64_t bytes, uint32_t grad_idx);
+/* A buffer of activations. */
+uint32_t ox_build_stage_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
+                            uint32_t stage_idx);
 
 struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane, uint32_t unit_idx,
                               uint32_t mb_idx);
 /* Adds a task that works on a gradient. */
 struct ox_task *ox_build_grad_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane,
                                    uint32_t grad_idx);
+/* Adds a task that computes a stage. */
+struct ox_task *ox_build_stage_task(struct ox_builder *b, enum ox_task_kind kind, uint32_t stage_idx, uint32_t mb_idx);
 /* Makes the task part of the update of the step before, which works where these facts hold instead of OWN_WORK. */
 void ox_build_carry(struct ox_task *task, uint32_t facts);
 void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
+/* Adds the nth use of its role. */
+void ox_build_nth_use(struct ox_task *task, struct ox_use use);
 
 /* Adds a move from `source` to `target`; `source` is OX_NONE for what comes from the store or from another part of the
  * model, `target` for what leaves for another part. The caller fills in unit, gradient or micro-batch, which are
@@ -92,8 +103,8 @@ void ox_build_grad_load(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
 /* Finds the accumulator of a gradient when its backward begins in a tile. */
 void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
 /* Lets a task add its micro-batch to a gradient, or set it where the micro-batch begins a sum group. The additions of
- * finished sums follow where it ends one. */
-void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, enum ox_use_role role);
+ * finished sums follow where it ends one. `nth`: the stage unit. */
+void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, uint32_t nth);
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx);
 /* Sends the accumulator home after a tile, finished or partial. */
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
@@ -101,7 +112,7 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
 /* ---- the optimizer: offload/plan/optim.c ------------------------------------------------------- */
 
 /* Adds the update of one unit. CARRIED: `target` is the buffer that forward reads the unit's planes from, or OX_NONE if
- * their home is in memory; the unit of the first stage begins the transaction, the commit follows the unit of the last.
+ * their home is in memory; the first unit in order begins the transaction, the commit follows the last.
  * SPECULATIVE: `grad` is the finished gradient in host memory. */
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target);
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);

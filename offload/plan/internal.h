@@ -36,13 +36,13 @@ struct ox_plan_scratch {
     uint32_t *grad_live;  /* per gradient: its accumulator              */
     uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */
     uint32_t *partials;   /* per unit: square sums of its gradient, on the device */
-    bool *keeps;          /* per unit: a block that keeps what its backward needs */
+    bool *keeps;          /* per stage: a block that keeps what its backward needs */
+    uint32_t *fetched;    /* per unit: planes that were read from the drives last, where compute takes them */
     uint32_t *gathered;   /* per unit: the whole unit, gathered last or to be gathered there, or OX_NONE */
-    uint32_t *weights_at; /* per visit: planes where compute reads    */
-    uint32_t *table_at;   /* per visit: planes of the tied table       */
-    uint32_t *act;        /* (unit_count, micro_batches): activation checkpoints */
-    uint32_t *act_spool;  /* (unit_count, micro_batches): those on NVMe          */
-    uint32_t *kept;       /* (unit_count, micro_batches): kept activations       */
+    uint32_t (*weights_at)[OX_STAGE_UNITS_MAX]; /* per visit: planes of its stage units where compute reads */
+    uint32_t *act;        /* (stage_count, micro_batches): activation checkpoints */
+    uint32_t *act_spool;  /* (stage_count, micro_batches): those on NVMe          */
+    uint32_t *kept;       /* (stage_count, micro_batches): kept activations       */
     uint32_t *x, *dx, *batch; /* per micro-batch                       */
     uint32_t visit_cap;
 };

@@ -142,9 +142,9 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
 /* The last unit, in the order of updates, that is updated on the device; OX_NONE = none. */
 static uint32_t last_device_unit(const struct ox_builder *b) {
     const struct ox_plan_model *const model = &b->in->model;
-    for (uint32_t i = model->stage_count; i > 0; i--) {
-        if (ox_build_on_device(b, model->stages[i - 1])) {
-            return model->stages[i - 1];
+    for (uint32_t i = model->unit_count; i > 0; i--) {
+        if (ox_build_on_device(b, model->order[i - 1])) {
+            return model->order[i - 1];
         }
     }
     return OX_NONE;
@@ -288,6 +288,7 @@ static void commit(struct ox_builder *b, bool carried) {
     }
     if (carried) {
         ox_build_writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
+        b->written = true;
     }
     end_transaction(b, OX_TASK_COMMIT, carried);
 }
@@ -301,17 +302,17 @@ static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_build_on_device(b, unit_idx) ? s->grad_speculative[grad_idx] : s->grad_spool[grad_idx];
 }
 
-static bool is_last_stage(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_build_unit(b, unit_idx)->stage_idx + 1 == b->in->model.stage_count;
+static bool is_last(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_build_unit(b, unit_idx)->order_idx + 1 == b->in->model.unit_count;
 }
 
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
-    if (ox_build_unit(b, unit_idx)->stage_idx == 0) {
+    if (ox_build_unit(b, unit_idx)->order_idx == 0) {
         begin_transaction(b, true);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_CARRIED, .grad = grad_at_rest(b, unit_idx),
                                .target = target});
-    if (is_last_stage(b, unit_idx)) {
+    if (is_last(b, unit_idx)) {
         commit(b, true);
     }
 }
@@ -324,7 +325,7 @@ void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx) {
 }
 
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
-    if (is_last_stage(b, unit_idx)) {
+    if (is_last(b, unit_idx)) {
         begin_transaction(b, false);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_SPECULATIVE, .grad = grad, .target = OX_NONE});
@@ -345,8 +346,8 @@ void ox_build_optimizer(struct ox_builder *b) {
         return;
     }
     begin_transaction(b, false);
-    for (uint32_t i = 0; i < b->in->model.stage_count; i++) {
-        const uint32_t unit_idx = b->in->model.stages[i];
+    for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
+        const uint32_t unit_idx = b->in->model.order[i];
         run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_AFTER, .grad = grad_at_rest(b, unit_idx),
                                    .target = OX_NONE});
     }

@@ -12,13 +12,17 @@ uint32_t ox_plan_generations(const struct ox_plan_budget *budget) {
     return budget->generations == 0 ? 2 : budget->generations;
 }
 
-int ox_task_find_use(const struct ox_task *task, enum ox_use_role role) {
+int ox_task_find_nth_use(const struct ox_task *task, enum ox_use_role role, uint32_t nth) {
     for (int i = 0; i < task->use_count; i++) {
-        if (task->uses[i].role == role) {
+        if (task->uses[i].role == role && task->uses[i].nth == nth) {
             return i;
         }
     }
     return -1;
+}
+
+int ox_task_find_use(const struct ox_task *task, enum ox_use_role role) {
+    return ox_task_find_nth_use(task, role, 0);
 }
 
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx) {
@@ -26,9 +30,9 @@ uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx) {
     return grad_idx;
 }
 
-uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
-    OX_ASSERT(unit_idx < plan->unit_count && mb_idx < plan->micro_batches);
-    return plan->grad_count + unit_idx * plan->micro_batches + mb_idx;
+uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t stage_idx, uint32_t mb_idx) {
+    OX_ASSERT(stage_idx < plan->stage_count && mb_idx < plan->micro_batches);
+    return plan->grad_count + stage_idx * plan->micro_batches + mb_idx;
 }
 
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -133,14 +137,14 @@ uint32_t ox_plan_ahead_units(const struct ox_plan_input *input) {
 }
 
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t stage_count = input->model.stage_count;
-    const uint64_t after = stage_count - 1 - input->model.units[unit_idx].stage_idx;
+    const uint32_t unit_count = input->model.unit_count;
+    const uint64_t after = unit_count - 1 - input->model.units[unit_idx].order_idx;
     const uint64_t count = input->placement.speculative_units;
     const bool replaced_stays = input->budget.nvme_bytes > 0 ||
                                 (input->placement.saves_replaced && !ox_plan_state_on_device(input, unit_idx));
-    /* Spread evenly, `count` steps of a unit each go round a circle of `stage_count`: the last unit, where the sum is
-     * 0, and each where it begins another round. */
-    return replaced_stays && (input->placement.speculative_spread ? after * count % stage_count : after) < count;
+    /* Spread evenly, `count` steps of a unit each go round a circle of `unit_count`: the last unit, where the sum is 0,
+     * and each where it begins another round. */
+    return replaced_stays && (input->placement.speculative_spread ? after * count % unit_count : after) < count;
 }
 
 uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -236,10 +240,10 @@ static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct
 }
 
 /* Bytes that another part of the model hands over or takes. Activations that leave, and gradients that arrive, are
- * those of the unit's output; the others are those of its input. */
-static uint64_t outside_bytes(const struct ox_plan_unit *unit, const struct ox_task *task) {
+ * those of the stage's output; the others are those of its input. */
+static uint64_t outside_bytes(const struct ox_plan_stage *stage, const struct ox_task *task) {
     const bool leaves = task->lane == OX_LANE_D2H, is_gradient = task->move == OX_MOVE_OUTSIDE_DX;
-    return leaves != is_gradient ? unit->output_bytes : unit->input_bytes;
+    return leaves != is_gradient ? stage->output_bytes : stage->input_bytes;
 }
 
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
@@ -251,7 +255,7 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
     case OX_MOVE_PLANES:
         return ox_plan_weight_bytes(input, task->unit_idx);
     case OX_MOVE_ACT: /* drives transfer whole pages */
-        return ox_align_up(model->units[task->unit_idx].input_bytes, of_drives ? OX_IO_ALIGN_BYTES : 1);
+        return ox_align_up(model->stages[task->stage_idx].input_bytes, of_drives ? OX_IO_ALIGN_BYTES : 1);
     case OX_MOVE_GRAD:
         return moved_grad_bytes(input, task);
     case OX_MOVE_BATCH:
@@ -264,7 +268,7 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
         return model->unit_count * sizeof(uint64_t);
     case OX_MOVE_OUTSIDE_ACT:
     case OX_MOVE_OUTSIDE_DX:
-        return outside_bytes(&model->units[task->unit_idx], task);
+        return outside_bytes(&model->stages[task->stage_idx], task);
     default:
         OX_ASSERT(!"moves nothing known");
         return 0;
@@ -281,14 +285,6 @@ uint64_t ox_plan_norm_bytes(const struct ox_plan_input *input) {
         groups += input->model.units[i].elem_count / OX_GROUP_ELEMS;
     }
     return groups * sizeof(double);
-}
-
-uint32_t ox_plan_block_count(const struct ox_plan_model *model) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        count += model->units[i].kind == OX_PLAN_BLOCK;
-    }
-    return count;
 }
 
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx) {
@@ -361,7 +357,8 @@ static void place_kept(struct tables *memory, struct ox_plan_full *full) {
 static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     const struct ox_plan *const plan = &full->plan;
     struct ox_plan_scratch *const scratch = &full->scratch;
-    const uint64_t units = plan->unit_count, grads = plan->grad_count, micro_batches = plan->micro_batches;
+    const uint64_t units = plan->unit_count, grads = plan->grad_count, stages = plan->stage_count;
+    const uint64_t micro_batches = plan->micro_batches;
     place_kept(memory, full);
     scratch->tracks = place(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = place(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
@@ -370,73 +367,86 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     scratch->grad_live = place(memory, grads, sizeof(uint32_t));
     scratch->grad_speculative = place(memory, grads, sizeof(uint32_t));
     scratch->partials = place(memory, units, sizeof(uint32_t));
-    scratch->keeps = place(memory, units, sizeof(bool));
+    scratch->keeps = place(memory, stages, sizeof(bool));
+    scratch->fetched = place(memory, units, sizeof(uint32_t));
     scratch->gathered = place(memory, units, sizeof(uint32_t));
-    scratch->weights_at = place(memory, scratch->visit_cap, sizeof(uint32_t));
-    scratch->table_at = place(memory, scratch->visit_cap, sizeof(uint32_t));
-    scratch->act = place(memory, units * micro_batches, sizeof(uint32_t));
-    scratch->act_spool = place(memory, units * micro_batches, sizeof(uint32_t));
-    scratch->kept = place(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->weights_at = place(memory, scratch->visit_cap, sizeof *scratch->weights_at);
+    scratch->act = place(memory, stages * micro_batches, sizeof(uint32_t));
+    scratch->act_spool = place(memory, stages * micro_batches, sizeof(uint32_t));
+    scratch->kept = place(memory, stages * micro_batches, sizeof(uint32_t));
     scratch->x = place(memory, micro_batches, sizeof(uint32_t));
     scratch->dx = place(memory, micro_batches, sizeof(uint32_t));
     scratch->batch = place(memory, micro_batches, sizeof(uint32_t));
 }
 
+/* Asserts that the gradient of the first use and those that are added to it form one list, all of it of this unit. */
+static void check_addends(const struct ox_plan_model *model, uint32_t first_idx) {
+    uint32_t left = model->grad_count;
+    for (uint32_t i = first_idx; i != OX_NONE; i = model->grads[i].addend, left--) {
+        const struct ox_plan_grad *const grad = &model->grads[i];
+        OX_ASSERT(left > 0 && grad->unit_idx == model->grads[first_idx].unit_idx);
+        OX_ASSERT(grad->added_to == (i == first_idx ? OX_NONE : first_idx));
+        OX_ASSERT(grad->elem_count <= model->grads[first_idx].elem_count);
+    }
+}
+
 /* Asserts that units, gradients and stages of a model refer to each other consistently. */
 static void check_model(const struct ox_plan_model *model) {
-    OX_ASSERT(model->unit_count >= 1 && model->stage_count == model->unit_count && model->micro_batches >= 1);
+    uint32_t use_count = 0;
+    OX_ASSERT(model->unit_count >= 1 && model->stage_count >= 1 && model->micro_batches >= 1);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const struct ox_plan_unit *const unit = &model->units[i];
-        OX_ASSERT(unit->stage_idx < model->stage_count && model->stages[unit->stage_idx] == i);
+        OX_ASSERT(unit->order_idx < model->unit_count && model->order[unit->order_idx] == i);
         OX_ASSERT(unit->grad_idx < model->grad_count && model->grads[unit->grad_idx].unit_idx == i);
         OX_ASSERT(model->grads[unit->grad_idx].elem_count == unit->elem_count);
-        OX_ASSERT((unit->table_unit_idx == OX_NONE) == (unit->table_grad_idx == OX_NONE));
-        OX_ASSERT(unit->table_unit_idx == OX_NONE || unit->kind == OX_PLAN_HEAD);
-        OX_ASSERT(unit->table_unit_idx == OX_NONE || unit->table_unit_idx < model->unit_count);
-        OX_ASSERT(unit->table_unit_idx == OX_NONE ||
-                  model->grads[unit->table_grad_idx].unit_idx == unit->table_unit_idx);
+        check_addends(model, unit->grad_idx);
     }
-    for (uint32_t i = 0; i < model->grad_count; i++) {
-        const struct ox_plan_grad *const grad = &model->grads[i];
-        OX_ASSERT(grad->addend == OX_NONE || model->grads[grad->addend].added_to == i);
-        OX_ASSERT(grad->added_to == OX_NONE || (model->grads[grad->added_to].addend == i &&
-                                                model->grads[grad->added_to].elem_count >= grad->elem_count));
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        const struct ox_plan_stage *const stage = &model->stages[i];
+        OX_ASSERT(stage->unit_count >= 1 && stage->unit_count <= OX_STAGE_UNITS_MAX);
+        for (uint32_t k = 0; k < stage->unit_count; k++) {
+            const struct ox_plan_stage_unit *const use = &stage->units[k];
+            OX_ASSERT(use->unit_idx < model->unit_count && model->units[use->unit_idx].stage_idx <= i);
+            OX_ASSERT(use->grad_idx < model->grad_count && model->grads[use->grad_idx].unit_idx == use->unit_idx);
+        }
+        use_count += stage->unit_count;
     }
+    OX_ASSERT(use_count == model->grad_count); /* one for each use */
 }
 
 enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out) {
     *out = NULL;
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
-    const uint64_t micro_batches = input->model.micro_batches;
+    const uint64_t stages = input->model.stage_count, micro_batches = input->model.micro_batches;
     check_model(&input->model);
     OX_ASSERT(!input->ranks.library_sums || input->ranks.sum_groups == ox_plan_rank_count(input));
-    /* The most tasks, which is also the most buffers. Each micro-batch has six per unit (forward, save, write; read,
+    /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
-     * micro-batches, has twelve per unit (three forward; three for weights and six for gradients backward) and twelve
-     * for each gradient of a second use. A step has nine per unit: transfers of planes, the updates and what goes with
-     * them. With several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks
-     * have slices, a tile also gathers the weights for two visits of a unit and a second use, and a step exchanges and
-     * adds the parts of each gradient and gathers square sums and losses. */
+     * micro-batches, has twelve for each use of a unit, which has a gradient: three forward; three for weights and six
+     * for gradients backward. A step has nine per unit: transfers of planes, the updates and what goes with them. With
+     * several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have slices, a
+     * tile also gathers the weights for two visits of each use, and a step exchanges and adds the parts of each
+     * gradient and gathers square sums and losses. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
-    const uint64_t visits = micro_batches * 2 * units;
-    const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * (2 * units + 1) : 0;
+    const uint64_t visits = micro_batches * 2 * stages;
+    const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * grads : 0;
     const struct ox_sums sums = ox_plan_sums(input);
     const uint64_t exchanges = ox_plan_exchanges(input) ? grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (units * (6 + 12) + 1 + 2 * borders + (grads - units) * 12) + units * 9 + folds + gathers +
-        exchanges + 64;
+        micro_batches * (stages * 6 + grads * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges + 64;
     if (tasks > UINT32_MAX / 16) {
-        return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
-                       "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);
+        return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu stages are too many tasks; use fewer, larger "
+                       "micro-batches", (unsigned long long)micro_batches, (unsigned long long)stages);
     }
     struct ox_plan_full shape = {0};
     shape.plan.unit_count = (uint32_t)units;
     shape.plan.grad_count = (uint32_t)grads;
+    shape.plan.stage_count = (uint32_t)stages;
     shape.plan.micro_batches = (uint32_t)micro_batches;
     shape.plan.task_cap = (uint32_t)tasks;
     shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_has_resident_gathered(input) ? 7 : 6) * units + 16);
-    shape.plan.spool_count = (uint32_t)(grads + units * micro_batches);
+    shape.plan.spool_count = (uint32_t)(grads + stages * micro_batches);
     shape.scratch.visit_cap = (uint32_t)visits;
     struct tables memory = {.base = NULL, .used = sizeof shape};
     place_plan(&memory, &shape);

@@ -38,16 +38,16 @@ enum ox_task_kind {
     OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: copies what enum ox_move says from one tier to another;
                           link: brings it together from the parts that the ranks have                      */
     OX_TASK_CAST,      /* compute: makes weights in the format of compute of their planes */
-    OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
+    OX_TASK_FORWARD,   /* compute: a stage, one micro-batch                                */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
-    OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its activation checkpoint or from what forward kept */
+    OX_TASK_BACKWARD,  /* compute: a stage, one micro-batch, from its input or from what forward kept */
     OX_TASK_GRAD_FOLD, /* compute: adds the slot above to a slot, there or at its target   */
     OX_TASK_SUM_PARTS, /* compute: adds the parts of a gradient's slice that the ranks have summed, in the order of the
                           tree, in place or to its target                                  */
-    OX_TASK_GRAD_ADD,  /* compute: adds the gradient of the second use of tied weights to that of the first, where the
-                          sum stays on the device                                          */
+    OX_TASK_GRAD_ADD,  /* compute: adds the gradients of other uses of a unit to that of its first use, where the sum
+                          stays on the device                                              */
     OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
-    OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, to which that of a second use is added first;
+    OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, to which those of other uses are added first;
                           compute: square sums of a gradient on the device                 */
     OX_TASK_NORM,      /* reduce: global norm, clip factor, and whether the step is finite */
     OX_TASK_BEGIN,     /* adam: the store's transaction begins                             */
@@ -64,7 +64,7 @@ enum ox_move {
     OX_MOVE_WEIGHTS,   /* planes of a unit, or of the rank's slice of it, to where compute reads them; link: those
                           of the whole unit, from the slices of all ranks                            */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
-    OX_MOVE_ACT,       /* activation checkpoint: the input of a unit                                 */
+    OX_MOVE_ACT,       /* activation checkpoint: the input of a stage                                */
     OX_MOVE_GRAD,      /* partial or finished sum; link: a part of each rank's sum, cut into slices, to the
                           ranks whose slices they are, or the finished sum of all slices             */
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
@@ -77,16 +77,17 @@ enum ox_move {
     OX_MOVE_COUNT
 };
 
-/* What a buffer is to the task that uses it. */
+/* What a buffer is to the task that uses it. A task of a stage has weights, state, cast weights and accumulator of
+ * each of its stage units, whose number is ox_use.nth. */
 enum ox_use_role {
     OX_USE_SOURCE, OX_USE_TARGET, /* what a MOVE reads and what it writes                  */
-    OX_USE_WEIGHTS,               /* planes of the task's unit                             */
-    OX_USE_STATE,                 /* lo and moments of the task's unit, where memory is their home */
-    OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes of the unit whose table a tied head uses; its state for lo */
+    OX_USE_WEIGHTS,               /* planes of a unit                                      */
+    OX_USE_STATE,                 /* lo and moments of a unit, where memory is their home  */
     OX_USE_CAST,                  /* weights in the format of compute                      */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_KEPT,                  /* what forward keeps for backward, which overwrites it    */
-    OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is for the head's use of tied weights */
+    OX_USE_GRAD,                  /* accumulator, or finished sum; nth of GRAD_ADD and REDUCE: 0 is that of the unit's
+                                     first use, to which the others are added in their order */
     OX_USE_SCRATCH, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
     OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
     OX_USE_WRITTEN,               /* the drives hold all planes that the step computes with */
@@ -109,6 +110,7 @@ struct ox_buf {
     uint64_t bytes, offset; /* in its tier's arena, aligned to OX_IO_ALIGN_BYTES */
     uint32_t first_task_idx, last_task_idx; /* its first and last use; a resident buffer lives through the whole plan */
     uint32_t unit_idx;                      /* or OX_NONE */
+    uint32_t stage_idx;                     /* for activations; else OX_NONE */
     uint32_t grad_idx;                      /* for a gradient; else OX_NONE */
     uint8_t kind;                           /* enum ox_buf_kind */
     uint8_t tier;                           /* DEVICE or HOST */
@@ -119,11 +121,12 @@ struct ox_buf {
 struct ox_use {
     uint32_t buf_idx;
     uint8_t role;
-    bool read;  /* needs what the buffer holds */
-    bool write; /* changes it; an update both reads and writes */
+    uint8_t nth; /* tells uses of one role apart: the number of the stage unit, or of the gradient; else 0 */
+    bool read;   /* needs what the buffer holds */
+    bool write;  /* changes it; an update both reads and writes */
 };
 
-enum { OX_TASK_USES_MAX = 12 };
+enum { OX_TASK_USES_MAX = 14 };
 
 /* What a step meets when it begins. One list of tasks serves every step of a run. Most tasks always work; tasks of the
  * optimizer depend on how the step before ended and on what this one may assume, so each names the facts that it
@@ -158,6 +161,8 @@ struct ox_task {
     uint8_t use_count;
     uint16_t when;     /* enum ox_fact: must all hold in a step for the task to work */
     uint32_t unit_idx; /* or OX_NONE */
+    uint32_t stage_idx; /* FORWARD, HEAD, BACKWARD, MOVE of activations: index into ox_plan_model.stages; else
+                           OX_NONE. At the end of a part of a model: the stage whose input or output moves */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
     uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is set or added to; MOVE of a
@@ -174,13 +179,13 @@ uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
 
-/* The number that lists of tasks and buffers show under "unit". For a gradient it is the gradient's index, because a
- * unit may have two gradients. */
-static inline uint32_t ox_task_unit_or_grad(const struct ox_task *task) {
-    return task->grad_idx == OX_NONE ? task->unit_idx : task->grad_idx;
+/* The number that lists of tasks and buffers show under "unit": that of the stage for what computes and for
+ * activations; for a gradient the gradient's, because a unit may have several. */
+static inline uint32_t ox_task_number(const struct ox_task *task) {
+    return task->grad_idx != OX_NONE ? task->grad_idx : task->stage_idx != OX_NONE ? task->stage_idx : task->unit_idx;
 }
-static inline uint32_t ox_buf_unit_or_grad(const struct ox_buf *buf) {
-    return buf->grad_idx == OX_NONE ? buf->unit_idx : buf->grad_idx;
+static inline uint32_t ox_buf_number(const struct ox_buf *buf) {
+    return buf->grad_idx != OX_NONE ? buf->grad_idx : buf->stage_idx != OX_NONE ? buf->stage_idx : buf->unit_idx;
 }
 
 enum ox_link {
@@ -211,42 +216,55 @@ struct ox_plan_work {
     uint32_t ops; /* operations that the task queues */
 };
 
-enum ox_plan_unit_kind {
-    OX_PLAN_EMBEDDING, /* tokens to activations */
-    OX_PLAN_BLOCK,     /* activations to activations; backward starts from its input or from what forward kept */
-    OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task */
+enum ox_plan_stage_kind {
+    OX_PLAN_EMBEDDING, /* tokens to activations; reads planes, and in its backward no weights */
+    OX_PLAN_BLOCK,     /* activations to activations */
+    OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task; reads planes */
 };
 
-/* One pass of a unit over a micro-batch. */
+/* One pass of a stage over a micro-batch. */
 struct ox_plan_pass {
     uint64_t scratch_bytes;
     struct ox_plan_work work; /* all zero: no prediction */
 };
 
-/* A unit: the part of a model whose weights, state and gradient travel together. Units may differ in everything.
- * Activations are those of one micro-batch. */
+/* A unit: the part of a model whose weights, state and gradient travel together. What moves is a unit, what computes is
+ * a stage. Units may differ in everything. */
 struct ox_plan_unit {
-    enum ox_plan_unit_kind kind;
-    uint32_t stage_idx; /* its place in the order of forward: stages[stage_idx] is this unit */
     uint64_t elem_count;
-    uint64_t input_bytes, output_bytes; /* activations; 0 where the unit takes tokens or gives the loss */
+    uint32_t grad_idx;  /* the gradient from its first use, to which those of other uses are added */
+    uint32_t stage_idx; /* the first stage that uses it: backward has its whole gradient after this one */
+    uint32_t order_idx; /* its place in the order of forward, in which units are updated */
+};
+
+/* A stage's use of a unit, and the gradient of the unit's weights from this use. */
+struct ox_plan_stage_unit {
+    uint32_t unit_idx, grad_idx;
+};
+
+enum { OX_STAGE_UNITS_MAX = 4 };
+
+/* A stage: one step of forward, which computes with one or more units; several stages may use the same unit, as a head
+ * and an embedding with tied weights do. Activations are those of one micro-batch. */
+struct ox_plan_stage {
+    enum ox_plan_stage_kind kind;
+    uint32_t unit_count;
+    struct ox_plan_stage_unit units[OX_STAGE_UNITS_MAX]; /* its stage units, in the order in which they are fetched */
+    uint64_t input_bytes, output_bytes; /* activations; 0 where the stage takes tokens or gives the loss */
     uint64_t kept_bytes; /* bytes that a block can keep for its backward; 0: it cannot keep any */
+    bool saves_input;    /* its backward starts from its input, which is an activation checkpoint until then */
     /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
      * for a block that keeps what its backward needs. An embedding needs no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
-    uint32_t grad_idx;       /* the gradient of its weights */
-    /* For a head with tied weights: the unit whose table it uses, which is in the same list; else OX_NONE. A head apart
-     * from its table has a copy of it among its own weights. */
-    uint32_t table_unit_idx;
-    uint32_t table_grad_idx; /* the gradient from this use of the table; else OX_NONE */
 };
 
-/* A gradient: one sum over the micro-batches, with an accumulator and a home. A unit whose weights are used twice has
- * one for each use; before the update the second is added to the first, from its first element on. */
+/* A gradient: one sum over the micro-batches, with an accumulator and a home. There is one for each use of a unit;
+ * before the update the others are added to that of the first use, from its first element on, in the order of a list
+ * that begins with its `addend`. Backward finishes them in this order. */
 struct ox_plan_grad {
     uint32_t unit_idx;   /* the unit that has these weights */
     uint32_t added_to;   /* the gradient that this one is added to, or OX_NONE */
-    uint32_t addend;     /* the gradient that is added to this one, or OX_NONE */
+    uint32_t addend;     /* the gradient that is added next, or OX_NONE */
     uint64_t elem_count;
 };
 
@@ -254,10 +272,11 @@ struct ox_plan_grad {
 struct ox_plan_model {
     const struct ox_plan_unit *units;
     const struct ox_plan_grad *grads;
-    /* Units in the order of forward, each once; backward is the reverse. A list that does not begin with an embedding
-     * or does not end with a head is a part of a model: for each micro-batch its input arrives from another part, or
-     * its output leaves for one, and in training the gradient of either goes the other way. */
-    const uint32_t *stages;
+    /* Stages in the order of forward; backward is the reverse. A list that does not begin with an embedding or does not
+     * end with a head is a part of a model: for each micro-batch its input arrives from another part, or its output
+     * leaves for one, and in training the gradient of either goes the other way. */
+    const struct ox_plan_stage *stages;
+    const uint32_t *order; /* units in the order in which forward first uses them, each once: order[order_idx] */
     uint32_t unit_count, grad_count, stage_count;
     uint32_t micro_batches;     /* per step */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
@@ -270,12 +289,15 @@ struct ox_plan_model {
 
 /* Whether the input of the first stage arrives from another part of the model. */
 static inline bool ox_plan_has_outside_input(const struct ox_plan_model *model) {
-    return model->units[model->stages[0]].kind != OX_PLAN_EMBEDDING;
+    return model->stages[0].kind != OX_PLAN_EMBEDDING;
 }
 /* Whether the output of the last stage leaves for another part of the model, which then has the loss. */
 static inline bool ox_plan_has_outside_output(const struct ox_plan_model *model) {
-    return model->units[model->stages[model->stage_count - 1]].kind != OX_PLAN_HEAD;
+    return model->stages[model->stage_count - 1].kind != OX_PLAN_HEAD;
 }
+/* Sets `order` and the places of units from the stages' uses; each unit must have one. */
+void ox_plan_order_units(const struct ox_plan_stage *stages, uint32_t stage_count, struct ox_plan_unit *units,
+                         uint32_t *order);
 
 struct ox_plan_budget {
     bool unified;          /* host memory is device memory; device_bytes is unused */
@@ -437,7 +459,7 @@ struct ox_plan {
     struct ox_task *tasks;
     struct ox_buf *bufs;
     uint32_t task_count, task_cap, buf_count, buf_cap;
-    uint32_t micro_batches, unit_count, grad_count;
+    uint32_t micro_batches, unit_count, grad_count, stage_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
     uint64_t resident_bytes[OX_TIER_COUNT]; /* part of peak_bytes held between steps, at the front of the arena */
     uint64_t stored_weight_bytes; /* part of resident_bytes[NVME] that is hi; the rest is state. All generations */
@@ -449,7 +471,7 @@ struct ox_plan {
     uint32_t counts_buf, nonfinite_buf; /* what updates on the device count per unit, there and on the host */
     uint32_t written_buf;    /* without bytes: its uses make tasks wait for the writes of the step before */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
-    /* Spool extents of the store: one for each gradient, then one for each (unit, micro-batch) activation
+    /* Spool extents of the store: one for each gradient, then one for each (stage, micro-batch) activation
      * checkpoint; 0 bytes where nothing is spooled. */
     uint64_t *spool_bytes;
     uint32_t spool_count;
@@ -504,12 +526,13 @@ bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps);
  * does so only for planes that the drives must have. */
 bool ox_plan_transacts(const struct ox_plan_input *input, bool stays);
 
-/* Index of the task's use with this role, or -1. */
+/* Index of the task's use with this role, the first one or the nth; -1: there is none. */
 int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
+int ox_task_find_nth_use(const struct ox_task *task, enum ox_use_role role, uint32_t nth);
 
 /* Index of a spool extent. */
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx);
-uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
+uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t stage_idx, uint32_t mb_idx);
 
 /* Bytes that a rank gets from others and gives to them, and those that its device takes from host memory, where it and
  * the others have them. */
@@ -527,7 +550,7 @@ static inline bool ox_task_updates_on_host(const struct ox_task *task) {
     return task->kind == OX_TASK_UPDATE && task->lane == OX_LANE_ADAM;
 }
 
-/* How many units are blocks. */
+/* How many stages are blocks. */
 uint32_t ox_plan_block_count(const struct ox_plan_model *model);
 
 /* Bytes of the planes that travel to compute (precision): of the rank's slice of a unit, which is the unit

@@ -166,7 +166,7 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
         const struct ox_task *const task = &plan->tasks[i];
         fprintf(out, "%6u %-11s %-10s%s", i, ox_lane_name((enum ox_lane_id)task->lane),
                 ox_task_name(task), task->carried ? "'" : " ");
-        const uint32_t number = ox_task_unit_or_grad(task);
+        const uint32_t number = ox_task_number(task);
         fprintf(out, number == OX_NONE ? "    -" : "%5d", (int)number);
         fprintf(out, task->mb_idx == OX_NONE ? "    -" : "%5d", (int)task->mb_idx);
         print_size(out, task->bytes);
@@ -212,11 +212,11 @@ static void print_part(FILE *out, const struct ox_plan_model *model) {
     char text[OX_SIZE_TEXT_BYTES];
     if (ox_plan_has_outside_input(model)) {
         fprintf(out, "\npart of a model: per micro-batch %s of activations arrive from the part before",
-                ox_size_text(model->units[model->stages[0]].input_bytes, text));
+                ox_size_text(model->stages[0].input_bytes, text));
     }
     if (ox_plan_has_outside_output(model)) {
         fprintf(out, "\npart of a model: per micro-batch %s of activations leave for the part after",
-                ox_size_text(model->units[model->stages[model->stage_count - 1]].output_bytes, text));
+                ox_size_text(model->stages[model->stage_count - 1].output_bytes, text));
     }
 }
 

@@ -42,13 +42,18 @@ static struct ox_view view_buf(const struct ox_tiers *tiers, const struct ox_buf
     return (struct ox_view){.ptr = base + buf->offset, .bytes = buf->bytes, .tier = (enum ox_tier)buf->tier};
 }
 
-struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
-                                  const struct ox_task *task, enum ox_use_role role) {
-    const int use = ox_task_find_use(task, role);
+struct ox_view ox_tiers_nth_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+                                    const struct ox_task *task, enum ox_use_role role, uint32_t nth) {
+    const int use = ox_task_find_nth_use(task, role, nth);
     if (use < 0 || plan->bufs[task->uses[use].buf_idx].tier == OX_TIER_NVME) {
         return (struct ox_view){.tier = OX_TIER_NVME};
     }
     return view_buf(tiers, &plan->bufs[task->uses[use].buf_idx]);
+}
+
+struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+                                const struct ox_task *task, enum ox_use_role role) {
+    return ox_tiers_nth_view_if(tiers, plan, task, role, 0);
 }
 
 struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan *plan, const struct ox_task *task,

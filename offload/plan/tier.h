@@ -41,6 +41,8 @@ struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan 
 /* As above, with ptr = NULL when the task has no such use, or when it is a spool extent. */
 struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
                                   const struct ox_task *task, enum ox_use_role role);
+struct ox_view ox_tiers_nth_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+                                    const struct ox_task *task, enum ox_use_role role, uint32_t nth);
 
 /* The view of a resident buffer, for use between steps. */
 struct ox_view ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx);

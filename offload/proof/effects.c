@@ -20,7 +20,7 @@
 
 /* ---- one task --------------------------------------------------------------------------------- */
 
-enum scope { OF_STEP, OF_UNIT, OF_GRADIENT };
+enum scope { OF_STEP, OF_UNIT, OF_STAGE, OF_GRADIENT };
 
 /* Lanes as bits. */
 enum {
@@ -44,9 +44,9 @@ struct rule {
 };
 static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_CAST] = {ON_COMPUTE, OF_UNIT, false, false, false},
-    [OX_TASK_FORWARD] = {ON_COMPUTE, OF_UNIT, true, false, false},
-    [OX_TASK_HEAD] = {ON_COMPUTE, OF_UNIT, true, false, false},
-    [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_UNIT, true, true, false},
+    [OX_TASK_FORWARD] = {ON_COMPUTE, OF_STAGE, true, false, false},
+    [OX_TASK_HEAD] = {ON_COMPUTE, OF_STAGE, true, false, false},
+    [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_STAGE, true, true, false},
     [OX_TASK_GRAD_FOLD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_SUM_PARTS] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_ADD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
@@ -61,14 +61,14 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
 static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D | ON_LINK, OF_UNIT, false, false, false},
     [OX_MOVE_PLANES] = {ON_D2H | ON_H2D, OF_UNIT, false, true, true},
-    [OX_MOVE_ACT] = {ON_ALL_ROUTES, OF_UNIT, true, true, false},
+    [OX_MOVE_ACT] = {ON_ALL_ROUTES, OF_STAGE, true, true, false},
     [OX_MOVE_GRAD] = {ON_ALL_ROUTES | ON_LINK, OF_GRADIENT, false, true, false},
     [OX_MOVE_BATCH] = {ON_H2D, OF_STEP, true, false, false},
     [OX_MOVE_LOSSES] = {ON_D2H | ON_LINK, OF_STEP, false, false, false},
     [OX_MOVE_PARTIALS] = {ON_D2H | ON_LINK, OF_UNIT, false, true, false},
     [OX_MOVE_NONFINITE] = {ON_D2H, OF_STEP, false, true, true},
-    [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H, OF_UNIT, true, false, false},
-    [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H, OF_UNIT, true, true, false},
+    [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H, OF_STAGE, true, false, false},
+    [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H, OF_STAGE, true, true, false},
     [OX_MOVE_SUM] = {ON_LINK, OF_GRADIENT, false, true, false},
 };
 
@@ -91,6 +91,15 @@ static bool has_slot(const struct effects *e) {
            (e->task->kind == OX_TASK_MOVE && e->task->move == OX_MOVE_GRAD);
 }
 
+/* Whether the task names what the scope says, and nothing else. */
+static bool fits_scope(const struct effects *e, enum scope scope) {
+    const struct ox_task *const task = e->task;
+    const bool of_unit = scope == OF_UNIT || scope == OF_GRADIENT;
+    return (of_unit ? task->unit_idx < e->plan->unit_count : task->unit_idx == OX_NONE) &&
+           (scope == OF_STAGE ? task->stage_idx < e->plan->stage_count : task->stage_idx == OX_NONE) &&
+           (scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx) : task->grad_idx == OX_NONE);
+}
+
 static bool fits_rule(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const struct rule *const rule = rule_of(task);
@@ -100,9 +109,7 @@ static bool fits_rule(const struct effects *e) {
            (task->slot == 0 || has_slot(e)) && (!task->begins || sums(e)) &&
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
-           (rule->scope == OF_STEP ? task->unit_idx == OX_NONE : task->unit_idx < e->plan->unit_count) &&
-           (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
-                                       : task->grad_idx == OX_NONE) &&
+           fits_scope(e, (enum scope)rule->scope) &&
            (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
 }
 
@@ -507,9 +514,9 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.updated = calloc(3 * (size_t)plan->unit_count, 1);
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
-    e.keeps = calloc(plan->unit_count, sizeof *e.keeps);
+    e.keeps = calloc(plan->stage_count, sizeof *e.keeps);
     e.sum_steps = calloc(2 * (size_t)plan->micro_batches, sizeof *e.sum_steps);
-    for (uint32_t i = 0; i < plan->unit_count && e.keeps != NULL; i++) {
+    for (uint32_t i = 0; i < plan->stage_count && e.keeps != NULL; i++) {
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }
     e.sum_step_count = e.sum_steps == NULL ? 0 : ox_proof_sum_steps(input, e.sum_steps);

@@ -17,14 +17,14 @@ enum ox_holding {
     GATHERED, /* planes of the whole unit `idx`, of which each rank has a part */
     STATE,    /* optimizer state of what the rank has of unit `idx`, in version `count` */
     CAST,     /* weights of unit `idx` in the format of compute */
-    ACT,      /* input of unit `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
+    ACT,      /* input of stage `idx`, or with OX_NONE the output of the last stage, for micro-batch `count` */
     ACT_GRAD, /* gradient of such activations */
-    KEPT,     /* what the backward of unit `idx` needs from its forward of micro-batch `count` */
+    KEPT,     /* what the backward of stage `idx` needs from its forward of micro-batch `count` */
     SUM,      /* gradient `idx` of the model in fp32, after the first `count` steps of the rank's sum */
     PARTS,    /* what the rank adds up of gradient `idx`, in the first `count` parts of the sums of all ranks */
     SLICE,    /* the same in the sum of all ranks */
     COMPLETE, /* all of gradient `idx` in the sum of all ranks */
-    TOTAL,    /* gradient `idx`, the whole sum, to which that of a second use of the weights is added */
+    TOTAL,    /* gradient `idx`, the whole sum, to which those of other uses of the unit are added */
     PACKED,   /* gradient `idx`, the whole sum in bf16 */
     REDUCED,  /* gradient of unit `idx` as the optimizer takes it, counted in the norm; makes version `count` */
     BATCH,    /* micro-batch `count` */
@@ -62,7 +62,7 @@ struct effects {
     uint8_t *reduced;        /* per unit: 1: what the rank has of its gradient is counted in the norm; 2: all of it */
     struct ox_proof_sum_step *sum_steps; /* how every gradient is summed */
     uint32_t sum_step_count;
-    bool *keeps;             /* per unit: ox_proof_keeps() */
+    bool *keeps;             /* per stage: ox_proof_keeps() */
     bool train;
     bool overlap;            /* steps overlap: this one carries the update of the step before */
     bool store;              /* there is one */
@@ -74,6 +74,7 @@ struct effects {
     uint32_t device_count;   /* units updated on the device */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     const struct ox_task *task; /* the task that is followed */
+    uint32_t nth;               /* which of its uses with one role demands are about: 0 but for the other stage units */
     uint32_t found_count;       /* how many of its uses are checked */
     uint64_t moved_bytes;       /* bytes that it moves over links */
     const char *wrong;          /* the first violation */
@@ -105,6 +106,10 @@ static inline bool ox_content_same(struct ox_content a, struct ox_content b) {
 
 static inline const struct ox_plan_unit *ox_effects_unit(const struct effects *e, uint32_t unit_idx) {
     return &e->in->model.units[unit_idx];
+}
+
+static inline const struct ox_plan_stage *ox_effects_stage(const struct effects *e, uint32_t stage_idx) {
+    return &e->in->model.stages[stage_idx];
 }
 
 static inline const struct ox_plan_grad *ox_effects_grad(const struct effects *e, uint32_t grad_idx) {
@@ -146,11 +151,14 @@ const char *ox_effects_unfinite(const struct effects *e);
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home);
 /* The last slot that holds something after the first `count` steps of a sum, of which there is at least one. */
 uint32_t ox_effects_last_slot(const struct effects *e, uint32_t count);
-/* A gradient summed over all micro-batches and both uses of the weights, before and after it is rounded. */
+/* A gradient summed over all micro-batches and all uses of the weights, before and after it is rounded. */
 struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx);
 struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx);
 
-/* The task's use with this role, or NULL. */
+/* Demands the finished sums that are added to this gradient, those of other uses of the unit, in their order. */
+void ox_effects_need_addends(struct effects *e, enum ox_tier tier, uint32_t grad_idx);
+
+/* The task's use with this role, the one that `nth` says, or NULL. */
 const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role);
 /* The task's use with this role, which is counted as checked. Rejects the task and returns NULL if there is none, or if
  * access or tier is another. */

@@ -95,25 +95,25 @@ static void move_planes(struct effects *e, struct route route, uint32_t unit_idx
     ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
 }
 
-static void move_act(struct effects *e, struct route route, uint32_t unit_idx) {
-    uint64_t bytes = ox_effects_unit(e, unit_idx)->input_bytes;
+static void move_act(struct effects *e, struct route route, uint32_t stage_idx) {
+    uint64_t bytes = ox_effects_stage(e, stage_idx)->input_bytes;
     if (of_drives(route)) { /* drives transfer whole pages */
         bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        need_extent(e, ox_proof_act_extent(e->plan, unit_idx, e->task->mb_idx), bytes);
+        need_extent(e, ox_proof_act_extent(e->plan, stage_idx, e->task->mb_idx), bytes);
     }
-    move(e, route, ox_content(ACT, unit_idx, e->task->mb_idx));
+    move(e, route, ox_content(ACT, stage_idx, e->task->mb_idx));
     ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, bytes);
 }
 
 /* Activations, or their gradient, arrive from another part of the model or leave for one, in ascending order of
  * micro-batches, by which the two parts tell them apart. Activations arrive at the first stage and leave the last;
  * gradients go the other way. */
-static void move_outside(struct effects *e, struct route route, uint32_t unit_idx) {
+static void move_outside(struct effects *e, struct route route, uint32_t stage_idx) {
     const bool leaves = route.link == OX_LINK_D2H, is_gradient = e->task->move == OX_MOVE_OUTSIDE_DX;
     const bool at_output = leaves != is_gradient;
-    const uint32_t border_idx = at_output ? ox_proof_last_unit(e->in) : ox_proof_first_unit(e->in);
-    if (unit_idx != border_idx || !(at_output ? ox_proof_output_leaves : ox_proof_input_arrives)(e->in)) {
-        ox_effects_reject(e, "belongs to a unit that no other part of the model is next to");
+    const uint32_t border_idx = at_output ? e->in->model.stage_count - 1 : 0;
+    if (stage_idx != border_idx || !(at_output ? ox_proof_output_leaves : ox_proof_input_arrives)(e->in)) {
+        ox_effects_reject(e, "belongs to a stage that no other part of the model is next to");
         return;
     }
     if (e->task->mb_idx != (leaves ? e->left_count : e->arrived_count)[is_gradient]++) {
@@ -195,15 +195,15 @@ static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) 
     const uint32_t grad_idx = e->task->grad_idx;
     const struct ox_use *const use = ox_effects_use(e, OX_USE_SOURCE);
     const struct ox_content source = use == NULL ? ox_content(NOTHING, OX_NONE, 0) : e->held[use->buf_idx];
-    const bool is_second_use = ox_effects_grad(e, grad_idx)->added_to != OX_NONE;
+    const bool is_addend = ox_effects_grad(e, grad_idx)->added_to != OX_NONE;
     const bool leaves = route.link == OX_LINK_D2H || route.link == OX_LINK_NVME_WRITE;
     const bool is_counted =
-        !is_second_use && (route.link == OX_LINK_NVME_WRITE || ox_proof_counts_on_device(e->in, unit_idx));
+        !is_addend && (route.link == OX_LINK_NVME_WRITE || ox_proof_counts_on_device(e->in, unit_idx));
     const struct ox_content whole =
         is_counted ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
     const bool partial = source.what == SUM && source.idx == grad_idx && source.count < e->sum_step_count;
     const uint32_t slot = partial ? ox_effects_last_slot(e, source.count) : 0;
-    const bool may_be_last = leaves || is_second_use; /* the first use is read at rest by the optimizer */
+    const bool may_be_last = leaves || is_addend; /* the first use is read at rest by the optimizer */
     if (e->task->slot != slot || (e->task->last ? !may_be_last || !ox_content_same(source, whole) : !partial)) {
         ox_effects_reject(e, "does not move the gradient that it names");
         return;
@@ -275,7 +275,7 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx) {
         move_planes(e, route, unit_idx);
         break;
     case OX_MOVE_ACT:
-        move_act(e, route, unit_idx);
+        move_act(e, route, e->task->stage_idx);
         break;
     case OX_MOVE_GRAD:
         move_grad(e, route, unit_idx);
@@ -291,7 +291,7 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx) {
         break;
     case OX_MOVE_OUTSIDE_ACT:
     case OX_MOVE_OUTSIDE_DX:
-        move_outside(e, route, unit_idx);
+        move_outside(e, route, e->task->stage_idx);
         break;
     default:
         ox_effects_nonfinite(e);

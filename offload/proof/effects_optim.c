@@ -23,12 +23,10 @@ void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
     if (ox_proof_counts_on_device(e->in, unit_idx)) {
         ox_effects_reject(e, "makes square sums on the host that the device is to make");
     }
-    const uint32_t grad_idx = ox_effects_unit(e, unit_idx)->grad_idx, addend = ox_effects_grad(e, grad_idx)->addend;
+    const uint32_t grad_idx = ox_effects_unit(e, unit_idx)->grad_idx;
     const struct ox_content from_to[2] = {ox_effects_finished_sum(e, grad_idx), ox_content(REDUCED, unit_idx, NEW)};
     ox_effects_change(e, OX_USE_GRAD, OX_TIER_HOST, from_to);
-    if (addend != OX_NONE) {
-        ox_effects_need(e, OX_USE_GRAD_HEAD, OX_TIER_HOST, ox_content_sum(e, addend));
-    }
+    ox_effects_need_addends(e, OX_TIER_HOST, grad_idx);
     add_norm(e, unit_idx, OX_USE_NORM);
 }
 

@@ -4,16 +4,29 @@
 /* ---- what several kinds of tasks need --------------------------------------------------------------- */
 
 /* Demands the planes of a unit where its kernels read them: gathered, or as they are, when lo may lie in the state. */
-static void need_planes(struct effects *e, uint32_t unit_idx, bool is_table) {
+static void need_planes(struct effects *e, uint32_t unit_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     if (ox_proof_divides(e->in)) {
-        ox_effects_need(e, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, tier, ox_content(GATHERED, unit_idx, 0));
+        ox_effects_need(e, OX_USE_WEIGHTS, tier, ox_content(GATHERED, unit_idx, 0));
         return;
     }
-    ox_effects_need(e, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, tier, ox_content(PLANES, unit_idx, CURRENT));
+    ox_effects_need(e, OX_USE_WEIGHTS, tier, ox_content(PLANES, unit_idx, CURRENT));
     if (ox_proof_homes(e->in, unit_idx)->weights == tier && ox_proof_lo_in_state(e->in, unit_idx)) {
-        ox_effects_need(e, is_table ? OX_USE_TABLE_STATE : OX_USE_STATE, tier, ox_content(STATE, unit_idx, CURRENT));
+        ox_effects_need(e, OX_USE_STATE, tier, ox_content(STATE, unit_idx, CURRENT));
     }
+}
+
+/* The weights of all stage units: cast, or as planes. */
+static void need_weights(struct effects *e, const struct ox_plan_stage *stage, bool cast) {
+    for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
+        const uint32_t unit_idx = stage->units[e->nth].unit_idx;
+        if (cast) {
+            ox_effects_need(e, OX_USE_CAST, ox_effects_compute_tier(e), ox_content(CAST, unit_idx, 0));
+        } else {
+            need_planes(e, unit_idx);
+        }
+    }
+    e->nth = 0;
 }
 
 static void need_batch(struct effects *e) {
@@ -48,17 +61,25 @@ static void do_sum_step(struct effects *e, enum ox_use_role role, uint32_t grad_
 }
 
 /* The first step of a sum sets the first slot, whatever the buffer has held. */
-static void add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad_idx) {
-    const struct ox_use *const use = ox_effects_use(e, role);
+static void add_gradient(struct effects *e, uint32_t grad_idx) {
+    const struct ox_use *const use = ox_effects_use(e, OX_USE_GRAD);
     if (use == NULL || use->read) {
-        do_sum_step(e, role, grad_idx, e->task->begins ? SUM_BEGINS : SUM_ADDS);
+        do_sum_step(e, OX_USE_GRAD, grad_idx, e->task->begins ? SUM_BEGINS : SUM_ADDS);
         return;
     }
     if (!e->task->begins || !is_next_step(e, ox_content(SUM, grad_idx, 0), grad_idx, SUM_BEGINS)) {
         ox_effects_reject(e, "does not begin the sum that it sets");
         return;
     }
-    ox_effects_fill(e, role, ox_effects_compute_tier(e), ox_content(SUM, grad_idx, 1));
+    ox_effects_fill(e, OX_USE_GRAD, ox_effects_compute_tier(e), ox_content(SUM, grad_idx, 1));
+}
+
+/* The gradients from the stage's uses of its units. */
+static void add_gradients(struct effects *e, const struct ox_plan_stage *stage) {
+    for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
+        add_gradient(e, stage->units[e->nth].grad_idx);
+    }
+    e->nth = 0;
 }
 
 /* The last fold may bring the finished sum to another buffer, which needs room for that alone. */
@@ -92,94 +113,76 @@ static void use_scratch(struct effects *e, uint64_t bytes, bool constants) {
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
 /* Backward overwrites what forward kept with gradients, so that nothing may be read there any more. */
-static void use_up_kept(struct effects *e, uint32_t unit_idx) {
+static void use_up_kept(struct effects *e, uint32_t stage_idx) {
     const struct ox_use *const use = ox_effects_find(e, OX_USE_KEPT, UPDATES, ox_effects_compute_tier(e));
     if (use == NULL) {
         return;
     }
-    if (!ox_content_same(e->held[use->buf_idx], ox_content(KEPT, unit_idx, e->task->mb_idx))) {
+    if (!ox_content_same(e->held[use->buf_idx], ox_content(KEPT, stage_idx, e->task->mb_idx))) {
         ox_effects_reject(e, "does not find what its forward kept");
     }
     e->held[use->buf_idx] = ox_content(NOTHING, 0, 0);
 }
 
-/* Demands a block's weights in the form that it computes with. */
-static void need_weights(struct effects *e, uint32_t unit_idx) {
-    if (e->in->model.precision->cast_bytes > 0) {
-        ox_effects_need(e, OX_USE_CAST, ox_effects_compute_tier(e), ox_content(CAST, unit_idx, 0));
-    } else {
-        need_planes(e, unit_idx, false);
-    }
-}
-
-static void forward(struct effects *e, uint32_t unit_idx) {
-    const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
+static void forward(struct effects *e, uint32_t stage_idx) {
+    const struct ox_plan_stage *const stage = ox_effects_stage(e, stage_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t next_idx = ox_proof_next_unit(e->in, unit_idx);
-    if (unit->kind == OX_PLAN_HEAD) {
-        ox_effects_reject(e, "makes activations of a unit that gives the loss");
+    const uint32_t next_idx = ox_proof_next_stage(e->in, stage_idx);
+    if (stage->kind == OX_PLAN_HEAD) {
+        ox_effects_reject(e, "makes activations of a stage that gives the loss");
         return;
     }
-    if (unit->kind == OX_PLAN_EMBEDDING) {
-        need_planes(e, unit_idx, false);
-    } else {
-        need_weights(e, unit_idx);
-        ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, unit_idx, e->task->mb_idx));
-        use_scratch(e, e->keeps[unit_idx] ? unit->forward_kept.scratch_bytes : unit->forward.scratch_bytes, true);
+    need_weights(e, stage, stage->kind == OX_PLAN_BLOCK && e->in->model.precision->cast_bytes > 0);
+    if (stage->kind == OX_PLAN_BLOCK) {
+        ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, e->task->mb_idx));
+        use_scratch(e, e->keeps[stage_idx] ? stage->forward_kept.scratch_bytes : stage->forward.scratch_bytes, true);
     }
     need_batch(e);
     ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, next_idx, e->task->mb_idx));
-    if (e->keeps[unit_idx]) {
-        ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, unit_idx, e->task->mb_idx));
+    if (e->keeps[stage_idx]) {
+        ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, stage_idx, e->task->mb_idx));
     }
 }
 
-static void head(struct effects *e, uint32_t unit_idx) {
+static void head(struct effects *e, uint32_t stage_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t mb_idx = e->task->mb_idx;
-    const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
-    const bool tied = unit->table_unit_idx != OX_NONE;
-    if (unit->kind != OX_PLAN_HEAD) {
-        ox_effects_reject(e, "belongs to a unit that computes no loss");
+    const struct ox_plan_stage *const stage = ox_effects_stage(e, stage_idx);
+    if (stage->kind != OX_PLAN_HEAD) {
+        ox_effects_reject(e, "belongs to a stage that computes no loss");
         return;
     }
-    need_planes(e, unit_idx, false);
-    if (tied) {
-        need_planes(e, unit->table_unit_idx, true);
-    }
-    ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
+    need_weights(e, stage, false);
+    ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
-    use_scratch(e, e->train ? unit->backward.scratch_bytes : unit->forward.scratch_bytes, false);
+    use_scratch(e, e->train ? stage->backward.scratch_bytes : stage->forward.scratch_bytes, false);
     if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "adds to losses of micro-batches that were not computed");
     }
     ox_effects_fill(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, mb_idx + 1));
     ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
     if (e->train) {
-        ox_effects_fill(e, OX_USE_DX, tier, ox_content(ACT_GRAD, unit_idx, mb_idx));
-        add_gradient(e, OX_USE_GRAD, unit->grad_idx);
-        if (tied) {
-            add_gradient(e, OX_USE_GRAD_HEAD, unit->table_grad_idx);
-        }
+        ox_effects_fill(e, OX_USE_DX, tier, ox_content(ACT_GRAD, stage_idx, mb_idx));
+        add_gradients(e, stage);
     }
 }
 
-static void backward(struct effects *e, uint32_t unit_idx) {
-    const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
+static void backward(struct effects *e, uint32_t stage_idx) {
+    const struct ox_plan_stage *const stage = ox_effects_stage(e, stage_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t mb_idx = e->task->mb_idx;
-    if (unit->kind == OX_PLAN_BLOCK) {
-        need_weights(e, unit_idx);
-        ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
-        use_scratch(e, e->keeps[unit_idx] ? unit->backward_kept.scratch_bytes : unit->backward.scratch_bytes, true);
+    if (stage->kind == OX_PLAN_BLOCK) {
+        need_weights(e, stage, e->in->model.precision->cast_bytes > 0);
+        ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
+        use_scratch(e, e->keeps[stage_idx] ? stage->backward_kept.scratch_bytes : stage->backward.scratch_bytes, true);
     }
     need_batch(e);
-    const struct ox_content from_to[2] = {ox_content(ACT_GRAD, ox_proof_next_unit(e->in, unit_idx), mb_idx),
-                                          ox_content(ACT_GRAD, unit_idx, mb_idx)};
+    const struct ox_content from_to[2] = {ox_content(ACT_GRAD, ox_proof_next_stage(e->in, stage_idx), mb_idx),
+                                          ox_content(ACT_GRAD, stage_idx, mb_idx)};
     ox_effects_change(e, OX_USE_DX, tier, from_to);
-    add_gradient(e, OX_USE_GRAD, unit->grad_idx);
-    if (e->keeps[unit_idx]) {
-        use_up_kept(e, unit_idx);
+    add_gradients(e, stage);
+    if (e->keeps[stage_idx]) {
+        use_up_kept(e, stage_idx);
     }
 }
 
@@ -200,36 +203,36 @@ static void sum_parts(struct effects *e, uint32_t grad_idx) {
     }
 }
 
-/* GRAD_ADD: the gradient of a second use of the weights is added to this one. */
-static void add_second_use(struct effects *e, uint32_t grad_idx) {
+/* GRAD_ADD: the gradients of other uses of the weights are added to this one. */
+static void add_other_uses(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const struct ox_content from_to[2] = {ox_content_sum(e, grad_idx), ox_content(TOTAL, grad_idx, 0)};
     ox_effects_change(e, OX_USE_GRAD, tier, from_to);
-    ox_effects_need(e, OX_USE_GRAD_HEAD, tier, ox_content_sum(e, ox_effects_grad(e, grad_idx)->addend));
+    ox_effects_need_addends(e, tier, grad_idx);
 }
 
 /* ---- any task -------------------------------------------------------------------------------------- */
 
 void ox_effects_follow(struct effects *e) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t unit_idx = e->task->unit_idx, grad_idx = e->task->grad_idx;
+    const uint32_t unit_idx = e->task->unit_idx, stage_idx = e->task->stage_idx, grad_idx = e->task->grad_idx;
     const bool on_device = e->task->lane == OX_LANE_COMPUTE;
     switch ((enum ox_task_kind)e->task->kind) {
     case OX_TASK_CAST:
         if (e->in->model.precision->cast_bytes == 0) {
             ox_effects_reject(e, "casts planes that compute reads as they are");
         }
-        need_planes(e, unit_idx, false);
+        need_planes(e, unit_idx);
         ox_effects_fill(e, OX_USE_CAST, tier, ox_content(CAST, unit_idx, 0));
         break;
     case OX_TASK_FORWARD:
-        forward(e, unit_idx);
+        forward(e, stage_idx);
         break;
     case OX_TASK_HEAD:
-        head(e, unit_idx);
+        head(e, stage_idx);
         break;
     case OX_TASK_BACKWARD:
-        backward(e, unit_idx);
+        backward(e, stage_idx);
         break;
     case OX_TASK_GRAD_FOLD:
         fold(e, grad_idx);
@@ -238,7 +241,7 @@ void ox_effects_follow(struct effects *e) {
         sum_parts(e, grad_idx);
         break;
     case OX_TASK_GRAD_ADD:
-        add_second_use(e, grad_idx);
+        add_other_uses(e, grad_idx);
         break;
     case OX_TASK_GRAD_PACK:
         ox_effects_need(e, OX_USE_SOURCE, tier, ox_effects_whole_sum(e, grad_idx));

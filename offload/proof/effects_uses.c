@@ -61,10 +61,10 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_reduced_bytes(e->in, content.idx);
     case ACT:
     case ACT_GRAD:
-        return content.idx == OX_NONE ? ox_effects_unit(e, ox_proof_last_unit(e->in))->output_bytes
-                                      : ox_effects_unit(e, content.idx)->input_bytes;
+        return content.idx == OX_NONE ? ox_proof_last_stage(e->in)->output_bytes
+                                      : ox_effects_stage(e, content.idx)->input_bytes;
     case KEPT:
-        return ox_effects_unit(e, content.idx)->kept_bytes;
+        return ox_effects_stage(e, content.idx)->kept_bytes;
     case BATCH:
         return model->batch_bytes;
     case BATCHES:
@@ -95,11 +95,19 @@ struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad
     return ox_proof_packs(e->in, grad_idx) ? ox_content(PACKED, grad_idx, 0) : ox_effects_whole_sum(e, grad_idx);
 }
 
+void ox_effects_need_addends(struct effects *e, enum ox_tier tier, uint32_t grad_idx) {
+    for (uint32_t i = ox_effects_grad(e, grad_idx)->addend; i != OX_NONE; i = ox_effects_grad(e, i)->addend) {
+        e->nth++;
+        ox_effects_need(e, OX_USE_GRAD, tier, ox_content_sum(e, i));
+    }
+    e->nth = 0;
+}
+
 /* ---- one use --------------------------------------------------------------------------------------- */
 
 const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role) {
     for (uint32_t i = 0; i < e->task->use_count; i++) {
-        if (e->task->uses[i].role == role) {
+        if (e->task->uses[i].role == role && e->task->uses[i].nth == e->nth) {
             return &e->task->uses[i];
         }
     }

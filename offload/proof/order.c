@@ -28,13 +28,13 @@ struct checker {
     struct clock *clocks; /* per task */
     struct span *spans;   /* per buffer */
     uint32_t *order;      /* buffers of one arena by first use, resident ones first */
-    uint32_t *next_mb;    /* per unit: forward, then backward */
+    uint32_t *next_mb;    /* per stage: forward, then backward */
 };
 
 enum ox_status ox_proof_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
     const struct ox_task *const task = &plan->tasks[task_idx];
     return ox_fail(OX_E_CONFIG, "plan is wrong at task %u (%s, unit %d, micro-batch %d): %s; please report this",
-                   task_idx, ox_task_name(task), (int)ox_task_unit_or_grad(task),
+                   task_idx, ox_task_name(task), (int)ox_task_number(task),
                    (int)task->mb_idx, what);
 }
 
@@ -307,7 +307,7 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
 struct update_order {
     uint32_t carried_count, own_count, norm_count;
     uint32_t late_count; /* of states that follow their weights */
-    uint32_t own_stage; /* of the last own update */
+    uint32_t own_place; /* of the last own update */
 };
 
 static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
@@ -318,18 +318,18 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
     if (task->unit_idx >= c->plan->unit_count) {
         return false;
     }
-    const uint32_t stage_idx = c->in->model.units[task->unit_idx].stage_idx;
+    const uint32_t place = c->in->model.units[task->unit_idx].order_idx;
     if ((task->when & OX_FACT_STATE_DUE) != 0) {
         order->late_count++;
         return task->carried && order->norm_count == 0;
     }
     if (task->carried) {
-        return stage_idx == order->carried_count++ && order->norm_count == 0;
+        return place == order->carried_count++ && order->norm_count == 0;
     }
-    const uint32_t nth = order->own_count++, before = order->own_stage;
-    order->own_stage = stage_idx;
-    return c->in->placement.overlap ? (nth == 0 || stage_idx < before) && order->norm_count == 0
-                                    : stage_idx == nth && order->norm_count == 1;
+    const uint32_t nth = order->own_count++, before = order->own_place;
+    order->own_place = place;
+    return c->in->placement.overlap ? (nth == 0 || place < before) && order->norm_count == 0
+                                    : place == nth && order->norm_count == 1;
 }
 
 static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
@@ -351,7 +351,7 @@ static enum ox_status check_update_counts(const struct checker *c, const struct 
     return OX_OK;
 }
 
-/* Checks that every unit meets every micro-batch once, in ascending order, because gradients are summed in that order
+/* Checks that every stage meets every micro-batch once, in ascending order, because gradients are summed in that order
  * in every placement. */
 static enum ox_status check_work(struct checker *c) {
     const struct ox_plan *const plan = c->plan;
@@ -360,10 +360,10 @@ static enum ox_status check_work(struct checker *c) {
         const struct ox_task *const task = &plan->tasks[i];
         const bool backward = task->kind == OX_TASK_BACKWARD;
         if (backward || task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD) {
-            if (task->unit_idx >= plan->unit_count) {
-                return ox_proof_fault(plan, i, "names a unit that does not exist");
+            if (task->stage_idx >= plan->stage_count) {
+                return ox_proof_fault(plan, i, "names a stage that does not exist");
             }
-            uint32_t *const next = &c->next_mb[task->unit_idx + (backward ? plan->unit_count : 0)];
+            uint32_t *const next = &c->next_mb[task->stage_idx + (backward ? plan->stage_count : 0)];
             if (task->mb_idx != (*next)++) {
                 return ox_proof_fault(plan, i, "meets its micro-batches out of order");
             }
@@ -372,13 +372,13 @@ static enum ox_status check_work(struct checker *c) {
             return ox_proof_fault(plan, i, "updates a unit out of order or before the norm is known");
         }
     }
-    for (uint32_t i = 0; i < 2 * plan->unit_count; i++) {
-        const bool backward = i >= plan->unit_count;
-        const enum ox_plan_unit_kind kind = c->in->model.units[i % plan->unit_count].kind;
+    for (uint32_t i = 0; i < 2 * plan->stage_count; i++) {
+        const bool backward = i >= plan->stage_count;
+        const enum ox_plan_stage_kind kind = c->in->model.stages[i % plan->stage_count].kind;
         const bool expected = !backward || (plan->kind == OX_PLAN_TRAIN && kind != OX_PLAN_HEAD);
         if (c->next_mb[i] != (expected ? plan->micro_batches : 0)) {
-            return ox_fail(OX_E_CONFIG, "plan is wrong: unit %u has %u of %u micro-batches %s; please report this",
-                           i % plan->unit_count, c->next_mb[i], plan->micro_batches,
+            return ox_fail(OX_E_CONFIG, "plan is wrong: stage %u has %u of %u micro-batches %s; please report this",
+                           i % plan->stage_count, c->next_mb[i], plan->micro_batches,
                            backward ? "backward" : "forward");
         }
     }
@@ -414,8 +414,8 @@ static bool has_resident(const struct ox_plan *plan, const struct ox_buf *wanted
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
         if (buf->resident && buf->kind == wanted->kind && buf->tier == wanted->tier &&
-            buf->unit_idx == wanted->unit_idx && buf->grad_idx == wanted->grad_idx && buf->bytes == wanted->bytes &&
-            buf->offset == wanted->offset) {
+            buf->unit_idx == wanted->unit_idx && buf->stage_idx == wanted->stage_idx &&
+            buf->grad_idx == wanted->grad_idx && buf->bytes == wanted->bytes && buf->offset == wanted->offset) {
             return true;
         }
     }
@@ -455,11 +455,12 @@ enum ox_status ox_proof_check_pair(const struct ox_plan *train, const struct ox_
 
 /* Comes first, because the other checks allocate by these counts and index the input's lists by them. */
 static enum ox_status check_counts(const struct ox_plan *plan, const struct ox_plan_model *model) {
-    const bool same = plan->unit_count == model->unit_count && plan->grad_count == model->grad_count &&
-                      plan->micro_batches == model->micro_batches;
-    return same ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: it has %u units, %u gradients and %u micro-batches, and "
-                                  "the model %u, %u and %u; please report this", plan->unit_count, plan->grad_count,
-                                  plan->micro_batches, model->unit_count, model->grad_count, model->micro_batches);
+    const bool same = plan->unit_count == model->unit_count && plan->stage_count == model->stage_count &&
+                      plan->grad_count == model->grad_count && plan->micro_batches == model->micro_batches;
+    return same ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: it has %u units, %u stages, %u gradients and %u "
+                                  "micro-batches, and the model %u, %u, %u and %u; please report this",
+                                  plan->unit_count, plan->stage_count, plan->grad_count, plan->micro_batches,
+                                  model->unit_count, model->stage_count, model->grad_count, model->micro_batches);
 }
 
 enum ox_status ox_proof_check(const struct ox_plan *plan, const struct ox_plan_input *input) {
@@ -471,7 +472,7 @@ enum ox_status ox_proof_check(const struct ox_plan *plan, const struct ox_plan_i
     c.clocks = calloc(plan->task_count + 1u, sizeof *c.clocks);
     c.spans = calloc(plan->buf_count + 1u, sizeof *c.spans);
     c.order = calloc(plan->buf_count + 1u, sizeof *c.order);
-    c.next_mb = calloc(2 * (size_t)plan->unit_count, sizeof *c.next_mb);
+    c.next_mb = calloc(2 * (size_t)plan->stage_count, sizeof *c.next_mb);
     const enum ox_status status =
         c.clocks == NULL || c.spans == NULL || c.order == NULL || c.next_mb == NULL
             ? ox_fail(OX_E_NOMEM, "plan checker: no memory for %u tasks", plan->task_count)

@@ -13,12 +13,24 @@ static enum ox_status refuse(uint32_t rank_idx, const char *what) {
 
 /* ---- what ranks agree on --------------------------------------------------------------------------- */
 
+static bool same_stages(const struct ox_plan_model *a, const struct ox_plan_model *b) {
+    bool same = a->stage_count == b->stage_count;
+    for (uint32_t i = 0; i < a->stage_count && same; i++) {
+        same = a->stages[i].kind == b->stages[i].kind && a->stages[i].unit_count == b->stages[i].unit_count;
+        for (uint32_t k = 0; k < a->stages[i].unit_count && same; k++) {
+            same = a->stages[i].units[k].unit_idx == b->stages[i].units[k].unit_idx &&
+                   a->stages[i].units[k].grad_idx == b->stages[i].units[k].grad_idx;
+        }
+    }
+    return same;
+}
+
 static bool same_models(const struct ox_plan_input *a, const struct ox_plan_input *b) {
     bool same = a->model.unit_count == b->model.unit_count && a->model.grad_count == b->model.grad_count &&
                 a->model.precision->dtype == b->model.precision->dtype && a->model.grad_bf16 == b->model.grad_bf16 &&
-                a->table->chunk_elems == b->table->chunk_elems;
+                a->table->chunk_elems == b->table->chunk_elems && same_stages(&a->model, &b->model);
     for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
-        same = ox_proof_elems(a, i) == ox_proof_elems(b, i) && a->model.stages[i] == b->model.stages[i];
+        same = ox_proof_elems(a, i) == ox_proof_elems(b, i) && a->model.order[i] == b->model.order[i];
     }
     for (uint32_t i = 0; i < a->model.grad_count && same; i++) {
         same = a->model.grads[i].unit_idx == b->model.grads[i].unit_idx &&
@@ -71,8 +83,8 @@ static uint32_t next_joint(const struct ox_plan *plan, uint32_t at) {
 
 static bool same_tasks(const struct ox_task *a, const struct ox_task *b) {
     return a->kind == b->kind && a->lane == b->lane && a->move == b->move && a->last == b->last &&
-           a->carried == b->carried && a->when == b->when && a->unit_idx == b->unit_idx && a->grad_idx == b->grad_idx &&
-           a->mb_idx == b->mb_idx && a->slot == b->slot;
+           a->carried == b->carried && a->when == b->when && a->unit_idx == b->unit_idx &&
+           a->stage_idx == b->stage_idx && a->grad_idx == b->grad_idx && a->mb_idx == b->mb_idx && a->slot == b->slot;
 }
 
 /* Follows both lists. A rank knows of each unit alone whether an update is due, so no joint task may depend on that. */

@@ -157,9 +157,8 @@ uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input) {
 
 /* ---- order ----------------------------------------------------------------------------------------- */
 
-uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t next = input->model.units[unit_idx].stage_idx + 1;
-    return next < input->model.stage_count ? input->model.stages[next] : OX_NONE;
+uint32_t ox_proof_next_stage(const struct ox_plan_input *input, uint32_t stage_idx) {
+    return stage_idx + 1 < input->model.stage_count ? stage_idx + 1 : OX_NONE;
 }
 
 /* Whether the unit is among the last, and its planes are in memory, where they can be saved. */
@@ -168,20 +167,20 @@ static bool can_save(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
 }
 
-/* Whether one of `count` even steps from the last of `stage_count` units, each rounded up, leads to the unit that has
+/* Whether one of `count` even steps from the last of `unit_count` units, each rounded up, leads to the unit that has
  * `after` units behind it. */
-static bool is_spread(uint64_t stage_count, uint64_t count, uint64_t after) {
-    bool found = count >= stage_count;
+static bool is_spread(uint64_t unit_count, uint64_t count, uint64_t after) {
+    bool found = count >= unit_count;
     for (uint64_t i = 0; i < count && !found; i++) {
-        found = (i * stage_count + count - 1) / count == after;
+        found = (i * unit_count + count - 1) / count == after;
     }
     return found;
 }
 
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t not_before = input->model.stage_count - input->model.units[unit_idx].stage_idx;
+    const uint32_t not_before = input->model.unit_count - input->model.units[unit_idx].order_idx;
     const bool named = input->placement.speculative_spread
-                           ? is_spread(input->model.stage_count, input->placement.speculative_units, not_before - 1)
+                           ? is_spread(input->model.unit_count, input->placement.speculative_units, not_before - 1)
                            : not_before <= input->placement.speculative_units;
     return named && (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
 }
@@ -202,13 +201,13 @@ uint64_t ox_proof_saved_bytes(const struct ox_plan_input *input, uint32_t unit_i
     return ox_align_up(hi, OX_IO_ALIGN_BYTES) + state;
 }
 
-bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx) {
-    const struct ox_plan_unit *const unit = &input->model.units[unit_idx];
+bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t stage_idx) {
+    const struct ox_plan_stage *const stage = &input->model.stages[stage_idx];
     uint32_t behind = 0; /* blocks whose backward comes before this one's */
-    for (uint32_t i = ox_proof_next_unit(input, unit_idx); i != OX_NONE; i = ox_proof_next_unit(input, i)) {
-        behind += input->model.units[i].kind == OX_PLAN_BLOCK;
+    for (uint32_t i = stage_idx + 1; i < input->model.stage_count; i++) {
+        behind += input->model.stages[i].kind == OX_PLAN_BLOCK;
     }
-    return kind == OX_PLAN_TRAIN && unit->kind == OX_PLAN_BLOCK && unit->kept_bytes > 0 &&
+    return kind == OX_PLAN_TRAIN && stage->kind == OX_PLAN_BLOCK && stage->kept_bytes > 0 &&
            behind < input->placement.kept_units;
 }
 

@@ -81,22 +81,19 @@ uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input);
 uint64_t ox_proof_whole_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
-/* The unit of the first and of the last stage. Where the first is no embedding, its input arrives from another part of
- * the model; where the last is no head, its output leaves for one. */
-static inline uint32_t ox_proof_first_unit(const struct ox_plan_input *input) {
-    return input->model.stages[0];
-}
-static inline uint32_t ox_proof_last_unit(const struct ox_plan_input *input) {
-    return input->model.stages[input->model.stage_count - 1];
+/* Where the first stage is no embedding, its input arrives from another part of the model; where the last is no head,
+ * its output leaves for one. */
+static inline const struct ox_plan_stage *ox_proof_last_stage(const struct ox_plan_input *input) {
+    return &input->model.stages[input->model.stage_count - 1];
 }
 static inline bool ox_proof_input_arrives(const struct ox_plan_input *input) {
-    return input->model.units[ox_proof_first_unit(input)].kind != OX_PLAN_EMBEDDING;
+    return input->model.stages[0].kind != OX_PLAN_EMBEDDING;
 }
 static inline bool ox_proof_output_leaves(const struct ox_plan_input *input) {
-    return input->model.units[ox_proof_last_unit(input)].kind != OX_PLAN_HEAD;
+    return ox_proof_last_stage(input)->kind != OX_PLAN_HEAD;
 }
-/* The unit whose input is this one's output; OX_NONE where the list ends. */
-uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx);
+/* The stage whose input is this one's output; OX_NONE where the list ends. */
+uint32_t ox_proof_next_stage(const struct ox_plan_input *input, uint32_t stage_idx);
 /* Whether the unit is one of the last, which are updated in the backward of their own step if steps overlap, and drives
  * or memory keep what that replaces. */
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -105,20 +102,20 @@ bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_saved_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether what it keeps is hi alone, because such an update makes hi alone: the state follows in the next step. */
 bool ox_proof_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether the unit is a block that keeps what its backward needs: one of the last blocks, and able to. */
-bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
+/* Whether the stage is a block that keeps what its backward needs: one of the last blocks, and able to. */
+bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t stage_idx);
 
 /* Bytes of the optimizer's stream: its slots, and one chunk in fp32. */
 uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input);
 /* Bytes that loading and saving need after the resident part of host memory. */
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input);
 
-/* Extents of the spool: gradients, then activation checkpoints by unit and micro-batch. */
+/* Extents of the spool: gradients, then activation checkpoints by stage and micro-batch. */
 static inline uint32_t ox_proof_grad_extent(uint32_t grad_idx) {
     return grad_idx;
 }
-static inline uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
-    return plan->grad_count + plan->micro_batches * unit_idx + mb_idx;
+static inline uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t stage_idx, uint32_t mb_idx) {
+    return plan->grad_count + plan->micro_batches * stage_idx + mb_idx;
 }
 
 #ifdef __cplusplus

@@ -112,11 +112,11 @@ static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_pl
 }
 
 /* Only blocks have activation checkpoints; blocks that keep activations keep their input with them. */
-static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx) {
-    const struct ox_plan_unit *const unit = &input->model.units[unit_idx];
-    const bool spooled = plan->kind == OX_PLAN_TRAIN && unit->kind == OX_PLAN_BLOCK &&
-                         input->placement.act_tier == OX_TIER_NVME && !ox_proof_keeps(input, plan->kind, unit_idx);
-    return spooled ? unit->input_bytes : 0;
+static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t stage_idx) {
+    const struct ox_plan_stage *const stage = &input->model.stages[stage_idx];
+    const bool spooled = plan->kind == OX_PLAN_TRAIN && stage->saves_input &&
+                         input->placement.act_tier == OX_TIER_NVME && !ox_proof_keeps(input, plan->kind, stage_idx);
+    return spooled ? stage->input_bytes : 0;
 }
 
 static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, uint64_t bytes, uint64_t *sum) {
@@ -130,7 +130,7 @@ static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, 
 }
 
 static enum ox_status check_spool(const struct ox_plan *plan, const struct ox_plan_input *input, uint64_t *sum) {
-    const uint64_t count = plan->grad_count + (uint64_t)plan->unit_count * plan->micro_batches;
+    const uint64_t count = plan->grad_count + (uint64_t)plan->stage_count * plan->micro_batches;
     enum ox_status status = OX_OK;
     if (plan->spool_count != count) {
         return ox_fail(OX_E_CONFIG, "plan is wrong: it has %u spool extents and needs %llu; please report this",
@@ -140,7 +140,7 @@ static enum ox_status check_spool(const struct ox_plan *plan, const struct ox_pl
     for (uint32_t i = 0; i < plan->grad_count && status == OX_OK; i++) {
         status = check_extent(plan, ox_proof_grad_extent(i), grad_extent_bytes(plan, input, i), sum);
     }
-    for (uint32_t i = 0; i < plan->unit_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < plan->stage_count && status == OX_OK; i++) {
         for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches && status == OX_OK; mb_idx++) {
             status = check_extent(plan, ox_proof_act_extent(plan, i, mb_idx), act_extent_bytes(plan, input, i), sum);
         }

@@ -76,7 +76,7 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
         set_requested(s->request->weights_ahead, &candidate.placement.weights_ahead);
     }
     const uint32_t speculative_units = candidate.placement.speculative_units;
-    if (speculative_units == 0 || speculative_units >= s->in->model.stage_count) {
+    if (speculative_units == 0 || speculative_units >= s->in->model.unit_count) {
         candidate.placement.speculative_spread = false;
     } else {
         set_requested(s->request->speculative_spread, &candidate.placement.speculative_spread);
@@ -135,8 +135,8 @@ uint32_t ox_choice_kept_units(const struct ox_search *s) {
     const struct ox_plan_model *const model = &s->in->model;
     const uint32_t block_count = ox_plan_block_count(model);
     bool may = false;
-    for (uint32_t i = 0; i < model->unit_count && !model->eval_only; i++) {
-        may = may || model->units[i].kept_bytes > 0;
+    for (uint32_t i = 0; i < model->stage_count && !model->eval_only; i++) {
+        may = may || model->stages[i].kept_bytes > 0;
     }
     const uint64_t request = s->request->kept_units < 0 ? block_count : (uint64_t)s->request->kept_units;
     return may ? (uint32_t)ox_min_u64(request, block_count) : 0;

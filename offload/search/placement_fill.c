@@ -35,8 +35,8 @@ void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool d
             request->weights_tier < OX_TIER_COUNT ? ox_search_requested(request->weights_tier, unified) : far;
         homes->state = request->state_tier < OX_TIER_COUNT ? ox_search_requested(request->state_tier, unified) : far;
         homes->grad = request->grad_tier < OX_TIER_COUNT ? ox_search_requested(request->grad_tier, unified) : far;
-        const uint32_t stage_idx = s->in->model.units[i].stage_idx;
-        if (device_first ? stage_idx < device_units : stage_idx + device_units >= s->in->model.stage_count) {
+        const uint32_t place = s->in->model.units[i].order_idx;
+        if (device_first ? place < device_units : place + device_units >= s->in->model.unit_count) {
             homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
         }
     }
@@ -69,9 +69,11 @@ static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum o
     const struct ox_plan_model *const model = &s->in->model;
     const uint64_t elems = s->table->shards[unit_idx].elem_count;
     if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights */
-        const uint32_t grad_idx = model->units[unit_idx].grad_idx, addend = model->grads[grad_idx].addend;
-        return (ox_plan_grad_slice(s->in, grad_idx) + (addend == OX_NONE ? 0 : ox_plan_grad_slice(s->in, addend))) *
-               sizeof(float);
+        uint64_t slices = 0;
+        for (uint32_t i = model->units[unit_idx].grad_idx; i != OX_NONE; i = model->grads[i].addend) {
+            slices += ox_plan_grad_slice(s->in, i);
+        }
+        return slices * sizeof(float);
     }
     return plane == OX_HOME_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }
@@ -91,21 +93,21 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* The stage at this place of the ranking. OX_RANK_SPREAD takes steps of the golden section, so that any number of
- * stages is spread evenly. */
-static uint32_t ranked(enum ox_ranking ranking, uint32_t stage_count, uint32_t place) {
-    const uint32_t last = stage_count - 1;
+/* The unit at this place of the ranking. OX_RANK_SPREAD takes steps of the golden section, so that any number of
+ * units is spread evenly. */
+static uint32_t ranked(enum ox_ranking ranking, uint32_t unit_count, uint32_t place) {
+    const uint32_t last = unit_count - 1;
     switch (ranking) {
     case OX_RANK_FIRST:
         return place;
     case OX_RANK_ENDS:
         return place == 0 ? last : place == 1 ? 0 : last + 1 - place;
     case OX_RANK_SPREAD: {
-        uint32_t step = (uint32_t)((uint64_t)stage_count * 618 / 1000) + 1;
-        while (common_divisor(step, stage_count) != 1) {
+        uint32_t step = (uint32_t)((uint64_t)unit_count * 618 / 1000) + 1;
+        while (common_divisor(step, unit_count) != 1) {
             step++;
         }
-        return (uint32_t)((last + (uint64_t)place * step) % stage_count);
+        return (uint32_t)((last + (uint64_t)place * step) % unit_count);
     }
     default:
         return last - place;
@@ -128,8 +130,8 @@ static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candi
     const struct ox_plan_model *const model = &s->in->model;
     const uint32_t most = may_move(s, candidate, plane);
     uint32_t moved = 0;
-    for (uint32_t i = 0; i < model->stage_count && moved < most; i++) {
-        const uint32_t at = model->stages[ranked((enum ox_ranking)candidate->ranking, model->stage_count, i)];
+    for (uint32_t i = 0; i < model->unit_count && moved < most; i++) {
+        const uint32_t at = model->order[ranked((enum ox_ranking)candidate->ranking, model->unit_count, i)];
         enum ox_tier *const home = home_of(&s->table->shards[at], plane);
         const uint64_t bytes = ox_align_up(plane_bytes(s, at, plane), OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
         if (*home > tier && bytes <= *left) { /* tiers are ordered near to far */

@@ -200,18 +200,24 @@ static const struct ox_plan_unit *unit_of(const struct pricing *p) {
     return &p->setup->input->model.units[p->task->unit_idx];
 }
 
-/* Bytes of the sums that a pass of the task's unit adds to. */
+static const struct ox_plan_stage *stage_of(const struct pricing *p) {
+    return &p->setup->input->model.stages[p->task->stage_idx];
+}
+
+/* Bytes of the sums that a pass of the task's stage adds to. */
 static double sum_bytes(const struct pricing *p) {
-    const struct ox_plan_grad *const grads = p->setup->input->model.grads;
-    const struct ox_plan_unit *const unit = unit_of(p);
-    const uint64_t table = unit->table_grad_idx == OX_NONE ? 0 : grads[unit->table_grad_idx].elem_count;
-    return (double)(grads[unit->grad_idx].elem_count + table) * sizeof(float);
+    const struct ox_plan_stage *const stage = stage_of(p);
+    uint64_t elems = 0;
+    for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
+        elems += p->setup->input->model.grads[stage->units[nth].grad_idx].elem_count;
+    }
+    return (double)elems * sizeof(float);
 }
 
 /* The pass that begins sums does not read them on a GPU; on the CPU a GEMM reads what it has just cleared. An
  * embedding, which adds rows to its table, clears that first. */
 static struct ox_plan_work begin_sums(const struct pricing *p, struct ox_plan_work work) {
-    if (unit_of(p)->kind == OX_PLAN_EMBEDDING) {
+    if (stage_of(p)->kind == OX_PLAN_EMBEDDING) {
         work.bytes += cold_bytes(p, sum_bytes(p));
         work.ops++;
     } else if (p->on_gpu) {
@@ -252,11 +258,14 @@ static double grad_elems(const struct pricing *p) {
     return (double)p->setup->input->model.grads[p->task->grad_idx].elem_count;
 }
 
-/* Elements of the gradient of a second use of the unit's weights; 0 if there is none. */
+/* Elements of the gradients of other uses of the unit's weights; 0 if there is none. */
 static double addend_elems(const struct pricing *p) {
-    const struct ox_plan_model *const model = &p->setup->input->model;
-    const uint32_t addend = model->grads[unit_of(p)->grad_idx].addend;
-    return addend == OX_NONE ? 0 : (double)ox_plan_grad_slice(p->setup->input, addend);
+    const struct ox_plan_grad *const grads = p->setup->input->model.grads;
+    double elems = 0;
+    for (uint32_t i = grads[unit_of(p)->grad_idx].addend; i != OX_NONE; i = grads[i].addend) {
+        elems += (double)ox_plan_grad_slice(p->setup->input, i);
+    }
+    return elems;
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */
@@ -533,7 +542,7 @@ static struct ox_sim_work commit(const struct pricing *p) {
     return work;
 }
 
-/* Sums of squares on one thread. If the weights are used twice, the gradient of the second use is added first. */
+/* Sums of squares on one thread. If the weights are used several times, the other gradients are added first. */
 static struct ox_sim_work reduce(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_plan_model *const model = &p->setup->input->model;
@@ -561,11 +570,11 @@ static struct ox_sim_work price(const struct pricing *p) {
     }
     switch ((enum ox_task_kind)p->task->kind) {
     case OX_TASK_FORWARD:
-        return run_pass(p, keeps(p) ? &unit_of(p)->forward_kept : &unit_of(p)->forward);
+        return run_pass(p, keeps(p) ? &stage_of(p)->forward_kept : &stage_of(p)->forward);
     case OX_TASK_BACKWARD:
-        return run_pass(p, keeps(p) ? &unit_of(p)->backward_kept : &unit_of(p)->backward);
+        return run_pass(p, keeps(p) ? &stage_of(p)->backward_kept : &stage_of(p)->backward);
     case OX_TASK_HEAD:
-        return run_pass(p, p->plan->kind == OX_PLAN_TRAIN ? &unit_of(p)->backward : &unit_of(p)->forward);
+        return run_pass(p, p->plan->kind == OX_PLAN_TRAIN ? &stage_of(p)->backward : &stage_of(p)->forward);
     case OX_TASK_CAST:
         return compute_bytes(p, unit_elems(p) * (ox_wire_bytes(model->precision) + model->precision->cast_bytes));
     case OX_TASK_GRAD_FOLD:

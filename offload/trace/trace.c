@@ -385,14 +385,14 @@ static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
         const struct ox_task *const task = &plan->tasks[i];
         out->tasks[i] = (struct ox_trace_task){
             .kind = (uint8_t)ox_task_word(task), .lane = task->lane, .last = task->last, .carried = task->carried,
-            .unit_idx = ox_task_unit_or_grad(task), .mb_idx = task->mb_idx, .bytes = task->bytes,
+            .unit_idx = ox_task_number(task), .mb_idx = task->mb_idx, .bytes = task->bytes,
             .traffic = (uint8_t)ox_task_traffic(task)};
         memcpy(out->tasks[i].deps, task->deps, sizeof task->deps);
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
         out->bufs[i] = (struct ox_trace_buf){
-            .kind = buf->kind, .tier = buf->tier, .resident = buf->resident, .unit_idx = ox_buf_unit_or_grad(buf),
+            .kind = buf->kind, .tier = buf->tier, .resident = buf->resident, .unit_idx = ox_buf_number(buf),
             .first_task_idx = (uint32_t)ox_min_u64(buf->first_task_idx, plan->task_count - 1),
             .last_task_idx = (uint32_t)ox_min_u64(buf->last_task_idx, plan->task_count - 1),
             .bytes = buf->bytes, .offset = buf->offset};

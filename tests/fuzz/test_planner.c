@@ -85,17 +85,17 @@ static void draw_works(struct fuzz_case *c, double tokens) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const double flops = i == 0 ? 0 : 2.0 * (double)c->elems[i] * tokens;
         const double bytes = (double)c->elems[i] * 2;
-        struct ox_plan_unit *const unit = &c->model.units[i];
-        unit->forward.work = (struct ox_plan_work){
+        struct ox_plan_stage *const stage = &c->model.stages[i];
+        stage->forward.work = (struct ox_plan_work){
             .gemm_flops = flops, .attention_flops = flops / 20, .bytes = bytes, .ops = 9};
-        unit->backward.work = (struct ox_plan_work){
+        stage->backward.work = (struct ox_plan_work){
             .gemm_flops = 3 * flops, .attention_flops = flops / 7, .bytes = 3 * bytes, .ops = 20};
-        unit->backward_kept.work = (struct ox_plan_work){
+        stage->backward_kept.work = (struct ox_plan_work){
             .gemm_flops = 2 * flops, .attention_flops = flops / 10, .bytes = 2 * bytes, .ops = 11};
         if (!known) {
-            unit->forward.work = unit->backward.work = unit->backward_kept.work = (struct ox_plan_work){0};
+            stage->forward.work = stage->backward.work = stage->backward_kept.work = (struct ox_plan_work){0};
         }
-        unit->forward_kept.work = unit->forward.work;
+        stage->forward_kept.work = stage->forward.work;
     }
 }
 
@@ -205,7 +205,7 @@ static void draw_budget(struct fuzz_case *c) {
         total += c->elems[i] * 16;
         stored += ox_shard_stored_bytes(&c->table, i) + c->elems[i] * OX_HI_BYTES;
     }
-    const uint64_t act_bytes = c->in.model.units[c->in.model.stages[0]].output_bytes;
+    const uint64_t act_bytes = c->in.model.stages[0].output_bytes;
     const double acts = (double)act_bytes * c->in.model.micro_batches;
     budget->unified = once_in(c, 2);
     budget->host_bytes = (uint64_t)(((double)total + acts) * draw_wide(c, 0.15, 8)) + draw(c, 1000000);
@@ -312,15 +312,15 @@ static void draw_request(struct fuzz_case *c) {
 static void draw_kept(struct fuzz_case *c) {
     const struct ox_plan_model *const model = &c->in.model;
     if (!once_in(c, 4)) {
-        const struct ox_plan_unit *const first = &model->units[model->stages[1]]; /* a block where there is one */
+        const struct ox_plan_stage *const first = &model->stages[1]; /* a block where there is one */
         const uint64_t kept_bytes = 1 + (uint64_t)((double)first->input_bytes * draw_wide(c, 1, 30));
         const uint64_t forward_bytes = 1 + draw(c, first->forward.scratch_bytes);
         const uint64_t backward_bytes = 1 + draw(c, first->backward.scratch_bytes);
         for (uint32_t i = 1; i + 1 < model->stage_count; i++) {
-            struct ox_plan_unit *const unit = &c->model.units[model->stages[i]];
-            unit->kept_bytes = c->seed % 2 == 0 ? kept_bytes : i % 5 == 0 ? 0 : 1 + kept_bytes / (i % 5);
-            unit->forward_kept.scratch_bytes = forward_bytes;
-            unit->backward_kept.scratch_bytes = backward_bytes;
+            struct ox_plan_stage *const stage = &c->model.stages[i];
+            stage->kept_bytes = c->seed % 2 == 0 ? kept_bytes : i % 5 == 0 ? 0 : 1 + kept_bytes / (i % 5);
+            stage->forward_kept.scratch_bytes = forward_bytes;
+            stage->backward_kept.scratch_bytes = backward_bytes;
         }
     }
     c->request.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
@@ -480,17 +480,17 @@ static void check_requests(const struct fuzz_case *c) {
            "overlap other than requested");
     bool can_keep = false;
     uint32_t block_count = 0;
-    for (uint32_t i = 0; i < c->in.model.unit_count; i++) {
-        can_keep = can_keep || c->in.model.units[i].kept_bytes > 0;
-        block_count += c->in.model.units[i].kind == OX_PLAN_BLOCK;
+    for (uint32_t i = 0; i < c->in.model.stage_count; i++) {
+        can_keep = can_keep || c->in.model.stages[i].kept_bytes > 0;
+        block_count += c->in.model.stages[i].kind == OX_PLAN_BLOCK;
     }
     expect(request->kept_units < 0 || c->in.model.eval_only ||
                placement->kept_units == (can_keep ? ox_min_u64((uint64_t)request->kept_units, block_count) : 0),
            "other blocks kept than requested");
     for (uint32_t i = 0; i < c->table.unit_count; i++) {
         const struct ox_homes *const homes = &c->table.shards[i].homes;
-        const uint64_t stage_idx = c->in.model.units[i].stage_idx;
-        const bool there = stage_idx + request->device_units >= c->table.unit_count && !c->in.model.eval_only;
+        const uint64_t place = c->in.model.units[i].order_idx;
+        const bool there = place + request->device_units >= c->table.unit_count && !c->in.model.eval_only;
         const bool all = homes->weights == OX_TIER_DEVICE && homes->state == OX_TIER_DEVICE &&
                          homes->grad == OX_TIER_DEVICE;
         expect(there ? all

@@ -15,9 +15,9 @@ static const struct harness_place places[] = {
     {.name = "many tiles, overlapped", .request = {99, 0, DEVICE, DEVICE, HOST, HOST, 1, 0, 99}, CUT},
 };
 
-static bool is_kept(const struct ox_plan *plan, uint32_t unit_idx) {
+static bool is_kept(const struct ox_plan *plan, uint32_t stage_idx) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        if (plan->tasks[i].kind == OX_TASK_BACKWARD && plan->tasks[i].unit_idx == unit_idx) {
+        if (plan->tasks[i].kind == OX_TASK_BACKWARD && plan->tasks[i].stage_idx == stage_idx) {
             return ox_task_find_use(&plan->tasks[i], OX_USE_KEPT) >= 0;
         }
     }

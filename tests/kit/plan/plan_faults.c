@@ -86,7 +86,7 @@ static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint6
 
 /* Whether only one buffer can serve in the role. Weights and activations may have a second copy that does as well. */
 static bool is_unique(uint8_t role) {
-    return role == OX_USE_GRAD || role == OX_USE_GRAD_HEAD || role == OX_USE_STATE || role == OX_USE_NORM ||
+    return role == OX_USE_GRAD || role == OX_USE_STATE || role == OX_USE_NORM ||
            role == OX_USE_LOSS || role == OX_USE_KEPT;
 }
 
@@ -117,9 +117,15 @@ void plan_faults_effects(const struct plan_sample *s, struct ox_plan *plan, uint
             if (is_unique(kept.uses[i].role) && sibling != OX_NONE) {
                 plan_faults_refuse_task(s, plan, at, &changed, tally);
             }
+            changed = kept;
+            changed.uses[i].nth++;
+            plan_faults_refuse_task(s, plan, at, &changed, tally);
         }
         changed = kept;
         changed.unit_idx = kept.unit_idx == 0 ? 1 : kept.unit_idx - 1;
+        plan_faults_refuse_task(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.stage_idx = kept.stage_idx == 0 ? 1 : kept.stage_idx - 1;
         plan_faults_refuse_task(s, plan, at, &changed, tally);
         changed = kept;
         changed.grad_idx = kept.grad_idx == 0 ? 1 : kept.grad_idx - 1;

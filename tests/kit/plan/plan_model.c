@@ -3,53 +3,94 @@
 #include "base/assert.h"
 #include "base/prng/prng.h"
 
-static enum ox_plan_unit_kind kind_of(const struct plan_model_sizes *sizes, uint32_t unit_idx, uint32_t unit_count) {
+static enum ox_plan_stage_kind kind_of(const struct plan_model_sizes *sizes, uint32_t unit_idx, uint32_t unit_count) {
     if (unit_idx == 0 && !sizes->without_embedding) {
         return OX_PLAN_EMBEDDING;
     }
     return unit_idx + 1 == unit_count && !sizes->without_head ? OX_PLAN_HEAD : OX_PLAN_BLOCK;
 }
 
+static struct ox_plan_stage make_stage(const struct plan_model_sizes *sizes, enum ox_plan_stage_kind kind,
+                                       uint32_t unit_idx) {
+    const bool block = kind == OX_PLAN_BLOCK, is_head = kind == OX_PLAN_HEAD;
+    return (struct ox_plan_stage){
+        .kind = kind,
+        .unit_count = 1,
+        .units[0] = {.unit_idx = unit_idx},
+        .input_bytes = kind == OX_PLAN_EMBEDDING ? 0 : sizes->act_bytes,
+        .output_bytes = is_head ? 0 : sizes->act_bytes,
+        .kept_bytes = block ? sizes->kept_bytes : 0,
+        .saves_input = block,
+        .forward.scratch_bytes = block ? sizes->forward_bytes : is_head ? sizes->head_eval_bytes : 0,
+        .backward.scratch_bytes = block ? sizes->backward_bytes : is_head ? sizes->head_bytes : 0,
+        .forward_kept.scratch_bytes = block ? sizes->forward_kept_bytes : 0,
+        .backward_kept.scratch_bytes = block ? sizes->backward_kept_bytes : 0,
+    };
+}
+
+static uint32_t make_stages(struct plan_model *m, const struct plan_model_sizes *sizes, uint32_t unit_count) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < unit_count; i++) {
+        const enum ox_plan_stage_kind kind = kind_of(sizes, i, unit_count);
+        struct ox_plan_stage *const before = count == 0 ? NULL : &m->stages[count - 1];
+        if (sizes->pairs && kind == OX_PLAN_BLOCK && before != NULL && before->kind == OX_PLAN_BLOCK &&
+            before->unit_count == 1) {
+            before->units[before->unit_count++].unit_idx = i;
+            continue;
+        }
+        m->stages[count++] = make_stage(sizes, kind, i);
+        if (sizes->shares && kind == OX_PLAN_BLOCK) {
+            m->stages[count++] = make_stage(sizes, kind, i);
+        }
+    }
+    if (sizes->tied_elems > 0) {
+        struct ox_plan_stage *const head = &m->stages[count - 1];
+        head->units[head->unit_count++].unit_idx = 0;
+    }
+    return count;
+}
+
+/* A gradient for each use: those of first uses have the numbers of units. The list of those that are added begins with
+ * the last stage's. */
+static uint32_t make_grads(struct plan_model *m, const struct plan_model_sizes *sizes, uint32_t unit_count,
+                           uint32_t stage_count) {
+    uint32_t count = unit_count;
+    for (uint32_t i = 0; i < stage_count; i++) {
+        for (uint32_t k = 0; k < m->stages[i].unit_count; k++) {
+            struct ox_plan_stage_unit *const use = &m->stages[i].units[k];
+            const uint32_t first = use->unit_idx;
+            const bool is_table = m->stages[i].kind == OX_PLAN_HEAD && k > 0;
+            use->grad_idx = m->units[first].stage_idx == i ? first : count++;
+            struct ox_plan_grad *const grad = &m->grads[use->grad_idx];
+            *grad = (struct ox_plan_grad){.unit_idx = first, .added_to = OX_NONE, .addend = OX_NONE,
+                                          .elem_count = is_table ? sizes->tied_elems : m->units[first].elem_count};
+            if (use->grad_idx != first) {
+                grad->added_to = first;
+                grad->addend = m->grads[first].addend;
+                m->grads[first].addend = use->grad_idx;
+            }
+        }
+    }
+    return count;
+}
+
 void plan_model_make(struct plan_model *m, const uint64_t *elems, uint32_t unit_count,
                      const struct plan_model_sizes *sizes, struct ox_plan_model *out) {
-    const uint32_t head = unit_count - 1;
-    const bool tied = sizes->tied_elems > 0;
     const bool whole = !sizes->without_embedding && !sizes->without_head;
-    OX_ASSERT(unit_count >= (whole ? 2 : 1) && unit_count <= PLAN_MODEL_UNITS_MAX && (whole || !tied));
+    OX_ASSERT(unit_count >= (whole ? 2 : 1) && unit_count <= PLAN_MODEL_UNITS_MAX);
+    OX_ASSERT(whole || sizes->tied_elems == 0);
     for (uint32_t i = 0; i < unit_count; i++) {
-        const enum ox_plan_unit_kind kind = kind_of(sizes, i, unit_count);
-        const bool block = kind == OX_PLAN_BLOCK, is_head = kind == OX_PLAN_HEAD;
-        m->stages[i] = i;
-        m->grads[i] = (struct ox_plan_grad){
-            .unit_idx = i, .added_to = OX_NONE, .addend = OX_NONE, .elem_count = elems[i]};
-        m->units[i] = (struct ox_plan_unit){
-            .kind = kind,
-            .stage_idx = i,
-            .elem_count = elems[i],
-            .input_bytes = kind == OX_PLAN_EMBEDDING ? 0 : sizes->act_bytes,
-            .output_bytes = is_head ? 0 : sizes->act_bytes,
-            .kept_bytes = block ? sizes->kept_bytes : 0,
-            .forward.scratch_bytes = block ? sizes->forward_bytes : is_head ? sizes->head_eval_bytes : 0,
-            .backward.scratch_bytes = block ? sizes->backward_bytes : is_head ? sizes->head_bytes : 0,
-            .forward_kept.scratch_bytes = block ? sizes->forward_kept_bytes : 0,
-            .backward_kept.scratch_bytes = block ? sizes->backward_kept_bytes : 0,
-            .grad_idx = i,
-            .table_unit_idx = OX_NONE,
-            .table_grad_idx = OX_NONE,
-        };
+        m->units[i] = (struct ox_plan_unit){.elem_count = elems[i], .grad_idx = i};
     }
-    if (tied) {
-        m->units[head].table_unit_idx = 0;
-        m->units[head].table_grad_idx = unit_count;
-        m->grads[0].addend = unit_count;
-        m->grads[unit_count] = (struct ox_plan_grad){
-            .unit_idx = 0, .added_to = 0, .addend = OX_NONE, .elem_count = sizes->tied_elems};
-    }
+    const uint32_t stage_count = make_stages(m, sizes, unit_count);
+    ox_plan_order_units(m->stages, stage_count, m->units, m->order);
     out->units = m->units;
     out->grads = m->grads;
     out->stages = m->stages;
-    out->unit_count = out->stage_count = unit_count;
-    out->grad_count = unit_count + tied;
+    out->order = m->order;
+    out->unit_count = unit_count;
+    out->stage_count = stage_count;
+    out->grad_count = make_grads(m, sizes, unit_count, stage_count);
 }
 
 /* ---- units that differ ---------------------------------------------------------------------------- */
@@ -76,30 +117,37 @@ static void vary_work(struct drawing *d, struct ox_plan_work *work) {
     work->gemm_bytes *= scale;
 }
 
-static void vary_unit(struct drawing *d, struct ox_plan_unit *unit) {
-    struct ox_plan_pass *const passes[] = {&unit->forward, &unit->backward, &unit->forward_kept, &unit->backward_kept};
+static void vary_stage(struct drawing *d, struct ox_plan_stage *stage) {
+    struct ox_plan_pass *const passes[] = {&stage->forward, &stage->backward, &stage->forward_kept,
+                                           &stage->backward_kept};
     for (unsigned i = 0; i < sizeof passes / sizeof *passes; i++) {
         passes[i]->scratch_bytes = about(d, passes[i]->scratch_bytes);
         vary_work(d, &passes[i]->work);
     }
-    unit->kept_bytes = uniform(d) < 0.25 ? 0 : about(d, unit->kept_bytes);
+    stage->kept_bytes = uniform(d) < 0.25 ? 0 : about(d, stage->kept_bytes);
+}
+
+/* Where one of two numbers stands, the other one will. */
+static void swap_numbers(uint32_t *number, uint32_t a, uint32_t b) {
+    *number = *number == a ? b : *number == b ? a : *number;
 }
 
 static void swap_grads(const struct ox_plan_model *model, uint32_t a, uint32_t b) {
     struct ox_plan_grad *const grads = (struct ox_plan_grad *)model->grads, kept = grads[a];
     struct ox_plan_unit *const units = (struct ox_plan_unit *)model->units;
+    struct ox_plan_stage *const stages = (struct ox_plan_stage *)model->stages;
     grads[a] = grads[b];
     grads[b] = kept;
     for (uint32_t i = 0; i < model->grad_count; i++) {
-        uint32_t *const names[] = {&grads[i].added_to, &grads[i].addend};
-        for (unsigned k = 0; k < 2; k++) {
-            *names[k] = *names[k] == a ? b : *names[k] == b ? a : *names[k];
-        }
+        swap_numbers(&grads[i].added_to, a, b);
+        swap_numbers(&grads[i].addend, a, b);
     }
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        uint32_t *const names[] = {&units[i].grad_idx, &units[i].table_grad_idx};
-        for (unsigned k = 0; k < 2; k++) {
-            *names[k] = *names[k] == a ? b : *names[k] == b ? a : *names[k];
+        swap_numbers(&units[i].grad_idx, a, b);
+    }
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        for (uint32_t k = 0; k < stages[i].unit_count; k++) {
+            swap_numbers(&stages[i].units[k].grad_idx, a, b);
         }
     }
 }
@@ -118,29 +166,29 @@ static void swap_units(struct plan_model *m, const struct ox_plan_model *model, 
     m->units[b] = kept;
     elems[a] = elems[b];
     elems[b] = kept_elems;
-    m->stages[m->units[a].stage_idx] = a;
-    m->stages[m->units[b].stage_idx] = b;
     for (uint32_t i = 0; i < model->grad_count; i++) {
-        uint32_t *const unit_idx = &m->grads[i].unit_idx;
-        *unit_idx = *unit_idx == a ? b : *unit_idx == b ? a : *unit_idx;
+        swap_numbers(&m->grads[i].unit_idx, a, b);
     }
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        uint32_t *const unit_idx = &m->units[i].table_unit_idx;
-        *unit_idx = *unit_idx == a ? b : *unit_idx == b ? a : *unit_idx;
+        swap_numbers(&m->order[i], a, b);
+    }
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        for (uint32_t k = 0; k < m->stages[i].unit_count; k++) {
+            swap_numbers(&m->stages[i].units[k].unit_idx, a, b);
+        }
     }
 }
 
 void plan_model_vary(struct plan_model *m, const struct ox_plan_model *model, uint64_t *elems, uint64_t seed) {
     struct drawing d = {.seed = seed};
     for (uint32_t i = 0; i < model->stage_count; i++) {
-        vary_unit(&d, &m->units[m->stages[i]]);
+        vary_stage(&d, &m->stages[i]);
     }
-    struct ox_plan_unit *const first = &m->units[m->stages[0]];
-    struct ox_plan_unit *const last = &m->units[m->stages[model->stage_count - 1]];
+    struct ox_plan_stage *const first = &m->stages[0], *const last = &m->stages[model->stage_count - 1];
     first->input_bytes = about(&d, first->input_bytes);
     last->output_bytes = about(&d, last->output_bytes);
     for (uint32_t i = 1; i < model->stage_count; i++) {
-        struct ox_plan_unit *const from = &m->units[m->stages[i - 1]], *const to = &m->units[m->stages[i]];
+        struct ox_plan_stage *const from = &m->stages[i - 1], *const to = &m->stages[i];
         from->output_bytes = to->input_bytes = about(&d, to->input_bytes);
     }
     for (uint32_t i = model->unit_count - 1; i > 0; i--) {

@@ -10,8 +10,9 @@ enum { PLAN_MODEL_UNITS_MAX = 256 };
 /* The lists that a struct ox_plan_model points at. */
 struct plan_model {
     struct ox_plan_unit units[PLAN_MODEL_UNITS_MAX];
-    struct ox_plan_grad grads[PLAN_MODEL_UNITS_MAX + 1];
-    uint32_t stages[PLAN_MODEL_UNITS_MAX];
+    struct ox_plan_grad grads[2 * PLAN_MODEL_UNITS_MAX + 1];
+    struct ox_plan_stage stages[2 * PLAN_MODEL_UNITS_MAX];
+    uint32_t order[PLAN_MODEL_UNITS_MAX];
 };
 
 /* Bytes of a model whose blocks are alike. */
@@ -22,6 +23,8 @@ struct plan_model_sizes {
     uint64_t head_bytes, head_eval_bytes;             /* scratch of the head in training, and for the loss alone */
     uint64_t tied_elems; /* of the embedding that the head uses as its table; 0: it has its own */
     bool without_embedding, without_head; /* the first unit, or the last, is a block, or the other end if it is alone */
+    bool pairs;  /* blocks compute with two units each, where there are as many */
+    bool shares; /* every block's first unit is that of a second stage, right behind it */
 };
 
 /* Sets units, gradients and stages of `out`, which point into `m`, and leaves the rest of it. Units are numbered in the

@@ -83,6 +83,9 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     sizes.forward_kept_bytes = 1 + plan_sample_number(seed, &kept_counter, 100000);
     sizes.backward_kept_bytes = 1 + plan_sample_number(seed, &kept_counter, 200000);
     s->request.kept_units = (int32_t)plan_sample_number(seed, &kept_counter, unit_count + 2) - 1;
+    uint64_t uses_counter = 93000;
+    sizes.pairs = plan_sample_number(seed, &uses_counter, 4) == 0;
+    sizes.shares = plan_sample_number(seed, &uses_counter, 5) == 0;
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     if (is_varied(seed)) {
         plan_model_vary(&s->model, model, s->elems, seed);

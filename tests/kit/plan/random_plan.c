@@ -74,8 +74,8 @@ static void put_on_device(struct random_plan *r, uint32_t count, bool first) {
     const struct ox_plan_model *const model = &r->in->model;
     for (uint32_t i = 0; i < r->table->unit_count; i++) {
         struct ox_homes *const homes = &r->table->shards[i].homes;
-        const uint32_t stage_idx = model->units[i].stage_idx;
-        if (first ? stage_idx < count : stage_idx + count >= model->stage_count) {
+        const uint32_t place = model->units[i].order_idx;
+        if (first ? place < count : place + count >= model->unit_count) {
             *homes = (struct ox_homes){OX_TIER_DEVICE, OX_TIER_DEVICE, OX_TIER_DEVICE};
         } else if (homes->state == OX_TIER_DEVICE) {
             *homes = (struct ox_homes){OX_TIER_HOST, OX_TIER_HOST, OX_TIER_HOST};

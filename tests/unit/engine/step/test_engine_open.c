@@ -19,7 +19,7 @@ static const struct step_case small = {.profile = "cpu-2-cores", .hidden = 128, 
 static enum ox_status open_with_block_at(const struct step_run *run, uint32_t stage_idx, struct ox_engine **out) {
     struct ox_engine_plan *plan = NULL;
     REQUIRE_OK(ox_engine_plan_open(&run->config, &plan));
-    plan->units[plan->stages[stage_idx]].kind = OX_PLAN_BLOCK;
+    plan->stages[stage_idx].kind = OX_PLAN_BLOCK;
     return ox_engine_open(&run->config, &plan, out);
 }
 

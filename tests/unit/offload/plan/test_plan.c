@@ -146,8 +146,7 @@ static void change_outside(const struct plan_sample *s, const struct ox_plan *pl
 static void check_outside(const struct plan_sample *s, const struct ox_plan *plan) {
     const struct ox_plan_model *const model = &s->in.model;
     const bool train = plan->kind == OX_PLAN_TRAIN;
-    const struct ox_plan_unit *const first = &model->units[model->stages[0]];
-    const struct ox_plan_unit *const last = &model->units[model->stages[model->stage_count - 1]];
+    const struct ox_plan_stage *const first = &model->stages[0], *const last = &model->stages[model->stage_count - 1];
     uint32_t counts[2][OX_LANE_COUNT] = {{0}}, losses = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
@@ -175,7 +174,7 @@ static void change_steps(const struct plan_sample *s, struct ox_plan *plan, stru
         struct ox_task changed = plan->tasks[i];
         const bool moves_grad = changed.kind == OX_TASK_MOVE && changed.move == OX_MOVE_GRAD;
         const bool updates = changed.kind == OX_TASK_UPDATE;
-        if (updates && changed.unit_idx == s->in.model.stages[0]) {
+        if (updates && changed.unit_idx == s->in.model.order[0]) {
             first_adam = i;
         } else if (updates && first_adam != OX_NONE) {
             const struct ox_task *const first = &plan->tasks[first_adam];
@@ -222,33 +221,33 @@ static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan,
     *bytes += OX_IO_ALIGN_BYTES;
     tally->made++;
     if (ox_proof_check(plan, &s->in) == OX_OK) {
-        printf("accepted: a page more of a unit's bytes\n");
+        printf("accepted: a page more of a stage's bytes\n");
     } else {
         tally->found++;
     }
     *bytes -= OX_IO_ALIGN_BYTES;
 }
 
-/* Each unit's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
+/* Each stage's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
 static void change_facts(struct plan_sample *s, const struct ox_plan *plan, struct plan_faults *tally) {
     uint32_t behind = 0; /* blocks */
     for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
-        struct ox_plan_unit *const unit = &s->model.units[s->in.model.stages[i - 1]];
-        const bool keeps = behind < s->in.placement.kept_units && unit->kept_bytes > 0;
-        if (i == s->in.model.stage_count && unit->kind != OX_PLAN_HEAD) {
-            refuse_fact(s, plan, &unit->output_bytes, tally);
+        struct ox_plan_stage *const stage = &s->model.stages[i - 1];
+        const bool keeps = behind < s->in.placement.kept_units && stage->kept_bytes > 0;
+        if (i == s->in.model.stage_count && stage->kind != OX_PLAN_HEAD) {
+            refuse_fact(s, plan, &stage->output_bytes, tally);
         }
-        if (unit->kind == OX_PLAN_EMBEDDING) {
+        if (stage->kind == OX_PLAN_EMBEDDING) {
             continue;
         }
-        refuse_fact(s, plan, &unit->input_bytes, tally);
-        refuse_fact(s, plan, keeps ? &unit->backward_kept.scratch_bytes : &unit->backward.scratch_bytes, tally);
-        if (unit->kind == OX_PLAN_BLOCK) {
-            refuse_fact(s, plan, keeps ? &unit->forward_kept.scratch_bytes : &unit->forward.scratch_bytes, tally);
+        refuse_fact(s, plan, &stage->input_bytes, tally);
+        refuse_fact(s, plan, keeps ? &stage->backward_kept.scratch_bytes : &stage->backward.scratch_bytes, tally);
+        if (stage->kind == OX_PLAN_BLOCK) {
+            refuse_fact(s, plan, keeps ? &stage->forward_kept.scratch_bytes : &stage->forward.scratch_bytes, tally);
             behind++;
         }
         if (keeps) {
-            refuse_fact(s, plan, &unit->kept_bytes, tally);
+            refuse_fact(s, plan, &stage->kept_bytes, tally);
         }
     }
 }
@@ -392,7 +391,7 @@ static void test_random_plans(uint64_t count) {
             check_state_bytes(&s, plans.train);
             check_outside(&s, plans.train);
             check_outside(&s, plans.eval);
-            parts += plans.train->loss_buf == OX_NONE || s.model.units[s.in.model.stages[0]].input_bytes > 0;
+            parts += plans.train->loss_buf == OX_NONE || s.model.stages[0].input_bytes > 0;
             one_generation += s.in.budget.nvme_bytes > 0 && s.in.budget.generations == 1;
             early += refuse_one_generation(&s, plans.train);
             if (seed <= SAMPLES) {

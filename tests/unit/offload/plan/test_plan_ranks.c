@@ -53,21 +53,21 @@ static bool takes_from_host(const struct plan_sample *s, uint32_t unit_idx) {
            s->table.shards[unit_idx].homes.weights != OX_TIER_DEVICE;
 }
 
-/* Bytes of weights that come from other ranks: in each tile for each pass of a unit and for the head's table, or once
- * for each unit. */
+/* Bytes of weights that come from other ranks: in each tile for each pass of a stage and each unit that it uses, or
+ * once for each unit. */
 static uint64_t expected_in(const struct plan_sample *s, bool train) {
     const struct ox_plan_model *const model = &s->in.model;
     const uint64_t width = model->precision->lo_travels ? 4 : 2, tiles = s->in.placement.tiles;
     const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL || s->in.ranks.sharding == OX_SHARDING_SHARED;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        const struct ox_plan_unit *const unit = &model->units[i];
-        const uint32_t table = unit->table_unit_idx;
-        const uint64_t passes = unit->kind == OX_PLAN_BLOCK && train ? 2 : 1;
-        const uint64_t others = (unit->elem_count - s->table.shards[i].elem_count) * width;
-        bytes += takes_from_host(s, i) ? 0 : others * (each_pass ? passes * tiles : 1);
-        if (each_pass && table != OX_NONE && !takes_from_host(s, table)) {
-            bytes += (model->units[table].elem_count - s->table.shards[table].elem_count) * width * tiles;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        const struct ox_plan_stage *const stage = &model->stages[i];
+        const uint64_t passes = stage->kind == OX_PLAN_BLOCK && train ? 2 : 1;
+        for (uint32_t k = 0; k < stage->unit_count; k++) {
+            const uint32_t unit_idx = stage->units[k].unit_idx;
+            const uint64_t others = model->units[unit_idx].elem_count - s->table.shards[unit_idx].elem_count;
+            const uint64_t times = each_pass ? passes * tiles : model->units[unit_idx].stage_idx == i;
+            bytes += takes_from_host(s, unit_idx) ? 0 : others * width * times;
         }
     }
     return bytes;
@@ -237,18 +237,23 @@ static void change_model(struct box *box, uint32_t idx, struct totals *totals) {
     struct ox_shard_table *const table = &box->tables[idx];
     const struct ox_plan_model kept = input->model;
     struct ox_plan_unit units[PLAN_SAMPLE_UNITS_MAX];
-    struct ox_plan_grad grads[PLAN_SAMPLE_UNITS_MAX + 1];
-    uint32_t stages[PLAN_SAMPLE_UNITS_MAX];
+    struct ox_plan_grad grads[2 * PLAN_SAMPLE_UNITS_MAX + 1];
+    struct ox_plan_stage stages[2 * PLAN_SAMPLE_UNITS_MAX];
+    uint32_t order[PLAN_SAMPLE_UNITS_MAX];
     memcpy(units, kept.units, kept.unit_count * sizeof *units);
     memcpy(grads, kept.grads, kept.grad_count * sizeof *grads);
     memcpy(stages, kept.stages, kept.stage_count * sizeof *stages);
+    memcpy(order, kept.order, kept.unit_count * sizeof *order);
     input->model.units = units;
     input->model.grads = grads;
     input->model.stages = stages;
+    input->model.order = order;
     const struct ox_precision *const other = ox_precision_of(
         input->model.precision->dtype == OX_COMPUTE_FP32 ? OX_COMPUTE_BF16 : OX_COMPUTE_FP32, true);
     bool *const flags[] = {&input->model.grad_bf16};
-    uint32_t *const numbers[] = {&input->model.unit_count, &input->model.grad_count, &stages[0], &grads[0].unit_idx};
+    uint32_t *const numbers[] = {&input->model.unit_count, &input->model.grad_count, &input->model.stage_count,
+                                 &order[0], &stages[0].unit_count, &stages[0].units[0].unit_idx,
+                                 &stages[0].units[0].grad_idx, &grads[0].unit_idx};
     uint64_t *const sizes[] = {&units[0].elem_count, &grads[0].elem_count, &table->chunk_elems};
     input->model.precision = other;
     refuse_box(box, "numbers of another type", totals);

@@ -79,16 +79,16 @@ static double check_spread(bool spread) {
     const struct ox_plan_model *const model = &plan->input.model;
     CHECK(plan->input.placement.speculative_spread == spread);
     uint32_t named = 0, most = 0;
-    for (uint32_t i = 0; i < model->stage_count; i++) {
+    for (uint32_t i = 0; i < model->unit_count; i++) {
         uint32_t near = 0;
-        for (uint32_t j = i; j < i + EVERY && j < model->stage_count; j++) {
-            near += ox_plan_is_speculative(&plan->input, model->stages[j]);
+        for (uint32_t j = i; j < i + EVERY && j < model->unit_count; j++) {
+            near += ox_plan_is_speculative(&plan->input, model->order[j]);
         }
-        named += ox_plan_is_speculative(&plan->input, model->stages[i]);
+        named += ox_plan_is_speculative(&plan->input, model->order[i]);
         most = near > most ? near : most;
     }
     CHECK(named > UNITS / 2 && named <= UNITS);
-    CHECK(ox_plan_is_speculative(&plan->input, model->stages[model->stage_count - 1]));
+    CHECK(ox_plan_is_speculative(&plan->input, model->order[model->unit_count - 1]));
     CHECK(most == (spread ? 2 : EVERY));
     const double seconds = seconds_of(&run, plan);
     ox_engine_plan_close(&plan);

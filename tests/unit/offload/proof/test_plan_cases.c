@@ -66,10 +66,10 @@ static bool is_saved(const struct ox_plan_input *in, uint32_t unit_idx) {
     return in->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
 }
 static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
-    const uint64_t stage_count = in->model.stage_count, count = in->placement.speculative_units;
-    const uint64_t after = stage_count - 1 - in->model.units[unit_idx].stage_idx;
+    const uint64_t unit_count = in->model.unit_count, count = in->placement.speculative_units;
+    const uint64_t after = unit_count - 1 - in->model.units[unit_idx].order_idx;
     const bool spread =
-        after == 0 ? count > 0 : after * count / stage_count > (after - 1) * count / stage_count;
+        after == 0 ? count > 0 : after * count / unit_count > (after - 1) * count / unit_count;
     const bool named = in->placement.speculative_spread ? spread : after < count;
     return named && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
 }
@@ -155,7 +155,7 @@ static bool is_part(const struct ox_plan_input *in, enum pending pending, const 
 enum { MARKINGS = 9 };
 static void mark(const struct ox_plan_input *in, uint32_t nth, uint8_t due[PLAN_SAMPLE_UNITS_MAX]) {
     for (uint32_t i = 0; i < in->model.unit_count; i++) {
-        const bool first = i == in->model.stages[0], last = i == in->model.stages[in->model.stage_count - 1];
+        const bool first = i == in->model.order[0], last = i == in->model.order[in->model.unit_count - 1];
         const enum ox_due rest = due_of(in, DUE_NOT_SPECULATIVE, i);
         const enum ox_due marks[MARKINGS] = {
             OX_DUE_NOTHING, OX_DUE_ALL, rest, i % 2 == 0 ? OX_DUE_ALL : OX_DUE_NOTHING,

@@ -26,20 +26,23 @@ static const struct field plan_fields[] = {
     FIELD(ox_plan, grad_count),     FIELD(ox_plan, stored_weight_bytes), FIELD(ox_plan, loss_buf),
     FIELD(ox_plan, loss_host_buf),  FIELD(ox_plan, norm_buf),       FIELD(ox_plan, const_buf),
     FIELD(ox_plan, stream_buf),     FIELD(ox_plan, counts_buf),     FIELD(ox_plan, nonfinite_buf),
-    FIELD(ox_plan, written_buf),    FIELD(ox_plan, batch_host_buf), FIELD(ox_plan, spool_count)};
+    FIELD(ox_plan, written_buf),    FIELD(ox_plan, batch_host_buf), FIELD(ox_plan, spool_count),
+    FIELD(ox_plan, stage_count)};
 
 static const struct field buf_fields[] = {
     FIELD(ox_buf, bytes),    FIELD(ox_buf, offset),   FIELD(ox_buf, first_task_idx), FIELD(ox_buf, last_task_idx),
-    FIELD(ox_buf, unit_idx), FIELD(ox_buf, grad_idx), FIELD(ox_buf, kind),           FIELD(ox_buf, tier),
+    FIELD(ox_buf, unit_idx), FIELD(ox_buf, stage_idx), FIELD(ox_buf, grad_idx), FIELD(ox_buf, kind),
+    FIELD(ox_buf, tier),
     FLAG(ox_buf, resident)};
 
 static const struct field task_fields[] = {
     FIELD(ox_task, kind),   FIELD(ox_task, lane),      FIELD(ox_task, move),     FLAG(ox_task, last),
     FLAG(ox_task, carried), FLAG(ox_task, begins), FIELD(ox_task, use_count), FIELD(ox_task, unit_idx),
+    FIELD(ox_task, stage_idx),
     FIELD(ox_task, grad_idx), FIELD(ox_task, mb_idx),  FIELD(ox_task, slot),     FIELD(ox_task, bytes)};
 
-static const struct field use_fields[] = {FIELD(ox_use, buf_idx), FIELD(ox_use, role), FLAG(ox_use, read),
-                                          FLAG(ox_use, write)};
+static const struct field use_fields[] = {FIELD(ox_use, buf_idx), FIELD(ox_use, role), FIELD(ox_use, nth),
+                                          FLAG(ox_use, read), FLAG(ox_use, write)};
 
 static uint64_t made, found;
 
@@ -73,6 +76,7 @@ static bool is_idle_of_buf(const struct ox_plan *plan, const struct ox_buf *buf,
     const bool is_grad = buf->kind == OX_BUF_GRAD;
     return strcmp(field, "first_task_idx") == 0 || strcmp(field, "last_task_idx") == 0 ||
            (strcmp(field, "unit_idx") == 0 && (!buf->resident || kept == OX_NONE || is_grad)) ||
+           strcmp(field, "stage_idx") == 0 || /* activations do not stay */
            (strcmp(field, "grad_idx") == 0 &&
             (!buf->resident || !is_grad || !is_used(plan, (uint64_t)(buf - plan->bufs)))) ||
            (buf->tier == OX_TIER_NVME && (strcmp(field, "offset") == 0 || strcmp(field, "resident") == 0));
@@ -172,7 +176,7 @@ static void count_reason(const struct plan_sample *s, const struct ox_plan *plan
 
 /* Counts that the proof allocates by and indexes the input's lists by are compared before that. */
 static void change_counts(const struct plan_sample *s, struct ox_plan *plan) {
-    uint32_t *const counts[] = {&plan->unit_count, &plan->grad_count, &plan->micro_batches};
+    uint32_t *const counts[] = {&plan->unit_count, &plan->stage_count, &plan->grad_count, &plan->micro_batches};
     for (size_t i = 0; i < 2 * sizeof counts / sizeof *counts; i++) {
         uint32_t *const count = counts[i / 2];
         const uint32_t kept = *count;

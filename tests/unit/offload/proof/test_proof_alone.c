@@ -104,7 +104,7 @@ static void test_chunks(void) {
     CHECK(ox_proof_scratch_bytes(&s.in) == 20480 + 20480 + 81920 + 40960);
     CHECK(ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 1) && !ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 2));
     CHECK(!ox_proof_keeps(&s.in, OX_PLAN_EVAL, 1) && !ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 0));
-    s.model.units[1].kept_bytes = 0;
+    s.model.stages[1].kept_bytes = 0;
     CHECK(!ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 1));
 }
 

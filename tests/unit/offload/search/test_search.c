@@ -45,8 +45,8 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
         .without_embedding = part == 1 || part == 3, .without_head = part >= 2};
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     for (uint32_t i = 0; i < unit_count; i++) {
-        s->model.units[i].forward.work = works[0][i];
-        s->model.units[i].backward.work = works[1][i];
+        s->model.stages[i].forward.work = works[0][i];
+        s->model.stages[i].backward.work = works[1][i];
     }
     if (seed % 2 == 1) {
         plan_model_vary(&s->model, model, s->elems, seed);

@@ -33,8 +33,8 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
         .forward_bytes = 100000, .backward_bytes = 100000, .head_bytes = 100000, .head_eval_bytes = 100000};
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     for (uint32_t i = 0; i < unit_count; i++) {
-        s->model.units[i].forward.work = works[0][i];
-        s->model.units[i].backward.work = works[1][i];
+        s->model.stages[i].forward.work = works[0][i];
+        s->model.stages[i].backward.work = works[1][i];
     }
     if (seed % 2 == 1) {
         plan_model_vary(&s->model, model, s->elems, seed);
@@ -96,10 +96,10 @@ static void check_bounds(const struct plan_sample *s, const struct ox_plan *plan
         for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
             CHECK(work.use[r] >= 0 && work.use[r] <= work.seconds * (1 + 1e-12));
         }
-        const uint32_t kind = plan->tasks[i].kind, unit_idx = plan->tasks[i].unit_idx;
+        const uint32_t kind = plan->tasks[i].kind, stage_idx = plan->tasks[i].stage_idx;
         const bool backward = kind == OX_TASK_BACKWARD || kind == OX_TASK_HEAD;
-        flops += kind == OX_TASK_FORWARD ? s->model.units[unit_idx].forward.work.gemm_flops : 0;
-        flops += backward ? s->model.units[unit_idx].backward.work.gemm_flops : 0;
+        flops += kind == OX_TASK_FORWARD ? s->model.stages[stage_idx].forward.work.gemm_flops : 0;
+        flops += backward ? s->model.stages[stage_idx].backward.work.gemm_flops : 0;
     }
     const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
     /* The CPU's rate in the profile includes packing, which takes half of the time at most: without it, the rate is at
@@ -311,8 +311,8 @@ static void check_attention(uint64_t seed) {
     s.in.model.micro_batches = 2;
     s.in.ranks.sum_groups = 1;
     const struct ox_plan_work work = {.attention_flops = 3e9, .attention_backward_flops = 5e9};
-    for (uint32_t i = 0; i < s.in.model.unit_count; i++) {
-        s.model.units[i].backward.work = s.model.units[i].backward_kept.work = work;
+    for (uint32_t i = 0; i < s.in.model.stage_count; i++) {
+        s.model.stages[i].backward.work = s.model.stages[i].backward_kept.work = work;
     }
     struct ox_plans plans = {0};
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
@@ -358,7 +358,7 @@ static void check_bf16(uint64_t seed) {
         if (plans.train->tasks[i].kind != OX_TASK_FORWARD) {
             continue;
         }
-        const struct ox_plan_work *const given = &s.model.units[plans.train->tasks[i].unit_idx].forward.work;
+        const struct ox_plan_work *const given = &s.model.stages[plans.train->tasks[i].stage_idx].forward.work;
         s.machine.host.bf16_flops = 0;
         const double before = ox_sim_task_work(&setup, plans.train, i).seconds;
         s.machine.host.bf16_flops = 2 * s.machine.host.flops;
@@ -380,8 +380,8 @@ static void check_sums(uint64_t seed) {
     s.in.model.micro_batches = 3;
     s.in.ranks.sum_groups = 1 + (uint32_t)(seed % 3);
     s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
-    for (uint32_t i = 0; i < s.in.model.unit_count; i++) {
-        s.model.units[i].backward.work = s.model.units[i].backward_kept.work =
+    for (uint32_t i = 0; i < s.in.model.stage_count; i++) {
+        s.model.stages[i].backward.work = s.model.stages[i].backward_kept.work =
             (struct ox_plan_work){.bytes = 1, .gemm_bytes = 1e9};
     }
     struct ox_plans plans = {0};
@@ -390,20 +390,22 @@ static void check_sums(uint64_t seed) {
     uint32_t begun = 0, added = 0;
     for (uint32_t i = 0; i < plans.train->task_count; i++) {
         const struct ox_task *const task = &plans.train->tasks[i];
-        const struct ox_plan_unit *const unit = &s.model.units[task->unit_idx == OX_NONE ? 0 : task->unit_idx];
         if (task->kind != OX_TASK_BACKWARD && task->kind != OX_TASK_HEAD) {
             CHECK(!task->begins);
             continue;
         }
-        double sums = 4.0 * (double)s.in.model.grads[unit->grad_idx].elem_count;
-        sums += unit->table_grad_idx == OX_NONE ? 0 : 4.0 * (double)s.in.model.grads[unit->table_grad_idx].elem_count;
-        const double more = !task->begins ? 0 : unit->kind == OX_PLAN_EMBEDDING ? sums : -sums;
+        const struct ox_plan_stage *const stage = &s.model.stages[task->stage_idx];
+        double sums = 0;
+        for (uint32_t k = 0; k < stage->unit_count; k++) {
+            sums += 4.0 * (double)s.in.model.grads[stage->units[k].grad_idx].elem_count;
+        }
+        const double more = !task->begins ? 0 : stage->kind == OX_PLAN_EMBEDDING ? sums : -sums;
         const double used = ox_sim_task_work(&setup, plans.train, i).use[OX_SIM_GPU];
         CHECK(fabs(used * 1e12 / (1 + 1e9 + more) - 1) < 1e-9);
         *(task->begins ? &begun : &added) += 1;
     }
-    CHECK(begun == s.in.ranks.sum_groups * s.in.model.unit_count);
-    CHECK(added == (3 - s.in.ranks.sum_groups) * s.in.model.unit_count);
+    CHECK(begun == s.in.ranks.sum_groups * s.in.model.stage_count);
+    CHECK(added == (3 - s.in.ranks.sum_groups) * s.in.model.stage_count);
     ox_plans_close(&plans);
     ox_shard_table_close(&s.table);
 }
