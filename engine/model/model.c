@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/hash/hash.h"
 #include "base/prng/prng.h"
-#include "engine/model/families.h"
+#include "engine/family/families.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -13,25 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits far above every existing model, and low enough that neither products of sizes nor their sum over all units can
- * overflow. */
-enum {
-    VOCAB_MAX = 1 << 24,
-    HIDDEN_MAX = 1 << 20,
-    WIDTH_MAX = 1 << 22,
-    HEADS_MAX = 1 << 14,
-    HEAD_DIM_MAX = 1 << 12,
-    CONTEXTS_MAX = 1 << 28,
-};
+/* Far above every existing model. */
 static const uint64_t param_count_max = UINT64_C(1) << 44;
-
-static enum ox_status check_size(const char *where, const char *what, uint32_t value, uint32_t limit) {
-    if (value >= 1 && value <= limit) {
-        return OX_OK;
-    }
-    return ox_fail(OX_E_CONFIG, "%s: the model's %s is %" PRIu32 "; it must lie in 1 to %" PRIu32, where,
-                   what, value, limit);
-}
 
 static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim extent) {
     switch (extent) {
@@ -142,28 +125,6 @@ static void add_units(struct ox_model *model, const struct ox_family *family) {
         model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
 }
 
-void ox_layers_add(struct ox_layers *layers, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last && i < OX_LAYERS_MAX; i++) {
-        layers->bits[i / 64] |= UINT64_C(1) << i % 64;
-    }
-}
-
-uint32_t ox_layers_first(const struct ox_layers *layers, uint32_t count) {
-    uint32_t first = 0;
-    while (first < count && !ox_layers_has(layers, first)) {
-        first++;
-    }
-    return first;
-}
-
-bool ox_layers_are_last(const struct ox_layers *layers, uint32_t count) {
-    uint32_t layer = ox_layers_first(layers, count);
-    while (layer < count && ox_layers_has(layers, layer)) {
-        layer++;
-    }
-    return layer == count;
-}
-
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */
 static bool matches(const char *pattern, const char *name) {
     const char *const mark = strstr(pattern, "%u");
@@ -185,48 +146,6 @@ static int64_t find_exact(const struct ox_model *model, const char *name) {
         }
     }
     return -1;
-}
-
-enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config) {
-    const struct {
-        const char *what;
-        uint32_t value, limit;
-    } sizes[] = {
-        {"vocabulary", config->vocab, VOCAB_MAX},
-        {"hidden size", config->hidden, HIDDEN_MAX},
-        {"number of layers", config->layers, OX_LAYERS_MAX},
-        {"number of attention heads", config->heads, HEADS_MAX},
-        {"number of key/value heads", config->kv_heads, HEADS_MAX},
-        {"head dimension", config->head_dim, HEAD_DIM_MAX},
-        {"MLP width", config->width, WIDTH_MAX},
-        {"number of positions", config->contexts, CONTEXTS_MAX},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const enum ox_status status = check_size(where, sizes[i].what, sizes[i].value, sizes[i].limit);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    if (config->heads % config->kv_heads != 0) {
-        return ox_fail(OX_E_CONFIG,
-                       "%s: %" PRIu32 " attention heads cannot share %" PRIu32 " key/value heads evenly",
-                       where, config->heads, config->kv_heads);
-    }
-    if (config->rope) {
-        const enum ox_status status = ox_config_check_rope(where, config);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    if (!(config->norm_eps > 0.0f && config->norm_eps < 1.0f)) {
-        return ox_fail(OX_E_CONFIG, "%s: the epsilon of the norms is %g; it must lie between 0 and 1", where,
-                       (double)config->norm_eps);
-    }
-    if (!(config->init_range >= 0.0 && config->init_range <= 1.0)) {
-        return ox_fail(OX_E_CONFIG, "%s: initializer_range is %g; it must lie in 0 to 1", where,
-                       config->init_range);
-    }
-    return OX_OK;
 }
 
 enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out) {

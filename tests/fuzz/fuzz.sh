@@ -95,8 +95,8 @@ fuzz() { # target
 }
 
 # The files whose lines are counted.
-readers='base/json.c base/file.c engine/hf/safetensors.c engine/hf/hf.c engine/model/model.c engine/model/model_config.c
-engine/model/families.c engine/text/*.c engine/data/data.c engine/data/files.c engine/data/documents*.c
+readers='base/json.c base/file.c engine/hf/safetensors.c engine/hf/hf.c engine/model/model.c engine/family/*.c
+engine/text/*.c engine/data/data.c engine/data/files.c engine/data/documents*.c
 engine/data/token_cache.c engine/config/config.c engine/config/config_yaml.c engine/checkpoint/checkpoint_manifest.c'
 
 # The tests of what a target reads; test_reader_faults lets memory and calls on files fail under each of them.

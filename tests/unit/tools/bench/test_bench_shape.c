@@ -1,6 +1,6 @@
 /* What `offload bench gemm` and `ops` measure for a model are the products of its steps: their sizes are those of the
  * weights, and their operations those that a plan counts. */
-#include "engine/model/families.h"
+#include "engine/family/families.h"
 #include "engine/model/units.h"
 #include "tests/kit/test.h"
 #include "tools/bench/bench_device.h"

@@ -1,7 +1,7 @@
 /* Rotary embedding: its frequencies, and how a config.json says them. */
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/model/families.h"
+#include "engine/family/families.h"
 
 #include <math.h>
 #include <stdio.h>

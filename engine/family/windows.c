@@ -1,7 +1,7 @@
 /* Windows of attention: which layers of a model have one, and how config.json says so. */
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/model/family_decoder.h"
+#include "engine/family/decoder.h"
 
 #include <string.h>
 

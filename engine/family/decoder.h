@@ -1,9 +1,9 @@
 /* What llama and its kin share: keys of config.json, and how they are read and written. For the files of this
  * folder. */
-#ifndef OX_ENGINE_FAMILY_DECODER_H
-#define OX_ENGINE_FAMILY_DECODER_H
+#ifndef OX_ENGINE_DECODER_H
+#define OX_ENGINE_DECODER_H
 
-#include "engine/model/family_rows.h"
+#include "engine/family/rows.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,7 +23,7 @@ bool ox_decoder_write(const struct ox_family *family, const struct ox_model_conf
 /* The value that transformers takes for a missing key. For null it derives the size, which 0 stands for here. */
 uint32_t ox_when_missing(const json_t *json, const char *key, uint32_t value);
 
-/* ---- windows of attention: family_windows.c ---- */
+/* ---- windows of attention: windows.c ---- */
 
 /* Reads sliding_window. A missing key means 4096 in transformers, null means no window. */
 OX_MUST enum ox_status ox_read_window(const char *where, const json_t *json, uint32_t *window);

@@ -1,9 +1,9 @@
 /* What the engine knows about a model family: how its config.json is read and written, and which tensors its files
- * hold. A family is one struct in a file of its kin (family_*.c), which the table in engine/model/families.c names. */
+ * hold. A family is one struct in a file of its kin, which the table in engine/family/families.c names. */
 #ifndef OX_ENGINE_FAMILIES_H
 #define OX_ENGINE_FAMILIES_H
 
-#include "engine/model/model.h"
+#include "engine/family/model_config.h"
 
 #ifdef __cplusplus
 extern "C" {

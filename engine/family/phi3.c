@@ -1,6 +1,6 @@
 /* phi3: one tensor for q, k and v, one for gate and up; a part of a head may be rotated. */
 #include "base/json.h"
-#include "engine/model/family_decoder.h"
+#include "engine/family/decoder.h"
 
 static const struct ox_family_row *const phi3_rows[] = {
     ox_rows_embedding, ox_rows_norm1, ox_rows_qkv_one, ox_rows_out, ox_rows_norm2, ox_rows_gate_up_one,

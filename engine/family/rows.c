@@ -1,5 +1,5 @@
 /* Groups of tensors that families are put together of, with the names of llama and its kin. */
-#include "engine/model/family_rows.h"
+#include "engine/family/rows.h"
 
 static bool when_untied(const struct ox_model_config *config) {
     return !config->tied;

@@ -1,7 +1,7 @@
 /* gpt2: learned positions, norms and matrices with biases, matrices transposed. */
 #include "base/json.h"
 #include "base/log.h"
-#include "engine/model/family_rows.h"
+#include "engine/family/rows.h"
 
 /* clang-format off */
 static const struct ox_family_row gpt2_rows[] = {

@@ -1,5 +1,5 @@
 /* The table of model families, in the order in which errors name them. */
-#include "engine/model/families.h"
+#include "engine/family/families.h"
 
 #include "base/assert.h"
 

@@ -1,9 +1,9 @@
 /* Groups of tensors that families are put together of. Each ends with a row without a name. For the files of this
  * folder. */
-#ifndef OX_ENGINE_FAMILY_ROWS_H
-#define OX_ENGINE_FAMILY_ROWS_H
+#ifndef OX_ENGINE_ROWS_H
+#define OX_ENGINE_ROWS_H
 
-#include "engine/model/families.h"
+#include "engine/family/families.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,6 @@
 /* llama and mistral, and qwen2 and qwen3, which add biases or norms of queries and keys and windows. */
 #include "base/json.h"
-#include "engine/model/family_decoder.h"
+#include "engine/family/decoder.h"
 
 static const struct ox_family_row *const llama_rows[] = {
     ox_rows_embedding, ox_rows_norm1, ox_rows_qkv, ox_rows_out, ox_rows_norm2, ox_rows_gate_up,

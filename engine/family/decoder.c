@@ -1,5 +1,5 @@
 /* What llama and its kin share: keys of config.json, and how they are read and written. */
-#include "engine/model/family_decoder.h"
+#include "engine/family/decoder.h"
 
 /* Older files carry frequencies; they follow from rope_theta. */
 const char *const ox_decoder_ignored[] = {"layers.%u.self_attn.rotary_emb.inv_freq", NULL};

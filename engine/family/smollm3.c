@@ -1,7 +1,7 @@
 /* smollm3: some layers without rotary embedding. */
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/model/family_decoder.h"
+#include "engine/family/decoder.h"
 
 static const struct ox_family_row *const smollm3_rows[] = {
     ox_rows_embedding, ox_rows_norm1, ox_rows_qkv, ox_rows_out, ox_rows_norm2, ox_rows_gate_up,

@@ -1,0 +1,120 @@
+/* A model's configuration: what a config.json says, and the names of what its tensors and units do. */
+#ifndef OX_ENGINE_MODEL_CONFIG_H
+#define OX_ENGINE_MODEL_CONFIG_H
+
+#include "base/status.h"
+#include "kernels/ops.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_LAYERS_MAX = 1 << 14 };
+
+/* Some of a model's layers. */
+struct ox_layers {
+    uint64_t bits[OX_LAYERS_MAX / 64];
+};
+static inline bool ox_layers_has(const struct ox_layers *layers, uint32_t layer) {
+    return layer < OX_LAYERS_MAX && (layers->bits[layer / 64] >> layer % 64 & 1) != 0;
+}
+/* Adds layers `first` to `last` - 1. */
+void ox_layers_add(struct ox_layers *layers, uint32_t first, uint32_t last);
+/* The first of `count` layers that is in the set; `count` where none is. */
+uint32_t ox_layers_first(const struct ox_layers *layers, uint32_t count);
+/* Whether the set is a model's last layers, from the first one in it on; none is that too. */
+bool ox_layers_are_last(const struct ox_layers *layers, uint32_t count);
+
+/* What a tensor does; forward and backward ask for tensors by role. A role that a family lacks has no tensor. Roles
+ * made of several file tensors (q, k, v; gate, up) lie one after the other without padding, so that they are one
+ * matrix. */
+enum ox_role {
+    OX_ROLE_EMBED,      /* (vocab, hidden) */
+    OX_ROLE_POSITION,   /* (contexts, hidden) */
+    OX_ROLE_NORM1, OX_ROLE_NORM1_BIAS, /* before attention (hidden) */
+    OX_ROLE_QKV, OX_ROLE_QKV_BIAS,     /* ((heads + 2 kv_heads) * head_dim, hidden) or its transpose */
+    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): per head, before the rotation */
+    OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
+    OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
+    OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_BIAS, /* (2 width, hidden) as [gate; up], or (width, hidden): up alone */
+    OX_ROLE_DOWN, OX_ROLE_DOWN_BIAS,       /* (hidden, width) */
+    OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
+    OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
+    OX_ROLE_COUNT
+};
+
+enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE };
+
+/* How rotary frequencies are scaled to reach more positions than a model was first trained on, as in transformers'
+ * modeling_rope_utils.py; rope.c has the formulas. */
+enum ox_rope_kind {
+    OX_ROPE_DEFAULT, /* not at all */
+    OX_ROPE_LINEAR,  /* all by `factor` */
+    OX_ROPE_DYNAMIC, /* by the length of a text, beyond the model's positions alone */
+    OX_ROPE_LLAMA3,  /* wavelengths above original / low_factor by `factor`, none below original / high_factor */
+    OX_ROPE_YARN,    /* pairs that turn fewer than `slow` times in `original` positions, none above `fast` times */
+    OX_ROPE_LONG,    /* every pair by a number of its own; other numbers beyond `original` positions */
+};
+enum { OX_ROPE_FACTORS_MAX = 256 };
+struct ox_rope_scaling {
+    enum ox_rope_kind kind;
+    double factor;
+    double low_factor, high_factor;
+    double fast, slow;
+    double attention;          /* cosines and sines are multiplied by it; 0: by what follows from the rest */
+    double mscale, mscale_all; /* of YARN, for that; 0: not given */
+    bool truncate;             /* YARN: pairs are counted whole */
+    uint32_t original;         /* positions that the model was first trained on */
+    uint32_t factor_count;
+    double short_factors[OX_ROPE_FACTORS_MAX], long_factors[OX_ROPE_FACTORS_MAX]; /* LONG: (factor_count) */
+};
+
+struct ox_model_config {
+    char family[32]; /* model_type: "llama", "gpt2" ... */
+    uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* MLP */, contexts;
+    enum ox_norm_kind norm;
+    enum ox_activation act;
+    enum ox_weight_layout layout; /* layout of a block's matrices */
+    float norm_eps;
+    bool rope;          /* else learned positions */
+    double rope_theta;
+    double rotary_part;  /* share of a head's elements, the first ones, that are rotated */
+    uint32_t rotary_dim; /* the elements that this makes */
+    struct ox_rope_scaling rope_scaling;
+    uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
+    struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
+    bool tied;
+    bool attention_bias, mlp_bias, norm_bias, out_bias;
+    double init_range;  /* standard deviation of a fresh normal tensor */
+    int64_t bos_id, eos_id; /* -1: none */
+};
+
+enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
+
+/* Reads a config.json of transformers v4 or v5. Whatever it asks for and the engine does not do (an unknown model_type
+ * or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG with key and value. gpt2's
+ * dropout, which all published folders ask for, and unknown keys are warnings in the log. `where` names the source in
+ * errors. */
+OX_MUST enum ox_status ox_model_config_parse(const char *where, const json_t *json,
+                                             struct ox_model_config *out);
+
+/* OX_E_CONFIG unless the sizes are those of a model: none zero, none absurd, heads shared evenly. */
+OX_MUST enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config);
+
+/* Makes a config.json that transformers loads (both dtype and torch_dtype, architectures, every size); unknown keys of
+ * `original` (may be NULL) are carried over. The caller owns the result. */
+OX_MUST enum ox_status ox_model_config_json(const struct ox_model_config *config, const json_t *original,
+                                            const char *dtype, json_t **out);
+
+/* Writes the rotary_dim / 2 inverse frequencies of rotary embedding for a run whose sequences have at most so many
+ * positions. Returns what cosines and sines are multiplied by. */
+double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t positions, double *inv_freq);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
