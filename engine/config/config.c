@@ -428,7 +428,7 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     if (c->data_count == 0 && (command & (train | eval)) != 0) {
         return fail_missing(c, "data", "give a text or token file, or a folder of them");
     }
-    if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
+    if (c->output_dir[0] == '\0' && (command & (train | export_ | OX_CMD_INIT)) != 0) {
         return ox_fail(OX_E_CONFIG, "--output is missing; name a folder for the results");
     }
     if ((command & (train | export_ | OX_CMD_PLAN)) != 0 && c->output_dir[0] != '\0' &&

@@ -214,8 +214,8 @@ struct ox_config {
     char special_tokens[OX_CONFIG_TEXT_BYTES];
     enum ox_word_rules word_rules; /* --pre-tokenizer */
     /* init */
-    double param_count; /* --params; 0: not given */
-    char like[24];      /* the family */
+    char params[24]; /* "100M"; "": those of the shape that `like` names */
+    char like[40];   /* a model_type, or the name of a shape */
     /* measuring */
     char what[8];    /* adam | nvme | gemm | copy | ops | comm | all; "": not given */
     char state_format[8]; /* all | f32 | bf16 | q8 */

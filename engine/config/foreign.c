@@ -75,7 +75,7 @@ const char *ox_foreign_command(const char *name) {
         {"monitor status watch log logs htop ps progress attach", "use `offload top`"},
         {"estimat* mem memory dry-run autotun* tune fit-memory budget dryrun", "use `offload plan`"},
         {"report timeline nsys trace-report", "use `offload trace report RUN`"},
-        {"init new create scratch", "use `offload train --model CONFIG.json`, which starts with fresh weights"},
+        {"new create scratch", "use `offload init --params 100M --output DIR`, then `offload train --model DIR`"},
         {"stop kill", "write a file offload.stop into the folder of the run, or send it INT: its state is saved"},
         {"update upgrade install uninstall", "use `make install` or `make uninstall` where the program was built"},
         {"usage man commands --commands -help -?", "use `offload help`"},

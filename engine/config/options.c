@@ -10,6 +10,7 @@ enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, TEXTS = RUN | OX_CMD_EVAL | OX_CMD_TOKE
 
 static const char group_files[] = "Files";
 static const char group_data[] = "Data";
+static const char group_shape[] = "Shape";
 static const char group_tokenizer[] = "Training a tokenizer";
 static const char group_memory[] = "Memory";
 static const char group_training[] = "Training";
@@ -54,6 +55,22 @@ static const struct ox_option options[] = {
     {.name = "vocab-size", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, vocab_size), .min = 0,
      .max = 16777216, .group = group_tokenizer, .default_text = "0", .commands = OX_CMD_TOKENIZE,
      .usual = OX_CMD_TOKENIZE, .help = "with --train: tokens, with special ones and the 256 bytes"},
+    {.name = "params", .placeholder = "COUNT", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, params),
+     .text_bytes = sizeof none->params, .group = group_shape, .default_text = "", .commands = OX_CMD_INIT,
+     .usual = OX_CMD_INIT, .help = "parameters that the model should have, about: 100M, 1.5B"},
+    {.name = "like", .placeholder = "NAME", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, like),
+     .text_bytes = sizeof none->like, .group = group_shape, .default_text = "llama", .commands = OX_CMD_INIT,
+     .usual = OX_CMD_INIT,
+     .help = "with --params: the family, llama, mistral, phi3, qwen2, qwen3, smollm3 or gpt2; without: the name of a "
+             "known shape, such as llama-3.1-8b"},
+    {.name = "vocab-size", .alias = "vocab", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, vocab_size),
+     .min = 0, .max = 16777216, .group = group_shape, .default_text = "0", .commands = OX_CMD_INIT,
+     .usual = OX_CMD_INIT, .help = "tokens of the model; 0: the tokenizer's, rounded up to a multiple of 64, or 32000 "
+                                   "without one"},
+    {.name = "max-seq-length", .alias = "seq-len", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, max_seq_length), .min = 1, .max = 16777216, .group = group_shape,
+     .default_text = "1024", .commands = OX_CMD_INIT,
+     .help = "with --params: the longest sequence that the model is made for"},
     {.name = "special-tokens", .placeholder = "LIST", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, special_tokens), .text_bytes = sizeof none->special_tokens,
      .group = group_tokenizer, .default_text = "<|endoftext|>", .commands = OX_CMD_TOKENIZE,
@@ -72,12 +89,12 @@ static const struct ox_option options[] = {
      .help = "text to evaluate on; default: the held-out end of --data"},
     {.name = "tokenizer", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, tokenizer),
      .text_bytes = sizeof none->tokenizer, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE | OX_CMD_INIT,
      .help = "folder with tokenizer.json, or the file; default: the model's own"},
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EXPORT, .usual = RUN, .help = "folder for the results"},
+     .commands = RUN | OX_CMD_EXPORT | OX_CMD_INIT, .usual = RUN | OX_CMD_INIT, .help = "folder for the results"},
     {.name = "output", .alias = "output-dir", .placeholder = "FILE", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "", .commands = OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
@@ -618,7 +635,7 @@ static const struct ox_option options[] = {
     {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command, .default_text = "text",
      .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
-                 OX_CMD_GENERATE | OX_CMD_BENCH,
+                 OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_INIT,
      .help = "format of the report"},
     {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
@@ -707,7 +724,7 @@ const char *ox_command_name(unsigned command) {
                     {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
                     {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"},
                     {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"},
-                    {OX_CMD_STORE, "store"}};
+                    {OX_CMD_STORE, "store"},     {OX_CMD_INIT, "init"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

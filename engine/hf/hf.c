@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/hash/listed.h"
 #include "base/json.h"
+#include "engine/hf/shapes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -276,9 +277,37 @@ static enum ox_status find_cause(const struct ox_hf_folder *folder, enum ox_stat
     return status != OX_OK ? status : ox_fail(failure, "%s", text);
 }
 
+/* Makes the model of folder->config. */
+static enum ox_status build_model(struct ox_hf_folder *folder, const char *where) {
+    struct ox_model_config config;
+    enum ox_status status = ox_model_config_parse(where, folder->config, &config);
+    if (status == OX_OK) {
+        status = ox_model_build(&config, &folder->model);
+        status = status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
+    }
+    return status;
+}
+
+bool ox_hf_is_shape(const char *name) {
+    return ox_shape_find(name) != NULL;
+}
+
+enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out) {
+    const struct ox_shape *const shape = ox_shape_find(name);
+    OX_ASSERT(shape != NULL);
+    struct ox_hf_folder *folder = calloc(1, sizeof *folder);
+    enum ox_status status = folder != NULL && (folder->path = strdup(shape->name)) != NULL
+                                ? ox_shape_config(shape, &folder->config) : fail_memory(shape->name);
+    OX_TRY(status, build_model(folder, shape->name));
+    if (status != OX_OK) {
+        ox_hf_close(&folder);
+    }
+    *out = folder;
+    return status;
+}
+
 enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out) {
     char config_path[OX_PATH_BYTES];
-    struct ox_model_config config;
     const bool is_folder = ox_path_is_folder(path);
     enum ox_status status =
         ox_path_join(is_folder ? path : "", is_folder ? "config.json" : path, config_path);
@@ -297,13 +326,7 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
         OX_TRY(status, ox_listed_verify_small(path));
     }
     OX_TRY(status, ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config));
-    OX_TRY(status, ox_model_config_parse(config_path, folder->config, &config));
-    if (status == OX_OK) {
-        status = ox_model_build(&config, &folder->model);
-        if (status != OX_OK) {
-            status = ox_fail_in(status, "%s", config_path);
-        }
-    }
+    OX_TRY(status, build_model(folder, config_path));
     if (status == OX_OK && weights && is_folder) {
         status = open_weights(folder);
         status = status == OX_OK ? status : find_cause(folder, status);

@@ -18,6 +18,9 @@ struct ox_hf_folder;
  * lists. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
  * tensor. `path` may also be a config.json itself; then there are no weights. */
 OX_MUST enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out);
+/* Whether this is the name of a known shape (shapes.h). The second opens its model, which has no files. */
+bool ox_hf_is_shape(const char *name);
+OX_MUST enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out);
 /* Refuse what is no model, and say what it is and what to do instead; OX_OK for anything else. The first refuses a
  * `path` that is not there, and tells how to download a model whose name it may be on the Hugging Face hub; `flag` is
  * the option that names it. The second refuses a file that is no config.json, or with `weights` any file. The third

@@ -59,6 +59,10 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
     const char *const wanted = strcmp(flag, "--tokenizer") == 0
                                    ? "a folder with tokenizer.json"
                                    : "a folder of Hugging Face files, or a config.json for a fresh start";
+    if (strcmp(flag, "--model") == 0 && ox_hf_is_shape(path)) {
+        return ox_fail(OX_E_CONFIG, "--model %s: there is no such folder; `offload plan` alone takes this name of a "
+                       "shape; for fresh weights: offload init --like %s --output DIR, then --model DIR", path, path);
+    }
     if (!hub_name(path, name)) {
         return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s", flag, path, wanted);
     }

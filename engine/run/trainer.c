@@ -287,13 +287,16 @@ static void cap_sequence(struct ox_trainer *trainer) {
 }
 
 enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
-    char path[OX_CONFIG_TEXT_BYTES];
-    enum ox_status status = ox_run_find_model(trainer->config.model, path);
-    if (status == OX_OK && strcmp(path, trainer->config.model) != 0) {
+    char path[OX_CONFIG_TEXT_BYTES] = "";
+    const char *const model = trainer->config.model;
+    const bool is_shape = trainer->config.plan_only && !ox_path_exists(model) && ox_hf_is_shape(model);
+    enum ox_status status = !is_shape ? ox_run_find_model(trainer->config.model, path) : OX_OK;
+    if (status == OX_OK && !is_shape && strcmp(path, trainer->config.model) != 0) {
         ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.model, path);
         memcpy(trainer->config.model, path, sizeof path);
     }
-    OX_TRY(status, ox_hf_open(path, weights, &trainer->folder));
+    OX_TRY(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
+                            : ox_hf_open(path, weights, &trainer->folder));
     if (status != OX_OK) {
         return status;
     }

@@ -1,6 +1,6 @@
-/* Text in memory: arrays that grow, and UTF-8. Used by engine/text, by engine/data, which cuts files into documents,
- * by engine/vocab and by tools/command. A function that grows an array returns OX_E_NOMEM and leaves the contents as they were
- * when there is no memory. */
+/* Text in memory: arrays that grow, and UTF-8. Used by engine/text, by engine/data, which cuts files into documents, by
+ * engine/vocab and by tools/command. A function that grows an array returns OX_E_NOMEM and leaves the contents as they
+ * were when there is no memory. */
 #ifndef OX_ENGINE_TEXT_H
 #define OX_ENGINE_TEXT_H
 

@@ -79,6 +79,7 @@ int ox_cmd_inspect(const struct ox_config *config);
 int ox_cmd_export(const struct ox_config *config);
 int ox_cmd_doctor(const struct ox_config *config);
 int ox_cmd_tokenize(const struct ox_config *config);
+int ox_cmd_init(const struct ox_config *config);
 int ox_cmd_generate(const struct ox_config *config);
 int ox_cmd_bench(const struct ox_config *config);
 int ox_cmd_trace(const struct ox_config *config);

@@ -40,6 +40,8 @@ static const struct ox_command commands[] = {
      .summary = "describe a model, checkpoint or store and verify every checksum"},
     {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .required = "model", .run = ox_cmd_tokenize,
      .summary = "turn a text into token ids"},
+    {.name = "init", .mask = OX_CMD_INIT, .required = "output", .run = ox_cmd_init,
+     .summary = "write the config.json of a new model of a wanted size, and say why it has this shape"},
     {.name = "generate", .mask = OX_CMD_GENERATE, .required = "model", .run = ox_cmd_generate,
      .summary = "generate text with a model, greedy or sampled"},
     {.name = "trace", .mask = OX_CMD_TRACE, .positional = {"action", "run"}, .required = "action run",

@@ -1,5 +1,6 @@
-/* `offload tokenize --train`: texts, rows and several files become a tokenizer that the program opens; what is missing
- * or does not fit is an error with the remedy. tests/unit/engine/vocab/test_bpe_train.c compares merges. */
+/* From scratch: `offload tokenize --train` makes a tokenizer of texts, rows and several files, `offload init` a model,
+ * and they train; what is missing or does not fit is an error with the remedy. Merges are compared in
+ * tests/unit/engine/vocab/test_bpe_train.c, shapes in tests/unit/engine/hf/test_shapes.c. */
 #include "base/bytes.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
@@ -11,13 +12,17 @@
 static struct sys_args args;
 static struct sys_process process;
 
-static void check(const char *words, int status, const char *out, const char *err) {
-    sys_args_begin(&args, "tokenize");
+static void check_command(const char *command, const char *words, int status, const char *out, const char *err) {
+    sys_args_begin(&args, command);
     sys_args_add(&args, words);
     sys_run(&args, &process);
     if (process.outcome.exit_status != status || strstr(process.outcome.out, out) == NULL || !sys_said(&process, err)) {
         sys_complain(&process, words);
     }
+}
+
+static void check(const char *words, int status, const char *out, const char *err) {
+    check_command("tokenize", words, status, out, err);
 }
 
 static void test_forms(void) {
@@ -68,8 +73,36 @@ static void test_memory(void) {
     CHECK(!files_exist("f"));
 }
 
+/* A tokenizer, a model of its vocabulary, and two steps of training. */
+static void test_from_scratch(void) {
+    const char *const text = files_write_text("s.txt", "the cat sat on the mat and the rat sat on the cat\n");
+    const char *const tokenizer = test_path("s-tokenizer"), *const model = test_path("s-model");
+    check(plain_pathf("--train %s --vocab-size 270 --output %s", text, tokenizer), 0, "270 tokens", "");
+    check_command("init", plain_pathf("--params 300K --tokenizer %s --output %s", tokenizer, model), 0,
+                  "llama, 0.", "");
+    check_command("init", plain_pathf("--params 300K --tokenizer %s --output %s", tokenizer, model), 2, "",
+                  "config.json: is there already");
+    char *const config = files_read("s-model/config.json", NULL);
+    CHECK(strstr(config, "\"vocab_size\": 320") != NULL && strstr(config, "\"eos_token_id\": 0") != NULL);
+    free(config);
+    check_command("train", plain_pathf("--model %s --from-scratch --data %s --output %s --max-steps 2 --seq-len 4 "
+                                       "--eval-fraction 0 --compute-threads 1 --device-mem 64MiB --host-mem 64MiB",
+                                       model, text, test_path("s-run")), 0, "", "step 2/2");
+    CHECK(files_exist("s-run/checkpoint-2/tokenizer.json"));
+    check_command("init", plain_pathf("--params 12X --output %s", test_path("t")), 2, "", "'12X' is no number");
+    check_command("init", plain_pathf("--like llama-9b --output %s", test_path("t")), 2, "", "qwen3-8b");
+    check_command("init", plain_pathf("--params 1M --vocab-size 9 --tokenizer %s --output %s", tokenizer,
+                                      test_path("t")), 2, "", "less than the 270 tokens");
+    check_command("init", "--params 1M", 2, "", "--output is missing");
+    check_command("plan", "--model llama-3.2-1b --seq-len 512 --device-mem 8GiB --host-mem 64GiB", 0, "1.236 B", "");
+    check_command("train", plain_pathf("--model llama-3.2-1b --data %s --output %s", text, test_path("t")), 2, "",
+                  "offload init --like llama-3.2-1b");
+    CHECK(!files_exist("t"));
+}
+
 int main(void) {
     test_forms();
+    test_from_scratch();
     test_errors();
     test_memory();
     return test_end();

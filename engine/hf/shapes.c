@@ -1,0 +1,116 @@
+/* The table of known shapes. */
+#include "engine/hf/shapes.h"
+
+#include "base/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static const char llama31_rope[] = "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+                                   "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}";
+static const char llama32_rope[] = "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0,"
+                                   "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}";
+static const char phi3_more[] =
+    "{\"sliding_window\":2047,\"original_max_position_embeddings\":4096,\"pad_token_id\":32000}";
+static const char phi4_more[] = "{\"original_max_position_embeddings\":16384,\"pad_token_id\":100349}";
+
+/* Name, alias, family; tokens, width, MLP, layers, heads, heads of keys and values, elements of a head (0: width /
+ * heads), positions, theta of the rotary embedding, a tied table; further keys. */
+static const struct ox_shape shapes[] = {
+    {"gpt2", "gpt2-124m", "gpt2", 50257, 768, 0, 12, 12, 12, 0, 1024, 0, true, NULL},
+    {"gpt2-medium", "gpt2-355m", "gpt2", 50257, 1024, 0, 24, 16, 16, 0, 1024, 0, true, NULL},
+    {"gpt2-large", "gpt2-774m", "gpt2", 50257, 1280, 0, 36, 20, 20, 0, 1024, 0, true, NULL},
+    {"gpt2-xl", "gpt2-1.5b", "gpt2", 50257, 1600, 0, 48, 25, 25, 0, 1024, 0, true, NULL},
+    {"llama-2-7b", "llama-7b", "llama", 32000, 4096, 11008, 32, 32, 32, 0, 4096, 1e4, false, NULL},
+    {"llama-2-13b", "llama-13b", "llama", 32000, 5120, 13824, 40, 40, 40, 0, 4096, 1e4, false, NULL},
+    {"llama-2-70b", NULL, "llama", 32000, 8192, 28672, 80, 64, 8, 0, 4096, 1e4, false, NULL},
+    {"llama-3-8b", NULL, "llama", 128256, 4096, 14336, 32, 32, 8, 0, 8192, 5e5, false, NULL},
+    {"llama-3.1-8b", "llama-8b", "llama", 128256, 4096, 14336, 32, 32, 8, 0, 131072, 5e5, false, llama31_rope},
+    {"llama-3.1-70b", "llama-70b", "llama", 128256, 8192, 28672, 80, 64, 8, 0, 131072, 5e5, false, llama31_rope},
+    {"llama-3.1-405b", "llama-405b", "llama", 128256, 16384, 53248, 126, 128, 8, 0, 131072, 5e5, false, llama31_rope},
+    {"llama-3.2-1b", "llama-1b", "llama", 128256, 2048, 8192, 16, 32, 8, 64, 131072, 5e5, true, llama32_rope},
+    {"llama-3.2-3b", "llama-3b", "llama", 128256, 3072, 8192, 28, 24, 8, 128, 131072, 5e5, true, llama32_rope},
+    {"tinyllama-1.1b", "tinyllama", "llama", 32000, 2048, 5632, 22, 32, 4, 0, 2048, 1e4, false, NULL},
+    {"smollm2-135m", NULL, "llama", 49152, 576, 1536, 30, 9, 3, 0, 8192, 1e5, true, NULL},
+    {"smollm2-360m", NULL, "llama", 49152, 960, 2560, 32, 15, 5, 0, 8192, 1e5, true, NULL},
+    {"smollm2-1.7b", NULL, "llama", 49152, 2048, 8192, 24, 32, 32, 0, 8192, 1.3e5, true, NULL},
+    {"mistral-7b", NULL, "mistral", 32768, 4096, 14336, 32, 32, 8, 0, 32768, 1e6, false, NULL},
+    {"mistral-nemo-12b", "mistral-12b", "mistral", 131072, 5120, 14336, 40, 32, 8, 128, 131072, 1e6, false, NULL},
+    {"qwen2.5-0.5b", NULL, "qwen2", 151936, 896, 4864, 24, 14, 2, 0, 32768, 1e6, true, NULL},
+    {"qwen2.5-1.5b", NULL, "qwen2", 151936, 1536, 8960, 28, 12, 2, 0, 32768, 1e6, true, NULL},
+    {"qwen2.5-3b", NULL, "qwen2", 151936, 2048, 11008, 36, 16, 2, 0, 32768, 1e6, true, NULL},
+    {"qwen2.5-7b", NULL, "qwen2", 152064, 3584, 18944, 28, 28, 4, 0, 32768, 1e6, false, NULL},
+    {"qwen2.5-14b", NULL, "qwen2", 152064, 5120, 13824, 48, 40, 8, 0, 32768, 1e6, false, NULL},
+    {"qwen2.5-32b", NULL, "qwen2", 152064, 5120, 27648, 64, 40, 8, 0, 32768, 1e6, false, NULL},
+    {"qwen2.5-72b", NULL, "qwen2", 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e6, false, NULL},
+    {"qwen3-0.6b", NULL, "qwen3", 151936, 1024, 3072, 28, 16, 8, 128, 40960, 1e6, true, NULL},
+    {"qwen3-1.7b", NULL, "qwen3", 151936, 2048, 6144, 28, 16, 8, 128, 40960, 1e6, true, NULL},
+    {"qwen3-4b", NULL, "qwen3", 151936, 2560, 9728, 36, 32, 8, 128, 40960, 1e6, true, NULL},
+    {"qwen3-8b", NULL, "qwen3", 151936, 4096, 12288, 36, 32, 8, 128, 40960, 1e6, false, NULL},
+    {"qwen3-14b", NULL, "qwen3", 151936, 5120, 17408, 40, 40, 8, 128, 40960, 1e6, false, NULL},
+    {"qwen3-32b", NULL, "qwen3", 151936, 5120, 25600, 64, 64, 8, 128, 40960, 1e6, false, NULL},
+    {"phi-3-mini", "phi-3-mini-4k", "phi3", 32064, 3072, 8192, 32, 32, 32, 0, 4096, 1e4, false, phi3_more},
+    {"phi-4", "phi-4-14b", "phi3", 100352, 5120, 17920, 40, 40, 10, 0, 16384, 2.5e5, false, phi4_more},
+    {"smollm3-3b", NULL, "smollm3", 128256, 2048, 11008, 36, 16, 4, 0, 65536, 5e6, true, NULL},
+};
+
+enum { SHAPE_COUNT = sizeof shapes / sizeof *shapes };
+
+const struct ox_shape *ox_shape_at(uint32_t idx) {
+    return idx < SHAPE_COUNT ? &shapes[idx] : NULL;
+}
+
+const struct ox_shape *ox_shape_find(const char *name) {
+    for (unsigned i = 0; i < SHAPE_COUNT; i++) {
+        if (strcasecmp(name, shapes[i].name) == 0 ||
+            (shapes[i].alias != NULL && strcasecmp(name, shapes[i].alias) == 0)) {
+            return &shapes[i];
+        }
+    }
+    return NULL;
+}
+
+const char *ox_shape_names(char text[OX_SHAPE_NAMES_BYTES]) {
+    size_t used = 0;
+    for (unsigned i = 0; i < SHAPE_COUNT && used < OX_SHAPE_NAMES_BYTES; i++) {
+        used += (size_t)snprintf(text + used, OX_SHAPE_NAMES_BYTES - used, "%s%s", i > 0 ? ", " : "", shapes[i].name);
+    }
+    return text;
+}
+
+/* A family of Qwen, and smollm3, has another epsilon than the others. */
+static double epsilon_of(const char *family) {
+    return strncmp(family, "qwen", 4) == 0 || strcmp(family, "smollm3") == 0 ? 1e-6 : 1e-5;
+}
+
+enum ox_status ox_shape_config(const struct ox_shape *s, json_t **out) {
+    const bool is_gpt2 = strcmp(s->family, "gpt2") == 0;
+    json_t *more = NULL;
+    json_t *const json =
+        is_gpt2 ? json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", s->family, "vocab_size", (int)s->vocab,
+                            "n_positions", (int)s->contexts, "n_embd", (int)s->hidden, "n_layer", (int)s->layers,
+                            "n_head", (int)s->heads)
+                : json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:b}", "model_type", s->family,
+                            "vocab_size", (int)s->vocab, "max_position_embeddings", (int)s->contexts, "hidden_size",
+                            (int)s->hidden, "intermediate_size", (int)s->width, "num_hidden_layers", (int)s->layers,
+                            "num_attention_heads", (int)s->heads, "num_key_value_heads", (int)s->kv_heads,
+                            "rms_norm_eps", epsilon_of(s->family), "tie_word_embeddings", s->tied);
+    bool done = json != NULL;
+    done = done && (is_gpt2 || s->theta == 0 || json_object_set_new(json, "rope_theta", json_real(s->theta)) == 0);
+    done = done && (s->head_dim == 0 || json_object_set_new(json, "head_dim", json_integer(s->head_dim)) == 0);
+    enum ox_status status = done ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory for its shape", s->name);
+    if (status == OX_OK && s->more != NULL) {
+        status = ox_json_parse(s->name, s->more, strlen(s->more), &more);
+    }
+    if (status == OX_OK && json_object_update(json, more) != 0 && more != NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory for its shape", s->name);
+    }
+    json_decref(more);
+    if (status != OX_OK) {
+        json_decref(json);
+        return status;
+    }
+    *out = json;
+    return OX_OK;
+}

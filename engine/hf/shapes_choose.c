@@ -1,0 +1,176 @@
+/* Chooses a shape for a number of parameters by rules that published models follow. */
+#include "engine/hf/shapes.h"
+
+#include "base/bytes.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Width over depth of published models: 64 at 100 M parameters (GPT-2, SmolLM), 128 at 7 B (Llama) and beyond. */
+static const double aspect_small = 64, aspect_large = 128, params_small = 1e8, params_large = 7e9;
+static const double params_many = 3e9; /* from here on the table is a small part, and untied */
+static const double params_grouped = 1e9; /* from here on queries share keys and values */
+
+static double wanted_aspect(double params) {
+    const double share = log(params / params_small) / log(params_large / params_small);
+    return aspect_small * pow(aspect_large / aspect_small, fmin(fmax(share, 0), 1));
+}
+
+static bool is_gpt2(const struct ox_shape_request *request) {
+    return strcmp(request->family, "gpt2") == 0;
+}
+
+/* Heads of 64 below a width of 2048, and of 128 from there, as in Llama; small models have narrower ones. */
+static uint32_t head_dim_of(uint32_t hidden) {
+    return hidden < 256 ? 32 : hidden < 2048 ? 64 : 128;
+}
+
+/* Widths whose heads can be shared evenly. */
+static uint32_t step_of(uint32_t hidden) {
+    return hidden < 512 ? head_dim_of(hidden) : hidden < 2048 ? 128 : hidden < 4096 ? 512 : 1024;
+}
+
+static uint32_t kv_heads_of(const struct ox_shape_request *request, uint32_t heads) {
+    uint32_t kv = heads;
+    if (!is_gpt2(request) && (double)request->param_count >= params_grouped) {
+        for (kv = heads < 8 ? heads : 8; heads % kv != 0;) {
+            kv--;
+        }
+    }
+    return kv;
+}
+
+static void set_shape(const struct ox_shape_request *request, uint32_t layers, uint32_t hidden, uint32_t width,
+                      struct ox_model_config *config) {
+    const uint32_t head_dim = head_dim_of(hidden);
+    config->layers = layers;
+    config->hidden = hidden;
+    config->heads = hidden / head_dim;
+    config->kv_heads = kv_heads_of(request, config->heads);
+    config->head_dim = head_dim;
+    config->width = width;
+}
+
+/* The MLP: four times the width in the two matrices of gpt2; in three matrices 8/3, as many parameters. */
+static uint32_t usual_width(const struct ox_shape_request *request, uint32_t hidden) {
+    return is_gpt2(request) ? 4 * hidden : (uint32_t)ox_align_up(8 * (uint64_t)hidden / 3, hidden < 1024 ? 32 : 128);
+}
+
+/* Parameters but for vectors, which are too few to matter for a choice. */
+static double count_of(const struct ox_shape_request *request, const struct ox_model_config *c) {
+    const double hidden = c->hidden, queries = (double)c->heads * c->head_dim, keys = (double)c->kv_heads * c->head_dim;
+    const double tables = request->vocab * (c->tied ? 1.0 : 2.0) + (is_gpt2(request) ? c->contexts : 0);
+    return tables * hidden + c->layers * hidden * (2 * queries + 2 * keys + (is_gpt2(request) ? 2.0 : 3.0) * c->width);
+}
+
+/* Lets the MLP take what the other parameters leave of the number, from 2.3 to 3.1 times the width. */
+static void fit_width(const struct ox_shape_request *request, struct ox_model_config *c) {
+    const double hidden = c->hidden, step = hidden < 1024 ? 32 : 128;
+    const double spare = (double)request->param_count - count_of(request, c);
+    const double width = c->width + spare / (3 * hidden * c->layers);
+    if (!is_gpt2(request)) {
+        c->width = (uint32_t)(round(fmin(fmax(width, 2.3 * hidden), 3.1 * hidden) / step) * step);
+    }
+}
+
+/* Walks widths and depths, and keeps the best: near the number, and near the usual ratio of width to depth. */
+static double find_shape(const struct ox_shape_request *request, struct ox_model_config *out) {
+    const double aspect = wanted_aspect((double)request->param_count);
+    double best = INFINITY;
+    struct ox_model_config c = *out;
+    for (uint32_t hidden = 32; hidden <= 32768; hidden += step_of(hidden)) {
+        for (uint32_t layers = 1; layers <= 200; layers++) {
+            set_shape(request, layers, hidden, usual_width(request, hidden), &c);
+            fit_width(request, &c);
+            const double miss = fabs(log(count_of(request, &c) / (double)request->param_count));
+            const double bend = fabs(log(hidden / (layers * aspect)));
+            const double score = 8 * miss + bend;
+            if (score < best) {
+                best = score;
+                *out = c;
+            }
+        }
+    }
+    return fabs(count_of(request, out) / (double)request->param_count - 1);
+}
+
+static void name_count(double count, char text[16]) {
+    const double unit = count >= 1e9 ? 1e9 : count >= 1e6 ? 1e6 : 1e3;
+    snprintf(text, 16, "%.4g %s", count / unit, unit == 1e9 ? "B" : unit == 1e6 ? "M" : "K");
+}
+
+static void tell(const struct ox_shape_request *request, const struct ox_model_config *c, char *reasons) {
+    char table[16], all[16];
+    const double table_count = (double)c->vocab * c->hidden;
+    name_count(table_count, table);
+    name_count(count_of(request, c), all);
+    size_t used = (size_t)snprintf(
+        reasons, OX_SHAPE_REASONS_BYTES,
+        "  width / depth      %" PRIu32 " / %" PRIu32 " = %.0f; published models have 64 at 100 M parameters, 128 from "
+        "7 B on\n"
+        "  heads              %" PRIu32 " of %" PRIu32 " elements; %s\n",
+        c->hidden, c->layers, (double)c->hidden / c->layers, c->heads, c->head_dim,
+        c->head_dim == 128 ? "128 from a width of 2048 on" : "128 would leave few of them at this width");
+    if (c->kv_heads < c->heads) {
+        used += (size_t)snprintf(reasons + used, OX_SHAPE_REASONS_BYTES - used,
+                                 "  keys and values    %" PRIu32 " heads, each for %" PRIu32 " of queries: generation "
+                                 "keeps 1/%" PRIu32 " of them\n",
+                                 c->kv_heads, c->heads / c->kv_heads, c->heads / c->kv_heads);
+    } else {
+        used += (size_t)snprintf(reasons + used, OX_SHAPE_REASONS_BYTES - used,
+                                 "  keys and values    as many heads as queries: below 1 B parameters sharing them "
+                                 "saves little\n");
+    }
+    used += (size_t)snprintf(reasons + used, OX_SHAPE_REASONS_BYTES - used,
+                             "  MLP                %" PRIu32 ", %.2f times the width; %s\n", c->width,
+                             (double)c->width / c->hidden,
+                             is_gpt2(request) ? "4 in two matrices"
+                                           : "near 8/3: in three matrices as many parameters as 4 in two");
+    snprintf(reasons + used, OX_SHAPE_REASONS_BYTES - used,
+             "  table              %" PRIu32 " tokens, %s parameters of %s, %s\n", c->vocab, table, all,
+             c->tied ? "also the head: a second one would take as many again"
+                     : "and a head of its own: both are a small part");
+}
+
+/* The configuration of these sizes; what is no size is the family's default. */
+static enum ox_status make_config(const struct ox_shape_request *request, struct ox_model_config *config) {
+    const bool is_phi3 = strcmp(request->family, "phi3") == 0;
+    char more[96];
+    snprintf(more, sizeof more, "{\"pad_token_id\":null,\"original_max_position_embeddings\":%" PRIu32 "}",
+             request->contexts);
+    const struct ox_shape shape = {.name = "--like", .family = request->family, .vocab = request->vocab,
+                                   .hidden = config->hidden, .width = config->width, .layers = config->layers,
+                                   .heads = config->heads, .kv_heads = config->kv_heads,
+                                   .head_dim = is_phi3 || is_gpt2(request) ? 0 : config->head_dim,
+                                   .contexts = request->contexts, .tied = config->tied,
+                                   .more = is_phi3 ? more : NULL};
+    json_t *json = NULL;
+    enum ox_status status = ox_shape_config(&shape, &json);
+    OX_TRY(status, ox_model_config_parse(shape.name, json, config));
+    json_decref(json);
+    if (status == OX_OK) {
+        config->bos_id = request->bos_id;
+        config->eos_id = request->eos_id;
+        config->rope_theta = config->rope && request->contexts > 4096 ? fmax(config->rope_theta, 5e5)
+                                                                      : config->rope_theta;
+        config->window = 0;
+    }
+    return status;
+}
+
+enum ox_status ox_shape_choose(const struct ox_shape_request *request, struct ox_model_config *out,
+                               char reasons[OX_SHAPE_REASONS_BYTES]) {
+    *out = (struct ox_model_config){.vocab = request->vocab, .contexts = request->contexts,
+                                    .tied = is_gpt2(request) || (double)request->param_count < params_many};
+    const double off = find_shape(request, out);
+    if (off > 0.1) {
+        return ox_fail(OX_E_CONFIG, "--params %" PRIu64 ": no shape of %s with %" PRIu32 " tokens has about so many "
+                       "parameters: the nearest, of width %" PRIu32 " and %" PRIu32 " layer%s, has %.0f; give another "
+                       "number, or a smaller vocabulary", request->param_count, request->family, request->vocab,
+                       out->hidden, out->layers, ox_plural(out->layers), count_of(request, out));
+    }
+    tell(request, out, reasons);
+    return make_config(request, out);
+}

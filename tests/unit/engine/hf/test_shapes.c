@@ -1,0 +1,98 @@
+/* Known shapes have the numbers of parameters that their publishers give, and a shape chosen for a number has about so
+ * many, in every family; what leaves no choice is refused. */
+#include "base/file.h"
+#include "engine/hf/hf.h"
+#include "engine/hf/shapes.h"
+#include "tests/kit/test.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* By the model cards, and by transformers on a device without memory. */
+static const struct {
+    const char *name;
+    uint64_t param_count;
+} known[] = {
+    {"gpt2", 124439808},           {"gpt2-medium", 354823168},     {"gpt2-large", 774030080},
+    {"gpt2-xl", 1557611200},       {"llama-2-7b", 6738415616},     {"llama-2-13b", 13015864320},
+    {"llama-2-70b", 68976648192},  {"llama-3-8b", 8030261248},     {"LLAMA-8B", 8030261248},
+    {"llama-3.1-70b", 70553706496}, {"llama-3.1-405b", 405853388800}, {"llama-3.2-1b", 1235814400},
+    {"llama-3.2-3b", 3212749824},  {"tinyllama", 1100048384},      {"smollm2-135m", 134515008},
+    {"smollm2-360m", 361821120},   {"smollm2-1.7b", 1711376384},   {"mistral-7b", 7248023552},
+    {"mistral-12b", 12247782400},  {"qwen2.5-0.5b", 494032768},    {"qwen2.5-1.5b", 1543714304},
+    {"qwen2.5-3b", 3085938688},    {"qwen2.5-7b", 7615616512},     {"qwen2.5-14b", 14770033664},
+    {"qwen2.5-32b", 32763876352},  {"qwen2.5-72b", 72706203648},   {"qwen3-0.6b", 596049920},
+    {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},       {"qwen3-8b", 8190735360},
+    {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264},     {"phi-3-mini", 3821079552},
+    {"phi-4", 14659507200},        {"smollm3-3b", 3075098624},
+};
+
+static void test_known(void) {
+    uint32_t count = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct ox_hf_folder *folder = NULL;
+        CHECK(ox_hf_is_shape(known[i].name));
+        REQUIRE_OK(ox_hf_open_shape(known[i].name, &folder));
+        const uint64_t found = ox_hf_model(folder)->param_count;
+        CHECK(found == known[i].param_count);
+        if (found != known[i].param_count) {
+            printf("%s: %" PRIu64 "\n", known[i].name, found);
+        }
+        ox_hf_close(&folder);
+    }
+    while (ox_shape_at(count) != NULL) {
+        count++;
+    }
+    char names[OX_SHAPE_NAMES_BYTES];
+    CHECK(count == sizeof known / sizeof *known);
+    CHECK(strlen(ox_shape_names(names)) + 1 < sizeof names);
+    CHECK(ox_shape_find("llama-9b") == NULL);
+}
+
+static void test_chosen(void) {
+    static const char *const families[] = {"llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3", "gpt2"};
+    static const double counts[] = {3e6, 1e7, 3e7, 1e8, 3.5e8, 1e9, 3e9, 7e9, 1.3e10, 7e10, 4e11};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            const struct ox_shape_request request = {.param_count = (uint64_t)counts[k], .family = families[i],
+                                               .vocab = counts[k] < 1e8 ? 8000 : 32000, .contexts = 2048,
+                                               .bos_id = -1, .eos_id = 5};
+            struct ox_model_config config;
+            struct ox_model *model = NULL;
+            char reasons[OX_SHAPE_REASONS_BYTES];
+            REQUIRE_OK(ox_shape_choose(&request, &config, reasons));
+            REQUIRE_OK(ox_model_build(&config, &model));
+            const double off = (double)model->param_count / counts[k] - 1;
+            CHECK(fabs(off) < 0.1);
+            CHECK(config.hidden == config.heads * config.head_dim && config.heads % config.kv_heads == 0);
+            CHECK(config.eos_id == 5 && config.contexts == 2048 && strcmp(config.family, families[i]) == 0);
+            CHECK(counts[k] < 3e7 || (config.hidden / config.layers >= 32 && config.hidden / config.layers <= 160));
+            CHECK(strlen(reasons) > 200 && strlen(reasons) + 1 < sizeof reasons);
+            if (fabs(off) >= 0.1) {
+                printf("%s %g: off by %.3f\n%s", families[i], counts[k], off, reasons);
+            }
+            ox_model_close(&model);
+        }
+    }
+}
+
+static void test_refused(void) {
+    struct ox_shape_request request = {.param_count = 1000000, .family = "llama", .vocab = 128000, .contexts = 64,
+                                 .bos_id = -1, .eos_id = -1};
+    struct ox_model_config config;
+    char reasons[OX_SHAPE_REASONS_BYTES];
+    CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "or a smaller vocabulary") != NULL);
+    request.vocab = 256;
+    request.family = "bert";
+    CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "bert") != NULL);
+}
+
+int main(void) {
+    test_known();
+    test_chosen();
+    test_refused();
+    return test_end();
+}
