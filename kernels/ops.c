@@ -45,6 +45,63 @@ static void check_head(const void *args) {
     OX_ASSERT(op->real == OX_REAL_F32 || op->weight_lo == NULL);
 }
 
+static void check_router(const struct ox_router *router) {
+    const uint32_t groups = router->groups > 1 ? router->groups : 1;
+    const uint32_t kept = router->groups > 1 ? router->groups_kept : 1;
+    OX_ASSERT(router->experts > 0 && router->experts <= OX_EXPERTS_MAX && router->experts % groups == 0);
+    OX_ASSERT(kept > 0 && kept <= groups);
+    OX_ASSERT(router->chosen > 0 && router->chosen <= OX_CHOSEN_MAX &&
+              router->chosen <= router->experts / groups * kept);
+}
+
+static void check_router_forward(const void *args) {
+    const struct ox_op_router_forward *const op = args;
+    OX_ASSERT(op->experts > 0 && op->experts <= OX_EXPERTS_MAX);
+}
+
+static void check_route_forward(const void *args) {
+    check_router(&((const struct ox_op_route_forward *)args)->router);
+}
+
+static void check_route_load(const void *args) {
+    check_router(&((const struct ox_op_route_load *)args)->router);
+}
+
+static void check_route_backward(const void *args) {
+    check_router(&((const struct ox_op_route_backward *)args)->router);
+}
+
+static void check_route_sort(const void *args) {
+    const struct ox_op_route_sort *const op = args;
+    OX_ASSERT(op->expert_count > 0 && op->expert_count <= OX_EXPERTS_MAX && op->chosen <= OX_CHOSEN_MAX);
+    OX_ASSERT((uint64_t)op->rows * op->chosen <= INT32_MAX);
+}
+
+static void check_grouped_forward(const void *args) {
+    const struct ox_op_grouped_forward *const op = args;
+    OX_ASSERT(op->experts.count > 0 && op->in_count > 0 && op->out_count > 0);
+}
+
+static void check_grouped_backward(const void *args) {
+    const struct ox_op_grouped_backward *const op = args;
+    OX_ASSERT(op->experts.count > 0 && op->in_count > 0 && op->out_count > 0);
+}
+
+static void check_expert_act_backward(const void *args) {
+    const struct ox_op_expert_act_backward *const op = args;
+    OX_ASSERT((op->weights == NULL) == (op->dweights == NULL));
+}
+
+static void check_clamp_forward(const void *args) {
+    const struct ox_op_clamp_forward *const op = args;
+    OX_ASSERT(op->width <= op->row_stride && op->limit >= 0.0f);
+}
+
+static void check_clamp_backward(const void *args) {
+    const struct ox_op_clamp_backward *const op = args;
+    OX_ASSERT(op->width <= op->row_stride);
+}
+
 static void check_adam(const void *args) {
     const struct ox_op_adam *const op = args;
     OX_ASSERT(op->first + op->count <= op->elem_count);

@@ -14,7 +14,8 @@
 
 #include "base/optim_format.h"
 #include "base/planes.h"
-#include "kernels/device.h"
+#include "kernels/layout.h"
+#include "kernels/ops_moe.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,16 +31,6 @@ enum ox_activation { OX_ACTIVATION_SWIGLU, OX_ACTIVATION_GELU_TANH, OX_ACTIVATIO
 static inline bool ox_activation_is_gated(enum ox_activation kind) {
     return kind != OX_ACTIVATION_GELU_TANH;
 }
-/* Layout of a weight matrix: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
-enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
-
-/* What computes, as far as sizes and bits depend on it. */
-struct ox_compute {
-    enum ox_device_kind device;
-    enum ox_real real;
-    uint32_t threads; /* threads of the CPU device's compute lane; unused on a GPU */
-};
-
 struct ox_op_zero {
     void *target;
     uint64_t bytes;
@@ -333,6 +324,27 @@ enum ox_op_group {
 /* A row has a name, a group, the offset of the type in the argument struct, and a check of the arguments (in
  * kernels/ops.c) or NULL. The argument struct is struct ox_op_<name>, the functions are ox_cpu_<name> and
  * ox_cuda_<name>; if one of them is missing, the program does not build. */
+/* Those of a mixture of experts (kernels/ops_moe.h). */
+#define OX_OP_MOE_LIST(OP, device)                                                                         \
+    OP(device, router_forward, OX_OPS_MATMUL, OX_OP_REAL(router_forward), check_router_forward)            \
+    OP(device, router_backward, OX_OPS_MATMUL, OX_OP_REAL(router_backward), NULL)                          \
+    OP(device, route_forward, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_forward)                            \
+    OP(device, route_load, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_load)                                  \
+    OP(device, route_backward, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_backward)                          \
+    OP(device, route_sort, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_sort)                                  \
+    OP(device, rows_gather, OX_OPS_OTHER, OX_OP_REAL(rows_gather), NULL)                                   \
+    OP(device, rows_combine, OX_OPS_OTHER, OX_OP_REAL(rows_combine), NULL)                                 \
+    OP(device, combine_bias_backward, OX_OPS_OTHER, OX_OP_REAL(combine_bias_backward), NULL)               \
+    OP(device, grouped_forward, OX_OPS_MATMUL, OX_OP_REAL(grouped_forward), check_grouped_forward)         \
+    OP(device, grouped_backward, OX_OPS_MATMUL, OX_OP_REAL(grouped_backward), check_grouped_backward)      \
+    OP(device, expert_act_forward, OX_OPS_ACT, OX_OP_REAL(expert_act_forward), NULL)                       \
+    OP(device, expert_act_backward, OX_OPS_ACT, OX_OP_REAL(expert_act_backward), check_expert_act_backward) \
+    OP(device, row_gate_forward, OX_OPS_ACT, OX_OP_REAL(row_gate_forward), NULL)                           \
+    OP(device, row_gate_backward, OX_OPS_ACT, OX_OP_REAL(row_gate_backward), NULL)                         \
+    OP(device, clamp_forward, OX_OPS_OTHER, OX_OP_REAL(clamp_forward), check_clamp_forward)                \
+    OP(device, clamp_backward, OX_OPS_OTHER, OX_OP_REAL(clamp_backward), check_clamp_backward)             \
+    OP(device, sinks_forward, OX_OPS_ATTENTION, OX_OP_REAL(sinks_forward), NULL)                           \
+    OP(device, sinks_backward, OX_OPS_ATTENTION, OX_OP_REAL(sinks_backward), NULL)
 #define OX_OP_MODEL_LIST(OP, device)                                                                   \
     OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
     OP(device, planes_join, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                         \
@@ -358,7 +370,8 @@ enum ox_op_group {
     OP(device, attention_cached, OX_OPS_ATTENTION, OX_OP_REAL(attention_cached),                       \
        check_attention_cached)                                                                         \
     OP(device, head, OX_OPS_HEAD, OX_OP_REAL(head), check_head)                                        \
-    OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)
+    OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)                                               \
+    OX_OP_MOE_LIST(OP, device)
 /* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
  * engine/step/ops_optim.h puts them into the table. */
 #define OX_OP_OPTIM_LIST(OP, device)                                                                   \

@@ -38,6 +38,25 @@ uint64_t ox_ops_head_scratch_bytes(const struct ox_compute *compute, uint32_t ro
     return ox_head_scratch_bytes(compute, rows, hidden, vocab);
 }
 
+/* The gradient of logits in bfloat16, for products on a GPU in that type. */
+uint64_t ox_ops_router_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t experts) {
+    return on_cpu(compute) || compute->real == OX_REAL_F32 ? 0
+                                                           : (uint64_t)rows * experts * ox_real_bytes(compute->real);
+}
+
+/* On every device: sums of some groups of rows; and how many pairs each expert has in each part of the rows. */
+uint64_t ox_ops_route_load_scratch_bytes(uint32_t experts) {
+    return OX_ROUTE_LOAD_GROUPS * (uint64_t)ox_route_load_layout_of(experts).count * sizeof(double);
+}
+
+uint64_t ox_ops_route_sort_scratch_bytes(uint32_t rows, uint32_t experts) {
+    return ox_div_up(rows, OX_ROUTE_SORT_ROWS) * experts * sizeof(int32_t);
+}
+
+uint64_t ox_ops_grouped_scratch_bytes(const struct ox_compute *compute, uint32_t in_count, uint32_t out_count) {
+    return on_cpu(compute) ? ox_cpu_grouped_scratch_bytes(in_count, out_count, compute->threads) : 0;
+}
+
 uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct ox_attention_shape *shape) {
     (void)compute;
     return ox_cpu_attention_pairs(shape);

@@ -44,6 +44,7 @@ OX_OP_MODEL_LIST(OX_OP_DECLARATION, cpu)
 uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols);
 uint64_t ox_cpu_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
 uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
+uint64_t ox_cpu_grouped_scratch_bytes(uint32_t in_count, uint32_t out_count, uint32_t threads);
 uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
 
 /* Runs `fn` for every item; items must not touch each other. Threads take the next item when they are free, so a thread

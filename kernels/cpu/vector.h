@@ -73,6 +73,16 @@ struct ox_vector_softmax_back {
     const float *lse, *delta; /* (queries) */
 };
 
+/* A gated activation of a row, with g = min(gate, limit) and u = up clamped to [-limit, limit]: out = factor *
+ * (u + shift) * g * sigmoid(alpha * g). Backward sets dgate and dup, which may be gate and up. */
+struct ox_vector_gate {
+    float *out;              /* forward */
+    float *dgate, *dup;      /* backward */
+    const float *dout;       /* backward */
+    const float *gate, *up;
+    float alpha, limit, shift, factor;
+};
+
 struct ox_vector {
     const char *name;
     /* lo may be NULL (base/planes.h). */
@@ -111,6 +121,9 @@ struct ox_vector {
                         size_t count);
     void (*geglu_back)(float *const dgate_dup[2], const float *dout, const float *gate, const float *up,
                        size_t count);
+    void (*gated)(const struct ox_vector_gate *row, size_t count);
+    /* Returns the sum of dout times what forward gives with a factor of 1. */
+    float (*gated_back)(const struct ox_vector_gate *row, size_t count);
     void (*gelu)(float *out, const float *in, size_t count);
     void (*gelu_back)(float *din, const float *dout, const float *in, size_t count);
 };

@@ -76,7 +76,7 @@ static enum ox_status measure(struct measuring *m) {
     }
     ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = has_flops ? "FLOP/s" : "B/s",
                                                      .limit = limit}, "ops.%s%s", name, real);
-    if (!has_flops && m->op->op != OX_OP_attention_cached) {
+    if (!has_flops && ox_bench_op_streams(m->op)) {
         const double share = rate / limit, wanted = m->bench->gpu != NULL ? COPY_LIMIT : 0.0;
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = wanted},
                      "ops.%s%s.of_copy", name, real);

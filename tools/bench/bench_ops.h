@@ -10,8 +10,19 @@
 extern "C" {
 #endif
 
+/* A mixture of experts: tokens are half of the rows, pairs all of them. */
+struct ox_bench_moe {
+    float *logits, *dlogits;   /* (tokens, experts) */
+    float *weights, *dweights; /* (pairs) */
+    float *lse;                /* (tokens) */
+    int32_t *experts, *offsets, *pair_of, *place;
+    uint32_t *inside; /* bits of clamped queries, keys and values */
+    double *load;
+};
+
 struct ox_bench_tensors {
     struct ox_bench_device *device;
+    struct ox_bench_moe moe;
     struct ox_bench_shape shape;
     uint32_t heads, kv_heads, head_dim; /* the model's, else head dimension 128; attention changes all three */
     int kind;                           /* that of the operation to be queued */
@@ -59,8 +70,20 @@ static inline bool ox_bench_op_is_attention(const struct ox_bench_op *op) {
 static inline bool ox_bench_op_runs(const struct ox_bench_shape *shape, const struct ox_bench_op *op) {
     return !ox_bench_op_is_attention(op) || (op->head_dim == OX_BENCH_DIM_OF_MODEL) == (shape->heads > 0);
 }
+/* Whether memory bounds the operation, so that it is compared with a copy: not where it reads a cache in pieces, sorts,
+ * or sums over all rows. */
+static inline bool ox_bench_op_streams(const struct ox_bench_op *op) {
+    return op->op != OX_OP_attention_cached && (op->op < OX_OP_route_forward || op->op > OX_OP_route_sort) &&
+           op->op != OX_OP_combine_bias_backward && op->op != OX_OP_sinks_backward;
+}
 /* All operations but rope_table, which runs once per model; tests/unit/kernels/test_op_rows.c checks that. */
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count);
+/* Those of a mixture of experts: a part of all; their tensors and scratch (bench_ops_moe.c). */
+const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count);
+struct ox_bump;
+void ox_bench_moe_carve(struct ox_bench_tensors *tensors, struct ox_bump *room);
+uint64_t ox_bench_moe_scratch_bytes(const struct ox_bench_tensors *tensors);
+OX_MUST enum ox_status ox_bench_moe_fill(const struct ox_bench_tensors *tensors);
 const char *ox_bench_op_name(const struct ox_bench_op *op);
 
 /* Gives the tensors the heads and the kind with which `op` is queued. */

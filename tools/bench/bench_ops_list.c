@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     HEAD_DIM = 128, GROUP = 4, /* without a model: query heads per key head, without another number */
@@ -252,6 +253,8 @@ static enum ox_status logits(const struct ox_bench_tensors *t, struct ox_bench_c
 }
 
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
+    enum { OPS_MAX = 96 };
+    static struct ox_bench_op joined[OPS_MAX];
     static const struct ox_bench_op all[] = {
         {OX_OP_zero, NULL, zero, 0, 0},
         {OX_OP_planes_join, NULL, planes_join, 0, 0},
@@ -296,8 +299,13 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},
         {OX_OP_adam, "adam.q8", adam, OX_MOMENTS_Q8, 0},
     };
-    *count = sizeof all / sizeof *all;
-    return all;
+    const uint32_t own = sizeof all / sizeof *all;
+    const struct ox_bench_op *const moe = ox_bench_ops_moe(count);
+    OX_ASSERT(own + *count <= OPS_MAX);
+    memcpy(joined, all, sizeof all);
+    memcpy(joined + own, moe, *count * sizeof *moe);
+    *count += own;
+    return joined;
 }
 
 const char *ox_bench_op_name(const struct ox_bench_op *op) {
@@ -331,6 +339,7 @@ static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
     uint64_t most = ox_max_u64(ox_ops_norm_scratch_bytes(compute, shape->hidden),
                                ox_ops_head_scratch_bytes(compute, shape->rows, shape->hidden, shape->vocab));
     uint32_t count = 0;
+    most = ox_max_u64(most, ox_bench_moe_scratch_bytes(t));
     const struct ox_bench_op *const all = ox_bench_ops_all(&count);
     for (uint32_t i = 0; i < count; i++) {
         if (!ox_bench_op_runs(shape, &all[i])) {
@@ -403,6 +412,7 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
     t->ids = ox_bump_alloc(&room, rows * sizeof(int32_t));
     t->positions = ox_bump_alloc(&room, rows * sizeof(int32_t));
     t->targets = ox_bump_alloc(&room, rows * sizeof(int32_t));
+    ox_bench_moe_carve(t, &room);
     t->scratch = ox_bump_alloc(&room, scratch_bytes(t));
     return room.bytes;
 }
@@ -441,6 +451,7 @@ enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
     OX_TRY(status, OX_QUEUE(&t->device->ops, lane_of(t), rope_table, &(struct ox_op_rope_table){
         .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
         .half_dim = half_dim, .scale = 1.0}));
+    OX_TRY(status, ox_bench_moe_fill(t));
     OX_TRY(status, ox_lane_drain(lane_of(t)));
     return status;
 }

@@ -13,7 +13,9 @@ BEGIN {
     room("cpu_optim", "base")
     room("kernels", "base kernels/cpu/cpu.h kernels/comm/nccl/nccl.h")
     room("kernels/cpu", "base kernels")
+    room("kernels/cpu/moe", "base kernels/cpu")
     room("kernels/cuda", "base kernels")
+    room("kernels/cuda/moe", "base kernels/cuda")
     # Communication and offload move bytes and compute nothing: of kernels they need the device alone.
     room("kernels/comm", "base base/hash kernels/device.h kernels/comm/mpi/plugin.h" \
         " kernels/comm/nccl/nccl.h")

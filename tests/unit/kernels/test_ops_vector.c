@@ -259,6 +259,39 @@ static void test_softmax_back(const struct ox_vector *vector, bool whole) {
     }
 }
 
+/* ---- gated activations --------------------------------------------------------------------------------- */
+
+/* Odd lengths, so that a part of a vector is left; slopes are those of a difference of doubles. */
+static double gated_in_double(const struct ox_vector_gate *row, double gate, double up) {
+    const double limit = (double)row->limit, g = fmin(gate, limit), u = fmax(-limit, fmin(up, limit));
+    return (u + (double)row->shift) * g / (1.0 + exp(-(double)row->alpha * g));
+}
+
+static void test_gated(const struct ox_vector *vector, float alpha, float limit, float shift) {
+    enum { COUNT = 45 };
+    float gate[COUNT], up[COUNT], dout[COUNT], out[COUNT], dgate[COUNT], dup[COUNT];
+    struct ox_vector_gate row = {.out = out, .dgate = dgate, .dup = dup, .dout = dout, .gate = gate, .up = up,
+                                 .alpha = alpha, .limit = limit, .shift = shift, .factor = 0.5f};
+    double want = 0.0;
+    for (int i = 0; i < COUNT; i++) {
+        gate[i] = 0.37f * (float)(i * 7 % 23) - 4.03f;
+        up[i] = 0.41f * (float)(i * 5 % 19) - 3.97f;
+        dout[i] = 0.25f * (float)(i % 9) - 0.9f;
+    }
+    vector->gated(&row, COUNT);
+    const float sum = vector->gated_back(&row, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        const double g = (double)gate[i], u = (double)up[i], step = 1e-5, d = 0.5 * (double)dout[i];
+        const double by_gate = gated_in_double(&row, g + step, u) - gated_in_double(&row, g - step, u);
+        const double by_up = gated_in_double(&row, g, u + step) - gated_in_double(&row, g, u - step);
+        want += (double)dout[i] * gated_in_double(&row, g, u);
+        CHECK(fabs((double)out[i] - 0.5 * gated_in_double(&row, g, u)) < 3e-6);
+        CHECK(fabs((double)dgate[i] - d * by_gate / (2 * step)) < 3e-6);
+        CHECK(fabs((double)dup[i] - d * by_up / (2 * step)) < 3e-6);
+    }
+    CHECK(fabs((double)sum - want) < 1e-5 * fabs(want));
+}
+
 int main(void) {
     const struct ox_vector *list[OX_VECTOR_MAX];
     const uint32_t count = ox_vector_list(list);
@@ -269,6 +302,8 @@ int main(void) {
         test_tails(list[i]);
         test_long_sum(list[i]);
         test_product(list[i]);
+        test_gated(list[i], 1.0f, INFINITY, 0.0f);
+        test_gated(list[i], 1.702f, 2.0f, 1.0f);
         for (int whole = 0; whole < 2; whole++) {
             test_softmax(list[i], whole != 0);
             test_softmax_back(list[i], whole != 0);
