@@ -562,6 +562,17 @@ enum ox_status ox_file_read_direct(int fd, const char *path, void *data, size_t 
     return OX_OK;
 }
 
+/* Refuses something that exists and is no folder. */
+static enum ox_status refuse_other(const char *path) {
+    struct stat info;
+    if (ox_path_is_file(path)) {
+        return ox_fail(OX_E_CONFIG, "%s: is a file where a folder is needed; give another name", path);
+    }
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && !ox_path_is_folder(path)
+               ? ox_fail(OX_E_CONFIG, "%s: is a link, but not to a folder; remove it or give another name", path)
+               : OX_OK;
+}
+
 enum ox_status ox_folder_make(const char *path) {
     if (ox_path_is_folder(path)) {
         return OX_OK;
@@ -576,12 +587,9 @@ enum ox_status ox_folder_make(const char *path) {
     }
     if (mkdir(path, 0777) != 0) {
         const int err = errno;
-        struct stat info;
-        if (err == EEXIST && ox_path_is_file(path)) {
-            return ox_fail(OX_E_CONFIG, "%s: is a file where a folder is needed; give another name", path);
-        }
-        if (err == EEXIST && lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && !ox_path_is_folder(path)) {
-            return ox_fail(OX_E_CONFIG, "%s: is a link, but not to a folder; remove it or give another name", path);
+        status = err == EEXIST ? refuse_other(path) : OX_OK;
+        if (status != OX_OK) {
+            return status;
         }
         return err == EEXIST && ox_path_is_folder(path) ? OX_OK : fail_path(err, path, "create the folder");
     }
@@ -607,14 +615,25 @@ size_t ox_path_existing(const char *path) {
     return strlen(part);
 }
 
+/* The part of the path that exists, or ".". */
+static void existing_part(const char *path, char *part) {
+    const size_t existing = ox_path_existing(path);
+    snprintf(part, OX_PATH_BYTES, "%.*s", existing > 0 ? (int)existing : 1, existing > 0 ? path : ".");
+}
+
+enum ox_status ox_folder_check_place(const char *path) {
+    char part[OX_PATH_BYTES];
+    existing_part(path, part);
+    return refuse_other(part);
+}
+
 bool ox_folder_takes_files(const char *path) {
     static const uint32_t views[] = {PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
                                      DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, DEVPTS_SUPER_MAGIC,
                                      BPF_FS_MAGIC, PSTOREFS_MAGIC, SELINUX_MAGIC};
     char folder[OX_PATH_BYTES];
     struct statfs files;
-    const size_t existing = ox_path_existing(path);
-    snprintf(folder, sizeof folder, "%.*s", existing > 0 ? (int)existing : 1, existing > 0 ? path : ".");
+    existing_part(path, folder);
     bool takes = access(folder, W_OK | X_OK) == 0;
     for (size_t i = 0; i < sizeof views / sizeof *views && takes && statfs(folder, &files) == 0; i++) {
         takes = (uint32_t)files.f_type != views[i];

@@ -108,6 +108,8 @@ OX_MUST enum ox_status ox_file_read_direct(int fd, const char *path, void *data,
 OX_MUST enum ox_status ox_folder_make(const char *path);
 /* How many leading bytes of `path` name something that exists. */
 size_t ox_path_existing(const char *path);
+/* Refuses a path of which a part is a file, or a link to no folder, as ox_folder_make would, and makes nothing. */
+OX_MUST enum ox_status ox_folder_check_place(const char *path);
 /* Whether files can be made in the folder or, where it does not exist, in the one in which it would be made. The
  * kernel's own file systems, such as /proc, take none, whatever their permissions say. */
 bool ox_folder_takes_files(const char *path);

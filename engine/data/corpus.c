@@ -398,7 +398,7 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
     enum ox_status status = ox_corpus_tokenize(&work);
     report->notes = work.notes;
     memcpy(report->untrained_first, work.untrained_first, sizeof work.untrained_first);
-    memcpy(report->ignored_first, work.ignored_first, sizeof work.ignored_first);
+    memcpy(report->noted_first, work.noted_first, sizeof work.noted_first);
     OX_TRY(status, has_changed(source, &changed));
     if (status == OX_OK && changed) {
         status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",

@@ -57,7 +57,8 @@ struct ox_corpus_report {
     /* Found while rows are tokenized, not in a cache that is used again. */
     struct ox_chat_notes notes;
     char untrained_first[OX_PATH_BYTES + 32]; /* file and line of the first row without a trained token; "": none */
-    char ignored_first[OX_PATH_BYTES + 96];   /* the first message of which the template writes nothing; "": none */
+    /* Where the notes that are placed were first taken, as "FILE:LINE: message 2, of the role "tool""; "": nowhere. */
+    char noted_first[OX_NOTE_PLACED_COUNT][OX_PATH_BYTES + 96];
 };
 
 /* Opens the tokens into *out, which the caller closes with ox_data_close. A row without a token to be trained on is

@@ -53,7 +53,7 @@ struct ox_corpus_work {
     uint32_t is_chat, untrained_count; /* out: as in struct ox_cache_header */
     struct ox_chat_notes notes;        /* out: what all renderers noticed   */
     char untrained_first[OX_PATH_BYTES + 32]; /* out: file and line of the first row without a trained token */
-    char ignored_first[OX_PATH_BYTES + 96];   /* out: as in struct ox_corpus_report                           */
+    char noted_first[OX_NOTE_PLACED_COUNT][OX_PATH_BYTES + 96]; /* out: as in struct ox_corpus_report      */
 };
 
 /* Writes the ids of all documents to the writer, in order, and counts rows without a trained token instead. The ids do

@@ -42,8 +42,8 @@ struct job {
     struct ox_id_mask trained;
     uint32_t is_chat; /* as in struct ox_cache_header */
     bool starved;     /* there was no memory to encode it beside others */
-    struct ox_chat_ignored ignored; /* of the first piece that has such a message */
-    const struct piece *ignored_piece;
+    struct ox_chat_noted noted[OX_NOTE_PLACED_COUNT]; /* each of the first piece that gives rise to it */
+    const struct piece *noted_pieces[OX_NOTE_PLACED_COUNT];
     struct ox_first_failure failure;
 };
 
@@ -91,6 +91,15 @@ static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct wo
     return status == OX_OK && piece->ends && !has_eos ? add_id(job, rules->text_eos, true) : status;
 }
 
+static void keep_notes(const struct worker *worker, struct job *job, const struct piece *piece) {
+    for (int i = 0; i < OX_NOTE_PLACED_COUNT; i++) {
+        if (!job->noted[i].is_there) {
+            job->noted[i] = ox_chat_noted(worker->renderer, (enum ox_chat_note)(OX_NOTE_PLACED + i));
+            job->noted_pieces[i] = piece;
+        }
+    }
+}
+
 static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
                                  const struct piece *piece, const char *text, size_t bytes) {
     char where[OX_PATH_BYTES + 32];
@@ -102,15 +111,15 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
     if (worker->chat.kind == OX_CHAT_TEXT) {
         const char *const content = worker->chat.text;
         ox_chat_note_plain(worker->renderer, &worker->chat);
+        keep_notes(worker, job, piece);
         status = encode_text(rules, worker, job, piece, content, strlen(content));
         return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
     }
     const uint32_t is_chat = worker->chat.kind == OX_CHAT_COMPLETION ? 1 : 2;
     job->is_chat = is_chat > job->is_chat ? is_chat : job->is_chat;
     status = ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
-    if (status == OX_OK && !job->ignored.is_there) {
-        job->ignored = ox_chat_ignored(worker->renderer);
-        job->ignored_piece = piece;
+    if (status == OX_OK) {
+        keep_notes(worker, job, piece);
     }
     return status;
 }
@@ -153,7 +162,7 @@ static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct w
 static enum ox_status encode_job(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job) {
     size_t begin = 0;
     job->ids.count = job->trained.count = 0;
-    job->ignored.is_there = false;
+    memset(job->noted, 0, sizeof job->noted);
     for (size_t i = 0; i < job->count; i++) {
         struct piece *const piece = &job->pieces[i];
         const enum ox_status status =
@@ -183,7 +192,8 @@ static void empty_job(struct job *job) {
     }
     job->text.bytes = job->count = job->ids.count = job->trained.count = 0;
     job->is_chat = 0;
-    job->starved = job->ignored.is_there = false;
+    job->starved = false;
+    memset(job->noted, 0, sizeof job->noted);
 }
 
 /* Writes the ids of a piece, unless it is a row without a token to be trained on. */
@@ -199,11 +209,21 @@ static enum ox_status write_piece(struct ox_corpus_work *work, const struct piec
     return ox_cache_add(work->writer, piece->begins, ids, trained, count);
 }
 
-static void take_ignored(struct ox_corpus_work *work, const struct job *job) {
-    const struct ox_chat_ignored *const ignored = &job->ignored;
-    if (ignored->is_there && work->ignored_first[0] == '\0') {
-        snprintf(work->ignored_first, sizeof work->ignored_first, "%s:%" PRIu64 ": message %zu, of the role \"%s\"",
-                 job->ignored_piece->path, job->ignored_piece->line, ignored->message_idx + 1, ignored->role);
+static void take_notes(struct ox_corpus_work *work, const struct job *job) {
+    for (int i = 0; i < OX_NOTE_PLACED_COUNT; i++) {
+        const struct ox_chat_noted *const noted = &job->noted[i];
+        char *const first = work->noted_first[i];
+        if (!noted->is_there || first[0] != '\0') {
+            continue;
+        }
+        const size_t used = (size_t)snprintf(first, sizeof work->noted_first[i], "%s:%" PRIu64 ": ",
+                                             job->noted_pieces[i]->path, job->noted_pieces[i]->line);
+        if (i + OX_NOTE_PLACED == OX_NOTE_JUDGED) {
+            snprintf(first + used, sizeof work->noted_first[i] - used, "\"%s\"", noted->name);
+        } else {
+            snprintf(first + used, sizeof work->noted_first[i] - used, "message %zu, of the role \"%s\"",
+                     noted->message_idx + 1, noted->name);
+        }
     }
 }
 
@@ -220,7 +240,7 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
             }
             from = piece->id_end;
         }
-        take_ignored(run->work, job);
+        take_notes(run->work, job);
         run->work->is_chat = job->is_chat > run->work->is_chat ? job->is_chat : run->work->is_chat;
     }
     return OX_OK;

@@ -77,7 +77,9 @@ static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     trainer->input.cache_dir[0] = '\0';
     if (config->data_cache[0] != '\0') {
         snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->data_cache);
-        return ox_folder_takes_files(config->data_cache)
+        const enum ox_status place = ox_folder_check_place(config->data_cache);
+        return place != OX_OK ? place
+               : ox_folder_takes_files(config->data_cache)
                    ? ox_run_check_beside_model(trainer, "--data-cache", config->data_cache)
                    : ox_fail(OX_E_CONFIG, "--data-cache %s: nothing can be written there (read-only, or of another "
                              "user); give another folder", config->data_cache);
@@ -236,6 +238,7 @@ static void say_template(struct ox_trainer *trainer, const struct ox_corpus_repo
 /* Warns of rows from which less is trained than they hold. */
 static void warn_of_rows(const struct ox_corpus_report *report, const char *path) {
     static const char *const names[] = {[OX_NOTE_TOOLS] = "tools",
+                                        [OX_NOTE_DOCUMENTS] = "documents",
                                         [OX_NOTE_TOOL_CALLS] = "tool_calls",
                                         [OX_NOTE_REASONING] = "reasoning"};
     for (int i = 0; i < OX_NOTE_KEY_COUNT; i++) {
@@ -264,11 +267,24 @@ static void warn_of_rows(const struct ox_corpus_report *report, const char *path
                    others[i].has, others[i].what);
         }
     }
-    const uint64_t ignored = report->notes.rows[OX_NOTE_IGNORED];
-    if (ignored > 0) {
-        ox_log(OX_LOG_WARN, "%s: the chat template writes nothing of what it says, so the model does not see it; %"
-               PRIu64 " row%s such a message; give it a role that the template knows, or name another template with "
-               "--chat-template", report->ignored_first, ignored, ignored == 1 ? " has" : "s have");
+    static const struct {
+        enum ox_chat_note note;
+        const char *what, *has, *remedy;
+    } placed[] = {
+        {OX_NOTE_IGNORED, "the chat template writes nothing of what it says, so the model does not see it",
+         "such a message", "give it a role that the template knows, or name another template with --chat-template"},
+        {OX_NOTE_HALF, "the chat template writes a part of what it says, and nothing of the rest",
+         "such a message", "say all of it in one text, or name another template with --chat-template"},
+        {OX_NOTE_JUDGED, "seems to say how good the row is, and the row is trained like all others",
+         "such a key", "leave bad rows out, or give bad answers \"weight\": 0"},
+    };
+    for (size_t i = 0; i < sizeof placed / sizeof *placed; i++) {
+        const uint64_t rows = report->notes.rows[placed[i].note];
+        if (rows > 0) {
+            ox_log(OX_LOG_WARN, "%s: %s; %" PRIu64 " row%s %s; %s",
+                   report->noted_first[placed[i].note - OX_NOTE_PLACED], placed[i].what, rows,
+                   rows == 1 ? " has" : "s have", placed[i].has, placed[i].remedy);
+        }
     }
     if (report->untrained_first[0] != '\0') {
         ox_log(OX_LOG_WARN, "%s: the first row without a token to be trained on; a conversation needs a message of the "

@@ -42,6 +42,10 @@ static enum ox_status check_output(const struct ox_trainer *trainer) {
     if (access(folder, F_OK) == 0 && !ox_path_is_folder(folder)) {
         return ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
     }
+    const enum ox_status place = folder[0] != '\0' ? ox_folder_check_place(folder) : OX_OK;
+    if (place != OX_OK) {
+        return place;
+    }
     if (folder[0] != '\0' && !ox_folder_takes_files(folder)) {
         return ox_fail(OX_E_CONFIG, "--output %s: nothing can be written there (read-only, or of another user); give "
                        "another folder", folder);

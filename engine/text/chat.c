@@ -521,7 +521,7 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
     const size_t trained_begin = trained->count;
     renderer->part_count = renderer->span_count = renderer->place_count = 0;
     renderer->spells = false;
-    renderer->ignored = (struct ox_chat_ignored){0};
+    memset(renderer->noted, 0, sizeof renderer->noted);
     const enum ox_status status = chat->kind == OX_CHAT_MESSAGES ? render_conversation(renderer, chat, ids, trained)
                                                                  : render_plain(renderer, chat, ids, trained);
     free(renderer->places);

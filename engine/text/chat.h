@@ -41,6 +41,7 @@ struct ox_chat {
     json_t *conversation; /* {"messages", "tools", "documents", "chat_template_kwargs"}, for ox_template_render */
     enum ox_chat_part *message_parts;
     char *prompt, *text;  /* NUL-terminated; NULL where the kind has none */
+    const char *judged;   /* a key of the row or an answer that has an opinion of it, "rating"; static, may be NULL */
 };
 size_t ox_chat_message_count(const struct ox_chat *chat);
 
@@ -129,13 +130,18 @@ bool ox_chat_has_end(const struct ox_tokenizer *tokenizer, int64_t id, const cha
 
 /* What a renderer noticed in the rows that it rendered for training. */
 enum ox_chat_note {
-    OX_NOTE_TOOLS, OX_NOTE_TOOL_CALLS, OX_NOTE_REASONING, OX_NOTE_KEY_COUNT, /* keys that the template may not read */
+    OX_NOTE_TOOLS, OX_NOTE_DOCUMENTS, OX_NOTE_TOOL_CALLS, OX_NOTE_REASONING, /* keys that the template may not read */
+    OX_NOTE_KEY_COUNT,
     OX_NOTE_EMPTY = OX_NOTE_KEY_COUNT, /* an empty answer that is trained                                           */
     OX_NOTE_BLANK,                     /* an empty text                                                             */
     OX_NOTE_SPELLED,                   /* a special token's string is trained as letters                            */
     OX_NOTE_FOREIGN,                   /* ready-made text with a tag such as <|im_end|> that is no token here       */
     OX_NOTE_IGNORED,                   /* the template writes nothing of what a message says                        */
+    OX_NOTE_HALF,                      /* it writes a part of that                                                  */
+    OX_NOTE_JUDGED,                    /* a key has an opinion of the row, which counts for nothing                 */
     OX_NOTE_COUNT,
+    OX_NOTE_PLACED = OX_NOTE_IGNORED,  /* from here on the place is noted too                                       */
+    OX_NOTE_PLACED_COUNT = OX_NOTE_COUNT - OX_NOTE_PLACED,
 };
 struct ox_chat_notes {
     uint64_t rows[OX_NOTE_COUNT];
@@ -145,13 +151,13 @@ void ox_chat_add_notes(const struct ox_chat_renderer *renderer, struct ox_chat_n
 /* Notes a text, or a prompt with its completion, that the caller encodes itself. */
 void ox_chat_note_plain(struct ox_chat_renderer *renderer, const struct ox_chat *chat);
 
-/* The first message of the row rendered last of whose content the template writes nothing. */
-struct ox_chat_ignored {
+/* Where the row rendered or noted last gave rise to a note of those that are placed: the first message, or the key. */
+struct ox_chat_noted {
     bool is_there;
     size_t message_idx;
-    char role[32]; /* cut off where it is longer */
+    char name[32]; /* the message's role, or the key; cut off where it is longer */
 };
-struct ox_chat_ignored ox_chat_ignored(const struct ox_chat_renderer *renderer);
+struct ox_chat_noted ox_chat_noted(const struct ox_chat_renderer *renderer, enum ox_chat_note note);
 
 /* The end of a turn that the template writes like a special token (<|...|>, </s>) and that is none of this tokenizer,
  * so that its letters are trained; "" if there is no such thing. */

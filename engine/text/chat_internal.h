@@ -35,7 +35,7 @@ OX_MUST enum ox_status ox_chat_take_marks(const char *mark, char *text, size_t *
 /* How often it was looked whether the template writes the contents of a role. */
 enum { OX_LOOKED_AT_ROLES = 8 };
 struct ox_role_looked_at {
-    char name[sizeof((struct ox_chat_ignored){0}).role];
+    char name[sizeof((struct ox_chat_noted){0}).name];
     uint32_t count;
 };
 
@@ -62,7 +62,7 @@ struct ox_chat_renderer {
     size_t part_count, span_count, border_count, place_count;
     bool trains_rest; /* what is in no span is trained */
     bool spells;      /* a text that is trained has the string of a special token, as letters */
-    struct ox_chat_ignored ignored;
+    struct ox_chat_noted noted[OX_NOTE_PLACED_COUNT];
     size_t part_room, span_room, border_room;
 };
 

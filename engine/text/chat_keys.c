@@ -153,14 +153,19 @@ static bool is_column(const struct ox_chat_columns *columns, const char *key) {
     return is;
 }
 
-/* 0 and 1 under "label" are classes, but beside a prompt they are what true and false are. */
-static bool is_bad(const json_t *row, const char *key, const json_t *value, bool bad) {
-    const bool is_pair = json_object_get(row, "completion") != NULL || json_object_get(row, "messages") != NULL ||
-                         json_object_get(row, "conversations") != NULL;
-    bool yes = false;
-    return json_is_boolean(value) || (json_is_integer(value) && is_pair && strcmp(key, "label") == 0)
-               ? read_choice(value, &yes) && yes == bad
-               : false;
+/* The first key by which a row or message says that it is a bad example, or NULL. 0 and 1 under "label" are classes,
+ * but beside a prompt (`is_pair`) they are what true and false are. */
+static const char *find_bad(const json_t *object, bool is_pair, const struct ox_chat_columns *columns) {
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const json_t *const value = json_object_get(object, marks[i].key);
+        const bool is_choice = json_is_boolean(value) ||
+                               (json_is_integer(value) && is_pair && strcmp(marks[i].key, "label") == 0);
+        bool yes = false;
+        if (is_choice && read_choice(value, &yes) && yes == marks[i].bad && !is_column(columns, marks[i].key)) {
+            return marks[i].key;
+        }
+    }
+    return NULL;
 }
 
 static enum ox_status fail_bad(const char *where, const char *key, const json_t *value) {
@@ -173,16 +178,13 @@ static enum ox_status fail_bad(const char *where, const char *key, const json_t 
 }
 
 enum ox_status ox_row_check_answer(const char *where, const json_t *message) {
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        const json_t *const value = json_object_get(message, marks[i].key);
-        if (json_is_boolean(value) && json_is_true(value) == marks[i].bad) {
-            return ox_fail(OX_E_CONFIG,
-                           "%s: \"%s\" is %s, but the answer would be trained like the others; leave it out with "
-                           "\"weight\": 0, or remove the key if it means something else",
-                           where, marks[i].key, marks[i].bad ? "true" : "false");
-        }
-    }
-    return OX_OK;
+    const char *const key = find_bad(message, false, NULL);
+    return key == NULL
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG,
+                         "%s: \"%s\" is %s, but the answer would be trained like the others; leave it out with "
+                         "\"weight\": 0, or remove the key if it means something else",
+                         where, key, json_is_true(json_object_get(message, key)) ? "true" : "false");
 }
 
 /* How to train on what was chosen. */
@@ -250,11 +252,11 @@ enum ox_status ox_row_check_marks(const char *where, const json_t *row, const st
             return fail_worse(where, row, worse[i]);
         }
     }
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        const json_t *const value = json_object_get(row, marks[i].key);
-        if (is_bad(row, marks[i].key, value, marks[i].bad) && !is_column(columns, marks[i].key)) {
-            return fail_bad(where, marks[i].key, value);
-        }
+    const bool is_pair = json_object_get(row, "completion") != NULL || json_object_get(row, "messages") != NULL ||
+                         json_object_get(row, "conversations") != NULL;
+    const char *const key = find_bad(row, is_pair, columns);
+    if (key != NULL) {
+        return fail_bad(where, key, json_object_get(row, key));
     }
     const json_t *const weight = json_object_get(row, "weight");
     if (json_is_number(weight) && json_number_value(weight) == 0.0) {
@@ -262,6 +264,20 @@ enum ox_status ox_row_check_marks(const char *where, const json_t *row, const st
     }
     const enum ox_status status = check_words(where, row);
     return status == OX_OK ? check_lists(where, row, columns) : status;
+}
+
+const char *ox_row_opinion(const json_t *object, const struct ox_chat_columns *columns) {
+    static const char *const keys[] = {"rating",  "ratings",   "thumbs",  "thumb",    "vote",     "votes",
+                                       "feedback", "opinion",  "grade",   "verdict",  "quality",  "judgement",
+                                       "judgment", "negative", "negatives", "reaction"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *const value = json_object_get(object, keys[i]);
+        if ((json_is_string(value) || json_is_array(value) || json_is_object(value)) && !ox_row_is_empty(value) &&
+            !is_column(columns, keys[i])) {
+            return keys[i];
+        }
+    }
+    return NULL;
 }
 
 /* ---- rows of no known form ------------------------------------------------------------------------------------- */

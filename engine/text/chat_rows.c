@@ -349,6 +349,8 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     status = ox_row_read_trained(where, message, part);
     if (status == OX_OK && *part == OX_PART_ANSWER) {
         status = ox_row_check_answer(where, message);
+        reader->chat->judged = reader->chat->judged != NULL ? reader->chat->judged
+                                                            : ox_row_opinion(message, reader->columns);
     }
     *part = *part == OX_PART_ANSWER && !may_train ? OX_PART_PROMPT : *part;
     return status;
@@ -647,6 +649,7 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, const struct o
                             struct ox_chat *out) {
     struct reader reader = {.where = where, .row = row, .columns = columns, .chat = out};
     ox_chat_free(out);
+    out->judged = ox_row_opinion(row, columns);
     enum ox_status status = ox_row_check_marks(where, row, columns);
     OX_TRY(status, find_form(where, row, columns, &reader.form));
     OX_TRY(status, ox_row_check_media(where, row));

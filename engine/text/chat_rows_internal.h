@@ -28,6 +28,10 @@ OX_MUST enum ox_status ox_row_check_media(const char *where, const json_t *objec
  * is trained. */
 OX_MUST enum ox_status ox_row_check_marks(const char *where, const json_t *row, const struct ox_chat_columns *columns);
 
+/* A key with an opinion in words of a row or answer ("rating": "bad"), which counts for nothing here; static, or
+ * NULL. */
+const char *ox_row_opinion(const json_t *object, const struct ox_chat_columns *columns);
+
 /* Writes how to name the keys of a row that has no known form, as far as they are recognised: a clause that begins with
  * "give", or "". */
 enum { OX_ROW_ADVICE_BYTES = 720 };

@@ -162,7 +162,7 @@ enum ox_status ox_template_render_turns(const struct ox_template *chat_template,
     return w.count <= SEARCHED_MESSAGES_MAX
                ? ox_template_search_turns(chat_template, conversation, now, out)
                : ox_fail(OX_E_CONFIG, "a conversation of %zu messages is too long: each turn takes renderings of all "
-                         "that is before it, because the chat template writes turns by messages far from them, or no user "
-                         "speaks between them; divide it into rows of at most %d messages, or use a template with "
+                         "that is before it, because the chat template writes turns by messages far from them, or no "
+                         "user speaks between them; divide it into rows of at most %d messages, or use a template with "
                          "{%% generation %%}", w.count, SEARCHED_MESSAGES_MAX);
 }

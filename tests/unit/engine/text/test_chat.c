@@ -357,7 +357,8 @@ static void test_marks(void) {
 static void notes_are(struct subject *subject, const char *row, const char *expected) {
     static const char *const names[OX_NOTE_COUNT] = {
         [OX_NOTE_EMPTY] = "empty ",     [OX_NOTE_BLANK] = "blank ",     [OX_NOTE_SPELLED] = "spelled ",
-        [OX_NOTE_FOREIGN] = "foreign ", [OX_NOTE_IGNORED] = "ignored "};
+        [OX_NOTE_FOREIGN] = "foreign ", [OX_NOTE_IGNORED] = "ignored ",
+        [OX_NOTE_HALF] = "half ",       [OX_NOTE_JUDGED] = "judged "};
     struct ox_chat_notes before = {0}, after = {0};
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
@@ -368,13 +369,17 @@ static void notes_are(struct subject *subject, const char *row, const char *expe
     REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), NULL, &chat));
     REQUIRE_OK(ox_chat_render(subject->renderer, "row", &chat, &ids, &marks));
     ox_chat_add_notes(subject->renderer, &after);
-    const struct ox_chat_ignored ignored = ox_chat_ignored(subject->renderer);
+    struct ox_chat_noted first = {0};
     for (int i = OX_NOTE_EMPTY; i < OX_NOTE_COUNT; i++) {
         const char *const name = after.rows[i] > before.rows[i] ? names[i] : "";
         used += (size_t)snprintf(text + used, sizeof text - used, "%s", name);
     }
-    snprintf(text + used, sizeof text - used, "%zu %s", ignored.message_idx, ignored.role);
-    CHECK(ignored.is_there == (after.rows[OX_NOTE_IGNORED] > before.rows[OX_NOTE_IGNORED]));
+    for (int i = OX_NOTE_PLACED; i < OX_NOTE_COUNT; i++) {
+        const struct ox_chat_noted noted = ox_chat_noted(subject->renderer, (enum ox_chat_note)i);
+        CHECK(noted.is_there == (after.rows[i] > before.rows[i]));
+        first = first.is_there ? first : noted;
+    }
+    snprintf(text + used, sizeof text - used, "%zu %s", first.message_idx, first.name);
     if (strcmp(text, expected) != 0) {
         printf("%s\n  is       %s\n  must be  %s\n", row, text, expected);
         test_failure_count++;
@@ -408,7 +413,44 @@ static void test_notes(void) {
     notes_are(&subject, "{\"text\":\"<|im_end|>\"}", "0 ");
     notes_are(&subject, "{\"prompt\":\"a\",\"completion\":\"<|x|y|> <|eot_id|>\"}", "foreign 0 ");
     notes_are(&subject, "{\"prompt\":\"a\",\"completion\":\"\"}", "empty 0 ");
+    /* opinions in words of a row or an answer; numbers and empty ones are none */
+    notes_are(&subject, "{\"text\":\"a\",\"rating\":\"bad\"}", "judged 0 rating");
+    notes_are(&subject, "{\"prompt\":\"a\",\"completion\":\"b\",\"thumbs\":\"down\"}", "judged 0 thumbs");
+    notes_are(&subject, "{\"negative\":\"c\",\"messages\":[" ASK "," SAY "]}", "judged 0 negative");
+    notes_are(&subject, ROW(ASK ",{\"role\":\"assistant\",\"content\":\"yo\",\"feedback\":{\"a\":1}}"),
+              "judged 0 feedback");
+    notes_are(&subject, "{\"text\":\"a\",\"rating\":1,\"thumbs\":\"\",\"negative\":[]}", "0 ");
     close_subject(&subject);
+}
+
+/* A template that writes a part of what a message says; what it drops of a reasoning is known, and no such thing. */
+static void test_half_contents(void) {
+#define EACH(content) "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " content " }}<|im_end|>\n{% endfor %}" \
+                      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+#define USER(content) "{\"role\":\"user\",\"content\":" content "}"
+#define PARTS "[{\"type\":\"text\",\"text\":\"one\"},{\"type\":\"text\",\"text\":\"two\"}]"
+    static const struct {
+        const char *source, *user, *notes;
+    } cases[] = {{EACH("m.content"), USER("\"a long question\""), "0 "},
+                 {EACH("m.content[:6]"), USER("\"a long question\""), "half 0 user"},
+                 {EACH("m.content[-6:]"), USER("\"a l\u00f6ng question\""), "half 0 user"},
+                 {EACH("m.content.split('|')[0]"), USER("\"a long|question\""), "half 0 user"},
+                 {EACH("m.content.split('</think>')[-1]"), USER("\"<think>so</think>yes\""), "0 "},
+                 {EACH("m.content|upper"), USER("\"a long question\""), "0 "},
+                 {EACH("m.content|replace('long', 'short')"), USER("\"a long question\""), "0 "},
+                 {EACH("m.content if m.content is string else m.content[0].text"), USER(PARTS), "half 0 user"},
+                 {EACH("m.content if m.content is string else m.content|map(attribute='text')|join"), USER(PARTS),
+                  "0 "},
+                 {EACH("''"), USER("\"a long question\""), "ignored 0 user"}};
+#undef EACH
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct subject subject = open_with("chatml", cases[i].source, (struct ox_chat_options){
+            .train_on = OX_TRAIN_ON_PROMPTS});
+        char row[256];
+        snprintf(row, sizeof row, "{\"messages\":[%s]}", cases[i].user);
+        notes_are(&subject, row, cases[i].notes);
+        close_subject(&subject);
+    }
 }
 
 static void test_end_of_turn(void) {
@@ -563,6 +605,7 @@ int main(void) {
     test_given();
     test_marks();
     test_notes();
+    test_half_contents();
     test_end_of_turn();
     test_ends_of_turn();
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
