@@ -393,8 +393,9 @@ static enum ox_status narrow_mode(int source_fd, const struct ox_file_writer *wr
     if (fstat(source_fd, &source) != 0 || fstat(writer->fd, &target) != 0) {
         return fail_path(errno, writer->path, "examine");
     }
-    const bool wider = (target.st_mode & ~source.st_mode & all) != 0;
-    const bool done = !wider || fchmod(writer->fd, source.st_mode & target.st_mode & all) == 0;
+    const mode_t kept = source.st_mode | S_IWUSR; /* a copy of a read-only file is its owner's to change */
+    const bool wider = (target.st_mode & ~kept & all) != 0;
+    const bool done = !wider || fchmod(writer->fd, kept & target.st_mode & all) == 0;
     return done || errno == EPERM || errno == ENOTSUP || errno == ENOSYS
                ? OX_OK
                : fail_path(errno, writer->path, "set the permissions of");

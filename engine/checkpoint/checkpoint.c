@@ -60,7 +60,8 @@ static enum ox_status list_steps(const char *output_dir, const char *suffix, uin
     *count = 0;
     DIR *const folder = opendir(output_dir);
     if (folder == NULL) {
-        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", output_dir);
+        const bool is_choice = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ELOOP;
+        return ox_fail_errno(is_choice ? OX_E_CONFIG : OX_E_IO, errno, "%s: cannot open the folder", output_dir);
     }
     enum ox_status status = OX_OK;
     for (const char *name = "";;) {

@@ -225,13 +225,14 @@ static enum ox_status set_bool(bool *out, const char *text, const char *where) {
 
 /* Refuses a size without a unit, which one person means as GiB and another as bytes. `before` is what stands before it
  * in the option's value. */
-static enum ox_status check_unit(const char *before, const char *text, uint64_t bytes, const char *where) {
+static enum ox_status check_unit(bool wears, const char *before, const char *text, uint64_t bytes,
+                                 const char *where) {
     enum { GIB_MOST = 1 << 12, MIB_MOST = 1 << 24 };
     const size_t digits = strspn(text, "0123456789.");
     return bytes == 0 || text[digits] != '\0'
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "%s: %s has no unit; did you mean %s%s%s?", where, text, before, text,
-                         bytes <= GIB_MOST ? "GiB" : bytes <= MIB_MOST ? "MiB" : "B");
+                         wears && bytes <= MIB_MOST ? "TB" : bytes <= GIB_MOST ? "GiB" : bytes <= MIB_MOST ? "MiB" : "B");
 }
 
 static enum ox_status set_size(uint64_t *out, const struct ox_option *option, const char *text,
@@ -244,7 +245,8 @@ static enum ox_status set_size(uint64_t *out, const struct ox_option *option, co
     if ((double)bytes > option->max) {
         return fail_range(option, text, where);
     }
-    const enum ox_status status = check_unit("", text, bytes, where);
+    const bool wears = option->offset == offsetof(struct ox_config, drive_endurance_bytes); /* rated in TB written */
+    const enum ox_status status = check_unit(wears, "", text, bytes, where);
     *out = status == OX_OK ? bytes : *out;
     return status;
 }
@@ -303,7 +305,7 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
     if (colon != NULL) {
         char before[OX_CONFIG_TEXT_BYTES + 1];
         snprintf(before, sizeof before, "%s:", drive.path);
-        const enum ox_status status = check_unit(before, colon + 1, drive.bytes, where);
+        const enum ox_status status = check_unit(false, before, colon + 1, drive.bytes, where);
         if (status != OX_OK) {
             return status;
         }

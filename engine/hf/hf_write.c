@@ -94,7 +94,8 @@ static uint32_t divide(const struct ox_model *model, uint64_t elem_bytes, uint64
 static enum ox_status check_empty(const char *path) {
     DIR *const folder = opendir(path);
     if (folder == NULL) {
-        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", path);
+        const bool is_choice = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ELOOP;
+        return ox_fail_errno(is_choice ? OX_E_CONFIG : OX_E_IO, errno, "%s: cannot open the folder", path);
     }
     enum ox_status status = OX_OK;
     for (const char *name = ""; status == OX_OK && name != NULL;) {

@@ -91,7 +91,6 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
     v.config.machine = &v.machine;
     const bool falls_back = kind < OX_ADVICE_TOKENS; /* on the current plan, which still fits with more memory */
-    v.config.request.quick = falls_back;
     if (!vary(&v, kind)) {
         return OX_OK;
     }

@@ -258,13 +258,15 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     const struct ox_sim_result *const step = &prediction->step;
     char floor_text[192] = "", waits[320], source[SOURCE_BYTES], persist[160] = "", eval[160] = "", held[96] = "";
     char time[OX_SIZE_TEXT_BYTES], mean[OX_SIZE_TEXT_BYTES];
-    const double rate = (double)tokens / prediction->mean_seconds;
+    const double rate = (double)tokens / step->seconds;
+    const double average = (double)tokens / prediction->mean_seconds;
     floor_line(prediction, floor_text, sizeof floor_text);
     eval_line(prediction, eval, sizeof eval);
     if (prediction->persist_steps > 1) {
         snprintf(persist, sizeof persist,
-                 "  every %" PRIu64 " steps %s: the state is persisted; %s on average\n", prediction->persist_steps,
-                 ox_seconds_text(prediction->persist_seconds, time), ox_seconds_text(prediction->mean_seconds, mean));
+                 "  every %" PRIu64 " steps %s: the state is persisted; %s and %.*f tokens/s on average\n",
+                 prediction->persist_steps, ox_seconds_text(prediction->persist_seconds, time),
+                 ox_seconds_text(prediction->mean_seconds, mean), average < 100 ? 2 : 0, average);
     }
     if (!isnan(prediction->held_seconds)) {
         snprintf(held, sizeof held, "  %s while most norms are clipped: all updates are then held for the next "

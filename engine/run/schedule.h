@@ -43,7 +43,7 @@ struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total
  *   cosine_warmup_with_min_lr  the same one step ahead, in the warmup too
  *   cosine_with_restarts       F((1 + cos(pi frac(cycles p))) / 2)
  *   polynomial                 F((1 - p)^power)
- *   inverse_sqrt               1 / sqrt(1 + (step - warmup) / timescale)
+ *   inverse_sqrt               F(1 / sqrt(1 + (step - warmup) / timescale)), in steps of the run, however many it has
  *   wsd, warmup_stable_decay   1, then F of the decay over the last `decay` steps (Hu et al., arXiv 2404.06395); the
  *                              warmup of the latter begins at m
  * After `total` steps it stays at the end value. */

@@ -342,8 +342,10 @@ static void put_memory(FILE *out, const struct ox_trainer *trainer, const struct
     char used[OX_SIZE_TEXT_BYTES], given[OX_SIZE_TEXT_BYTES];
     for (int tier = unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
         if (verdict->given_bytes[tier] > 0) {
-            fprintf(out, "%s %s %s of %s", before, ox_tier_name((enum ox_tier)tier),
-                    ox_size_text(verdict->used_bytes[tier], used), ox_size_text(verdict->given_bytes[tier], given));
+            const bool each = tier == OX_TIER_DEVICE && trainer->engine_config.ranks > 1;
+            fprintf(out, "%s %s %s of %s%s", before, ox_tier_name((enum ox_tier)tier),
+                    ox_size_text(verdict->used_bytes[tier], used), ox_size_text(verdict->given_bytes[tier], given),
+                    each ? " a rank" : "");
             before = ",";
         }
     }
@@ -365,24 +367,23 @@ static void put_space(FILE *out, const struct ox_trainer *trainer, const struct 
         fprintf(out, ", %s for the %" PRIu64 " that %s kept", ox_size_text(room.most_bytes, most), room.kept,
                 room.kept == 1 ? "is" : "are");
     }
+    fprintf(out, "; a save leaves %s free", ox_size_text(OX_CHECKPOINT_BESIDE_BYTES, size));
     fprintf(out, "\n");
 }
 
-/* Names the one change that helps most, as the advice has it; without advice what the step waits for. */
+/* Names the one change that makes the run fit, or the one that speeds it up most, as the advice has it; without one what
+ * the step waits for. */
 static void put_help(FILE *out, const struct ox_trainer *trainer, const struct ox_advice *advice) {
     const struct ox_sim_result *const step = &trainer->prediction.step;
     char best[OX_ADVICE_LINE_BYTES] = "";
-    fprintf(out, "  helps most    ");
     if (trainer->is_over) {
-        fprintf(out, "%s\n", trainer->nearest);
-        return;
-    }
-    if (advice != NULL && ox_advice_best_text(advice, best)) {
-        fprintf(out, "%s\n", best);
+        fprintf(out, "  to fit        %s\n", trainer->nearest);
+    } else if (advice != NULL && ox_advice_best_text(advice, best)) {
+        fprintf(out, "  helps most    %s\n", best);
     } else {
-        fprintf(out, "%s; %s is at its limit %.0f %% of a step\n",
-                advice != NULL ? "nothing that was tried gains 2 %" : "`offload plan` with these options tries it out",
-                ox_sim_resource_name(step->binding), 100 * step->binding_share);
+        fprintf(out, "  limited by    %s, for %.0f %% of a step; %s\n", ox_sim_resource_name(step->binding),
+                100 * step->binding_share, advice != NULL ? "nothing that was tried gains 2 %"
+                                                          : "`offload plan` with these options tries what would help");
     }
 }
 

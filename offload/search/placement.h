@@ -27,7 +27,6 @@ struct ox_placement_request {
     int32_t saves_replaced; /* 0 or 1; -1 = automatic. Without a store what a speculative update replaces can only be
                                saved in memory, so 0 means no such updates then */
     int32_t speculative_spread, weights_ahead, device_sums, grads_alternate; /* 0 or 1; -1 = automatic */
-    bool quick;         /* a quarter of the effort: for a preview, not for a plan that is run */
 };
 
 /* Chooses placement and homes, and writes them to input->placement and the table: among those that fit, the one whose

@@ -29,10 +29,6 @@ static uint32_t tried_max(const struct ox_search *s) {
     return ox_choice_device_units(s) ? OX_TRIED_MAX : OX_TRIED_MAX / 2;
 }
 
-static uint64_t effort_max(const struct ox_search *s) {
-    return s->request->quick ? EFFORT_MAX / 4 : EFFORT_MAX;
-}
-
 /* ---- judging ------------------------------------------------------------------------------------ */
 
 static bool better(const struct ox_tried *a, const struct ox_tried *b) {
@@ -93,7 +89,7 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked
         return s->tried[*place - 1];
     }
     const bool room = s->tried_count < tried_max(s);
-    if (s->best.fits && (!room || s->effort >= effort_max(s))) {
+    if (s->best.fits && (!room || s->effort >= EFFORT_MAX)) {
         return (struct ox_tried){.fits = false};
     }
     const struct ox_tried tried = judge(s, &candidate);
@@ -172,7 +168,7 @@ static uint32_t draw(uint64_t *counter, uint32_t below) {
 static void climb_from_draws(struct ox_search *s) {
     const uint32_t sorts = ox_choice_device_units(s) ? OX_CHOICE_COUNT : OX_CHOICE_DEVICE_UNITS;
     uint64_t counter = 0;
-    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < effort_max(s); idle++) {
+    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < EFFORT_MAX; idle++) {
         const double before = s->best.seconds;
         struct ox_candidate drawn = s->best.made;
         for (uint32_t i = 2 + draw(&counter, 3); i > 0; i--) {

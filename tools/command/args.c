@@ -192,7 +192,7 @@ const char *ox_args_name_typed(const char *text, char out[OX_ERROR_TEXT_BYTES]) 
             if (typed_names[i][0] != '\0' && strlen(options[i].name) == bytes &&
                 strncmp(at + 2, options[i].name, bytes) == 0) {
                 char typed[FLAG_BYTES + 2];
-                snprintf(typed, sizeof typed, "--%s", typed_names[i]);
+                snprintf(typed, sizeof typed, "--%.*s", FLAG_BYTES - 1, typed_names[i]);
                 if (at == text) {
                     snprintf(out, OX_ERROR_TEXT_BYTES, "--%s (given as %s)%s", options[i].name, typed, at + 2 + bytes);
                 } else {

@@ -196,6 +196,7 @@ void ox_status_say(const char *format, ...) {
     const bool made = vasprintf(&text, format, args) >= 0;
     va_end(args);
     char *const wrapped = made && ox_status_is_live() ? ox_wrap(text, STDERR_FILENO) : NULL;
+    fflush(stdout); /* in one file with standard error, what was printed before stands before */
     pthread_mutex_lock(&mutex);
     const unsigned columns = shown.count > 0 ? terminal_columns() : COLUMNS_USUAL;
     erase(columns);

@@ -70,12 +70,13 @@ static void add_line(struct curve *curve, const json_t *line) {
 /* A file that is missing or has other lines gives no points: the recording is of use without it. */
 static void read_curve(const char *path, struct curve *curve) {
     char folder[OX_PATH_BYTES], metrics[OX_PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s", path);
-    if (!ox_path_is_folder(path)) {
-        char *const slash = strrchr(folder, '/');
-        snprintf(slash != NULL ? slash : folder, 2, "%s", slash != NULL ? "" : ".");
+    enum ox_status status = OX_OK;
+    if (ox_path_is_folder(path)) {
+        snprintf(folder, sizeof folder, "%s", path);
+    } else {
+        status = ox_path_parent(path, folder);
     }
-    FILE *const file = ox_path_join(folder, "metrics.jsonl", metrics) == OX_OK ? fopen(metrics, "re") : NULL;
+    FILE *const file = status == OX_OK && ox_path_join(folder, "metrics.jsonl", metrics) == OX_OK ? fopen(metrics, "re") : NULL;
     char *const text = malloc(LINE_BYTES_MAX);
     while (file != NULL && text != NULL && fgets(text, LINE_BYTES_MAX, file) != NULL) {
         json_t *line = NULL;

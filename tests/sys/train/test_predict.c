@@ -1,5 +1,6 @@
 /* Predicted step times as users see them: in the plan, for another machine, and beside each step of a run. */
 #include "kernels/cuda.h"
+#include "base/file.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -114,6 +115,30 @@ static void test_more(const char *slow, const char *drive) {
     CHECK(strstr(process.outcome.out, "with one more drive: ") != NULL);
     CHECK(strstr(process.outcome.out, "host memory: ") == NULL);
     CHECK(strstr(process.outcome.out, "  lower bound ") != NULL);
+}
+
+/* What one thing more is said to bring is what the plan with it predicts. */
+static void test_advice_is_a_plan(void) {
+    static const char model[] = "tools/dev/scale/7b.json";
+    double seconds[2] = {0};
+    if (!ox_path_is_file(model)) {
+        printf("%s is not there, so its advice is not compared\n", model);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        sys_args_begin(&args, "plan");
+        sys_args_word(&args, "--model=%s", model);
+        sys_args_add(&args, "--format json --dtype bf16 --device-mem 20GiB --max-seq-length 2048 "
+                     "--gradient-accumulation-steps 8 --profile rtx4090-1-drive");
+        sys_args_add(&args, i == 0 ? "--host-mem 48GiB" : "--host-mem 80GiB");
+        sys_args_word(&args, "--nvme=%s:400GiB", test_folder());
+        sys_run_well(&args, &process);
+        json_t *const json = json_loads(process.outcome.out, 0, NULL);
+        const json_t *const more = json_object_get(json_object_get(json, "with_more"), "host_memory");
+        seconds[i] = i == 0 ? number(more, "seconds") : number(json, "predicted_mean_seconds");
+        json_decref(json);
+    }
+    CHECK(seconds[0] > 0 && seconds[0] == seconds[1]);
 }
 
 /* With --persist-steps N, every Nth step also takes the time of writing the state. */
@@ -281,6 +306,7 @@ int main(void) {
                       " \"mix_bytes_per_second\": 1e6, \"latency_seconds\": 1e-6, \"flush_seconds\": 1e-6}");
     test_machines(slow, fast);
     test_more(slow, drive);
+    test_advice_is_a_plan();
     test_persist(drive);
     test_choice();
     test_other_machine();

@@ -126,6 +126,7 @@ static void test_sizes(void) {
     struct ox_config c;
     ox_config_init(&c);
     set_refused("host-mem", "16", "16 has no unit; did you mean 16GiB?");
+    set_refused("drive-endurance", "600", "600 has no unit; did you mean 600TB?");
     set_refused("host-mem", "1.5", "1.5 has no unit; did you mean 1.5GiB?");
     set_refused("device-mem", "65536", "65536 has no unit; did you mean 65536MiB?");
     set_refused("trace-bytes", "268435456", "268435456 has no unit; did you mean 268435456B?");

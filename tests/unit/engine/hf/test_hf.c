@@ -451,6 +451,7 @@ static void test_foreign_companions(void) {
     files_write_text("hub/other", "[]");
     files_write_text("hub/snapshots/1/own.txt", "own");
     CHECK(chmod(files_write_text("hub/snapshots/1/vocab.json", "{}"), 0640) == 0);
+    CHECK(chmod(test_path("hub/snapshots/1/own.txt"), 0444) == 0);
     CHECK(truncate(files_write_text("hub/snapshots/1/tokenizer.json", ""), (off_t)50 << 30) == 0);
     static const struct {
         const char *name, *to;
@@ -474,6 +475,7 @@ static void test_foreign_companions(void) {
     struct stat info;
     CHECK(!files_exist("copied/tokenizer.json"));
     CHECK(stat(test_path("copied/vocab.json"), &info) == 0 && (info.st_mode & 0777 & ~0640) == 0);
+    CHECK(stat(test_path("copied/merges.txt"), &info) == 0 && (info.st_mode & 0600) == 0600); /* its owner's again */
 }
 
 static void test_real(void) {
