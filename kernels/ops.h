@@ -72,9 +72,10 @@ struct ox_op_embed_forward {
     enum ox_real real;
 };
 
-/* dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r]; each element adds its rows in ascending order. */
+/* Gradients of weights may be NULL, here and in the operations below, where the weights are not trained.
+ * dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r]; each element adds its rows in ascending order. */
 struct ox_op_embed_backward {
-    float *dtable; /* (vocab, hidden) */
+    float *dtable; /* (vocab, hidden) or NULL */
     float *dpos;   /* (contexts, hidden) or NULL */
     const void *dout;
     const int32_t *ids, *positions;
@@ -106,7 +107,7 @@ struct ox_op_norm_forward {
 struct ox_op_norm_backward {
     void *din;            /* (rows, cols) */
     const void *residual; /* (rows, cols) or NULL */
-    float *dgain;         /* (cols), added to */
+    float *dgain;         /* (cols) or NULL, added to */
     float *dbias;         /* (cols) or NULL, added to */
     const void *dout, *in, *gain;
     const float *mean, *rstd;
@@ -133,7 +134,7 @@ struct ox_op_head_norm_forward {
 /* Turns, in place, the gradient of the normed heads into that of the heads before; dgain += ... in a fixed order. */
 struct ox_op_head_norm_backward {
     void *dinout; /* (rows, row_stride), as inout */
-    float *dgain; /* (head_dim), added to */
+    float *dgain; /* (head_dim) or NULL, added to */
     const void *saved, *gain;
     const float *rstd;
     void *scratch; /* ox_ops_norm_scratch_bytes(head_dim) */
@@ -158,7 +159,7 @@ struct ox_op_linear_forward {
 /* din = dout * W (din == NULL: not wanted); dweight += dout^T * in; dbias += column sums of dout. */
 struct ox_op_linear_backward {
     void *din;      /* (rows, in_count) or NULL */
-    float *dweight; /* as weight, added to */
+    float *dweight; /* as weight, or NULL; added to */
     float *dbias;   /* (out_count) or NULL, added to */
     const void *dout, *in, *weight;
     const void *residual; /* (rows, in_count) or NULL: added to din, which may be the same */
@@ -253,14 +254,14 @@ struct ox_op_attention_cached {
  * tiles of the vocabulary, so that the logits never exist whole. They are scaled and capped as struct ox_op_logits
  * says.
  *   loss_sum[0] += sum over counted rows of (lse(logits) - logits[target])
- *   din          = loss_scale * d(sum)/d(in)                     (din == NULL: loss alone)
- *   dweight     += loss_scale * d(sum)/d(W)
+ *   din          = loss_scale * d(sum)/d(in)                     (din == NULL: not wanted)
+ *   dweight     += loss_scale * d(sum)/d(W)                      (both NULL: the loss alone)
  * A target of -1 is not counted and has no gradient. */
 struct ox_op_head {
     double *loss_sum; /* (1), added to, rows in ascending order */
     float *row_nll;   /* (rows) or NULL: each row's loss, 0 for rows that are not counted */
     void *din;        /* (rows, hidden) or NULL */
-    float *dweight;   /* (vocab, hidden); used when din != NULL */
+    float *dweight;   /* (vocab, hidden) or NULL */
     const void *in;   /* (rows, hidden) */
     const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL, and must be with bfloat16 */
     const int32_t *targets;                /* (rows) */

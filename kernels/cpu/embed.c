@@ -53,8 +53,10 @@ static void backward_share(void *context, uint32_t idx, uint32_t count) {
     }
     for (uint32_t row = 0; row < op->rows; row++) {
         const float *const dout = ox_cpu_from(op->dout, (size_t)row * op->hidden + cols.begin);
-        float *const word = op->dtable + (size_t)op->ids[row] * op->hidden + cols.begin;
-        job->vector->add(word, word, dout, width);
+        if (op->dtable != NULL) {
+            float *const word = op->dtable + (size_t)op->ids[row] * op->hidden + cols.begin;
+            job->vector->add(word, word, dout, width);
+        }
         if (op->dpos != NULL) {
             float *const place = op->dpos + (size_t)op->positions[row] * op->hidden + cols.begin;
             job->vector->add(place, place, dout, width);

@@ -141,11 +141,10 @@ static void gradient_rows(const struct ox_vector *vector, const void *args, stru
     }
 }
 
-static void add_gradients(struct job *job) {
+static void add_input_gradient(const struct job *job) {
     const struct ox_op_head *const op = job->op;
-    const size_t first = (size_t)job->row * op->hidden;
     ox_cpu_gemm(job->cpu, &(struct ox_gemm){
-                              .c = ox_cpu_at(op->din, first),
+                              .c = ox_cpu_at(op->din, (size_t)job->row * op->hidden),
                               .a = job->tile,
                               .b = job->scratch.weight,
                               .m = job->row_count,
@@ -156,10 +155,14 @@ static void add_gradients(struct job *job) {
                               .c_stride = op->hidden,
                               .beta = job->vocab == 0 ? 0.0f : 1.0f,
                           });
+}
+
+static void add_weight_gradient(const struct job *job) {
+    const struct ox_op_head *const op = job->op;
     ox_cpu_gemm(job->cpu, &(struct ox_gemm){
                               .c = op->dweight + (size_t)job->vocab * op->hidden,
                               .a = job->tile,
-                              .b = ox_cpu_from(op->in, first),
+                              .b = ox_cpu_from(op->in, (size_t)job->row * op->hidden),
                               .m = job->vocab_count,
                               .n = op->hidden,
                               .k = job->row_count,
@@ -188,8 +191,11 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
                 }
             }
             ox_cpu_pieces(job->cpu, job->row_count, ITEM_ROWS, backward ? gradient_rows : statistics_rows, job);
-            if (backward) {
-                add_gradients(job);
+            if (backward && job->op->din != NULL) {
+                add_input_gradient(job);
+            }
+            if (backward && job->op->dweight != NULL) {
+                add_weight_gradient(job);
             }
         }
     }
@@ -221,7 +227,7 @@ void ox_cpu_head(const struct ox_cpu *cpu, const void *args) {
     for (uint32_t first = 0; first < op->rows; first += job.walk.group_rows) {
         const uint32_t end = min_u32(op->rows, first + job.walk.group_rows);
         walk_group(&job, first, end, false);
-        if (op->din != NULL) {
+        if (op->din != NULL || op->dweight != NULL) {
             walk_group(&job, first, end, true);
         }
     }

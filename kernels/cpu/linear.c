@@ -54,7 +54,9 @@ void ox_cpu_linear_backward(const struct ox_cpu *cpu, const void *args) {
                              .b_transposed = !out_in,
                          });
     }
-    weight_gradient(cpu, op);
+    if (op->dweight != NULL) {
+        weight_gradient(cpu, op);
+    }
     if (op->dbias != NULL) {
         ox_cpu_column_sums(cpu, op);
     }

@@ -85,25 +85,29 @@ static void backward_group(void *context, uint32_t group, uint32_t thread) {
     }
 }
 
-/* Adds the groups' sums in order; threads divide the columns. */
+/* Adds part `nth` of the groups' sums in order, or sets it. */
+static void reduce_part(const struct norm *job, float *sums, uint32_t nth, struct ox_range cols) {
+    const struct ox_op_norm_backward *const op = job->op;
+    const size_t width = cols.end - cols.begin;
+    if (sums == NULL) {
+        return;
+    }
+    if (op->begins) {
+        memset(sums + cols.begin, 0, width * sizeof *sums);
+    }
+    for (uint32_t group = 0; group < job->groups; group++) {
+        const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->cols) + cols.begin);
+        job->vector->add(sums + cols.begin, sums + cols.begin, partial + (size_t)nth * op->cols, width);
+    }
+}
+
+/* Threads divide the columns. */
 static void reduce_share(void *context, uint32_t idx, uint32_t count) {
     const struct norm *const job = context;
     const struct ox_op_norm_backward *const op = job->op;
     const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, idx, count);
-    const size_t width = cols.end - cols.begin;
-    if (op->begins) {
-        memset(op->dgain + cols.begin, 0, width * sizeof(float));
-    }
-    if (op->begins && op->dbias != NULL) {
-        memset(op->dbias + cols.begin, 0, width * sizeof(float));
-    }
-    for (uint32_t group = 0; group < job->groups; group++) {
-        const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->cols) + cols.begin);
-        job->vector->add(op->dgain + cols.begin, op->dgain + cols.begin, partial, width);
-        if (op->dbias != NULL) {
-            job->vector->add(op->dbias + cols.begin, op->dbias + cols.begin, partial + op->cols, width);
-        }
-    }
+    reduce_part(job, op->dgain, 0, cols);
+    reduce_part(job, op->dbias, 1, cols);
 }
 
 void ox_cpu_norm_backward(const struct ox_cpu *cpu, const void *args) {
@@ -169,10 +173,10 @@ void ox_cpu_head_norm_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head_norm_backward *const op = args;
     struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows)};
     ox_cpu_items(cpu->pool, job.groups, head_backward_group, &job);
-    if (op->begins) {
+    if (op->begins && op->dgain != NULL) {
         memset(op->dgain, 0, op->head_dim * sizeof(float));
     }
-    for (uint32_t group = 0; group < job.groups; group++) { /* few enough to add on one thread */
+    for (uint32_t group = 0; op->dgain != NULL && group < job.groups; group++) { /* few enough to add on one thread */
         const float *const partial = ox_cpu_from(op->scratch, group * partial_len(op->head_dim));
         cpu->vector->add(op->dgain, op->dgain, partial, op->head_dim);
     }

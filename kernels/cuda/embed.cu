@@ -187,7 +187,9 @@ static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op,
 }
 
 template <typename T> static ox_status embed_backward(const ox_cuda_queue *queue, const ox_op_embed_backward *op) {
-    add_rows<T>(queue, op, op->dtable, op->ids);
+    if (op->dtable != nullptr) {
+        add_rows<T>(queue, op, op->dtable, op->ids);
+    }
     if (op->dpos != nullptr) {
         add_rows<T>(queue, op, op->dpos, op->positions);
     }

@@ -223,7 +223,7 @@ static ox_status add_gradients(const head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t first = (uint64_t)job->row * op->hidden;
     ox_cuda_gemm_args din = {};
-    din.c = (void *)from(op, op->din, first);
+    din.c = op->din == nullptr ? nullptr : (void *)from(op, op->din, first);
     din.addend = job->vocab == 0 ? nullptr : din.c;
     din.a = from(op, job->scratch.logits, job->vocab);
     din.b = job->weight;
@@ -233,7 +233,7 @@ static ox_status add_gradients(const head_job *job) {
     din.a_stride = (uint32_t)job->walk.logit_stride * (4 / ox_real_bytes(op->real));
     din.in = din.out = op->real;
     ox_cuda_gemm_args dweight = {};
-    dweight.c = op->dweight + (uint64_t)job->vocab * op->hidden;
+    dweight.c = op->dweight == nullptr ? nullptr : op->dweight + (uint64_t)job->vocab * op->hidden;
     dweight.addend = op->begins && job->row == 0 ? nullptr : dweight.c;
     dweight.a = din.a;
     dweight.b = from(op, op->in, first);
@@ -244,8 +244,8 @@ static ox_status add_gradients(const head_job *job) {
     dweight.a_transposed = true;
     dweight.in = op->real;
     dweight.out = OX_REAL_F32;
-    const ox_status status = ox_cuda_gemm(job->queue, &din);
-    return status == OX_OK ? ox_cuda_gemm(job->queue, &dweight) : status;
+    const ox_status status = op->din == nullptr ? OX_OK : ox_cuda_gemm(job->queue, &din);
+    return status == OX_OK && op->dweight != nullptr ? ox_cuda_gemm(job->queue, &dweight) : status;
 }
 
 /* Computes the logits of the group, or what follows from their gradients, tile after tile of the vocabulary. */
@@ -262,10 +262,14 @@ static ox_status walk_tiles(head_job *job, bool backward) {
     return status;
 }
 
+static bool wants_gradients(const ox_op_head *op) {
+    return op->din != nullptr || op->dweight != nullptr;
+}
+
 static void run_rows(const head_job *job) {
     const ox_op_head *const op = job->op;
     const row_args args = {job->scratch.logits, job->walk.logit_stride, job->row, op->vocab, op->targets,
-                           job->scratch.sum, op->row_nll, op->logits, op->loss_scale, op->din != nullptr,
+                           job->scratch.sum, op->row_nll, op->logits, op->loss_scale, wants_gradients(op),
                            op->logit_scale, op->logit_cap};
     const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
     const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
@@ -290,7 +294,7 @@ extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given)
         if (status == OX_OK) {
             run_rows(&job);
         }
-        if (status == OX_OK && op->din != nullptr) {
+        if (status == OX_OK && wants_gradients(op)) {
             status = walk_tiles(&job, true);
         }
     }

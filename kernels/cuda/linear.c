@@ -438,7 +438,7 @@ static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struc
 enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const void *args) {
     const struct ox_op_linear_backward *const op = args;
     const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
-    enum ox_status status = add_dweight(queue, op);
+    enum ox_status status = op->dweight == NULL ? OX_OK : add_dweight(queue, op);
     if (status == OX_OK && op->dbias != NULL) {
         status = ox_cuda_column_sums(queue, op);
     }

@@ -159,7 +159,7 @@ enum { FOLD_Y = 16 };
 
 /* Where the parts of a group are added, or where their sums begin, from zero. */
 struct sum_targets {
-    float *at[2]; /* the second may be NULL */
+    float *at[2]; /* either may be NULL */
     bool begins;
 };
 
@@ -174,6 +174,9 @@ static __global__ void add_groups_kernel(group_args args) {
     __shared__ float near[FOLD_Y][OX_WARP];
     const uint32_t col = blockIdx.x * OX_WARP + threadIdx.x;
     float sum = 0.0f;
+    if (args.sums.at[blockIdx.y] == nullptr) { /* of weights that are not trained */
+        return;
+    }
     for (uint32_t i = threadIdx.y; col < args.cols && i < args.groups; i += FOLD_Y) {
         sum += args.scratch[((uint64_t)i * gridDim.y + blockIdx.y) * args.cols + col];
     }

@@ -131,6 +131,19 @@ static void check_beginning(struct lab *lab, const struct data *data, struct ox_
     check_begun(lab, sums[1][1], sums[0][1], data->shape->bias ? data->shape->out_count : 0);
 }
 
+/* Without the gradient of weights that are not trained the others have the same bits. */
+static void check_frozen(struct lab *lab, const struct data *data, struct ox_op_linear_backward backward) {
+    const struct ox_op_linear_backward with = backward;
+    const size_t bytes = data->in_len * ox_real_bytes(data->real), out_count = data->shape->out_count;
+    backward.begins = true;
+    backward.dweight = NULL;
+    backward.din = with.din == NULL ? NULL : reals(data->real, data->in_len);
+    backward.dbias = with.dbias == NULL ? NULL : floats(out_count);
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_backward, &backward));
+    lab_finish(lab);
+    CHECK(with.din == NULL || memcmp(backward.din, with.din, bytes) == 0);
+}
+
 /* The gradient of the input is added to another one, which may lie in the same place. */
 static void check_residual(struct lab *lab, const struct data *data, struct ox_op_linear_backward backward) {
     const size_t len = data->in_len;
@@ -195,6 +208,7 @@ static void run_on(struct lab *lab, const struct data *data) {
         CHECK(dbias[0] == 0.25f);
     }
     check_beginning(lab, data, backward);
+    check_frozen(lab, data, backward);
     if (shape->with_din) {
         check_residual(lab, data, backward);
     }

@@ -180,6 +180,25 @@ static void check_beginning(struct lab *lab, const struct data *data, struct ox_
     check_begun(lab, sums[1][1], sums[0][1], data->shape->bias ? cols : 0);
 }
 
+/* Gradients of a gain or a bias that is not trained are left out, and the rest is as it was. */
+static void check_frozen(struct lab *lab, const struct data *data, struct ox_op_norm_backward op) {
+    const size_t bytes = data->len * ox_real_bytes(data->real), cols = data->shape->cols;
+    void *const dout = reals_of(data->real, data->dout, data->len), *dins[4];
+    float *const dbias[2] = {floats(cols), floats(cols)};
+    for (int i = 0; i < 4; i++) {
+        op.dout = dout;
+        op.residual = op.residual == NULL ? NULL : reals_of(data->real, data->residual, data->len);
+        op.din = dins[i] = reals(data->real, data->len);
+        op.begins = true;
+        op.dgain = i % 2 == 0 ? floats(cols) : NULL;
+        op.dbias = data->shape->bias && i < 2 ? dbias[i] : NULL;
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, norm_backward, &op));
+        lab_finish(lab);
+        CHECK(memcmp(dins[i], dins[0], bytes) == 0);
+    }
+    CHECK(!data->shape->bias || memcmp(dbias[0], dbias[1], cols * sizeof(float)) == 0);
+}
+
 static void run_backward(struct lab *lab, const struct data *data, const float *mean, const float *rstd) {
     const struct norm_case *const shape = data->shape;
     const enum ox_real real = data->real;
@@ -221,6 +240,9 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
         lab_digest(lab, dbias, shape->cols * sizeof(float));
     }
     check_beginning(lab, data, op);
+    if (data->len < 20000) {
+        check_frozen(lab, data, op);
+    }
 }
 
 static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, enum ox_real real) {
@@ -366,6 +388,12 @@ static void run_heads_backward(struct lab *lab, const struct head_data *data, co
                      4e-3);
     check_real_error(real, "per head: dgain", error_of(dgain, data->dgain, shape->head_dim), 2e-6, 6e-7);
     check_beginning_heads(lab, data, backward);
+    struct ox_op_head_norm_backward frozen = backward;
+    frozen.dgain = NULL;
+    frozen.dinout = reals_of(real, data->dout, data->len);
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_norm_backward, &frozen));
+    lab_finish(lab);
+    CHECK(memcmp(frozen.dinout, dinout, data->len * ox_real_bytes(real)) == 0);
 }
 
 static void run_heads_on(struct lab *lab, const struct head_data *data, bool keep_input) {

@@ -298,6 +298,15 @@ static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox
     CHECK(memcmp(floats_of(real, out, data->len), data->want, data->len * sizeof(float)) == 0);
     CHECK(memcmp(dtable, data->dtable_want, data->table_len * sizeof(float)) == 0);
     CHECK(!shape->with_pos || memcmp(dpos, data->dpos_want, data->pos_len * sizeof(float)) == 0);
+    if (shape->with_pos) { /* a table that is not trained: positions alone */
+        struct ox_op_embed_backward places = backward;
+        places.dtable = NULL;
+        places.dpos = floats(data->pos_len);
+        memcpy(places.dpos, dpos, data->pos_len * sizeof(float));
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_backward, &places));
+        lab_finish(lab);
+        CHECK(memcmp(places.dpos, dpos, data->pos_len * sizeof(float)) != 0);
+    }
     guards_end(keep);
 }
 
