@@ -232,7 +232,9 @@ static enum ox_status check_unit(bool wears, const char *before, const char *tex
     return bytes == 0 || text[digits] != '\0'
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "%s: %s has no unit; did you mean %s%s%s?", where, text, before, text,
-                         wears && bytes <= MIB_MOST ? "TB" : bytes <= GIB_MOST ? "GiB" : bytes <= MIB_MOST ? "MiB" : "B");
+                         wears && bytes <= MIB_MOST ? "TB"
+                         : bytes <= GIB_MOST        ? "GiB"
+                         : bytes <= MIB_MOST        ? "MiB" : "B");
 }
 
 static enum ox_status set_size(uint64_t *out, const struct ox_option *option, const char *text,

@@ -318,7 +318,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"chat-template-jinja", NULL, "use --chat-template FILE, with the template in that file", ANY},
     {"template prompt-template conversation-template", NULL,
      "the model's own template is the default; another is --chat-template with a file, or a built-in one (chatml, "
-     "llama3, mistral-v3, qwen2.5, qwen3, gemma, phi3, alpaca, zephyr ...), whose names are not those of other programs",
+     "llama3, mistral-v3, qwen2.5, qwen3, gemma, phi3, alpaca, zephyr ...), named as nowhere else",
      ANY},
     {"jinja*", NULL, "use --chat-template FILE", ANY},
     {"enable-thinking", NULL, "use --no-thinking to have none", GENERATE},

@@ -71,6 +71,28 @@ static void count_data(const struct ox_trainer *trainer, struct ox_preview *out)
     out->seq = (uint32_t)trainer->config.max_seq_length;
 }
 
+/* Opens data of less than one sequence again, as one that is as short as it is, so that rows can be shown; training
+ * refuses it, as the warning says. Else returns the failure as it was. */
+static enum ox_status shorten(struct preview *preview, enum ox_status failure) {
+    struct ox_trainer *const trainer = preview->trainer;
+    struct ox_windows_counts counts = {.rows = 1};
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        tokens += ox_data_token_count(trainer->input.data[i]);
+    }
+    if (trainer->input.train != NULL) {
+        ox_windows_counts(trainer->input.train, &counts);
+    }
+    if (counts.rows > 0 || tokens < 2 || tokens > trainer->config.max_seq_length) {
+        return failure;
+    }
+    ox_log(OX_LOG_WARN, "training would refuse this: %s", ox_error_text());
+    ox_trainer_close_data(trainer);
+    trainer->config.max_seq_length = tokens - 1;
+    preview->row.seq = (uint32_t)trainer->config.max_seq_length;
+    return ox_trainer_open_data(trainer);
+}
+
 static enum ox_status walk(struct preview *preview, uint64_t row_max, ox_preview_fn *fn, void *context) {
     struct ox_windows_counts counts;
     ox_windows_counts(preview->trainer->input.train, &counts);
@@ -105,6 +127,9 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
     status = ox_host_text_end(&preview.trainer->claim, status);
     OX_TRY(status, open_row(&preview));
     OX_TRY(status, ox_trainer_open_data(preview.trainer));
+    if (status == OX_E_CONFIG && row_max > 0) {
+        status = shorten(&preview, status);
+    }
     if (status == OX_E_CONFIG && row_max == 0 && preview.trainer->input.train != NULL) {
         ox_log(OX_LOG_WARN, "training would refuse this: %s", ox_error_text()); /* what there is can be counted */
         status = OX_OK;

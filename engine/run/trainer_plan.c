@@ -371,8 +371,8 @@ static void put_space(FILE *out, const struct ox_trainer *trainer, const struct 
     fprintf(out, "\n");
 }
 
-/* Names the one change that makes the run fit, or the one that speeds it up most, as the advice has it; without one what
- * the step waits for. */
+/* Names the one change that makes the run fit, or the one that speeds it up most, as the advice has it; without one
+ * what the step waits for. */
 static void put_help(FILE *out, const struct ox_trainer *trainer, const struct ox_advice *advice) {
     const struct ox_sim_result *const step = &trainer->prediction.step;
     char best[OX_ADVICE_LINE_BYTES] = "";

@@ -232,7 +232,7 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
 }
 
 enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer) {
-    const struct ox_wear wear = wear_of(trainer, trainer->max_steps); /* all of it: a resume takes no share anew */
+    const struct ox_wear wear = wear_of(trainer, ox_trainer_left(trainer).steps); /* what is written is written */
     if (trainer->config.accept_wear || !ox_wear_exceeds(&wear, share_max)) {
         return OX_OK;
     }

@@ -76,7 +76,8 @@ static void read_curve(const char *path, struct curve *curve) {
     } else {
         status = ox_path_parent(path, folder);
     }
-    FILE *const file = status == OX_OK && ox_path_join(folder, "metrics.jsonl", metrics) == OX_OK ? fopen(metrics, "re") : NULL;
+    OX_TRY(status, ox_path_join(folder, "metrics.jsonl", metrics));
+    FILE *const file = status == OX_OK ? fopen(metrics, "re") : NULL;
     char *const text = malloc(LINE_BYTES_MAX);
     while (file != NULL && text != NULL && fgets(text, LINE_BYTES_MAX, file) != NULL) {
         json_t *line = NULL;

@@ -111,6 +111,16 @@ static void test_drives(void) {
     refused(2, "rated for (--drive-endurance)");
     CHECK(strstr(process.outcome.err, "wear: the drive writes") != NULL);
     CHECK(!files_exist("drive/offload-store-0.ox"));
+    begin_on(drive, "--max-steps 20"); /* a resume is measured by what is left to be written */
+    sys_run_well(&args, &process);
+    begin_on(drive, "--max-steps 21 --drive-endurance 120MB --resume latest");
+    sys_run_well(&args, &process);
+    begin_on(drive, "--max-steps 60 --drive-endurance 120MB --resume latest");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "rated for (--drive-endurance)"));
+    files_remove_folder("output");
+    files_remove_folder("drive");
+    files_make_folder("drive");
     begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB --accept-wear --dry-run");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "% of its rated 100.0 GB") != NULL);

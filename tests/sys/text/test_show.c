@@ -212,6 +212,16 @@ static void expect_refused(const char *words) {
     CHECK(process.outcome.out[0] == '\0');
 }
 
+/* A text that is less than one sequence is shown, though training would refuse it. */
+static void test_short(void) {
+    begin("tokenize", files_write_text("short.txt", "The drive waits."), "--show --seq-len 512");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "sequence 0: ") != NULL && strstr(process.outcome.out, "1 document | ") != NULL);
+    CHECK(sys_said(&process, "training would refuse this: ") && sys_said(&process, "not one window of "));
+    begin("tokenize", test_path("short.txt"), "--seq-len 512");
+    sys_run_well(&args, &process);
+}
+
 static void test_refusals(void) {
     const char *const path = files_write_text("bad.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n");
     begin("tokenize", path, "--show");
@@ -278,6 +288,7 @@ int main(void) {
     chats_path = files_write_text("chats.jsonl", chats);
     test_chats();
     test_rows();
+    test_short();
     test_json();
     test_cache();
     test_refusals();
