@@ -70,7 +70,7 @@ endif
 WARN    := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow -Wpointer-arith -Wwrite-strings
 CFLAGS  := -std=c11 -D_GNU_SOURCE -O3 -g -I. -pthread -fno-math-errno -ffp-contract=off $(WARN)
 LDFLAGS := -pthread -rdynamic
-LDLIBS  := -luring -lnuma -lopenblas -ljansson -lyaml -lpcre2-8 -lutf8proc -lxxhash -ldl -lm
+LDLIBS  := -luring -lnuma -lopenblas -ljansson -lyaml -lpcre2-8 -lutf8proc -lxxhash -lz -lzstd -llzma -ldl -lm
 ifneq ($(san),)
 CFLAGS  += -fsanitize=$(san) -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 LDFLAGS += -fsanitize=$(san)

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/data/foreign_files.h"
+#include "engine/data/unpack.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -105,13 +106,14 @@ static bool is_about(const char *path) {
     return is_any(name, stems) || (strncmp(given, "README", 6) == 0) || strncmp(given, "LICEN", 5) == 0;
 }
 
-static bool ends_with(const char *path, const char *ending) {
-    const size_t bytes = strlen(path), length = strlen(ending);
-    return bytes > length && strcmp(path + bytes - length, ending) == 0;
+/* Of a compressed file, the name without the ending of that counts. */
+static bool ends_inside(const char *path, const char *ending) {
+    const size_t bytes = ox_unpack_name_bytes(path), length = strlen(ending);
+    return bytes > length && strncmp(path + bytes - length, ending, length) == 0;
 }
 
 static bool ends_like_rows(const char *path) {
-    return ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json");
+    return ends_inside(path, ".jsonl") || ends_inside(path, ".ndjson") || ends_inside(path, ".json");
 }
 
 /* ---- leaving out --------------------------------------------------------------------------------------------- */
@@ -226,15 +228,15 @@ static enum rows rows_in(const char *start, size_t bytes, bool is_all) {
 static enum ox_status find_rows(const char *path, enum rows *rows) {
     enum { START_BYTES = 4096 };
     char start[START_BYTES];
-    uint64_t file_bytes = 0;
+    size_t bytes = 0;
+    bool is_all = false;
     *rows = ends_like_rows(path) ? ROWS_YES : ROWS_NO;
-    if (!ends_with(path, ".json")) {
+    if (!ends_inside(path, ".json")) {
         return OX_OK;
     }
-    const enum ox_status status = ox_file_read_start(path, start, sizeof start, &file_bytes);
+    const enum ox_status status = ox_unpack_start(path, start, sizeof start, &bytes, &is_all, NULL);
     if (status == OX_OK) {
-        const bool is_all = file_bytes <= sizeof start;
-        *rows = rows_in(start, is_all ? (size_t)file_bytes : sizeof start, is_all);
+        *rows = rows_in(start, bytes, is_all);
     }
     return status;
 }
@@ -284,6 +286,22 @@ static enum ox_status check_foreign(const struct ox_files *files, bool by_name) 
     return status;
 }
 
+/* Bytes as tokens are those of the files, so compressed ones would not be those that are meant. */
+static enum ox_status check_unpacked(const struct ox_files *files) {
+    enum ox_status status = OX_OK;
+    char start[1];
+    for (uint32_t i = 0; i < files->count && status == OX_OK; i++) {
+        size_t got = 0;
+        bool all, packed = false;
+        status = ox_unpack_start(files->paths[i], start, sizeof start, &got, &all, &packed);
+        if (status == OX_OK && packed) {
+            status = ox_fail(OX_E_CONFIG, "%s: is compressed, and its bytes would be the tokens; unpack it, or name a "
+                             "tokenizer with --tokenizer", files->paths[i]);
+        }
+    }
+    return status;
+}
+
 static enum ox_status choose_format(const struct ox_corpus_config *config, struct ox_inputs *out,
                                     enum ox_left *reasons) {
     const bool is_auto = config->format == OX_CORPUS_AUTO;
@@ -310,6 +328,9 @@ static enum ox_status choose_format(const struct ox_corpus_config *config, struc
     OX_TRY(status, check_foreign(&out->files, is_auto));
     if (is_auto) {
         out->format = rows ? OX_CORPUS_ROWS : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT : OX_CORPUS_BYTES;
+    }
+    if (status == OX_OK && is_auto && out->format == OX_CORPUS_BYTES) {
+        status = check_unpacked(&out->files);
     }
     return status;
 }

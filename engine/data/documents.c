@@ -71,28 +71,10 @@ static enum ox_status take_files(struct ox_documents *documents, const struct ox
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-/* Reads up to `bytes` bytes; *got is less only at the end of the file. */
-static enum ox_status read_some(int fd, const char *path, char *data, size_t bytes, uint64_t offset, size_t *got) {
-    *got = 0;
-    for (int interrupts = 0; *got < bytes;) {
-        const ssize_t part = pread(fd, data + *got, bytes - *got, (off_t)(offset + *got));
-        if (ox_interrupted(part, &interrupts)) {
-            continue;
-        }
-        if (part < 0) {
-            return ox_fail_errno(OX_E_IO, errno, "%s: cannot read at byte %" PRIu64, path, offset + *got);
-        }
-        if (part == 0) {
-            break;
-        }
-        *got += (size_t)part;
-    }
-    return OX_OK;
-}
-
 /* How much is read at a time. A file of less than a block is read at once: one byte more than it has shows its end. */
-static size_t block_bytes_of(const struct stat *info) {
-    return (size_t)ox_min_u64(OX_DOCUMENTS_READ_BYTES, (uint64_t)info->st_size + 1);
+static size_t block_bytes_of(const struct ox_unpacker *unpacker, const struct stat *info) {
+    return ox_unpack_is_packed(unpacker) ? OX_DOCUMENTS_READ_BYTES
+                                         : (size_t)ox_min_u64(OX_DOCUMENTS_READ_BYTES, (uint64_t)info->st_size + 1);
 }
 
 /* Adds a file to the hash of all contents: first the hash of its blocks, then its length. */
@@ -129,13 +111,11 @@ static enum ox_status make_room(struct ox_documents *documents) {
 }
 
 enum ox_status ox_documents_fill(struct ox_documents *documents, size_t wanted) {
-    const char *const path = documents->files[documents->file_idx].path;
     while (documents->end - documents->begin < wanted && !documents->is_at_end) {
         size_t got = 0;
         enum ox_status status = make_room(documents);
         char *const target = documents->buffer + documents->end;
-        OX_TRY(status,
-               read_some(documents->fd, path, target, documents->block_bytes, documents->file_read_bytes, &got));
+        OX_TRY(status, ox_unpack_read(documents->unpacker, target, documents->block_bytes, &got));
         if (status != OX_OK) {
             return status;
         }
@@ -155,12 +135,14 @@ void ox_documents_skip(struct ox_documents *documents, size_t bytes) {
 
 static enum ox_status start_file(struct ox_documents *documents) {
     struct stat info;
-    enum ox_status status = open_file(documents->files[documents->file_idx].path, &documents->fd, &info);
+    const char *const path = documents->files[documents->file_idx].path;
+    enum ox_status status = open_file(path, &documents->fd, &info);
+    OX_TRY(status, ox_unpack_open(documents->fd, path, &documents->unpacker));
     if (status != OX_OK) {
         return status;
     }
     documents->is_at_end = false;
-    documents->block_bytes = block_bytes_of(&info);
+    documents->block_bytes = block_bytes_of(documents->unpacker, &info);
     documents->file_hash = documents->file_read_bytes = documents->offset = 0;
     documents->begin = documents->end = 0;
     documents->in_document = false;
@@ -177,6 +159,7 @@ static enum ox_status start_file(struct ox_documents *documents) {
 static void end_file(struct ox_documents *documents) {
     OX_ASSERT(documents->is_at_end && documents->begin == documents->end);
     documents->hash = hash_file(documents->hash, documents->file_hash, documents->file_read_bytes);
+    ox_unpack_close(&documents->unpacker);
     close(documents->fd);
     documents->fd = -1;
     documents->file_idx++;
@@ -184,6 +167,7 @@ static void end_file(struct ox_documents *documents) {
 
 static enum ox_status hash_one(const struct ox_documents_file *file, uint64_t *hash) {
     struct stat info;
+    struct ox_unpacker *unpacker = NULL;
     uint64_t file_hash = 0, done = 0;
     size_t got = 0;
     int fd = -1;
@@ -191,17 +175,23 @@ static enum ox_status hash_one(const struct ox_documents_file *file, uint64_t *h
     if (status != OX_OK) {
         return status;
     }
-    const size_t block_bytes = block_bytes_of(&info);
+    status = ox_unpack_open(fd, file->path, &unpacker);
+    if (status != OX_OK) {
+        close(fd);
+        return status;
+    }
+    const size_t block_bytes = block_bytes_of(unpacker, &info);
     char *const block = malloc(block_bytes);
     status = block == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory to read documents", file->path) : OX_OK;
     do {
-        OX_TRY(status, read_some(fd, file->path, block, block_bytes, done, &got));
+        OX_TRY(status, ox_unpack_read(unpacker, block, block_bytes, &got));
         if (status == OX_OK && got > 0) {
             file_hash = ox_hash64(block, got, file_hash);
             done += got;
         }
     } while (status == OX_OK && got == block_bytes);
     free(block);
+    ox_unpack_close(&unpacker);
     close(fd);
     *hash = hash_file(*hash, file_hash, done);
     return status;
@@ -243,6 +233,7 @@ void ox_documents_close(struct ox_documents **documents) {
     if (d == NULL) {
         return;
     }
+    ox_unpack_close(&d->unpacker);
     if (d->fd >= 0) {
         close(d->fd);
     }

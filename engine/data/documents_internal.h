@@ -4,6 +4,7 @@
 #define OX_ENGINE_DOCUMENTS_INTERNAL_H
 
 #include "engine/data/documents.h"
+#include "engine/data/unpack.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,6 +37,7 @@ struct ox_documents {
     /* The open file; fd is -1 when file_idx is the next file to open. */
     uint32_t file_idx;
     int fd;
+    struct ox_unpacker *unpacker; /* of the open file */
     size_t block_bytes; /* how much is read at a time: OX_DOCUMENTS_READ_BYTES, or less of a small file */
     bool is_at_end;     /* the file's last bytes are in the buffer */
     uint64_t file_hash, file_read_bytes;

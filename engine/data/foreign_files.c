@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
+#include "engine/data/unpack.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,12 +40,11 @@ struct form {
 
 static const char no_command[] = "";
 
-/* An inner ending such as .csv.gz is met when the file is unpacked. */
 static const struct form forms[] = {
-    {"\x1f\x8b", 2, ".gz", "compressed with gzip", "gunzip -k '%1$s'"},
-    {"\x28\xb5\x2f\xfd", 4, ".zst", "compressed with zstd", "zstd -d '%1$s'"},
+    {"", 0, ".gz", "named like a file of gzip, and none", "mv '%1$s' data.jsonl"},
+    {"", 0, ".zst", "named like a file of zstd, and none", "mv '%1$s' data.jsonl"},
     {"BZh", 3, ".bz2", "compressed with bzip2", "bunzip2 -k '%1$s'"},
-    {"\xfd" "7zXZ", 5, ".xz", "compressed with xz", "unxz -k '%1$s'"},
+    {"", 0, ".xz", "named like a file of xz, and none", "mv '%1$s' data.jsonl"},
     {"PK\3\4", 4, ".zip", "a zip archive", "unzip '%1$s' -d data"},
     {"", 0, ".tar", "a tar archive", "mkdir data && tar -C data -xf '%1$s'"},
     {"PAR1", 4, ".parquet", "a parquet file", FRAME_BEGIN "read_parquet" FRAME_END},
@@ -107,6 +107,7 @@ struct sample {
     unsigned char bytes[SAMPLE_BYTES];
     size_t count;
     uint64_t file_bytes;
+    bool packed; /* these are bytes of what the file holds */
 };
 
 /* First bytes count more than names, because a name may be anything. */
@@ -249,6 +250,18 @@ static enum ox_status check_binary(const char *path, const struct sample *sample
                    "bytes for tokens with --data-format bytes", path, (size_t)(nul - sample->bytes));
 }
 
+/* Refuses what a compressed file holds and is no text. */
+static enum ox_status check_packed(const char *path, const struct sample *sample, bool by_name) {
+    char inner[OX_PATH_BYTES];
+    snprintf(inner, sizeof inner, "%.*s", (int)ox_unpack_name_bytes(path), path);
+    const struct form *const form = find_form(inner, sample, by_name);
+    const bool binary = memchr(sample->bytes, 0, sample->count) != NULL;
+    return form == NULL && !binary
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: is compressed and holds %s, which is not read; unpack it, and make JSON "
+                         "lines or text of it", path, form != NULL ? form->what : "binary data");
+}
+
 enum ox_status ox_foreign_data_check(const char *path, bool by_name) {
     struct sample *const sample = calloc(1, sizeof *sample);
     char command[2 * OX_PATH_BYTES];
@@ -260,7 +273,15 @@ enum ox_status ox_foreign_data_check(const char *path, bool by_name) {
         return ox_fail(OX_E_CONFIG, "%s: is %s, and no text to train on; give --data texts, rows or a token file",
                        path, find_own(path));
     }
-    enum ox_status status = ox_file_read_start(path, (char *)sample->bytes, sizeof sample->bytes, &sample->file_bytes);
+    bool all = false;
+    enum ox_status status =
+        ox_unpack_start(path, sample->bytes, sizeof sample->bytes, &sample->count, &all, &sample->packed);
+    if (status != OX_OK || sample->packed) {
+        OX_TRY(status, check_packed(path, sample, by_name));
+        free(sample);
+        return status;
+    }
+    status = ox_file_read_start(path, (char *)sample->bytes, sizeof sample->bytes, &sample->file_bytes);
     sample->count = (size_t)ox_min_u64(sample->file_bytes, sizeof sample->bytes);
     const struct form *const form = status == OX_OK ? find_form(path, sample, by_name) : NULL;
     if (form != NULL) {

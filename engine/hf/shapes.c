@@ -7,10 +7,12 @@
 #include <string.h>
 #include <strings.h>
 
-static const char llama31_rope[] = "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
-                                   "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}";
-static const char llama32_rope[] = "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0,"
-                                   "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}";
+static const char llama31_rope[] =
+    "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+    "\"original_max_position_embeddings\":8192}}";
+static const char llama32_rope[] =
+    "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+    "\"original_max_position_embeddings\":8192}}";
 static const char phi3_more[] =
     "{\"sliding_window\":2047,\"original_max_position_embeddings\":4096,\"pad_token_id\":32000}";
 static const char phi4_more[] = "{\"original_max_position_embeddings\":16384,\"pad_token_id\":100349}";

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/data/foreign_files.h"
+#include "engine/data/unpack.h"
 #include "engine/hf/hf.h"
 #include "engine/run/host_memory.h"
 #include "engine/run/trainer.h"
@@ -143,7 +144,7 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
     }
     enum ox_status status = ox_foreign_data_check(config->data[0].path, true);
-    OX_TRY(status, ox_file_read(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
+    OX_TRY(status, ox_unpack_file(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
     if (status != OX_OK) {
         return status;
     }

@@ -94,6 +94,9 @@ libraries() {
 #include <pcre2.h>' 'pcre2_config(PCRE2_CONFIG_JIT, NULL)'
     required utf8proc utf8proc libutf8proc libutf8proc-dev '#include <utf8proc.h>' 'utf8proc_version() != NULL'
     required xxHash xxhash libxxhash libxxhash-dev '#include <xxhash.h>' '(int)XXH3_64bits("", 0)'
+    required zlib z zlib zlib1g-dev '#include <zlib.h>' 'zlibVersion() != NULL'
+    required zstd zstd libzstd libzstd-dev '#include <zstd.h>' '(int)ZSTD_versionNumber()'
+    required liblzma lzma liblzma liblzma-dev '#include <lzma.h>' '(int)lzma_version_number()'
 }
 
 # Finds the toolkit's folder. The distribution's, NVIDIA's installer and the pip wheels all have nvcc in bin/, headers
@@ -224,7 +227,7 @@ cxx
 case $missing in
 '') libraries ;;
 *) missing="$missing liburing-dev libnuma-dev libopenblas-dev libjansson-dev libyaml-dev libpcre2-dev \
-libutf8proc-dev libxxhash-dev" ;;
+libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev" ;;
 esac
 if [ "$quiet" -eq 1 ]; then
     mpi

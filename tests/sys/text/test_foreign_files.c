@@ -1,4 +1,5 @@
-/* The command that the error about a table or a compressed file names makes rows that are then read. */
+/* The command that the error about a table or an archive names makes rows that are then read; compressed rows are read
+ * as they are. */
 #include "engine/data/data.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
@@ -56,6 +57,26 @@ static void test_remedy(const char *make, const char *file, const char *result) 
     CHECK(process.outcome.exit_status == 0);
     CHECK(strstr(process.outcome.out, "trained  \" the b<|endoftext|>\"") != NULL);
     remove(test_path(result));
+}
+
+/* Reads what a tool has packed as it is, also in a text, and names the place where it is cut. */
+static void test_packed(const char *command, const char *packed) {
+    printf("%s\n", packed);
+    if (!in_folder(command)) {
+        printf("  left out: `%s` fails\n", command);
+        return;
+    }
+    show(test_path(packed));
+    CHECK(process.outcome.exit_status == 0);
+    CHECK(strstr(process.outcome.out, "trained  \" the b<|endoftext|>\"") != NULL);
+    size_t bytes = 0;
+    char *const data = files_read(packed, &bytes);
+    files_write(packed, data, bytes - 9);
+    show(test_path(packed));
+    CHECK(process.outcome.exit_status == 1 && sys_said(&process, packed));
+    CHECK(sys_said(&process, "cannot be unpacked at"));
+    free(data);
+    remove(test_path(packed));
 }
 
 /* Runs the command of the error about ids of `id_bytes` each, and reads the token file that it makes. */
@@ -120,13 +141,13 @@ int main(void) {
     files_write_text("table.tsv", "prompt\tcompletion\nQ: a\t the b\n");
     test_remedy("true", "table.tsv", "rows.jsonl");
     files_write_text("some.jsonl", rows);
-    test_remedy("gzip some.jsonl", "some.jsonl.gz", "some.jsonl");
+    test_packed("gzip some.jsonl", "some.jsonl.gz");
     files_write_text("some.jsonl", rows);
     test_remedy("bzip2 some.jsonl", "some.jsonl.bz2", "some.jsonl");
     files_write_text("some.jsonl", rows);
-    test_remedy("xz some.jsonl", "some.jsonl.xz", "some.jsonl");
+    test_packed("xz some.jsonl", "some.jsonl.xz");
     files_write_text("some.jsonl", rows);
-    test_remedy("zstd -q --rm some.jsonl", "some.jsonl.zst", "some.jsonl");
+    test_packed("zstd -q --rm some.jsonl", "some.jsonl.zst");
     files_write_text("some.jsonl", rows);
     test_remedy("zip -q all.zip some.jsonl", "all.zip", "data/some.jsonl");
     files_remove_folder("data");
