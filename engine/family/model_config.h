@@ -42,6 +42,10 @@ enum ox_role {
     OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
     OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_BIAS, /* (2 width, hidden) as [gate; up], or (width, hidden): up alone */
     OX_ROLE_DOWN, OX_ROLE_DOWN_BIAS,       /* (hidden, width) */
+    OX_ROLE_SINKS,                         /* (heads): of attention */
+    OX_ROLE_ROUTER, OX_ROLE_ROUTER_BIAS,   /* (experts, hidden) */
+    OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS, /* of all experts: (experts, 2 expert width, hidden) */
+    OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS,       /* (experts, hidden, expert width) */
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
     OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
     OX_ROLE_COUNT
@@ -73,6 +77,13 @@ struct ox_rope_scaling {
     double short_factors[OX_ROPE_FACTORS_MAX], long_factors[OX_ROPE_FACTORS_MAX]; /* LONG: (factor_count) */
 };
 
+/* A mixture of experts in the place of a block's MLP. */
+struct ox_mixture {
+    struct ox_router router; /* experts: 0: the model has none */
+    struct ox_gate gate;
+    uint32_t width; /* of an expert */
+};
+
 struct ox_model_config {
     char family[32]; /* model_type: "llama", "gpt2" ... */
     uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* MLP */, contexts;
@@ -87,6 +98,8 @@ struct ox_model_config {
     struct ox_rope_scaling rope_scaling;
     uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
     struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
+    struct ox_mixture mixture;
+    float clip_qkv; /* queries, keys and values are clamped to +- that; 0: not */
     bool tied;
     bool attention_bias, mlp_bias, norm_bias, out_bias;
     double init_range;  /* standard deviation of a fresh normal tensor */

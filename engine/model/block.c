@@ -58,6 +58,6 @@ void ox_block_cost(struct ox_cost *cost, enum ox_pass pass) {
     make(cost->shape, cost->unit, pass, &schedule);
     for (uint32_t i = 0; i < schedule.step_count; i++) {
         const struct ox_node *const node = &schedule.list.nodes[schedule.steps[i].node_idx];
-        ox_node_rows[node->kind].cost(cost, node, schedule.steps[i].backward);
+        ox_node_row_of(node)->cost(cost, node, schedule.steps[i].backward);
     }
 }

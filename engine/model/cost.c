@@ -50,3 +50,24 @@ void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double o
                                                  .out_bytes = sizeof(float), .adds = true});
     cost->work.ops += cost->on_gpu ? 2 : 1;
 }
+
+/* Weights are not packed; on a CPU the rows are turned, and results turned back. Gradients of all weights are written,
+ * or read and written. */
+static void add_grouped(struct ox_cost *cost, const struct ox_cost_grouped *g, bool of_weights) {
+    const double rows = g->pairs * (g->in_count + g->out_count), weights = g->experts * g->in_count * g->out_count;
+    cost->work.gemm_flops += 2 * g->pairs * g->in_count * g->out_count;
+    if (cost->on_gpu) {
+        const double weight_bytes = of_weights ? 2 * sizeof(float) : cost->real_bytes;
+        cost->work.gemm_bytes += rows * cost->real_bytes + weights * weight_bytes;
+    } else {
+        cost->work.bytes += ((of_weights ? 1 : 3) * rows + (of_weights ? 2 : 1) * weights) * sizeof(float);
+    }
+    cost->work.ops++;
+}
+
+void ox_cost_add_grouped(struct ox_cost *cost, const struct ox_cost_grouped *grouped, bool backward) {
+    add_grouped(cost, grouped, false);
+    if (backward) {
+        add_grouped(cost, grouped, true);
+    }
+}

@@ -47,6 +47,12 @@ struct ox_cost_gemm {
 void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count, bool residual);
 void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count);
 
+/* Products of the rows of each expert with its weights, of which all are read. Backward has two. */
+struct ox_cost_grouped {
+    double pairs, experts, in_count, out_count;
+};
+void ox_cost_add_grouped(struct ox_cost *cost, const struct ox_cost_grouped *grouped, bool backward);
+
 #ifdef __cplusplus
 }
 #endif

@@ -87,7 +87,7 @@ uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv) {
 
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
     const uint32_t heads = list->shape->model->config.heads;
-    struct ox_node node = {.kind = OX_NODE_ATTEND, .in = qkv, .window = window};
+    struct ox_node node = {.kind = OX_NODE_ATTEND, .role = OX_ROLE_SINKS, .in = qkv, .window = window};
     node.out = add_rows(list, heads_width(list, heads));
     node.saved[0] = add_floats(list, heads);
     return add_node(list, node);
@@ -96,6 +96,60 @@ uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
 uint32_t ox_list_act(struct ox_list *list, uint32_t in) {
     return add_node(list, (struct ox_node){.kind = OX_NODE_ACT, .in = in,
                                            .out = add_rows(list, list->shape->model->config.width)});
+}
+
+/* ---- a mixture of experts ---- */
+
+uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv) {
+    const struct ox_model_config *const config = &list->shape->model->config;
+    const uint32_t width = heads_width(list, config->heads + 2 * config->kv_heads);
+    struct ox_node node = {.kind = OX_NODE_CLAMP, .in = qkv, .in_count = width, .out_count = width};
+    node.out = add_in_place(list, qkv);
+    node.saved[0] = add_floats(list, ox_clamp_words(width)); /* bits, in words of the same size */
+    return add_node(list, node);
+}
+
+/* How the pairs are sorted: experts, sorted pairs and places of all pairs, then the offsets of the experts. */
+static uint32_t add_order(struct ox_list *list, const struct ox_router *router) {
+    const uint64_t pairs = (uint64_t)list->shape->rows * router->chosen;
+    return add_value(list, (3 * pairs + router->experts + 1) * sizeof(int32_t));
+}
+
+static uint32_t add_grouped(struct ox_list *list, enum ox_node_kind kind, enum ox_role role, struct ox_node node) {
+    const uint32_t chosen = list->shape->model->config.mixture.router.chosen;
+    node.kind = kind;
+    node.role = role;
+    node.out = add_rows(list, chosen * node.out_count);
+    return add_node(list, node);
+}
+
+uint32_t ox_list_mixture(struct ox_list *list, uint32_t x, uint32_t h) {
+    const struct ox_model_config *const c = &list->shape->model->config;
+    const struct ox_router *const router = &c->mixture.router;
+    const uint32_t hidden = c->hidden, width = c->mixture.width;
+    struct ox_node route = {.kind = OX_NODE_ROUTE, .in_count = router->experts, .out_count = router->chosen};
+    route.in = add_node(list, (struct ox_node){.kind = OX_NODE_ROUTER, .role = OX_ROLE_ROUTER, .in = h,
+                                               .in_count = hidden, .out_count = router->experts,
+                                               .out = add_floats(list, router->experts)});
+    route.out = add_floats(list, router->chosen);
+    route.saved[0] = add_order(list, router);
+    route.saved[1] = add_floats(list, 1);
+    struct ox_node pairs = {.weights = add_node(list, route), .order = route.saved[0]};
+    const struct ox_node gather = {.in = h, .order = pairs.order, .in_count = hidden, .out_count = hidden};
+    h = add_grouped(list, OX_NODE_GATHER, OX_ROLE_COUNT, gather);
+    h = add_grouped(list, OX_NODE_GROUPED, OX_ROLE_EXPERT_GATE_UP,
+                    (struct ox_node){.in = h, .order = pairs.order, .in_count = hidden, .out_count = 2 * width});
+    pairs.in = h;
+    pairs.in_count = 2 * width;
+    pairs.out_count = width;
+    h = add_grouped(list, OX_NODE_EXPERT_ACT, OX_ROLE_COUNT, pairs);
+    h = add_grouped(list, OX_NODE_GROUPED_BARE, OX_ROLE_EXPERT_DOWN,
+                    (struct ox_node){.in = h, .order = pairs.order, .in_count = width, .out_count = hidden});
+    const bool biased = has(list, OX_ROLE_EXPERT_DOWN_BIAS);
+    return add_node(list, (struct ox_node){.kind = OX_NODE_COMBINE, .in = h, .residual = x, .order = pairs.order,
+                                           .role = OX_ROLE_EXPERT_DOWN_BIAS, .in_count = hidden, .out_count = hidden,
+                                           .weights = biased ? pairs.weights : OX_NO_VALUE,
+                                           .out = add_rows(list, hidden)});
 }
 
 void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
@@ -110,6 +164,9 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
         h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
         h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
     }
+    if (c->clip_qkv > 0.0f) {
+        h = ox_list_clamp(list, h);
+    }
     if (unit->rope) {
         h = ox_list_rope(list, h);
     }
@@ -117,6 +174,10 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
     x = ox_list_add(list, x, ox_list_linear(list, h, OX_ROLE_OUT, q, c->hidden));
 
     h = ox_list_norm(list, x, OX_ROLE_NORM2);
+    if (has(list, OX_ROLE_ROUTER)) {
+        list->out = ox_list_mixture(list, x, h);
+        return;
+    }
     h = ox_list_act(list, ox_list_linear(list, h, OX_ROLE_GATE_UP, c->hidden, gate_up));
     x = ox_list_add(list, x, ox_list_linear(list, h, OX_ROLE_DOWN, c->width, c->hidden));
     list->out = x;

@@ -21,6 +21,14 @@ enum ox_node_kind {
     OX_NODE_ROPE,      /* rotates queries and keys by their positions, in place */
     OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
     OX_NODE_ACT,       /* out = activation(in) */
+    OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
+    OX_NODE_ROUTER,      /* logits of a mixture's experts, float32 */
+    OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
+    OX_NODE_GATHER,      /* out has a row for each pair, sorted by expert */
+    OX_NODE_GROUPED,     /* out = in * W_e^T [+ bias_e], by the expert of each row */
+    OX_NODE_GROUPED_BARE, /* the same, where the bias is another node's */
+    OX_NODE_EXPERT_ACT,  /* out = weight * activation(in), of each pair */
+    OX_NODE_COMBINE,     /* out = [residual +] sum of a row's pairs [with weight * bias_e] */
     OX_NODE_KIND_COUNT
 };
 
@@ -33,6 +41,8 @@ struct ox_node {
     enum ox_node_kind kind;
     enum ox_role role;         /* of its weight, where it has one; its bias has the role after that */
     uint32_t in, residual;     /* values that it reads; OX_NO_VALUE: none */
+    uint32_t order, weights;   /* of a mixture: how its pairs are sorted, and what they weigh; backward of a node that
+                                  has `weights` makes, or adds to, their gradient */
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
     uint32_t in_count, out_count;      /* elements of a row of `in` and of `out` */
@@ -63,6 +73,10 @@ uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
 uint32_t ox_list_act(struct ox_list *list, uint32_t in);
+/* Clamps what `qkv` holds, before the rotation. */
+uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv);
+/* x + what the experts of the model's mixture make of h. */
+uint32_t ox_list_mixture(struct ox_list *list, uint32_t x, uint32_t h);
 
 /* The list of a block. */
 void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
@@ -70,7 +84,9 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
 /* ---- what nodes do: node.c ---- */
 
 /* Values of forward that a node's backward reads, by bits. */
-enum ox_node_reads { OX_READS_IN = 1, OX_READS_OUT = 2, OX_READS_SAVED = 4 };
+enum ox_node_reads {
+    OX_READS_IN = 1, OX_READS_OUT = 2, OX_READS_SAVED = 4, OX_READS_ORDER = 8, OX_READS_WEIGHTS = 16
+};
 
 /* What the gradient of a node's input may be written over. */
 enum ox_node_over {
@@ -86,8 +102,16 @@ struct ox_node_call {
     const void *weights;    /* the unit's flat vector */
     float *grads;           /* laid out as the weights; for backward */
     void *in, *residual, *out, *saved[OX_NODE_SAVED_MAX], *scratch;
+    const void *order;            /* of a mixture, and what its pairs weigh */
+    const float *pair_weights;
     void *dout, *dresidual, *din; /* for backward; dresidual: added to din */
+    float *dweights;              /* of a mixture's weights */
+    bool adds_weights;            /* another node has begun dweights */
 };
+
+/* A tensor of the unit, and its gradient; NULL where it has none. */
+const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role);
+float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
 
 struct ox_node_row {
     unsigned reads;          /* enum ox_node_reads */
@@ -101,7 +125,15 @@ struct ox_node_row {
     void (*backward)(const struct ox_node_call *call);
     void (*cost)(struct ox_cost *cost, const struct ox_node *node, bool backward);
 };
-extern const struct ox_node_row ox_node_rows[OX_NODE_KIND_COUNT];
+/* The rows of node.c, and those of node_mixture.c: from OX_NODE_CLAMP on. */
+extern const struct ox_node_row ox_node_rows[OX_NODE_CLAMP], ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP];
+static inline const struct ox_node_row *ox_node_row_of(const struct ox_node *node) {
+    return node->kind < OX_NODE_CLAMP ? &ox_node_rows[node->kind] : &ox_mixture_rows[node->kind - OX_NODE_CLAMP];
+}
+
+/* The sinks of attention, where the unit has them: node_mixture.c. */
+void ox_add_sinks(const struct ox_node_call *call);
+void ox_add_sinks_backward(const struct ox_node_call *call);
 
 /* The costs of the rows: node_cost.c. */
 void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);

@@ -15,6 +15,14 @@ static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
     return offset == UINT64_MAX || call->grads == NULL ? NULL : call->grads + offset;
 }
 
+const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role) {
+    return weight_of(call, role);
+}
+
+float *ox_node_grad(const struct ox_node_call *call, enum ox_role role) {
+    return grad_of(call, role);
+}
+
 static enum ox_role bias_of(const struct ox_node *node) {
     return (enum ox_role)(node->role + 1);
 }
@@ -157,6 +165,7 @@ static void attend_forward(const struct ox_node_call *call) {
            .out = call->out, .lse = call->saved[0], .qkv = call->in, .positions = job->documents,
            .scratch = call->scratch, .shape = ox_attention_shape_of(job->shape, call->node->window),
            .real = job->shape->compute.real);
+    ox_add_sinks(call);
 }
 
 static void attend_backward(const struct ox_node_call *call) {
@@ -165,6 +174,7 @@ static void attend_backward(const struct ox_node_call *call) {
            .dqkv = call->din, .dout = call->dout, .qkv = call->in, .out = call->out, .lse = call->saved[0],
            .positions = job->documents, .scratch = call->scratch,
            .shape = ox_attention_shape_of(job->shape, call->node->window), .real = job->shape->compute.real);
+    ox_add_sinks_backward(call);
 }
 
 /* ---- activation ---- */
@@ -183,7 +193,7 @@ static void act_backward(const struct ox_node_call *call) {
 
 /* ---- the table ---- */
 
-const struct ox_node_row ox_node_rows[OX_NODE_KIND_COUNT] = {
+const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED, .adds = true, .weight_count = 2,
                       .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
@@ -193,7 +203,8 @@ const struct ox_node_row ox_node_rows[OX_NODE_KIND_COUNT] = {
                            .scratch = head_norm_scratch, .forward = head_norm_forward,
                            .backward = head_norm_backward, .cost = ox_cost_head_norm},
     [OX_NODE_ROPE] = {.over = OX_OVER_DOUT, .forward = rope_forward, .backward = rope_backward, .cost = ox_cost_rope},
-    [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED, .scratch = attend_scratch,
+    [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED, .weight_count = 1,
+                        .scratch = attend_scratch,
                         .forward = attend_forward, .backward = attend_backward, .cost = ox_cost_attend},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},

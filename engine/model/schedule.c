@@ -8,10 +8,10 @@
 
 #include <string.h>
 
-enum { VALUE_ALIGN_BYTES = 64, TOUCHES_MAX = 12 };
+enum { VALUE_ALIGN_BYTES = 64, TOUCHES_MAX = 16 };
 
 static const struct ox_node_row *row_of(const struct ox_node *node) {
-    return &ox_node_rows[node->kind];
+    return ox_node_row_of(node);
 }
 
 static uint32_t home_of(const struct ox_schedule *schedule, uint32_t value) {
@@ -34,6 +34,8 @@ static void mark_needed(struct ox_schedule *schedule) {
         const unsigned reads = row_of(node)->reads;
         needed[node->in] |= (reads & OX_READS_IN) != 0;
         needed[node->out] |= (reads & OX_READS_OUT) != 0;
+        needed[node->order] |= (reads & OX_READS_ORDER) != 0;
+        needed[node->weights] |= (reads & OX_READS_WEIGHTS) != 0;
         for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
             needed[node->saved[k]] |= (reads & OX_READS_SAVED) != 0;
         }
@@ -52,10 +54,10 @@ static void mark_absent(struct ox_schedule *schedule) {
 }
 
 /* The value that the node at `idx` works on in place is wanted wherever a later version of it is. */
-static bool is_wanted(const struct ox_schedule *schedule, const bool *wanted, const struct ox_node *node) {
+static bool is_wanted(const bool *wanted, const struct ox_node *node) {
     bool is = wanted[node->out];
     for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
-        is |= schedule->needed[node->saved[k]];
+        is |= node->saved[k] != OX_NO_VALUE && wanted[node->saved[k]];
     }
     return is;
 }
@@ -68,9 +70,11 @@ static void add_forward(struct ox_schedule *schedule) {
     wanted[list->out] |= whole;
     for (uint32_t i = list->node_count; i-- > 0;) { /* what nothing reads is not recomputed */
         const struct ox_node *const node = &list->nodes[i];
-        runs[i] = whole || is_wanted(schedule, wanted, node);
+        runs[i] = whole || is_wanted(wanted, node);
         wanted[node->in] |= runs[i];
         wanted[node->residual] |= runs[i];
+        wanted[node->order] |= runs[i];
+        wanted[node->weights] |= runs[i];
     }
     for (uint32_t i = 0; i < list->node_count; i++) {
         if (runs[i]) {
@@ -87,7 +91,8 @@ static bool is_read_later(const struct ox_schedule *schedule, uint32_t home, uin
         const struct ox_node *const node = &schedule->list.nodes[i];
         const unsigned reads = row_of(node)->reads;
         if (((reads & OX_READS_IN) != 0 && home_of(schedule, node->in) == home) ||
-            ((reads & OX_READS_OUT) != 0 && home_of(schedule, node->out) == home)) {
+            ((reads & OX_READS_OUT) != 0 && home_of(schedule, node->out) == home) ||
+            ((reads & OX_READS_WEIGHTS) != 0 && home_of(schedule, node->weights) == home)) {
             return true;
         }
     }
@@ -112,6 +117,18 @@ static uint32_t home_of_din(const struct ox_schedule *schedule, const struct ox_
     return din;
 }
 
+/* The gradient of a mixture's weights: the first step that has a part of it sets it, the others add. */
+static void add_weights(struct ox_schedule *schedule, const struct ox_node *node, uint32_t *grads,
+                        struct ox_schedule_step *step) {
+    if (node->weights != OX_NO_VALUE) {
+        step->adds_weights = grads[node->weights] != OX_NO_VALUE;
+        if (!step->adds_weights) {
+            grads[node->weights] = add_value(schedule, schedule->list.values[node->weights].bytes);
+        }
+        step->dweights = grads[node->weights];
+    }
+}
+
 /* Backward of the nodes in reverse. A residual passes its gradient on as it is; a second gradient of a value is added
  * by the node that makes it. */
 static void add_backward(struct ox_schedule *schedule) {
@@ -131,6 +148,7 @@ static void add_backward(struct ox_schedule *schedule) {
         step.din = add_value(schedule, list->values[node->in].bytes);
         list->values[step.din].home = home_of_din(schedule, &step, step.din);
         grads[node->in] = step.din;
+        add_weights(schedule, node, grads, &step);
         schedule->steps[schedule->step_count++] = step;
     }
 }
@@ -152,7 +170,8 @@ static bool stays(const struct ox_schedule *schedule, uint32_t home, uint32_t no
     const struct ox_list *const list = &schedule->list;
     bool is = false;
     for (uint32_t i = node_idx + 1; i < list->node_count; i++) {
-        is |= home_of(schedule, list->nodes[i].in) == home || home_of(schedule, list->nodes[i].residual) == home;
+        is |= home_of(schedule, list->nodes[i].in) == home || home_of(schedule, list->nodes[i].residual) == home ||
+              home_of(schedule, list->nodes[i].weights) == home;
     }
     for (uint32_t v = 1; v < list->value_count; v++) {
         is |= schedule->needed[v] && home_of(schedule, v) == home;
@@ -192,7 +211,10 @@ static uint32_t touched(const struct ox_schedule *schedule, const struct ox_sche
     for (uint32_t k = 0; k < OX_NODE_SAVED_MAX; k++) {
         push(schedule, values, &count, (reads & OX_READS_SAVED) != 0 || !step->backward ? node->saved[k] : OX_NO_VALUE);
     }
+    push(schedule, values, &count, (reads & OX_READS_ORDER) != 0 || !step->backward ? node->order : OX_NO_VALUE);
+    push(schedule, values, &count, (reads & OX_READS_WEIGHTS) != 0 || !step->backward ? node->weights : OX_NO_VALUE);
     push(schedule, values, &count, step->backward ? OX_NO_VALUE : node->residual);
+    push(schedule, values, &count, step->dweights);
     push(schedule, values, &count, step->dout);
     push(schedule, values, &count, step->dresidual);
     push(schedule, values, &count, step->din);
@@ -349,7 +371,9 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
             .out = at(schedule, node->out, bases),
             .saved = {at(schedule, node->saved[0], bases), at(schedule, node->saved[1], bases)},
             .scratch = at(schedule, step->scratch, bases), .dout = at(schedule, step->dout, bases),
-            .din = at(schedule, step->din, bases), .dresidual = at(schedule, step->dresidual, bases)};
+            .din = at(schedule, step->din, bases), .dresidual = at(schedule, step->dresidual, bases),
+            .order = at(schedule, node->order, bases), .pair_weights = at(schedule, node->weights, bases),
+            .dweights = at(schedule, step->dweights, bases), .adds_weights = step->adds_weights};
         if (step->backward && !gaps_are_clear) {
             ox_clear_gaps(job, grads);
             gaps_are_clear = true;

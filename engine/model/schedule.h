@@ -18,6 +18,8 @@ struct ox_schedule_step {
     uint32_t dout, din;  /* backward: the gradients of `out` and of `in` */
     uint32_t dresidual;  /* backward: another gradient of `in`, which is added; or OX_NO_VALUE */
     uint32_t scratch;
+    uint32_t dweights;   /* backward: the gradient of the node's `weights`; or OX_NO_VALUE */
+    bool adds_weights;   /* which another step has begun */
 };
 
 /* Whose memory a value lies in: what the caller of the pass gives. X, Y and DX hold one value of (rows, hidden). */

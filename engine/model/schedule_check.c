@@ -47,7 +47,7 @@ static const struct ox_node *node_of(const struct checker *c, const struct ox_sc
 }
 
 static bool works_in_place(const struct ox_node *node) {
-    return ox_node_rows[node->kind].over == OX_OVER_DOUT;
+    return ox_node_row_of(node)->over == OX_OVER_DOUT;
 }
 
 /* ---- places ---- */
@@ -135,14 +135,15 @@ static void write_value(struct checker *c, uint32_t value, uint32_t over, const 
 
 static void check_forward(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node *const node = node_of(c, step);
-    const uint32_t reads[] = {node->in, node->residual};
+    const uint32_t reads[] = {node->in, node->residual, node->order, node->weights};
     const uint32_t writes[] = {node->saved[0], node->saved[1], step->scratch, node->out};
     const uint32_t over = works_in_place(node) ? node->in : node->residual;
-    read_value(c, node->in);
-    read_value(c, node->residual);
+    for (uint32_t i = 0; i < 4 && c->status == OX_OK; i++) {
+        read_value(c, reads[i]);
+    }
     for (uint32_t i = 0; i < 4; i++) {
         if (!c->schedule->absent[writes[i]] || writes[i] == node->out) {
-            write_value(c, writes[i], writes[i] == node->out ? over : OX_NO_VALUE, reads, 2);
+            write_value(c, writes[i], writes[i] == node->out ? over : OX_NO_VALUE, reads, 4);
         }
     }
     for (uint32_t i = 0; c->status == OX_OK && i < 4; i++) { /* what a step writes lies apart */
@@ -158,11 +159,26 @@ static void check_forward(struct checker *c, const struct ox_schedule_step *step
 static bool is_complete(const struct checker *c, uint32_t value) {
     for (uint32_t i = 0; i < c->list->node_count; i++) {
         const struct ox_node *const node = &c->list->nodes[i];
-        if ((node->in == value || node->residual == value) && c->done[i] == 0) {
+        if ((node->in == value || node->residual == value || node->weights == value) && c->done[i] == 0) {
             return false;
         }
     }
     return true;
+}
+
+/* The gradient of a mixture's weights: one value, which the first step sets. */
+static void check_weights(struct checker *c, const struct ox_schedule_step *step) {
+    const uint32_t weights = node_of(c, step)->weights, before = c->grads[weights];
+    demand(c, (step->dweights != OX_NO_VALUE) == (weights != OX_NO_VALUE), "a gradient of weights is lost", weights);
+    demand(c, weights != OX_NO_VALUE || !step->adds_weights, "a node adds to a gradient of no weights", step->dweights);
+    if (weights == OX_NO_VALUE || c->status != OX_OK) {
+        return;
+    }
+    demand(c, step->adds_weights == (before != OX_NO_VALUE), "a gradient of weights begins twice", step->dweights);
+    demand(c, before == OX_NO_VALUE || before == step->dweights, "a gradient of weights is lost", step->dweights);
+    demand(c, is_value(c, step->dweights) && c->list->values[step->dweights].bytes == c->list->values[weights].bytes,
+           "a gradient has not the size of its value", step->dweights);
+    c->grads[weights] = step->dweights;
 }
 
 static void check_gradients(struct checker *c, const struct ox_schedule_step *step) {
@@ -174,24 +190,27 @@ static void check_gradients(struct checker *c, const struct ox_schedule_step *st
         c->grads[node->residual] = step->dout;
     }
     demand(c, step->dresidual == c->grads[node->in], "a gradient is lost, or added twice", step->dresidual);
-    demand(c, step->dresidual == OX_NO_VALUE || ox_node_rows[node->kind].adds, "a node cannot add", step->dresidual);
+    demand(c, step->dresidual == OX_NO_VALUE || ox_node_row_of(node)->adds, "a node cannot add", step->dresidual);
     demand(c, is_value(c, step->din) && step->din != OX_NO_VALUE &&
                   c->list->values[step->din].bytes == c->list->values[node->in].bytes,
            "a gradient has not the size of its value", step->din);
     c->grads[node->in] = step->din;
-    for (uint32_t k = 0; k < ox_node_rows[node->kind].weight_count; k++) {
+    check_weights(c, step);
+    for (uint32_t k = 0; k < ox_node_row_of(node)->weight_count; k++) {
         c->adds[node->role + k]++;
     }
 }
 
 static void check_backward(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node *const node = node_of(c, step);
-    const struct ox_node_row *const row = &ox_node_rows[node->kind];
+    const struct ox_node_row *const row = ox_node_row_of(node);
     const bool saved = (row->reads & OX_READS_SAVED) != 0;
     const uint32_t reads[] = {(row->reads & OX_READS_IN) != 0 ? node->in : OX_NO_VALUE,
                               (row->reads & OX_READS_OUT) != 0 ? node->out : OX_NO_VALUE,
                               saved ? node->saved[0] : OX_NO_VALUE, saved ? node->saved[1] : OX_NO_VALUE,
-                              step->dout, step->dresidual};
+                              (row->reads & OX_READS_ORDER) != 0 ? node->order : OX_NO_VALUE,
+                              (row->reads & OX_READS_WEIGHTS) != 0 ? node->weights : OX_NO_VALUE,
+                              step->dout, step->dresidual, step->adds_weights ? step->dweights : OX_NO_VALUE};
     const uint32_t count = sizeof reads / sizeof *reads;
     check_gradients(c, step);
     for (uint32_t i = 0; i < count && c->status == OX_OK; i++) {
@@ -205,7 +224,10 @@ static void check_backward(struct checker *c, const struct ox_schedule_step *ste
                           : row->over == OX_OVER_IN      ? node->in
                                                          : OX_NO_VALUE;
     write_value(c, step->scratch, OX_NO_VALUE, reads, count);
+    write_value(c, step->dweights, step->adds_weights ? step->dweights : OX_NO_VALUE, reads, count);
     write_value(c, step->din, over, reads, count);
+    demand(c, step->dweights == OX_NO_VALUE || c->content[home_of(c, step->dweights)] == step->dweights,
+           "a step writes its result over another", step->dweights);
     demand(c, step->scratch == OX_NO_VALUE || c->content[home_of(c, step->scratch)] == step->scratch,
            "a step writes its result over its scratch", step->scratch);
     demand(c, !works_in_place(node) || home_of(c, step->din) == home_of(c, step->dout),
@@ -216,7 +238,7 @@ static void check_backward(struct checker *c, const struct ox_schedule_step *ste
 /* The scratch of a step is as large as its node asks for. */
 static void check_scratch(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node *const node = node_of(c, step);
-    const struct ox_node_row *const row = &ox_node_rows[node->kind];
+    const struct ox_node_row *const row = ox_node_row_of(node);
     const uint64_t bytes = row->scratch == NULL ? 0 : row->scratch(c->list->shape, node, step->backward);
     demand(c, is_value(c, step->scratch) && c->list->values[step->scratch].bytes == bytes, "scratch of another size",
            step->scratch);

@@ -36,6 +36,14 @@ struct ox_cache {
     uint32_t count;      /* earlier tokens */
 };
 
+/* The losses of a model's routers: what they are computed from, and how much they weigh (kernels/ops_moe.h). */
+struct ox_route_losses {
+    double *load;           /* of the micro-batch, over all its layers; complete before backward begins */
+    const int32_t *counted; /* (rows): negative: padding; NULL: all rows count */
+    float balance, z;       /* factors of their gradients */
+    bool sums;              /* a forward pass that adds to `load`; a recomputing pass does not */
+};
+
 /* One micro-batch at one unit. The passes below keep their first failure in `run` and return it. */
 struct ox_unit_job {
     struct ox_run run;
@@ -47,6 +55,7 @@ struct ox_unit_job {
     const struct ox_cache *cache;             /* for ox_block_forward with batch 1; else NULL */
     void *work;                               /* ox_unit_work_bytes() */
     void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */
+    const struct ox_route_losses *losses; /* NULL: none */
     bool begins; /* backward sets the gradients of weights, whatever they held; else it adds to them */
 };
 

@@ -1,0 +1,291 @@
+/* The nodes of a mixture of experts, and what families with one add to attention. The pairs of rows and experts are
+ * sorted on the device (kernels/ops_moe.h); nodes behind ROUTE find the order in its first saved value. */
+#include "base/bytes.h"
+#include "engine/model/list.h"
+
+static const struct ox_mixture *mixture_of(const struct ox_shape *shape) {
+    return &shape->model->config.mixture;
+}
+
+static uint32_t pairs_of(const struct ox_shape *shape) {
+    return shape->rows * mixture_of(shape)->router.chosen;
+}
+
+static bool has(const struct ox_node_call *call, enum ox_role role) {
+    return call->job->unit->role_offset[role] != UINT64_MAX;
+}
+
+/* ---- attention: clamps and sinks ---- */
+
+static void clamp_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, clamp_forward, .inout = call->out, .inside = call->saved[0], .rows = shape->rows,
+           .row_stride = call->node->in_count, .width = call->node->in_count,
+           .limit = shape->model->config.clip_qkv, .real = shape->compute.real);
+}
+
+static void clamp_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, clamp_backward, .dinout = call->din, .inside = call->saved[0], .rows = shape->rows,
+           .row_stride = call->node->in_count, .width = call->node->in_count, .real = shape->compute.real);
+}
+
+void ox_add_sinks(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    if (has(call, OX_ROLE_SINKS)) {
+        OX_RUN(&call->job->run, sinks_forward, .out = call->out, .lse = call->saved[0],
+               .sinks = ox_node_weight(call, OX_ROLE_SINKS), .batch = shape->batch, .seq = shape->seq,
+               .heads = shape->model->config.heads, .head_dim = shape->model->config.head_dim,
+               .real = shape->compute.real);
+    }
+}
+
+void ox_add_sinks_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    if (has(call, OX_ROLE_SINKS)) {
+        OX_RUN(&call->job->run, sinks_backward, .dsinks = ox_node_grad(call, OX_ROLE_SINKS), .dout = call->dout,
+               .out = call->out, .sinks = ox_node_weight(call, OX_ROLE_SINKS), .lse = call->saved[0],
+               .batch = shape->batch, .seq = shape->seq, .heads = shape->model->config.heads,
+               .head_dim = shape->model->config.head_dim, .real = shape->compute.real,
+               .begins = call->job->begins);
+    }
+}
+
+/* ---- router ---- */
+
+static uint64_t router_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    return backward ? ox_ops_router_scratch_bytes(&shape->compute, shape->rows, node->out_count) : 0;
+}
+
+static void router_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, router_forward, .logits = call->out, .in = call->in,
+           .weight = ox_node_weight(call, OX_ROLE_ROUTER), .bias = ox_node_weight(call, OX_ROLE_ROUTER_BIAS),
+           .rows = shape->rows, .in_count = call->node->in_count, .experts = call->node->out_count,
+           .real = shape->compute.real);
+}
+
+static void router_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, router_backward, .din = call->din, .residual = call->dresidual,
+           .dweight = ox_node_grad(call, OX_ROLE_ROUTER), .dbias = ox_node_grad(call, OX_ROLE_ROUTER_BIAS),
+           .dlogits = call->dout, .in = call->in, .weight = ox_node_weight(call, OX_ROLE_ROUTER),
+           .scratch = call->scratch, .rows = shape->rows, .in_count = call->node->in_count,
+           .experts = call->node->out_count, .real = shape->compute.real, .begins = call->job->begins);
+}
+
+/* The parts of the order. */
+struct order {
+    int32_t *experts, *pair_of, *place, *offsets;
+};
+
+static struct order order_of(const struct ox_shape *shape, const void *order) {
+    int32_t *const at = (int32_t *)(uintptr_t)order;
+    const size_t pairs = pairs_of(shape);
+    return (struct order){at, at + pairs, at + 2 * pairs, at + 3 * pairs};
+}
+
+static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)node;
+    const uint32_t experts = mixture_of(shape)->router.experts;
+    return backward ? 0
+                    : ox_max_u64(ox_ops_route_sort_scratch_bytes(shape->rows, experts),
+                                 ox_ops_route_load_scratch_bytes(experts));
+}
+
+static void route_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_router *const router = &mixture_of(shape)->router;
+    const struct ox_route_losses *const losses = call->job->losses;
+    const struct order order = order_of(shape, call->saved[0]);
+    OX_RUN(&call->job->run, route_forward, .experts = order.experts, .weights = call->out, .lse = call->saved[1],
+           .logits = call->in, .rows = shape->rows, .router = *router);
+    OX_RUN(&call->job->run, route_sort, .offsets = order.offsets, .pair_of = order.pair_of, .place = order.place,
+           .experts = order.experts, .scratch = call->scratch, .rows = shape->rows, .chosen = router->chosen,
+           .expert_count = router->experts);
+    if (losses != NULL && losses->sums) {
+        OX_RUN(&call->job->run, route_load, .load = losses->load, .logits = call->in, .lse = call->saved[1],
+               .experts = order.experts, .counted = losses->counted, .scratch = call->scratch, .rows = shape->rows,
+               .router = *router);
+    }
+}
+
+static void route_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_route_losses *const losses = call->job->losses;
+    const struct order order = order_of(shape, call->saved[0]);
+    OX_RUN(&call->job->run, route_backward, .dlogits = call->din, .dweights = call->dout, .logits = call->in,
+           .weights = call->out, .lse = call->saved[1], .experts = order.experts,
+           .load = losses == NULL ? NULL : losses->load, .counted = losses == NULL ? NULL : losses->counted,
+           .rows = shape->rows, .balance = losses == NULL ? 0.0f : losses->balance,
+           .z = losses == NULL ? 0.0f : losses->z, .router = mixture_of(shape)->router);
+}
+
+/* ---- experts ---- */
+
+static void gather_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, rows_gather, .out = call->out, .in = call->in,
+           .pair_of = order_of(shape, call->order).pair_of, .rows = shape->rows,
+           .chosen = mixture_of(shape)->router.chosen, .width = call->node->in_count, .real = shape->compute.real);
+}
+
+static void gather_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, rows_combine, .out = call->din, .residual = call->dresidual, .in = call->dout,
+           .place = order_of(shape, call->order).place, .rows = shape->rows,
+           .chosen = mixture_of(shape)->router.chosen, .width = call->node->in_count, .real = shape->compute.real);
+}
+
+static struct ox_experts experts_of(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    return (struct ox_experts){.offsets = order_of(shape, call->order).offsets,
+                               .count = mixture_of(shape)->router.experts, .rows_max = pairs_of(shape)};
+}
+
+static uint64_t grouped_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)backward;
+    return ox_ops_grouped_scratch_bytes(&shape->compute, node->in_count, node->out_count);
+}
+
+static void multiply(const struct ox_node_call *call, const void *bias) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, grouped_forward, .out = call->out, .in = call->in,
+           .weight = ox_node_weight(call, call->node->role), .bias = bias, .scratch = call->scratch,
+           .experts = experts_of(call), .in_count = call->node->in_count, .out_count = call->node->out_count,
+           .layout = shape->model->config.layout, .real = shape->compute.real);
+}
+
+static void multiply_backward(const struct ox_node_call *call, float *dbias) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, grouped_backward, .din = call->din, .dweight = ox_node_grad(call, call->node->role),
+           .dbias = dbias, .dout = call->dout, .in = call->in, .weight = ox_node_weight(call, call->node->role),
+           .scratch = call->scratch, .experts = experts_of(call), .in_count = call->node->in_count,
+           .out_count = call->node->out_count, .layout = shape->model->config.layout, .real = shape->compute.real,
+           .begins = call->job->begins);
+}
+
+static void grouped_forward(const struct ox_node_call *call) {
+    multiply(call, ox_node_weight(call, (enum ox_role)(call->node->role + 1)));
+}
+
+static void grouped_backward(const struct ox_node_call *call) {
+    multiply_backward(call, ox_node_grad(call, (enum ox_role)(call->node->role + 1)));
+}
+
+static void grouped_bare_forward(const struct ox_node_call *call) {
+    multiply(call, NULL);
+}
+
+static void grouped_bare_backward(const struct ox_node_call *call) {
+    multiply_backward(call, NULL);
+}
+
+static void expert_act_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, expert_act_forward, .out = call->out, .in = call->in, .weights = call->pair_weights,
+           .pair_of = order_of(shape, call->order).pair_of, .gate = mixture_of(shape)->gate, .rows = pairs_of(shape),
+           .width = call->node->out_count, .real = shape->compute.real);
+}
+
+static void expert_act_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, expert_act_backward, .din = call->din, .dweights = call->dweights, .dout = call->dout,
+           .in = call->in, .weights = call->pair_weights, .pair_of = order_of(shape, call->order).pair_of,
+           .gate = mixture_of(shape)->gate, .rows = pairs_of(shape), .width = call->node->out_count,
+           .real = shape->compute.real, .adds = call->adds_weights);
+}
+
+static void combine_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct order order = order_of(shape, call->order);
+    OX_RUN(&call->job->run, rows_combine, .out = call->out, .residual = call->residual, .in = call->in,
+           .place = order.place, .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = call->pair_weights,
+           .experts = order.experts, .rows = shape->rows, .chosen = mixture_of(shape)->router.chosen,
+           .width = call->node->out_count, .real = shape->compute.real);
+}
+
+static void combine_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct order order = order_of(shape, call->order);
+    const uint32_t chosen = mixture_of(shape)->router.chosen;
+    OX_RUN(&call->job->run, rows_gather, .out = call->din, .in = call->dout, .pair_of = order.pair_of,
+           .rows = shape->rows, .chosen = chosen, .width = call->node->out_count, .real = shape->compute.real);
+    if (call->dweights != NULL) {
+        OX_RUN(&call->job->run, combine_bias_backward, .dweights = call->dweights,
+               .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = call->dout,
+               .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = call->pair_weights,
+               .experts = order.experts, .offsets = order.offsets, .pair_of = order.pair_of, .rows = shape->rows,
+               .chosen = chosen, .width = call->node->out_count,
+               .expert_count = mixture_of(shape)->router.experts, .real = shape->compute.real,
+               .begins = call->job->begins);
+    }
+}
+
+/* ---- costs ---- */
+
+static void clamp_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)backward;
+    ox_cost_add_loop(cost, cost->rows, node->in_count, (struct ox_cost_loop){.passes = 2, .ops = 1});
+}
+
+static void router_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    if (backward) {
+        ox_cost_add_linear_backward(cost, node->in_count, node->out_count);
+    } else {
+        ox_cost_add_linear(cost, node->in_count, node->out_count, false);
+    }
+}
+
+/* Choice and sorting read the logits a few times; their operations are what counts. */
+static void route_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    ox_cost_add_loop(cost, cost->rows, node->in_count,
+                     (struct ox_cost_loop){.passes = backward ? 3 : 4, .ops = backward ? 1 : 4});
+}
+
+/* Each pair's row is read and written; or a row, and all its pairs. */
+static void rows_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)backward;
+    const double chosen = mixture_of(cost->shape)->router.chosen;
+    ox_cost_add_loop(cost, cost->rows * chosen, node->out_count, (struct ox_cost_loop){.passes = 2, .ops = 1});
+}
+
+static void grouped_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const struct ox_router *const router = &mixture_of(cost->shape)->router;
+    ox_cost_add_grouped(cost, &(struct ox_cost_grouped){.pairs = cost->rows * router->chosen,
+                                                        .experts = router->experts, .in_count = node->in_count,
+                                                        .out_count = node->out_count}, backward);
+}
+
+static void expert_act_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const double chosen = mixture_of(cost->shape)->router.chosen;
+    ox_cost_add_loop(cost, cost->rows * chosen, (backward ? 2.0 : 1.0) * node->in_count + node->out_count,
+                     (struct ox_cost_loop){.passes = 1, .ops = 1});
+}
+
+/* ---- the table ---- */
+
+const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
+    [OX_NODE_CLAMP - OX_NODE_CLAMP] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT,
+                                       .forward = clamp_forward, .backward = clamp_backward, .cost = clamp_cost},
+    [OX_NODE_ROUTER - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .adds = true, .weight_count = 2,
+                                        .scratch = router_scratch, .forward = router_forward,
+                                        .backward = router_backward, .cost = router_cost},
+    [OX_NODE_ROUTE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED,
+                                       .scratch = route_scratch, .forward = route_forward,
+                                       .backward = route_backward, .cost = route_cost},
+    [OX_NODE_GATHER - OX_NODE_CLAMP] = {.reads = OX_READS_ORDER, .adds = true, .forward = gather_forward,
+                                        .backward = gather_backward, .cost = rows_cost},
+    [OX_NODE_GROUPED - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER, .weight_count = 2,
+                                         .scratch = grouped_scratch, .forward = grouped_forward,
+                                         .backward = grouped_backward, .cost = grouped_cost},
+    [OX_NODE_GROUPED_BARE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER, .weight_count = 1,
+                                              .scratch = grouped_scratch, .forward = grouped_bare_forward,
+                                              .backward = grouped_bare_backward, .cost = grouped_cost},
+    [OX_NODE_EXPERT_ACT - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER | OX_READS_WEIGHTS,
+                                            .over = OX_OVER_IN, .forward = expert_act_forward,
+                                            .backward = expert_act_backward, .cost = expert_act_cost},
+    [OX_NODE_COMBINE - OX_NODE_CLAMP] = {.reads = OX_READS_ORDER | OX_READS_WEIGHTS, .weight_count = 1,
+                                         .forward = combine_forward, .backward = combine_backward,
+                                         .cost = rows_cost},
+};
