@@ -243,7 +243,7 @@ enum {
     OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
     OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9, OX_CMD_TRACE = 1 << 10, OX_CMD_TOP = 1 << 11,
-    OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13,
+    OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13, OX_CMD_COMPARE = 1 << 14,
 };
 
 struct ox_option {

@@ -99,6 +99,9 @@ static const struct ox_option options[] = {
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "", .commands = OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
      .help = "file to write"},
+    {.name = "output", .placeholder = "FILE", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, output_dir),
+     .text_bytes = sizeof none->output_dir, .group = group_files, .default_text = "", .commands = OX_CMD_COMPARE,
+     .help = "page to write (HTML): the same, with curves"},
     {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
      .group = group_files, .default_text = "false", .commands = RUN,
      .help = "start from fresh weights even if the model folder has some"},
@@ -618,6 +621,9 @@ static const struct ox_option options[] = {
     {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
      .group = group_command, .default_text = "", .commands = OX_CMD_TOP,
      .help = "folder of a run. The word --run may be left out"},
+    {.name = "run", .placeholder = "RUN", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data),
+     .group = group_command, .default_text = "", .commands = OX_CMD_COMPARE,
+     .help = "folder of a run, several times. The word --run may be left out"},
     {.name = "once", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, once), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOP, .help = "print the state of the run once and exit"},
     {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
@@ -630,12 +636,13 @@ static const struct ox_option options[] = {
      .help = "print warnings, errors and the line of the model folder alone"},
     {.name = "quiet", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, quiet), .group = group_command,
      .default_text = "false",
-     .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_TRACE |
+                 OX_CMD_COMPARE,
      .help = "print warnings, errors and the result alone"},
     {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command, .default_text = "text",
      .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
-                 OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_INIT,
+                 OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_INIT | OX_CMD_COMPARE,
      .help = "format of the report"},
     {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
@@ -724,7 +731,8 @@ const char *ox_command_name(unsigned command) {
                     {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
                     {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"},
                     {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"},
-                    {OX_CMD_STORE, "store"},     {OX_CMD_INIT, "init"}};
+                    {OX_CMD_STORE, "store"},     {OX_CMD_INIT, "init"},
+                    {OX_CMD_COMPARE, "compare"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

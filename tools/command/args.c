@@ -371,10 +371,18 @@ static enum ox_status fail_stray(const struct arguments *a, const char *argument
     return ox_fail(OX_E_CONFIG, "'%s' is unexpected; `offload help %s` shows what it takes", argument, command);
 }
 
+/* The option that the next argument without a flag sets; NULL: none. A list that comes last takes all that follow. */
+static const char *next_positional(const struct arguments *a) {
+    const char *const *const names = a->command->positional;
+    const char *const next = a->positional_count < OX_POSITIONALS_MAX ? names[a->positional_count] : NULL;
+    const char *const last = a->positional_count > 0 ? names[a->positional_count - 1] : NULL;
+    const bool more = next == NULL && last != NULL && ox_option_is_list(ox_option_find_in(last, a->command->mask));
+    return more ? last : next;
+}
+
 static enum ox_status take_positional(struct arguments *a) {
     const char *const argument = a->argv[a->idx];
-    const char *const name =
-        a->positional_count < OX_POSITIONALS_MAX ? a->command->positional[a->positional_count] : NULL;
+    const char *const name = next_positional(a);
     enum ox_status status = check_typography(argument);
     if (status == OX_OK && a->last != NULL && strcmp(a->last->name, "train") == 0) { /* as a shell writes out *.txt */
         return ox_config_set(a->config, a->last, argument, "--train");
@@ -382,7 +390,7 @@ static enum ox_status take_positional(struct arguments *a) {
     if (status != OX_OK || name == NULL) {
         return status != OX_OK ? status : fail_stray(a, argument);
     }
-    a->positional_count++;
+    a->positional_count += a->positional_count == 0 || name != a->command->positional[a->positional_count - 1];
     const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
     OX_ASSERT(option != NULL);
     status = mark_seen(a, option);

@@ -54,6 +54,9 @@ int ox_cmd_exit(enum ox_status status);
 /* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL means that building it ran
  * out of memory. `what` names the result in the error. */
 OX_MUST enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what);
+/* Writes what `write` prints as a whole file, or nothing. */
+typedef enum ox_status ox_write_fn(const void *what, FILE *out);
+OX_MUST enum ox_status ox_cmd_write_file(const char *path, ox_write_fn *write, const void *what);
 /* Writes "2h05m", "3m20s" or "12s" to `text` (OX_DURATION_TEXT_BYTES) and returns it. */
 enum { OX_DURATION_TEXT_BYTES = 32 };
 const char *ox_duration_text(double seconds, char *text);
@@ -83,6 +86,7 @@ int ox_cmd_init(const struct ox_config *config);
 int ox_cmd_generate(const struct ox_config *config);
 int ox_cmd_bench(const struct ox_config *config);
 int ox_cmd_trace(const struct ox_config *config);
+int ox_cmd_compare(const struct ox_config *config);
 int ox_cmd_store(const struct ox_config *config);
 int ox_cmd_top(const struct ox_config *config);
 int ox_cmd_help(const struct ox_config *config);

@@ -9,25 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum ox_status write_fn(const void *what, FILE *out);
-
-/* Writes what `write` prints as a whole file, or nothing. */
-static enum ox_status write_file(const char *path, write_fn *write, const void *what) {
-    char *data = NULL;
-    size_t bytes = 0;
-    FILE *const out = open_memstream(&data, &bytes);
-    if (out == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
-    }
-    enum ox_status status = write(what, out);
-    if (fclose(out) != 0 && status == OX_OK) {
-        status = ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
-    }
-    OX_TRY(status, ox_file_replace(path, data, bytes));
-    free(data);
-    return status;
-}
-
 static enum ox_status write_page(const void *report, FILE *out) {
     return ox_trace_report_page(report, out);
 }
@@ -43,7 +24,7 @@ static enum ox_status run_report(const struct ox_config *config) {
         return status;
     }
     if (config->output_dir[0] != '\0') {
-        status = write_file(config->output_dir, write_page, &report);
+        status = ox_cmd_write_file(config->output_dir, write_page, &report);
     }
     OX_TRY(status, json ? ox_print_json(stdout, ox_trace_report_json(&report),
                                         JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report")
@@ -81,7 +62,7 @@ static enum ox_status run_export(const struct ox_config *config) {
     struct recording recording = {0};
     enum ox_status status = ox_trace_open(config->run, 0, &recording.trace);
     OX_TRY(status, ox_trace_steps_open(recording.trace, &recording.steps));
-    OX_TRY(status, write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording));
+    OX_TRY(status, ox_cmd_write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording));
     if (status == OX_OK) {
         ox_log(OX_LOG_INFO, "wrote %llu records to %s; open it in %s", (unsigned long long)recording.trace->count,
                config->output_dir,

@@ -48,9 +48,10 @@ BEGIN {
     room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step engine/measure" \
         " tools/doctor")
     room("tools/start", "base kernels/comm engine/config engine/run")
-    room("tools/trace", "base nvme offload/trace")
+    room("tools/trace", "base nvme offload/trace engine/report")
+    room("tools/compare", "base engine/config engine/report")
     room("tools/command", "base nvme offload/trace engine/text engine/vocab engine/config engine/hf engine/checkpoint" \
-        " engine/data engine/generate engine/run tools/doctor tools/bench tools/start tools/trace")
+        " engine/data engine/generate engine/run tools/doctor tools/bench tools/start tools/trace tools/compare")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
     product = known " "

@@ -210,6 +210,15 @@ static const struct ox_page pages[] = {
      .examples = "offload top run1\tWatch a run:\n"
                  "offload top run1 --once\tPrint once, for a script:\n",
      .see_also = "trace train"},
+    {.command = "compare",
+     .description =
+         "Shows runs beside each other, read from the files in their folders: steps, tokens, time, losses and the best "
+         "evaluation of each, the options in which they differ, and a plot of their losses. The loss of a run is the "
+         "mean of its last tenth. --output writes a page, one file that needs nothing but a browser, with curves of "
+         "loss, evaluations, learning rate, norm and speed along steps, tokens or time.",
+     .examples = "offload compare run1 run2\tCompare two runs in the terminal:\n"
+                 "offload compare run1 run2 run3 --output page.html\tWrite the page:\n",
+     .see_also = "trace top train"},
     {.command = "store",
      .description =
          "remove deletes the store that a run has left in a folder of --nvme, also those of the processes of one "
