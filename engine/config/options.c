@@ -156,6 +156,10 @@ static const struct ox_option options[] = {
     {.name = "parse-special", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, parse_special),
      .group = group_data, .default_text = "false", .commands = TEXTS,
      .help = "turn special-token strings inside the texts of conversations into those tokens"},
+    {.name = "skip-bad-rows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, skip_bad_rows), .min = 0,
+     .max = 65535, .group = group_data, .default_text = "0", .commands = TEXTS,
+     .help = "leave out up to N rows of each of --data that cannot be used, and say which and why; one more is the "
+             "error"},
     {.name = "column-messages", .placeholder = "KEY", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, column_messages), .text_bytes = sizeof none->column_messages,
      .group = group_data, .default_text = "", .commands = TEXTS,

@@ -202,9 +202,9 @@ static uint64_t key_of(const struct source *source) {
         source->chat_template != NULL ? ox_template_hash(source->chat_template) : 0,
         date_key(source),
     };
-    const uint64_t both[] = {ox_hash_seed(words, sizeof words / sizeof *words),
-                             rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0};
-    return ox_hash_seed(both, 2);
+    const uint64_t all[] = {ox_hash_seed(words, sizeof words / sizeof *words),
+                            rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0, rules->skip_bad_rows};
+    return ox_hash_seed(all, rules->skip_bad_rows > 0 ? 3 : 2); /* without it as before there was such an option */
 }
 
 /* ---- opening a source ---------------------------------------------------------------------------------------- */
@@ -249,6 +249,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, const s
     out->config = config;
     out->rules.columns = &config->columns;
     out->rules.rows = inputs->format == OX_CORPUS_ROWS;
+    out->rules.skip_bad_rows = out->rules.rows ? config->skip_bad_rows : 0;
     if (config->tokenizer[0] == '\0') {
         const bool known = config->no_bytes != NULL && config->no_bytes[0] != '\0';
         return ox_fail(OX_E_CONFIG, "%.300s: holds %s, %s%s", config->path, out->rules.rows ? "rows" : "text",
@@ -413,7 +414,8 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
                                            .key = {source->key, ox_documents_hash_read(source->documents)},
                                            .source_bytes = ox_documents_bytes(source->documents),
                                            .vocab = ox_cache_id_limit(writer),
-                                           .is_chat = work.is_chat};
+                                           .is_chat = (uint16_t)work.is_chat,
+                                           .bad_count = (uint16_t)work.bad_count};
     }
     return status;
 }
@@ -493,6 +495,7 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, cons
         report->has_rows = source->rules.rows;
         report->trained = header.trained_count;
         report->bytes = header.source_bytes;
+        report->bad_rows = header.bad_count;
         if (header.is_chat == 2) {
             status = report_template(source, report);
         }

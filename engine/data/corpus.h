@@ -38,6 +38,7 @@ struct ox_corpus_config {
     bool plain;
     bool parse_special; /* special-token strings in conversations become tokens; in other texts they always do */
     struct ox_chat_columns columns; /* names of the keys of rows */
+    uint32_t skip_bad_rows; /* rows that may be left out because they cannot be used; up to UINT16_MAX */
     uint32_t threads;
     const volatile sig_atomic_t *stop; /* may be NULL; a value other than 0 ends the work with OX_E_ABORTED */
 };
@@ -47,6 +48,7 @@ struct ox_corpus_report {
     bool tokenized, reused; /* both false: token files were opened */
     bool has_rows;          /* it is JSON lines, tokenized */
     uint64_t documents, tokens; /* documents: with the rows that were left out */
+    uint64_t bad_rows;          /* left out because they cannot be used; not among the documents */
     uint64_t trained, bytes; /* trained tokens, and bytes of text; 0 for token files */
     double seconds;
     /* Where there are conversations: their template's origin, and whether {% generation %} marks the assistant's
@@ -62,7 +64,8 @@ struct ox_corpus_report {
 };
 
 /* Opens the tokens into *out, which the caller closes with ox_data_close. A row without a token to be trained on is
- * left out and counted, so the data may be empty. Nothing else is skipped: a row or text that cannot be used (not JSON,
+ * left out and counted, so the data may be empty. Beyond skip_bad_rows, which are logged and counted, nothing else is
+ * skipped: a row or text that cannot be used (not JSON,
  * no known form, invalid UTF-8, roles that the template refuses) is an error that names the file and the line or byte.
  * A damaged cache is made again, with a warning. A text that changes while it is read is OX_E_CONFIG. */
 OX_MUST enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_data **out,

@@ -39,6 +39,7 @@ struct ox_corpus_rules {
     const struct ox_tokenizer *tokenizer;
     int64_t text_bos, text_eos; /* ids around a text; -1: none                              */
     bool rows;
+    uint32_t skip_bad_rows;     /* of rows                                                  */
     struct ox_chat_options chat;    /* how conversations are rendered                       */
     const struct ox_chat_columns *columns; /* names of the keys of rows                      */
 };
@@ -50,7 +51,7 @@ struct ox_corpus_work {
     struct ox_cache_writer *writer;
     uint32_t threads;
     const volatile sig_atomic_t *stop;
-    uint32_t is_chat, untrained_count; /* out: as in struct ox_cache_header */
+    uint32_t is_chat, untrained_count, bad_count; /* out: as in struct ox_cache_header */
     struct ox_chat_notes notes;        /* out: what all renderers noticed   */
     char untrained_first[OX_PATH_BYTES + 32]; /* out: file and line of the first row without a trained token */
     char noted_first[OX_NOTE_PLACED_COUNT][OX_PATH_BYTES + 96]; /* out: as in struct ox_corpus_report      */

@@ -32,6 +32,9 @@ static enum ox_status take_row(const struct ox_text_taker *taker, const struct o
     if (status != OX_OK) {
         return status;
     }
+    if (chat->kind == OX_CHAT_IDS) {
+        return ox_fail(OX_E_CONFIG, "%s: holds token ids and no text, of which a tokenizer can learn nothing", where);
+    }
     if (chat->kind != OX_CHAT_MESSAGES) {
         status = take_string(taker, chat->prompt);
         OX_TRY(status, take_string(taker, chat->text));

@@ -31,6 +31,7 @@ struct piece {
     uint64_t line, offset;
     size_t text_end, id_end; /* in the job's text and ids; a piece begins where the previous one ends */
     bool begins, ends;
+    char *bad; /* why the row cannot be used; else NULL */
 };
 
 /* Pieces that one thread encodes, one after another. */
@@ -100,6 +101,13 @@ static void keep_notes(const struct worker *worker, struct job *job, const struc
     }
 }
 
+/* As in struct ox_cache_header; ids of which all are trained are a text. */
+static uint32_t is_chat_row(const struct ox_chat *chat) {
+    const bool is_text = chat->kind == OX_CHAT_IDS &&
+                         (chat->trained.count == 0 || memchr(chat->trained.marks, 0, chat->trained.count) == NULL);
+    return chat->kind == OX_CHAT_MESSAGES ? 2 : !is_text;
+}
+
 static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
                                  const struct piece *piece, const char *text, size_t bytes) {
     char where[OX_PATH_BYTES + 32];
@@ -115,7 +123,7 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
         status = encode_text(rules, worker, job, piece, content, strlen(content));
         return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
     }
-    const uint32_t is_chat = worker->chat.kind == OX_CHAT_COMPLETION ? 1 : 2;
+    const uint32_t is_chat = is_chat_row(&worker->chat);
     job->is_chat = is_chat > job->is_chat ? is_chat : job->is_chat;
     status = ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
     if (status == OX_OK) {
@@ -159,14 +167,29 @@ static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct w
     return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", piece->path);
 }
 
+static void free_reasons(struct job *job) {
+    for (size_t i = 0; i < job->count; i++) {
+        free(job->pieces[i].bad);
+        job->pieces[i].bad = NULL;
+    }
+}
+
 static enum ox_status encode_job(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job) {
     size_t begin = 0;
     job->ids.count = job->trained.count = 0;
     memset(job->noted, 0, sizeof job->noted);
+    free_reasons(job); /* of an attempt for which there was no memory */
     for (size_t i = 0; i < job->count; i++) {
         struct piece *const piece = &job->pieces[i];
-        const enum ox_status status =
+        const size_t id_count = job->ids.count, mark_count = job->trained.count;
+        enum ox_status status =
             encode_piece(rules, worker, job, piece, job->text.data + begin, piece->text_end - begin);
+        if (rules->skip_bad_rows > 0 && (status == OX_E_CONFIG || status == OX_E_CORRUPT)) {
+            job->ids.count = id_count;
+            job->trained.count = mark_count;
+            piece->bad = strdup(ox_error_text());
+            status = piece->bad != NULL ? OX_OK : OX_E_NOMEM;
+        }
         if (status != OX_OK) {
             return status;
         }
@@ -179,6 +202,7 @@ static enum ox_status encode_job(const struct ox_corpus_rules *rules, struct wor
 /* ---- batches ------------------------------------------------------------------------------------------------- */
 
 static void free_job(struct job *job) {
+    free_reasons(job);
     ox_text_free(&job->text);
     free(job->pieces);
     ox_ids_free(&job->ids);
@@ -190,15 +214,31 @@ static void empty_job(struct job *job) {
     if (job->text.capacity > KEPT_BYTES || job->ids.capacity > KEPT_BYTES / sizeof *job->ids.ids) {
         free_job(job);
     }
+    free_reasons(job);
     job->text.bytes = job->count = job->ids.count = job->trained.count = 0;
     job->is_chat = 0;
     job->starved = false;
     memset(job->noted, 0, sizeof job->noted);
 }
 
+/* Leaves a row out that cannot be used, up to as many as may be. */
+static enum ox_status leave_bad(struct ox_corpus_work *work, const char *why) {
+    const uint32_t most = work->rules.skip_bad_rows;
+    if (work->bad_count == most) {
+        return ox_fail(OX_E_CONFIG, "%s; %" PRIu32 " row%s before it were left out, the limit of --skip-bad-rows", why,
+                       most, ox_plural(most));
+    }
+    work->bad_count++;
+    ox_log(OX_LOG_WARN, "left out (%" PRIu32 " of at most %" PRIu32 "): %s", work->bad_count, most, why);
+    return OX_OK;
+}
+
 /* Writes the ids of a piece, unless it is a row without a token to be trained on. */
 static enum ox_status write_piece(struct ox_corpus_work *work, const struct piece *piece, const int32_t *ids,
                                   const uint8_t *trained, size_t count) {
+    if (piece->bad != NULL) {
+        return leave_bad(work, piece->bad);
+    }
     if (work->rules.rows && count > 0 && memchr(trained, 1, count) == NULL) {
         if (work->untrained_count == 0) {
             snprintf(work->untrained_first, sizeof work->untrained_first, "%s:%" PRIu64, piece->path, piece->line);

@@ -369,6 +369,7 @@ enum ox_status ox_cache_commit(struct ox_cache_writer **writer_in, const struct 
     own->source_bytes = header->source_bytes;
     own->vocab = header->vocab;
     own->is_chat = header->is_chat;
+    own->bad_count = header->bad_count;
     enum ox_status status = append_documents(writer);
     OX_TRY(status, write_header(writer));
     if (status == OX_OK && writer->path != NULL) {

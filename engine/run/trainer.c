@@ -656,6 +656,10 @@ enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_adv
     return ox_advise(&input, &trainer->prediction, out);
 }
 
+uint64_t ox_trainer_bad_rows(const struct ox_trainer *trainer) {
+    return trainer->input.bad_rows;
+}
+
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer) {
     return ox_hf_model(trainer->folder);
 }

@@ -60,6 +60,7 @@ const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *train
 OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]);
 /* Steps of an epoch, of which the last one may be partial; 0: the data is not open yet. */
 uint64_t ox_trainer_epoch_steps(const struct ox_trainer *trainer);
+uint64_t ox_trainer_bad_rows(const struct ox_trainer *trainer); /* left out by --skip-bad-rows */
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
 /* What a plan comes to. */
 struct ox_verdict {

@@ -110,6 +110,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
         .add_eos = add_of(config->add_eos),
         .plain = trainer->input.eval_alone,
         .parse_special = config->parse_special,
+        .skip_bad_rows = (uint32_t)config->skip_bad_rows,
         .columns = {.names = {[OX_COLUMN_MESSAGES] = config->column_messages,
                               [OX_COLUMN_PROMPT] = config->column_prompt,
                               [OX_COLUMN_COMPLETION] = config->column_completion,
@@ -307,6 +308,11 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     }
     if (status != OX_OK || !(report.tokenized || report.reused)) {
         return status;
+    }
+    trainer->input.bad_rows += report.bad_rows;
+    if (report.reused && report.bad_rows > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " row%s left out when the cache was made, because they cannot be used", path,
+               report.bad_rows, report.bad_rows == 1 ? " was" : "s were");
     }
     char how[64] = "from the cache";
     if (report.tokenized && report.seconds < 0.05) { /* too short for a speed */

@@ -50,6 +50,7 @@ struct ox_trainer_input {
     char tokenizer_path[OX_PATH_BYTES], cache_dir[OX_PATH_BYTES]; /* "": none */
     char no_bytes[OX_NO_BYTES_BYTES]; /* as in struct ox_corpus_config */
     struct ox_data *data[OX_CONFIG_DATA_MAX], *eval_data;         /* eval_data: --eval-data, or NULL */
+    uint64_t bad_rows; /* of all of them: left out because they cannot be used */
     uint32_t data_count;                                          /* 0: not opened yet */
     uint32_t vocab;                                               /* ids are below it */
     int64_t clock_s;                                              /* when the run began, as in struct ox_config */

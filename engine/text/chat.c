@@ -515,6 +515,19 @@ static enum ox_status render_plain(struct ox_chat_renderer *renderer, const stru
     return status == OX_OK && eos >= 0 ? append(ids, trained, eos, true) : status;
 }
 
+static enum ox_status copy_ids(const struct ox_chat_renderer *renderer, const struct ox_chat *chat,
+                               struct ox_ids *ids, struct ox_id_mask *trained) {
+    const uint32_t vocab = ox_tokenizer_vocab_count(renderer->tokenizer);
+    enum ox_status status = OX_OK;
+    for (size_t i = 0; i < chat->ids.count && status == OX_OK; i++) {
+        const int32_t id = chat->ids.ids[i];
+        status = (uint32_t)id < vocab ? append(ids, trained, id, chat->trained.marks[i] != 0)
+                                      : ox_fail(OX_E_CONFIG, "\"input_ids\" has %d, but the tokenizer has %u tokens; "
+                                                "give the tokenizer that made the ids", (int)id, (unsigned)vocab);
+    }
+    return status;
+}
+
 enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
                               struct ox_ids *ids, struct ox_id_mask *trained) {
     const size_t ids_begin = ids->count;
@@ -523,6 +536,7 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
     renderer->spells = false;
     memset(renderer->noted, 0, sizeof renderer->noted);
     const enum ox_status status = chat->kind == OX_CHAT_MESSAGES ? render_conversation(renderer, chat, ids, trained)
+                                  : chat->kind == OX_CHAT_IDS    ? copy_ids(renderer, chat, ids, trained)
                                                                  : render_plain(renderer, chat, ids, trained);
     free(renderer->places);
     renderer->places = NULL;

@@ -26,6 +26,7 @@ enum ox_chat_kind {
     OX_CHAT_TEXT,       /* `text` without a template; all of it is trained */
     OX_CHAT_COMPLETION, /* `prompt`, then `text`, without a template; OX_TRAIN_ON_PROMPTS trains the prompt too */
     OX_CHAT_MESSAGES,   /* `conversation`, rendered by the template */
+    OX_CHAT_IDS,        /* `ids`, of which those whose `trained` is 1 count; nothing is added to them */
 };
 
 /* When a message is trained. */
@@ -41,6 +42,8 @@ struct ox_chat {
     json_t *conversation; /* {"messages", "tools", "documents", "chat_template_kwargs"}, for ox_template_render */
     enum ox_chat_part *message_parts;
     char *prompt, *text;  /* NUL-terminated; NULL where the kind has none */
+    struct ox_ids ids;
+    struct ox_id_mask trained; /* one for each of the ids */
     const char *judged;   /* a key of the row or an answer that has an opinion of it, "rating"; static, may be NULL */
 };
 size_t ox_chat_message_count(const struct ox_chat *chat);
@@ -62,8 +65,12 @@ struct ox_chat_columns {
  *   {"instruction", "input", "output", "system", "history": [[user, assistant]]}   alpaca
  *   {"instruction", "context", "response"}                                         dolly
  *   {"text"}
+ *   {"input_ids", "labels", masks}       token ids: what trainers keep of texts that they have tokenized (below)
  * with "tools", "documents" and "chat_template_kwargs" beside conversations. `columns` (may be NULL) names keys; a form
  * is then considered only if it has one of the keys that are named. No form, or two at once, is an error.
+ * A row with "input_ids" is that form, whatever else it has, unless columns are named. "labels" has the same ids, or
+ * -100 where nothing is trained; "loss_mask", "completion_mask" and "assistant_masks" have 1 where something is, and
+ * all of them count; without any, all is. Where "attention_mask" is 0, at the ends, is padding, which is dropped.
  * "content" is a text or a list of {"type": "text", "text" or "value"}; a message with "tool_calls" may lack it.
  * "weight" or "loss_weight" of a message is 0 (not trained) or, for the assistant, 1; the template does not see it.
  * "tools" and lists of messages may be JSON in a text. `where` is the file and line that an error starts with;

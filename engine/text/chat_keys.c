@@ -229,13 +229,26 @@ static enum ox_status check_words(const char *where, const json_t *row) {
     return OX_OK;
 }
 
+/* What chooses among "input_ids". */
+static bool is_id_mask(const char *key) {
+    static const char *const keys[] = {"labels", "loss_mask", "completion_mask", "assistant_masks"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (strcmp(key, keys[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A list under a key such as "loss_mask" chooses tokens, turns or characters. */
 static enum ox_status check_lists(const char *where, const json_t *row, const struct ox_chat_columns *columns) {
+    const bool has_ids = !ox_row_is_empty(json_object_get(row, "input_ids")) && !ox_row_names_form(columns);
     const char *key = NULL;
     json_t *value = NULL;
     json_object_foreach((json_t *)row, key, value) {
         /* what tokenizers write beside ids says nothing of training */
-        const bool is_other = strcmp(key, "attention_mask") == 0 || strcmp(key, "special_tokens_mask") == 0;
+        const bool is_other = strcmp(key, "attention_mask") == 0 || strcmp(key, "special_tokens_mask") == 0 ||
+                              (has_ids && is_id_mask(key));
         if (json_array_size(value) > 0 && has_flag_word(key) && !is_other && !is_column(columns, key)) {
             return ox_fail(OX_E_CONFIG,
                            "%s: \"%s\" seems to say what is trained, but is not known and would be ignored; say it "
@@ -369,9 +382,7 @@ void ox_row_suggest(const json_t *row, char advice[OX_ROW_ADVICE_BYTES]) {
         text = json_is_string(value) ? key : text;
         text_count += json_is_string(value);
     }
-    if (find_key(row, "input_ids", true) != NULL) {
-        snprintf(advice, OX_ROW_ADVICE_BYTES, "give the text in place of its token ids, or a token file");
-    } else if (!suggest_pair(row, advice) && text_count == 1) {
+    if (!suggest_pair(row, advice) && text_count == 1) {
         snprintf(advice, OX_ROW_ADVICE_BYTES, "give --column-text %.40s", text);
     }
 }

@@ -1,12 +1,13 @@
 /* Reads JSON rows into conversations. The forms of a row are a table: the keys of each, and how it is read. */
 #include "engine/text/chat_rows_internal.h"
+#include "engine/text/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-enum { WHERE_BYTES = 512, KEYS_BYTES = 240 };
+enum { WHERE_BYTES = 512, KEYS_BYTES = 240, ID_MOST = (1 << 24) - 1, LABEL_IGNORED = -100 };
 
 struct reader;
 
@@ -635,9 +636,116 @@ static enum ox_status read_form(struct reader *reader) {
     return read_rest(reader);
 }
 
+/* ---- token ids ----------------------------------------------------------------------------------------------- */
+
+/* A list of as many whole numbers as there are ids, of `least` to `most`; *out is NULL where the row has none. */
+static enum ox_status find_numbers(const struct reader *reader, const char *key, json_int_t least, json_int_t most,
+                                   const json_t **out) {
+    const size_t count = json_array_size(json_object_get(reader->row, "input_ids"));
+    const json_t *const list = json_object_get(reader->row, key);
+    *out = json_is_null(list) ? NULL : list;
+    if (*out == NULL) {
+        return OX_OK;
+    }
+    if (!json_is_array(list)) {
+        return ox_row_fail_value(reader->where, key, "a list of whole numbers", list);
+    }
+    if (json_array_size(list) != count) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" has %zu values for %zu of \"input_ids\"; give as many", reader->where,
+                       key, json_array_size(list), count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *const value = json_array_get(list, i);
+        if (!json_is_integer(value) || json_integer_value(value) < least || json_integer_value(value) > most) {
+            char excerpt[OX_JSON_EXCERPT_BYTES];
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" has %s at position %zu; it must be a whole number from %lld to "
+                           "%lld", reader->where, key, ox_json_excerpt(value, excerpt), i, (long long)least,
+                           (long long)most);
+        }
+    }
+    return OX_OK;
+}
+
+static json_int_t number_at(const json_t *list, size_t i) {
+    return json_integer_value(json_array_get(list, i));
+}
+
+/* The part of the ids that is no padding. */
+static enum ox_status find_attended(const struct reader *reader, size_t *begin, size_t *end) {
+    const json_t *mask = NULL, *positions = NULL;
+    enum ox_status status = find_numbers(reader, "attention_mask", 0, 1, &mask);
+    if (status != OX_OK) {
+        return status;
+    }
+    while (mask != NULL && *begin < *end && number_at(mask, *begin) == 0) {
+        ++*begin;
+    }
+    while (mask != NULL && *begin < *end && number_at(mask, *end - 1) == 0) {
+        --*end;
+    }
+    for (size_t i = *begin; i < *end && mask != NULL; i++) {
+        if (number_at(mask, i) == 0) {
+            return ox_fail(OX_E_CONFIG, "%s: \"attention_mask\" is 0 at position %zu, between tokens that are not; "
+                           "only padding at the ends can be left out", reader->where, i);
+        }
+    }
+    status = find_numbers(reader, "position_ids", 0, ID_MOST, &positions);
+    for (size_t i = *begin + 1; i < *end && positions != NULL && status == OX_OK; i++) {
+        if (number_at(positions, i) != number_at(positions, i - 1) + 1) {
+            return ox_fail(OX_E_CONFIG, "%s: \"position_ids\" begin anew at position %zu, so the row holds several "
+                           "documents; give each a row of its own (--packing pack puts them together again)",
+                           reader->where, i);
+        }
+    }
+    return status;
+}
+
+/* Whether the id at a position is trained, by all that says so. */
+static enum ox_status find_trained(const struct reader *reader, const json_t *const *lists, size_t mask_count, size_t i,
+                                   json_int_t id, bool *trained) {
+    const json_t *const labels = lists[mask_count];
+    *trained = true;
+    for (size_t k = 0; k < mask_count; k++) {
+        *trained = *trained && (lists[k] == NULL || number_at(lists[k], i) == 1);
+    }
+    if (labels == NULL || number_at(labels, i) == LABEL_IGNORED) {
+        *trained = *trained && labels == NULL;
+        return OX_OK;
+    }
+    return number_at(labels, i) == id
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: \"labels\" has %lld at position %zu, where \"input_ids\" has %lld; labels "
+                         "are the same ids, not shifted, or %d", reader->where, (long long)number_at(labels, i), i,
+                         (long long)id, LABEL_IGNORED);
+}
+
+static enum ox_status read_ids(struct reader *reader) {
+    static const char *const masks[] = {"loss_mask", "completion_mask", "assistant_masks"};
+    enum { MASKS = sizeof masks / sizeof *masks };
+    const json_t *ids = NULL, *lists[MASKS + 1] = {NULL};
+    struct ox_chat *const chat = reader->chat;
+    enum ox_status status = find_numbers(reader, "input_ids", 0, ID_MOST, &ids);
+    size_t begin = 0, end = json_array_size(ids);
+    for (int k = 0; k < MASKS; k++) {
+        OX_TRY(status, find_numbers(reader, masks[k], 0, 1, &lists[k]));
+    }
+    OX_TRY(status, find_numbers(reader, "labels", LABEL_IGNORED, ID_MOST, &lists[MASKS]));
+    OX_TRY(status, find_attended(reader, &begin, &end));
+    chat->kind = OX_CHAT_IDS;
+    for (size_t i = begin; i < end && status == OX_OK; i++) {
+        bool trained = false;
+        status = find_trained(reader, lists, MASKS, i, number_at(ids, i), &trained);
+        OX_TRY(status, ox_ids_add(&chat->ids, number_at(ids, i)));
+        OX_TRY(status, ox_id_mask_append(&chat->trained, trained, 1));
+    }
+    return status;
+}
+
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
 void ox_chat_free(struct ox_chat *chat) {
+    ox_ids_free(&chat->ids);
+    ox_id_mask_free(&chat->trained);
     json_decref(chat->conversation);
     free(chat->message_parts);
     free(chat->prompt);
@@ -651,9 +759,13 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, const struct o
     ox_chat_free(out);
     out->judged = ox_row_opinion(row, columns);
     enum ox_status status = ox_row_check_marks(where, row, columns);
-    OX_TRY(status, find_form(where, row, columns, &reader.form));
-    OX_TRY(status, ox_row_check_media(where, row));
-    OX_TRY(status, read_form(&reader));
+    if (status == OX_OK && !ox_row_is_empty(json_object_get(row, "input_ids")) && !ox_row_names_form(columns)) {
+        status = read_ids(&reader);
+    } else {
+        OX_TRY(status, find_form(where, row, columns, &reader.form));
+        OX_TRY(status, ox_row_check_media(where, row));
+        OX_TRY(status, read_form(&reader));
+    }
     if (status != OX_OK) {
         ox_chat_free(out);
     }

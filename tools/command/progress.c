@@ -221,6 +221,11 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
         }
         print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
     }
+    const uint64_t bad_rows = ox_trainer_bad_rows(trainer);
+    if (bad_rows > 0) {
+        printf("%" PRIu64 " row%s left out, because %s cannot be used\n", bad_rows, bad_rows == 1 ? " was" : "s were",
+               bad_rows == 1 ? "it" : "they");
+    }
     if (progress->last_eval.tokens > 0) {
         printf("held-out loss %.4f, perplexity %.3f per token at step %" PRIu64 "\n", progress->last_eval.loss,
                progress->last_eval.perplexity, progress->last_eval.step);

@@ -74,6 +74,10 @@ static const struct form {
      "[{\"instruction\":\"add\",\"input\":\"1 2\",\"output\":\"3\"},\n"
      " {\"instruction\":\"say\", \"output\":\"abc\"}]\n",
      "", 2, 6},
+    /* Ids as they are: 3 of the first, 2 that have labels, and without padding 1. */
+    {"ids.jsonl",
+     "{\"input_ids\":[5,6,7,8]}\n{\"input_ids\":[5,6,7],\"labels\":[-100,6,7]}\n"
+     "{\"input_ids\":[0,5,6],\"attention_mask\":[0,1,1]}\n", "", 3, 6},
     /* All in one: 8 + 5 + 2. */
     {"mixed.jsonl",
      "{\"messages\":[" ASK("hi") "," SAY("yo") "," ASK("a") "," SAY("ok then") "]}\n{\"text\":\"the cat\"}\n"
@@ -493,6 +497,39 @@ static void test_other_tokenizer(void) {
     remove_run("other");
 }
 
+/* Up to so many rows that cannot be used are left out, named and counted, also from a cache; one more is the error. */
+static void test_bad_rows(void) {
+    const char *const data = files_write_text(
+        "bad.jsonl", "{\"text\":\"one two\"}\n{\"text\":7}\n{\"text\":\"abc\"}\n{\"prompt\":\"x\"}\n"
+                     "{\"text\":\"the\n{\"input_ids\":[5,99999]}\n{\"text\":\"the cat\"}\n");
+    const char *const good = files_write_text(
+        "good.jsonl", "{\"text\":\"one two\"}\n{\"text\":\"abc\"}\n{\"text\":\"the cat\"}\n");
+    begin("train", data, "--max-steps 2 --max-seq-length 8 --skip-bad-rows 4");
+    sys_args_word(&args, "--data-cache=%s", test_path("bad-cache"));
+    char *const curve = train("bad-run");
+    CHECK(said("bad.jsonl:2: ") && said("bad.jsonl:4: ") && said("bad.jsonl:5:") && said("bad.jsonl:6: "));
+    CHECK(said("left out (4 of at most 4)") && strstr(process.outcome.out, "4 rows were left out") != NULL);
+    begin("train", good, "--max-steps 2 --max-seq-length 8");
+    char *const same = train("good-run");
+    CHECK(strcmp(curve, same) == 0); /* trained as if they were not there */
+    begin("train", data, "--max-steps 2 --max-seq-length 8 --skip-bad-rows 4");
+    sys_args_word(&args, "--data-cache=%s", test_path("bad-cache"));
+    char *const again = train("again-run");
+    CHECK(strcmp(curve, again) == 0 && said("4 rows were left out when the cache was made"));
+    begin("tokenize", data, "--skip-bad-rows 3");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && said("bad.jsonl:6: ") && said("3 rows before it were left out"));
+    begin("tokenize", data, "");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && said("bad.jsonl:2: "));
+    free(curve);
+    free(same);
+    free(again);
+    remove_run("bad-run");
+    remove_run("good-run");
+    remove_run("again-run");
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -507,5 +544,6 @@ int main(void) {
     test_eval();
     test_plans();
     test_other_tokenizer();
+    test_bad_rows();
     return test_end();
 }

@@ -255,7 +255,16 @@ static const struct {
     {"{\"instruction\":\"x\",\"answer\":\"y\"}", "give --column-instruction instruction --column-output answer (a"},
     {"{\"story\":\"x\",\"id\":7}", "give --column-text story"},
     {"{\"dialog\":[{\"role\":\"user\",\"content\":\"x\"}]}", "give --column-messages dialog"},
-    {"{\"input_ids\":[1,2],\"attention_mask\":[1,1]}", "give the text in place of its token ids, or a token file"},
+    {"{\"input_ids\":[1,-2]}", "row: \"input_ids\" has -2 at position 1"},
+    {"{\"input_ids\":[1,2.5]}", "\"input_ids\" has 2.5 at position 1"},
+    {"{\"input_ids\":\"1 2\"}", "\"input_ids\" must be a list of whole numbers"},
+    {"{\"input_ids\":[1,2],\"labels\":[1]}", "\"labels\" has 1 values for 2 of"},
+    {"{\"input_ids\":[1,2],\"labels\":[2,-100]}", "\"labels\" has 2 at position 0, where \"input_ids\" has 1;"},
+    {"{\"input_ids\":[1,2],\"labels\":[1,-1]}", "\"labels\" has -1 at position 1, where \"input_ids\" has 2"},
+    {"{\"input_ids\":[1,2],\"loss_mask\":[1,2]}", "\"loss_mask\" has 2 at position 1; it must be a whole"},
+    {"{\"input_ids\":[1,2,3],\"attention_mask\":[1,0,1]}", "\"attention_mask\" is 0 at position 1, between"},
+    {"{\"input_ids\":[1,2,3],\"position_ids\":[0,1,0]}", "\"position_ids\" begin anew at position 2"},
+    {"{\"input_ids\":[1,2],\"assistant_mask\":[0,1]}", "\"assistant_mask\" seems to say what is trained"},
     {"{\"text\":\"x\",\"assistant_masks\":[0,1]}", "\"assistant_masks\" seems to say what is trained"},
     {"{\"prompt\":\"x\",\"chosen\":\"y\"}", "give --column-prompt prompt --column-completion chosen (the texts"},
     {"{\"messages\":[" ASK "],\"tools\":{}}", "row: \"tools\" must be a list of tools, but is {}"},
@@ -298,7 +307,41 @@ static void test_bad_rows(void) {
     ox_chat_free(&chat);
 }
 
+/* Token ids: what labels and masks leave to be trained, and padding at both ends. */
+static void test_ids(void) {
+    static const struct {
+        const char *row, *ids, *marks;
+    } cases[] = {
+        {"{\"input_ids\":[5,6,7]}", "5 6 7", "111"},
+        {"{\"input_ids\":[5,6,7],\"labels\":null,\"text\":\"abc\",\"messages\":[]}", "5 6 7", "111"},
+        {"{\"input_ids\":[5,6,7],\"labels\":[-100,6,7]}", "5 6 7", "011"},
+        {"{\"input_ids\":[5,6,7],\"labels\":[-100,-100,-100]}", "5 6 7", "000"},
+        {"{\"input_ids\":[5,6,7,8],\"completion_mask\":[0,1,1,1],\"assistant_masks\":[1,1,0,1]}", "5 6 7 8", "0101"},
+        {"{\"input_ids\":[5,6,7,8],\"loss_mask\":[0,1,1,1],\"labels\":[5,6,7,-100]}", "5 6 7 8", "0110"},
+        {"{\"input_ids\":[0,0,5,6,0],\"attention_mask\":[0,0,1,1,0],\"labels\":[-100,-100,5,6,-100]}", "5 6", "11"},
+        {"{\"input_ids\":[5,6],\"position_ids\":[3,4],\"token_type_ids\":[0,0]}", "5 6", "11"},
+    };
+    struct ox_chat chat = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char ids[64] = "", marks[16] = "";
+        REQUIRE_OK(ox_chat_read_line("row", cases[i].row, strlen(cases[i].row), NULL, &chat));
+        CHECK(chat.kind == OX_CHAT_IDS && chat.trained.count == chat.ids.count);
+        for (size_t k = 0; k < chat.ids.count; k++) {
+            snprintf(ids + strlen(ids), sizeof ids - strlen(ids), "%s%d", k > 0 ? " " : "", (int)chat.ids.ids[k]);
+            snprintf(marks + strlen(marks), sizeof marks - strlen(marks), "%d", chat.trained.marks[k]);
+        }
+        CHECK(strcmp(ids, cases[i].ids) == 0 && strcmp(marks, cases[i].marks) == 0);
+    }
+    /* Columns that are named choose another form. */
+    const struct ox_chat_columns columns = {.names = {[OX_COLUMN_TEXT] = "text"}};
+    static const char both[] = "{\"input_ids\":[5],\"text\":\"abc\"}";
+    REQUIRE_OK(ox_chat_read_line("row", both, strlen(both), &columns, &chat));
+    CHECK(chat.kind == OX_CHAT_TEXT);
+    ox_chat_free(&chat);
+}
+
 int main(void) {
+    test_ids();
     test_rows();
     test_forms();
     test_flags();
