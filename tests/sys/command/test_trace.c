@@ -358,7 +358,7 @@ static void test_persisted(void) {
     json_decref(json);
     char *const html = files_read("persisted.html", NULL);
     CHECK(strstr(html, "<h1>persisted, recorded 20") != NULL && strstr(html, "<svg class=\"loss\"") != NULL);
-    CHECK(strstr(html, "puts the two halves of the weights together") != NULL);
+    CHECK(strstr(html, "makes weights in the format of compute, of their planes") != NULL);
     CHECK(strstr(html, "<th>h2d</th><th>planned</th>") == NULL);
     free(html);
 }
