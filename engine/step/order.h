@@ -2,7 +2,11 @@
  * while most norms are clipped. One plan has both orders, and each step is in one of them; no bit depends on it.
  *
  * A speculative update that the norm turns out to clip is made again, so the order pays as long as fewer than half of
- * the steps are clipped. */
+ * the steps are clipped.
+ *
+ * The homes are those that are best for the speculative order. A plan for held steps alone could use the memory that
+ * keeps what updates in backward replace, so held steps may take longer than they had to; prediction and proof are of
+ * this plan in both orders, so what is said of them holds. Other homes would move the state at each change of order. */
 #ifndef OX_ENGINE_STEP_ORDER_H
 #define OX_ENGINE_STEP_ORDER_H
 
