@@ -31,6 +31,12 @@ OX_MUST enum ox_status ox_read_window(const char *where, const json_t *json, uin
 OX_MUST enum ox_status ox_read_layer_types(const char *where, const json_t *json, struct ox_model_config *out);
 /* A window that no layer has is none, and the other way round. */
 void ox_settle_windows(struct ox_model_config *out);
+/* Reads the window and the layers that have one: all but every so many-th, or as layer_types says. `key` names that
+ * number, which is `missing` where there is none; or NULL. */
+OX_MUST enum ox_status ox_read_turns(const char *where, const json_t *json, const char *key, uint32_t missing,
+                                     struct ox_model_config *out);
+/* Writes both. */
+bool ox_write_turns(const struct ox_model_config *config, json_t *out);
 bool ox_write_layer_types(const struct ox_model_config *config, json_t *out);
 bool ox_write_window(const struct ox_model_config *config, json_t *out);
 

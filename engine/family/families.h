@@ -85,6 +85,8 @@ struct ox_family {
     /* what it computes without a key that says so */
     enum ox_norm_kind norm;
     enum ox_activation act;
+    float gain_offset;
+    bool parallel, rope_neighbours;
     bool head_dim_is_derived; /* the key is written only if it does not follow from the other sizes */
     struct ox_family_defaults defaults;
     const struct ox_fixed_key *fixed_keys; /* ends with a row without a key; or NULL */
@@ -97,7 +99,8 @@ struct ox_family {
     bool (*write)(const struct ox_family *family, const struct ox_model_config *config, bool has_original, json_t *out);
 };
 
-extern const struct ox_family ox_family_gpt2, ox_family_llama, ox_family_mistral, ox_family_phi3, ox_family_qwen2,
+extern const struct ox_family ox_family_cohere2, ox_family_gemma2, ox_family_gemma3, ox_family_gpt2, ox_family_granite,
+    ox_family_llama, ox_family_mistral, ox_family_olmo2, ox_family_olmo3, ox_family_phi3, ox_family_qwen2,
     ox_family_qwen3, ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */

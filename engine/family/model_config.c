@@ -10,6 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Limits far above every existing model, and low enough that neither products of sizes nor their sum over all units can
+ * overflow. */
+enum {
+    VOCAB_MAX = 1 << 24,
+    HIDDEN_MAX = 1 << 20,
+    WIDTH_MAX = 1 << 22,
+    HEADS_MAX = 1 << 14,
+    HEAD_DIM_MAX = 1 << 12,
+    CONTEXTS_MAX = 1 << 28,
+};
 static const struct ox_fixed_key common_fixed_keys[] = {
     {.key = "quantization_config", .kind = OX_FIXED_MISSING,
      .remedy = "quantised weights are not read, and they stay so without the key; use the model that is not quantised"},
@@ -272,12 +282,17 @@ static enum ox_status check_changing_keys(const char *where, const json_t *json,
 }
 
 /* Refuses a scale of attention other than that of the head dimension, which `config` has. */
-static enum ox_status check_attention_scale(const char *where, const json_t *json,
+static enum ox_status check_attention_scale(const char *where, const json_t *json, const struct ox_family *family,
                                             const struct ox_model_config *config) {
     double multiplier = 1.0 / sqrt((double)config->head_dim), scalar = config->head_dim;
     const double neutral = multiplier;
-    enum ox_status status = ox_json_get_double(where, json, "attention_multiplier", false, &multiplier);
-    OX_TRY(status, ox_json_get_double(where, json, "query_pre_attn_scalar", false, &scalar));
+    enum ox_status status = OX_OK;
+    if (!is_known(family, scale_keys[0])) {
+        status = ox_json_get_double(where, json, scale_keys[0], false, &multiplier);
+    }
+    if (!is_known(family, scale_keys[1])) {
+        OX_TRY(status, ox_json_get_double(where, json, scale_keys[1], false, &scalar));
+    }
     if (status == OX_OK && (fabs(multiplier - neutral) > 1e-6 * neutral || scalar != config->head_dim)) {
         const bool by_key = scalar != config->head_dim;
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %g, which is not supported; it must be %g, which the head dimension "
@@ -350,7 +365,10 @@ static enum ox_status read_values(const char *where, const json_t *json, const s
         }
         status = ox_json_get_double(where, json, key->key, false, &number);
         *number_at(out, key) = kept_as(key, number);
-        if (status == OX_OK && !(number >= 0.0 && isfinite(*number_at(out, key)))) {
+        const json_t *const given = json_object_get(json, key->key);
+        const bool is_none = given == NULL || json_is_null(given);
+        const bool is_whole = key->kind != OX_KEY_INVERSE_ROOT || (number == floor(number) && number <= HIDDEN_MAX);
+        if (status == OX_OK && !((is_none || number > 0.0) && is_whole && isfinite((float)*number_at(out, key)))) {
             status = ox_fail(OX_E_CONFIG, "%s: \"%s\" is %g, which no model has", where, key->key, number);
         }
     }
@@ -451,16 +469,6 @@ double ox_shortest_double(float value) {
 
 /* ---- sizes ---- */
 
-/* Limits far above every existing model, and low enough that neither products of sizes nor their sum over all units can
- * overflow. */
-enum {
-    VOCAB_MAX = 1 << 24,
-    HIDDEN_MAX = 1 << 20,
-    WIDTH_MAX = 1 << 22,
-    HEADS_MAX = 1 << 14,
-    HEAD_DIM_MAX = 1 << 12,
-    CONTEXTS_MAX = 1 << 28,
-};
 static enum ox_status check_size(const char *where, const char *what, uint32_t value, uint32_t limit) {
     if (value >= 1 && value <= limit) {
         return OX_OK;
@@ -554,6 +562,9 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     out->tied = family->tied_by_default;
     out->norm = family->norm;
     out->act = family->act;
+    out->gain_offset = family->gain_offset;
+    out->parallel = family->parallel;
+    out->rope_neighbours = family->rope_neighbours;
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
     status = check_common_keys(where, json, family);
     OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
@@ -567,7 +578,7 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     OX_TRY(status, read_values(where, json, family->values, out));
     OX_TRY(status, family->parse(where, json, family, out));
     OX_TRY(status, ox_model_config_check(where, out));
-    OX_TRY(status, check_attention_scale(where, json, out));
+    OX_TRY(status, check_attention_scale(where, json, family, out));
     if (status == OX_OK) {
         warn_unknown_keys(where, json, family);
     }

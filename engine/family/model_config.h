@@ -37,11 +37,13 @@ enum ox_role {
     OX_ROLE_POSITION,   /* (contexts, hidden) */
     OX_ROLE_NORM1, OX_ROLE_NORM1_BIAS, /* before attention (hidden) */
     OX_ROLE_QKV, OX_ROLE_QKV_BIAS,     /* ((heads + 2 kv_heads) * head_dim, hidden) or its transpose */
-    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): per head, before the rotation */
+    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* before the rotation: (head_dim) for each head, or of all heads as one */
     OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
+    OX_ROLE_POST1, OX_ROLE_POST1_BIAS, /* behind attention, before its result is added */
     OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
     OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_BIAS, /* (2 width, hidden) as [gate; up], or (width, hidden): up alone */
     OX_ROLE_DOWN, OX_ROLE_DOWN_BIAS,       /* (hidden, width) */
+    OX_ROLE_POST2, OX_ROLE_POST2_BIAS,     /* behind the MLP */
     OX_ROLE_SINKS,                         /* (heads): of attention */
     OX_ROLE_ROUTER, OX_ROLE_ROUTER_BIAS,   /* (experts, hidden) */
     OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS, /* of all experts: (experts, 2 expert width, hidden) */
@@ -91,15 +93,26 @@ struct ox_model_config {
     enum ox_activation act;
     enum ox_weight_layout layout; /* layout of a block's matrices */
     float norm_eps;
+    float gain_offset; /* a norm's gain is its tensor plus this */
     bool rope;          /* else learned positions */
     double rope_theta;
     double rotary_part;  /* share of a head's elements, the first ones, that are rotated */
     uint32_t rotary_dim; /* the elements that this makes */
     struct ox_rope_scaling rope_scaling;
+    double local_theta;   /* rotation of the layers in `windowed`, which nothing scales; 0: as in the others */
+    bool rope_neighbours; /* pairs (2i, 2i + 1) are rotated, not (i, i + d/2) */
     uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
     struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
     struct ox_mixture mixture;
     float clip_qkv; /* queries, keys and values are clamped to +- that; 0: not */
+    bool parallel;        /* attention and MLP read one normed input, and both are added to the block's */
+    /* Factors; 0: none. */
+    double embed_scale;     /* of embeddings */
+    bool embed_scale_rounds; /* to the type of the weights */
+    double residual_scale;  /* of what a half adds */
+    double attention_scale; /* of scores, instead of 1/sqrt(head_dim) */
+    double attention_cap;   /* scores s become cap * tanh(s / cap) */
+    double logit_scale, logit_cap; /* logits, likewise */
     bool tied;
     bool attention_bias, mlp_bias, norm_bias, out_bias;
     double init_range;  /* standard deviation of a fresh normal tensor */
@@ -123,9 +136,12 @@ OX_MUST enum ox_status ox_model_config_check(const char *where, const struct ox_
 OX_MUST enum ox_status ox_model_config_json(const struct ox_model_config *config, const json_t *original,
                                             const char *dtype, json_t **out);
 
-/* Writes the rotary_dim / 2 inverse frequencies of rotary embedding for a run whose sequences have at most so many
- * positions. Returns what cosines and sines are multiplied by. */
-double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t positions, double *inv_freq);
+/* How many rotations a model has: none, one, or another one for its layers with a window. */
+uint32_t ox_model_rotations(const struct ox_model_config *config);
+/* Writes the rotary_dim / 2 inverse frequencies of a rotation for a run whose sequences have at most so many positions.
+ * Returns what cosines and sines are multiplied by. */
+double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t rotation, uint32_t positions,
+                              double *inv_freq);
 
 #ifdef __cplusplus
 }

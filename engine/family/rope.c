@@ -58,12 +58,18 @@ static double attention_factor(const struct ox_model_config *config) {
                ? sqrt(1.0 + log(scaling->factor) / log(scaling->original)) : 1.0;
 }
 
-double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t positions, double *inv_freq) {
+uint32_t ox_model_rotations(const struct ox_model_config *config) {
+    return !config->rope ? 0 : config->local_theta != 0.0 ? 2 : 1;
+}
+
+double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t rotation, uint32_t positions,
+                              double *inv_freq) {
     const struct ox_rope_scaling *const scaling = &config->rope_scaling;
     const double *const factors = positions > scaling->original ? scaling->long_factors : scaling->short_factors;
     for (uint32_t i = 0; i < config->rotary_dim / 2; i++) {
-        const double freq = 1.0 / pow(config->rope_theta, 2.0 * i / config->rotary_dim);
-        switch (scaling->kind) {
+        const double theta = rotation == 0 ? config->rope_theta : config->local_theta;
+        const double freq = 1.0 / pow(theta, 2.0 * i / config->rotary_dim);
+        switch (rotation == 0 ? scaling->kind : OX_ROPE_DEFAULT) {
         case OX_ROPE_DEFAULT:
         case OX_ROPE_DYNAMIC: /* differs beyond the model's positions, which no run reaches */
             inv_freq[i] = freq;
@@ -82,7 +88,7 @@ double ox_model_rope_inv_freq(const struct ox_model_config *config, uint32_t pos
             break;
         }
     }
-    return attention_factor(config);
+    return rotation == 0 ? attention_factor(config) : 1.0;
 }
 
 /* ---- config.json: keys -------------------------------------------------------------------------- */

@@ -60,11 +60,37 @@ const struct ox_family_row ox_rows_qk_norm[] = {
     {.name = NULL},
 };
 
+const struct ox_family_row ox_rows_qk_norm_all[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_Q_NORM, .name = "layers.%u.self_attn.q_norm.weight",
+     .shape = {OX_DIM_Q}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_K_NORM, .name = "layers.%u.self_attn.k_norm.weight",
+     .shape = {OX_DIM_KV}, .init = OX_INIT_ONE},
+    {.name = NULL},
+};
+
 const struct ox_family_row ox_rows_out[] = {
     {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT, .name = "layers.%u.self_attn.o_proj.weight",
      .shape = {OX_DIM_HIDDEN, OX_DIM_Q}},
     {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT_BIAS, .name = "layers.%u.self_attn.o_proj.bias",
      .shape = {OX_DIM_HIDDEN}, .when = when_out_bias, .init = OX_INIT_ZERO},
+    {.name = NULL},
+};
+
+const struct ox_family_row ox_rows_post1[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_POST1, .name = "layers.%u.post_attention_layernorm.weight",
+     .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
+    {.name = NULL},
+};
+
+const struct ox_family_row ox_rows_norm2_own[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM2, .name = "layers.%u.pre_feedforward_layernorm.weight",
+     .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
+    {.name = NULL},
+};
+
+const struct ox_family_row ox_rows_post2[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_POST2, .name = "layers.%u.post_feedforward_layernorm.weight",
+     .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
     {.name = NULL},
 };
 

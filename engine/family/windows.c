@@ -66,3 +66,26 @@ bool ox_write_layer_types(const struct ox_model_config *config, json_t *out) {
 bool ox_write_window(const struct ox_model_config *config, json_t *out) {
     return ox_config_put(out, "sliding_window", config->window != 0 ? json_integer(config->window) : json_null());
 }
+
+enum ox_status ox_read_turns(const char *where, const json_t *json, const char *key, uint32_t missing,
+                             struct ox_model_config *out) {
+    uint32_t interval = missing;
+    const struct ox_size_key size = {key, false, &interval};
+    enum ox_status status = ox_read_window(where, json, &out->window);
+    if (key != NULL) {
+        OX_TRY(status, ox_config_read_sizes(where, json, &size, 1));
+    }
+    if (status == OX_OK && (interval == 0 || out->window == 0)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" is missing or 0, but layers have windows by turns", where,
+                       interval == 0 ? key : "sliding_window");
+    }
+    for (uint32_t i = 0; status == OX_OK && i < out->layers; i++) {
+        ox_layers_add(&out->windowed, i, (i + 1) % interval != 0 ? i + 1 : i);
+    }
+    OX_TRY(status, ox_read_layer_types(where, json, out));
+    return status;
+}
+
+bool ox_write_turns(const struct ox_model_config *config, json_t *out) {
+    return ox_config_put(out, "sliding_window", json_integer(config->window)) && ox_write_layer_types(config, out);
+}

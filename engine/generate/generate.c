@@ -80,7 +80,7 @@ static struct ox_compute compute_of(const struct ox_generator *generator) {
 
 static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t rows) {
     return (struct ox_shape){.model = generator->model, .batch = 1, .seq = rows, .rows = rows,
-                             .compute = compute_of(generator)};
+                             .dtype = generator->config.dtype, .compute = compute_of(generator)};
 }
 
 /* Floats that the keys of one block take; its values take as many. */
@@ -123,7 +123,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     const struct ox_compute compute = compute_of(generator);
     const struct ox_op_attention_cached attention = attention_of(generator);
     const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
-    const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->rotary_dim / 2) : 0;
+    const uint64_t angles = ox_angles_floats(model, config->contexts);
     struct ox_bump carve = {.base = base};
     out->keys = take_floats(&carve, generator->model->block_count * cache_stride(generator));
     out->values = take_floats(&carve, generator->model->block_count * cache_stride(generator));
@@ -439,6 +439,10 @@ static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t r
     if (learned) {
         OX_RUN(run, add, .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden);
     }
+    const struct ox_shape shape = shape_of(generator, rows);
+    struct ox_unit_job job = {.run = *run, .shape = &shape};
+    ox_embed_scale(&job, memory->x);
+    run->status = job.run.status;
 }
 
 static void run_blocks(struct ox_generator *generator, uint32_t rows) {
@@ -454,8 +458,8 @@ static void run_blocks(struct ox_generator *generator, uint32_t rows) {
                                        .count = generator->count};
         const float *const weights = weights_get(generator, (struct range){unit_idx, 0, unit->elem_count});
         struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = unit,
-                                  .positions = memory->positions, .cos_table = memory->cos_table,
-                                  .sin_table = memory->sin_table, .cache = &cache, .work = memory->work};
+                                  .positions = memory->positions, .cache = &cache, .work = memory->work};
+        ox_angles_take(&job, generator->config.contexts, memory->cos_table, memory->sin_table);
         generator->run.status = ox_block_forward(&job, weights, memory->x, memory->x);
         weights_done(generator);
     }
@@ -470,7 +474,7 @@ static void final_norm(struct ox_generator *generator, uint32_t first, uint32_t 
     const struct ox_shape shape = shape_of(generator, rows);
     const size_t skipped = (size_t)first * generator->model->config.hidden;
     struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = head};
-    ox_norm_forward(&job, &norm, memory->x + skipped, memory->n + skipped);
+    ox_norm_forward(&job, &norm, memory->x + skipped, NULL, memory->n + skipped);
     generator->run.status = job.run.status;
 }
 
@@ -655,22 +659,8 @@ static enum ox_status open_device(struct ox_generator *generator) {
 }
 
 static enum ox_status make_angles(struct ox_generator *generator) {
-    const struct ox_model_config *const model = &generator->model->config;
-    if (!model->rope) {
-        return OX_OK;
-    }
-    double *const inv_freq = malloc(model->rotary_dim / 2 * sizeof *inv_freq);
-    if (inv_freq == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory for the rotary angles");
-    }
-    const double scale = ox_model_rope_inv_freq(model, generator->config.contexts, inv_freq);
-    OX_RUN(&generator->run, rope_table,
-           .cos_table = generator->memory.cos_table, .sin_table = generator->memory.sin_table, .inv_freq = inv_freq,
-           .contexts = generator->config.contexts, .half_dim = model->rotary_dim / 2,
-           .scale = scale);
-    OX_TRY(generator->run.status, ox_lane_drain(generator->run.lane));
-    free(inv_freq);
-    return generator->run.status;
+    return ox_angles_make(&generator->run, &generator->model->config, generator->config.contexts,
+                          generator->memory.cos_table, generator->memory.sin_table);
 }
 
 enum ox_status ox_generator_open(const struct ox_generator_config *config, struct ox_generator **out) {

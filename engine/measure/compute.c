@@ -87,7 +87,7 @@ static uint64_t work_bytes(const struct work *work, uint32_t threads, bool all) 
 static void lay_out(const struct ox_measure_input *input, struct work *work) {
     const struct ox_model_config *const model = input->model;
     const uint32_t heads = model->heads * model->head_dim, qkv = heads + 2 * model->kv_heads * model->head_dim;
-    const uint32_t up = (model->act == OX_ACTIVATION_SWIGLU ? 2 : 1) * model->width;
+    const uint32_t up = (ox_activation_is_gated(model->act) ? 2 : 1) * model->width;
     const uint32_t dims[LAYERS][2] = {{model->hidden, qkv}, {heads, model->hidden}, {model->hidden, up},
                                       {model->width, model->hidden}, {model->hidden, model->vocab}};
     *work = (struct work){.turns = 0};

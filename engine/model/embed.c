@@ -1,6 +1,24 @@
 /* The embedding: a row of the table for each id, and of the learned positions where the family has them. */
 #include "engine/model/pieces.h"
 
+#include "base/planes.h"
+
+/* The factor of the embeddings, in the type of the weights where the model has it as one of them; 0: none. */
+static float scale_of(const struct ox_shape *shape) {
+    const struct ox_model_config *const config = &shape->model->config;
+    const float scale = (float)config->embed_scale;
+    const bool rounds = config->embed_scale_rounds && shape->dtype == OX_COMPUTE_BF16;
+    return rounds ? ox_bf16_to_f32(ox_bf16_from_f32(scale)) : scale;
+}
+
+void ox_embed_scale(struct ox_unit_job *job, void *rows) {
+    const float scale = scale_of(job->shape);
+    if (scale != 0.0f && scale != 1.0f) {
+        OX_RUN(&job->run, add, .target = rows, .b = rows, .scale = scale, .real = job->shape->compute.real,
+               .count = (uint64_t)job->shape->rows * job->shape->model->config.hidden);
+    }
+}
+
 enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y) {
     const uint64_t table = job->unit->role_offset[OX_ROLE_EMBED];
     const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
@@ -11,14 +29,16 @@ enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes
            .pos_lo = learned && planes.lo != NULL ? planes.lo + position : NULL, .ids = job->ids,
            .positions = job->positions, .rows = job->shape->rows, .hidden = job->shape->model->config.hidden,
            .real = job->shape->compute.real);
+    ox_embed_scale(job, y);
     return job->run.status;
 }
 
-enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, const void *dx) {
+enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, void *dx) {
     const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
     if (job->begins) { /* rows of the table that no token names stay as they are */
         ox_clear_range(job, grads, 0, job->unit->elem_count);
     }
+    ox_embed_scale(job, dx);
     OX_RUN(&job->run, embed_backward,
            .dtable = grads + job->unit->role_offset[OX_ROLE_EMBED],
            .dpos = position == UINT64_MAX ? NULL : grads + position, .dout = dx, .ids = job->ids,
@@ -36,5 +56,8 @@ void ox_embed_cost(struct ox_cost *cost, bool backward) {
     } else {
         const struct ox_cost_loop loop = {.passes = backward ? 3 : 2, .ops = 1};
         ox_cost_add_loop(cost, cost->rows, hidden, loop);
+    }
+    if (cost->shape->model->config.embed_scale != 0.0) {
+        ox_cost_add_loop(cost, cost->rows, hidden, (struct ox_cost_loop){.passes = 2, .ops = 1});
     }
 }

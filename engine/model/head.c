@@ -76,12 +76,13 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
     if (job->begins && args->dx != NULL) {
         clear_gaps(job, args);
     }
-    ox_norm_forward(job, &norm, args->x, t.normed);
+    ox_norm_forward(job, &norm, args->x, NULL, t.normed);
     OX_RUN(&job->run, head,
            .loss_sum = args->loss_sum, .din = args->dx, .dweight = args->grads_table, .in = t.normed,
            .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
            .scratch = t.head_scratch, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
-           .loss_scale = args->loss_scale, .real = job->shape->compute.real, .begins = job->begins);
+           .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
+           .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins);
     if (args->dx != NULL) {
         ox_norm_backward(job, &norm, args->x, args->dx, NULL, args->dx);
     }
@@ -93,6 +94,11 @@ void ox_head_logits(struct ox_unit_job *job, const void *table, uint32_t count, 
            .out = logits, .in = in, .weight = table, .rows = job->shape->rows,
            .in_count = job->shape->model->config.hidden, .out_count = count, .layout = OX_WEIGHT_OUT_IN,
            .real = job->shape->compute.real);
+    const struct ox_model_config *const config = &job->shape->model->config;
+    if (config->logit_scale != 0.0 || config->logit_cap != 0.0) {
+        OX_RUN(&job->run, logits, .logits = logits, .count = (uint64_t)job->shape->rows * count,
+               .scale = (float)config->logit_scale, .cap = (float)config->logit_cap);
+    }
 }
 
 /* ---- cost ---- */

@@ -36,6 +36,15 @@ static bool has(const struct ox_list *list, enum ox_role role) {
     return list->unit->role_offset[role] != UINT64_MAX;
 }
 
+static const struct ox_tensor *tensor_of(const struct ox_list *list, enum ox_role role) {
+    const struct ox_tensor *tensor = &list->shape->model->tensors[list->unit->tensor_first];
+    OX_ASSERT(has(list, role));
+    while (tensor->role != role) {
+        tensor++;
+    }
+    return tensor;
+}
+
 static uint32_t heads_width(const struct ox_list *list, uint32_t heads) {
     return heads * list->shape->model->config.head_dim;
 }
@@ -66,18 +75,26 @@ uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, 
 }
 
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
+    const struct ox_model_config *const config = &list->shape->model->config;
     struct ox_node *const last = &list->nodes[list->node_count - 1];
-    OX_ASSERT(list->node_count > 0 && last->kind == OX_NODE_LINEAR && last->out == h && last->residual == OX_NO_VALUE);
-    last->residual = x;
-    return h;
+    OX_ASSERT(list->node_count > 0);
+    if ((last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM) && last->out == h &&
+        last->residual == OX_NO_VALUE && (config->residual_scale == 0.0 || config->residual_scale == 1.0)) {
+        last->residual = x;
+        return h;
+    }
+    return add_node(list, (struct ox_node){.kind = OX_NODE_ADD, .in = h, .residual = x, .in_count = config->hidden,
+                                           .out_count = config->hidden, .scale = (float)config->residual_scale,
+                                           .out = add_rows(list, config->hidden)});
 }
 
 uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count) {
+    const uint32_t width = tensor_of(list, gain)->shape[0]; /* of a head, or of all */
     struct ox_node node = {.kind = OX_NODE_HEAD_NORM, .role = gain, .in = qkv, .head_first = first,
-                           .head_count = count};
+                           .head_count = heads_width(list, count) / width, .in_count = width};
     node.out = add_in_place(list, qkv);
     node.saved[0] = add_rows(list, heads_width(list, count)); /* the heads before the norm */
-    node.saved[1] = add_floats(list, count);
+    node.saved[1] = add_floats(list, node.head_count);
     return add_node(list, node);
 }
 
@@ -152,14 +169,19 @@ uint32_t ox_list_mixture(struct ox_list *list, uint32_t x, uint32_t h) {
                                            .out = add_rows(list, hidden)});
 }
 
+/* A norm that the family may lack. */
+static uint32_t norm_if_any(struct ox_list *list, uint32_t in, enum ox_role gain) {
+    return has(list, gain) ? ox_list_norm(list, in, gain) : in;
+}
+
 void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
     const struct ox_model_config *const c = &shape->model->config;
     const uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const uint32_t gate_up = c->act == OX_ACTIVATION_SWIGLU ? 2 * c->width : c->width;
+    const uint32_t gate_up = ox_activation_is_gated(c->act) ? 2 * c->width : c->width;
 
     uint32_t x = ox_list_begin(list, shape, unit);
-    uint32_t h = ox_list_norm(list, x, OX_ROLE_NORM1);
-    h = ox_list_linear(list, h, OX_ROLE_QKV, c->hidden, q + 2 * kv);
+    const uint32_t normed = norm_if_any(list, x, OX_ROLE_NORM1);
+    uint32_t h = ox_list_linear(list, normed, OX_ROLE_QKV, c->hidden, q + 2 * kv);
     if (has(list, OX_ROLE_Q_NORM)) {
         h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
         h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
@@ -171,14 +193,16 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
         h = ox_list_rope(list, h);
     }
     h = ox_list_attend(list, h, unit->window);
-    x = ox_list_add(list, x, ox_list_linear(list, h, OX_ROLE_OUT, q, c->hidden));
+    h = norm_if_any(list, ox_list_linear(list, h, OX_ROLE_OUT, q, c->hidden), OX_ROLE_POST1);
+    x = ox_list_add(list, x, h);
 
-    h = ox_list_norm(list, x, OX_ROLE_NORM2);
+    h = c->parallel ? normed : norm_if_any(list, x, OX_ROLE_NORM2);
     if (has(list, OX_ROLE_ROUTER)) {
         list->out = ox_list_mixture(list, x, h);
         return;
     }
     h = ox_list_act(list, ox_list_linear(list, h, OX_ROLE_GATE_UP, c->hidden, gate_up));
-    x = ox_list_add(list, x, ox_list_linear(list, h, OX_ROLE_DOWN, c->width, c->hidden));
+    h = norm_if_any(list, ox_list_linear(list, h, OX_ROLE_DOWN, c->width, c->hidden), OX_ROLE_POST2);
+    x = ox_list_add(list, x, h);
     list->out = x;
 }

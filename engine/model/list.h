@@ -15,9 +15,10 @@ extern "C" {
 enum { OX_LIST_NODES_MAX = 64, OX_LIST_VALUES_MAX = 320, OX_NODE_SAVED_MAX = 2, OX_NO_VALUE = 0 };
 
 enum ox_node_kind {
-    OX_NODE_NORM,      /* out = norm(in) * gain [+ bias] */
+    OX_NODE_NORM,      /* out = [residual +] norm(in) * gain [+ bias] */
     OX_NODE_LINEAR,    /* out = [residual +] in * W^T [+ bias] */
-    OX_NODE_HEAD_NORM, /* a norm of each of some heads, in place */
+    OX_NODE_ADD,       /* out = residual + scale * in */
+    OX_NODE_HEAD_NORM, /* a norm of each of some heads, or of all of them as one, in place */
     OX_NODE_ROPE,      /* rotates queries and keys by their positions, in place */
     OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
     OX_NODE_ACT,       /* out = activation(in) */
@@ -46,7 +47,8 @@ struct ox_node {
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
     uint32_t in_count, out_count;      /* elements of a row of `in` and of `out` */
-    uint32_t head_first, head_count;   /* HEAD_NORM: the heads of a row that it takes */
+    uint32_t head_first, head_count;   /* HEAD_NORM: the heads of a row that it takes; each has in_count elements */
+    float scale;                       /* ADD; 0: none */
     uint32_t window;                   /* ATTEND: as in struct ox_attention_shape */
     bool of_sum;                       /* NORM: a node with a residual has made `in` */
 };
@@ -67,7 +69,8 @@ struct ox_list {
 uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const struct ox_unit *unit);
 uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain);
 uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count, uint32_t out_count);
-/* x + h, where a linear node has made h and nothing else reads it: that node adds x. */
+/* x + h, h scaled as the model scales what a half adds. Where the last node is linear or a norm, and has made h, and
+ * nothing is scaled, that node adds x. */
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h);
 uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count);
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
@@ -138,6 +141,7 @@ void ox_add_sinks_backward(const struct ox_node_call *call);
 /* The costs of the rows: node_cost.c. */
 void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_add(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_rope(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backward);

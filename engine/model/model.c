@@ -78,6 +78,7 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     unit->tensor_first = model->tensor_count;
     unit->window = kind == OX_UNIT_BLOCK && ox_layers_has(&config->windowed, layer) ? config->window : 0;
     unit->rope = kind == OX_UNIT_BLOCK && config->rope && !ox_layers_has(&config->unrotated, layer);
+    unit->rotation = unit->window != 0 && config->local_theta != 0.0 ? 1 : 0;
     for (int i = 0; i < OX_ROLE_COUNT; i++) {
         unit->role_offset[i] = UINT64_MAX;
     }
@@ -237,11 +238,16 @@ static bool is_constant(const struct ox_tensor *tensor) {
     return tensor->init == OX_INIT_ZERO || tensor->init == OX_INIT_ONE;
 }
 
+/* A gain of 1 is stored less its offset. */
+static float constant_of(const struct ox_model *model, const struct ox_tensor *tensor) {
+    return tensor->init == OX_INIT_ONE ? 1.0f - model->config.gain_offset : 0.0f;
+}
+
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx) {
     OX_ASSERT(idx < tensor->count);
     if (is_constant(tensor)) {
-        return tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
+        return constant_of(model, tensor);
     }
     return (float)(init_deviation(model, tensor) * ox_normal(seed, init_stream(tensor), idx));
 }
@@ -254,6 +260,6 @@ void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *
         return;
     }
     for (uint64_t i = 0; i < count; i++) {
-        out[i] = tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
+        out[i] = constant_of(model, tensor);
     }
 }

@@ -34,6 +34,7 @@ struct ox_unit {
     uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
     uint32_t window; /* of a block's attention: a token sees itself and window - 1 before it; 0: all before it */
     bool rope;       /* a block that rotates queries and keys */
+    uint32_t rotation; /* by which of the model's rotations */
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */

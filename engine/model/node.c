@@ -42,7 +42,7 @@ static struct ox_norm norm_of(const struct ox_node_call *call) {
 
 static void norm_forward(const struct ox_node_call *call) {
     const struct ox_norm norm = norm_of(call);
-    ox_norm_forward(call->job, &norm, call->in, call->out);
+    ox_norm_forward(call->job, &norm, call->in, call->residual, call->out);
 }
 
 static void norm_backward(const struct ox_node_call *call) {
@@ -67,9 +67,26 @@ static void linear_backward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
     OX_RUN(&call->job->run, linear_backward,
            .din = call->din, .dweight = grad_of(call, node->role), .dbias = grad_of(call, bias_of(node)),
-           .dout = call->dout, .in = call->in, .weight = weight_of(call, node->role), .rows = shape->rows,
+           .dout = call->dout, .in = call->in, .weight = weight_of(call, node->role), .residual = call->dresidual,
+           .rows = shape->rows,
            .in_count = node->in_count, .out_count = node->out_count, .layout = shape->model->config.layout,
            .real = shape->compute.real, .begins = call->job->begins);
+}
+
+/* ---- sum ---- */
+
+static void add_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, add, .target = call->out, .a = call->residual, .b = call->in,
+           .count = (uint64_t)shape->rows * call->node->out_count, .scale = call->node->scale,
+           .real = shape->compute.real);
+}
+
+static void add_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, add, .target = call->din, .a = call->dresidual, .b = call->dout,
+           .count = (uint64_t)shape->rows * call->node->out_count, .scale = call->node->scale,
+           .real = shape->compute.real);
 }
 
 /* ---- heads: norm, rotation, attention ---- */
@@ -87,8 +104,7 @@ static void *heads_at(const struct ox_node_call *call, void *qkv) {
 }
 
 static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    (void)node;
-    return backward ? ox_ops_norm_scratch_bytes(&shape->compute, shape->model->config.head_dim) : 0;
+    return backward ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count) : 0;
 }
 
 static void head_norm_forward(const struct ox_node_call *call) {
@@ -96,8 +112,9 @@ static void head_norm_forward(const struct ox_node_call *call) {
     OX_RUN(&call->job->run, head_norm_forward,
            .inout = heads_at(call, call->out), .saved = call->saved[0], .rstd = call->saved[1],
            .gain = weight_of(call, call->node->role), .rows = shape->rows, .row_stride = qkv_width(shape),
-           .heads = call->node->head_count, .head_dim = shape->model->config.head_dim,
-           .eps = shape->model->config.norm_eps, .real = shape->compute.real);
+           .heads = call->node->head_count, .head_dim = call->node->in_count,
+           .eps = shape->model->config.norm_eps, .gain_offset = shape->model->config.gain_offset,
+           .real = shape->compute.real);
 }
 
 static void head_norm_backward(const struct ox_node_call *call) {
@@ -106,7 +123,8 @@ static void head_norm_backward(const struct ox_node_call *call) {
            .dinout = heads_at(call, call->din), .dgain = grad_of(call, call->node->role), .saved = call->saved[0],
            .rstd = call->saved[1], .gain = weight_of(call, call->node->role), .scratch = call->scratch,
            .rows = shape->rows, .row_stride = qkv_width(shape), .heads = call->node->head_count,
-           .head_dim = shape->model->config.head_dim, .real = shape->compute.real, .begins = call->job->begins);
+           .head_dim = call->node->in_count, .gain_offset = shape->model->config.gain_offset,
+           .real = shape->compute.real, .begins = call->job->begins);
 }
 
 static void rotate(const struct ox_node_call *call, void *qkv, bool inverse) {
@@ -117,6 +135,7 @@ static void rotate(const struct ox_node_call *call, void *qkv, bool inverse) {
            .rows = job->shape->rows, .row_stride = qkv_width(job->shape),
            .heads = config->heads + config->kv_heads, /* q and k lie before v */
            .head_dim = config->head_dim, .rotary_dim = config->rotary_dim, .inverse = inverse,
+           .neighbours = config->rope_neighbours,
            .real = job->shape->compute.real);
 }
 
@@ -130,13 +149,16 @@ static void rope_backward(const struct ox_node_call *call) {
 
 struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window) {
     const struct ox_model_config *const config = &shape->model->config;
+    const double scale = config->attention_scale != 0.0 ? config->attention_scale
+                                                        : 1.0 / __builtin_sqrt((double)config->head_dim);
     return (struct ox_attention_shape){.batch = shape->batch,
                                        .seq = shape->seq,
                                        .heads = config->heads,
                                        .kv_heads = config->kv_heads,
                                        .head_dim = config->head_dim,
                                        .window = window,
-                                       .scale = (float)(1.0 / __builtin_sqrt((double)config->head_dim))};
+                                       .scale = (float)scale,
+                                       .cap = (float)config->attention_cap};
 }
 
 static uint64_t attend_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
@@ -152,6 +174,7 @@ static void attend_cached(const struct ox_node_call *call, const struct ox_cache
            .out = call->out, .qkv = call->in, .keys = cache->keys, .values = cache->values, .scratch = cache->scratch,
            .rows = shape->rows, .cached = cache->count, .heads = attention.heads, .kv_heads = attention.kv_heads,
            .head_dim = attention.head_dim, .window = attention.window, .scale = attention.scale,
+           .cap = attention.cap,
            .real = shape->compute.real);
 }
 
@@ -197,8 +220,9 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED, .adds = true, .weight_count = 2,
                       .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
-    [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .weight_count = 2, .forward = linear_forward,
+    [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .adds = true, .weight_count = 2, .forward = linear_forward,
                         .backward = linear_backward, .cost = ox_cost_linear},
+    [OX_NODE_ADD] = {.adds = true, .forward = add_forward, .backward = add_backward, .cost = ox_cost_add},
     [OX_NODE_HEAD_NORM] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT, .weight_count = 1,
                            .scratch = head_norm_scratch, .forward = head_norm_forward,
                            .backward = head_norm_backward, .cost = ox_cost_head_norm},

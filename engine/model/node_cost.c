@@ -7,6 +7,14 @@
 void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     const struct ox_cost_loop forward = node->of_sum ? cost->loops->norm_of_sum : cost->loops->norm;
     ox_cost_add_loop(cost, cost->rows, node->in_count, backward ? cost->loops->norm_backward : forward);
+    if (!backward && node->residual != OX_NO_VALUE) {
+        ox_cost_add_loop(cost, cost->rows, node->in_count, (struct ox_cost_loop){.passes = 1});
+    }
+}
+
+void ox_cost_add(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const struct ox_cost_loop loop = {.passes = backward ? 2 : 3, .ops = 1};
+    ox_cost_add_loop(cost, cost->rows, node->out_count, loop);
 }
 
 /* The gradient of a bias is a sum over rows; the CPU makes it with the GEMM. */
@@ -22,7 +30,7 @@ void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backw
 }
 
 void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool backward) {
-    const double width = (double)node->head_count * cost->shape->model->config.head_dim;
+    const double width = (double)node->head_count * node->in_count;
     ox_cost_add_loop(cost, cost->rows, width, backward ? cost->loops->head_norm_backward : cost->loops->head_norm);
 }
 
@@ -54,7 +62,7 @@ struct launched {
 
 static struct launched backward_launches(const struct ox_attention_shape *attention) {
     struct ox_attention_slices slices;
-    if (!ox_attention_slices_of(attention, OX_ATTENTION_SLICE_BYTES, &slices) ||
+    if (attention->cap != 0.0f || !ox_attention_slices_of(attention, OX_ATTENTION_SLICE_BYTES, &slices) ||
         !ox_attention_slices_fill(attention, &slices, PROCESSORS)) {
         return (struct launched){.count = 3, .waiting = 1};
     }
@@ -88,7 +96,7 @@ void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backw
 
 void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     const struct ox_model_config *const config = &cost->shape->model->config;
-    const double in_width = (config->act == OX_ACTIVATION_SWIGLU ? 2.0 : 1.0) * config->width;
+    const double in_width = (ox_activation_is_gated(config->act) ? 2.0 : 1.0) * config->width;
     (void)node;
     ox_cost_add_loop(cost, cost->rows, (backward ? 2 : 1) * in_width + config->width,
                      (struct ox_cost_loop){.passes = 1, .ops = 1});

@@ -25,12 +25,14 @@ void ox_clear_gaps(struct ox_unit_job *job, float *grads) {
     ox_clear_range(job, grads, end, job->unit->elem_count);
 }
 
-void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, void *out) {
+void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *residual,
+                     void *out) {
     const struct ox_model_config *const config = &job->shape->model->config;
     OX_RUN(&job->run, norm_forward,
            .out = out, .mean = config->norm == OX_NORM_LAYER ? norm->mean : NULL, .rstd = norm->rstd, .in = in,
-           .gain = norm->gain, .bias = norm->bias, .rows = job->shape->rows, .cols = config->hidden,
-           .eps = config->norm_eps, .kind = config->norm, .real = job->shape->compute.real);
+           .gain = norm->gain, .bias = norm->bias, .residual = residual, .rows = job->shape->rows,
+           .cols = config->hidden, .eps = config->norm_eps, .gain_offset = config->gain_offset,
+           .kind = config->norm, .real = job->shape->compute.real);
 }
 
 void ox_norm_backward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *dout,
@@ -39,6 +41,6 @@ void ox_norm_backward(struct ox_unit_job *job, const struct ox_norm *norm, const
     OX_RUN(&job->run, norm_backward,
            .din = dx, .residual = residual, .dgain = norm->dgain, .dbias = norm->dbias, .dout = dout, .in = in,
            .gain = norm->gain, .mean = norm->mean, .rstd = norm->rstd, .scratch = norm->scratch,
-           .rows = job->shape->rows, .cols = config->hidden, .kind = config->norm, .real = job->shape->compute.real,
-           .begins = job->begins);
+           .rows = job->shape->rows, .cols = config->hidden, .gain_offset = config->gain_offset,
+           .kind = config->norm, .real = job->shape->compute.real, .begins = job->begins);
 }

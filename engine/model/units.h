@@ -19,6 +19,7 @@ struct ox_shape {
     const struct ox_model *model;
     uint32_t batch, seq, rows;
     struct ox_compute compute;
+    enum ox_compute_dtype dtype; /* weights are rounded to it */
 };
 
 enum ox_pass {
@@ -51,7 +52,7 @@ struct ox_unit_job {
     const struct ox_unit *unit;
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
     const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
-    const float *cos_table, *sin_table;       /* (seq, rotary_dim / 2) */
+    const float *cos_table, *sin_table;       /* (seq, rotary_dim / 2): of the unit's rotation */
     const struct ox_cache *cache;             /* for ox_block_forward with batch 1; else NULL */
     void *work;                               /* ox_unit_work_bytes() */
     void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */
@@ -63,6 +64,15 @@ struct ox_unit_job {
 struct ox_planes {
     const uint16_t *hi, *lo;
 };
+
+/* Cosines and sines: for each of the model's rotations a table of (contexts, rotary_dim / 2). Floats of all tables of
+ * cosines; sines take as many. */
+uint64_t ox_angles_floats(const struct ox_model_config *config, uint32_t contexts);
+/* Computes all tables on the run's lane, and waits. */
+OX_MUST enum ox_status ox_angles_make(struct ox_run *run, const struct ox_model_config *config, uint32_t contexts,
+                                      float *cos_tables, float *sin_tables);
+/* Gives the job the tables of its unit. */
+void ox_angles_take(struct ox_unit_job *job, uint32_t contexts, const float *cos_tables, const float *sin_tables);
 
 /* Bytes of `work` that a pass needs; 0 where the unit is no block and needs none. */
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
@@ -76,9 +86,12 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx
 
 /* y = embedding of the job's ids; y: (rows, hidden). */
 OX_MUST enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y);
-/* dx: (rows, hidden), the gradient of y. Adds to `grads`, which is laid out as the unit's weights; where the job begins
- * the sum, all of `grads` is set. */
-OX_MUST enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, const void *dx);
+/* dx: (rows, hidden), the gradient of y; it is used up. Adds to `grads`, which is laid out as the unit's weights; where
+ * the job begins the sum, all of `grads` is set. */
+OX_MUST enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, void *dx);
+
+/* Scales rows (rows, hidden) of the embedding in place, as the model scales them; in backward their gradient. */
+void ox_embed_scale(struct ox_unit_job *job, void *rows);
 
 /* y = block(x); x, y: (rows, hidden), y may be x. `weights` is the unit's flat vector. */
 OX_MUST enum ox_status ox_block_forward(struct ox_unit_job *job, const void *weights, const void *x, void *y);
@@ -112,11 +125,14 @@ struct ox_norm {
     float *dgain, *dbias;    /* (hidden), added to; dbias may be NULL */
     void *scratch;           /* ox_ops_norm_scratch_bytes() */
 };
-void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, void *out);
+/* out = [residual +] norm of `in`; out may be residual. */
+void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *residual,
+                     void *out);
 /* dx = [residual +] gradient of `in`; dx may be dout or residual. */
 void ox_norm_backward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *dout,
                       const void *residual, void *dx);
-/* logits (rows, count) of `count` tokens, whose rows of the head's table begin at `table`; in: (rows, hidden). */
+/* logits (rows, count), scaled and capped, of `count` tokens, whose rows of the head's table begin at `table`; in:
+ * (rows, hidden). */
 void ox_head_logits(struct ox_unit_job *job, const void *table, uint32_t count, const void *in, void *logits);
 
 #ifdef __cplusplus

@@ -65,6 +65,18 @@ static int dtype_number(enum ox_compute_dtype dtype) {
     return numbers[dtype];
 }
 
+/* Adds factors, caps and offsets, where there are any. */
+static uint64_t facts_hash(const struct ox_model_config *m, uint64_t seed) {
+    const double numbers[] = {(double)m->gain_offset, m->local_theta, m->rope_neighbours, m->parallel, m->embed_scale,
+                              m->embed_scale_rounds, m->residual_scale, m->attention_scale, m->attention_cap,
+                              m->logit_scale, m->logit_cap};
+    bool any = false;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        any |= numbers[i] != 0.0;
+    }
+    return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+}
+
 /* Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -98,7 +110,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
-    hash = rope_hash(m, layers_hash(m, hash));
+    hash = facts_hash(m, rope_hash(m, layers_hash(m, hash)));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }

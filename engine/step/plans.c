@@ -22,13 +22,12 @@ const struct ox_precision *ox_engine_precision(const struct ox_engine_config *co
 struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
     const enum ox_real real = ox_engine_precision(config)->activations;
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
-                             .rows = config->batch * config->seq,
+                             .rows = config->batch * config->seq, .dtype = config->dtype,
                              .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
 }
 
 uint64_t ox_engine_rope_floats(const struct ox_engine_config *config) {
-    const struct ox_model_config *const model = &config->model->config;
-    return model->rope ? (uint64_t)config->seq * (model->rotary_dim / 2) : 0;
+    return ox_angles_floats(&config->model->config, config->seq);
 }
 
 static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {

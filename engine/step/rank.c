@@ -34,20 +34,10 @@ static enum ox_status make_constants(struct ox_rank *rank) {
     if (count == 0) {
         return OX_OK;
     }
-    const struct ox_model_config *const model = &rank->config.model->config;
-    double *const inv_freq = calloc(model->rotary_dim / 2, sizeof *inv_freq);
-    if (inv_freq == NULL) {
-        return ox_fail(OX_E_NOMEM, "rotary tables: no memory");
-    }
-    const double scale = ox_model_rope_inv_freq(model, rank->config.seq, inv_freq);
     const struct ox_plan *const plan = rank->plan->train;
     float *const tables = ox_tiers_resident(&rank->tiers, plan, plan->const_buf).ptr;
     struct ox_run run = {.ops = &rank->ops, .lane = rank->lanes[OX_LANE_COMPUTE]};
-    OX_RUN(&run, rope_table, .cos_table = tables, .sin_table = tables + count, .inv_freq = inv_freq,
-           .contexts = rank->config.seq, .half_dim = model->rotary_dim / 2, .scale = scale);
-    OX_TRY(run.status, ox_lane_drain(run.lane));
-    free(inv_freq);
-    return run.status;
+    return ox_angles_make(&run, &rank->config.model->config, rank->config.seq, tables, tables + count);
 }
 
 static enum ox_status open_memory(struct ox_rank *rank) {

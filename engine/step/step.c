@@ -75,10 +75,9 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         job.targets = job.positions + rank->shape.rows;
         job.documents = rank->packed[is->task->mb_idx] ? job.positions : NULL;
     }
-    const struct ox_model_config *const model = &rank->config.model->config;
-    job.cos_table = view_if(is, OX_USE_CONST);
-    if (job.cos_table != NULL) {
-        job.sin_table = job.cos_table + (uint64_t)rank->config.seq * (model->rotary_dim / 2);
+    const float *const angles = view_if(is, OX_USE_CONST);
+    if (angles != NULL) {
+        ox_angles_take(&job, rank->config.seq, angles, angles + ox_engine_rope_floats(&rank->config));
     }
     return job;
 }

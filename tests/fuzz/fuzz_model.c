@@ -20,7 +20,11 @@ static bool same_config(const struct ox_model_config *a, const struct ox_model_c
            a->width == b->width && a->contexts == b->contexts && a->norm == b->norm && a->act == b->act &&
            a->layout == b->layout && a->norm_eps == b->norm_eps && a->rope == b->rope &&
            a->rope_theta == b->rope_theta && a->rotary_dim == b->rotary_dim &&
-           memcmp(rope, other, sizeof *rope) == 0 &&
+           memcmp(rope, other, sizeof *rope) == 0 && a->local_theta == b->local_theta &&
+           a->gain_offset == b->gain_offset && a->embed_scale == b->embed_scale &&
+           a->residual_scale == b->residual_scale && a->attention_scale == b->attention_scale &&
+           a->attention_cap == b->attention_cap && a->logit_cap == b->logit_cap &&
+           fabs(a->logit_scale - b->logit_scale) <= 1e-15 * fabs(a->logit_scale) && /* written as its inverse */
            a->window == b->window &&
            memcmp(&a->windowed, &b->windowed, sizeof a->windowed) == 0 &&
            memcmp(&a->unrotated, &b->unrotated, sizeof a->unrotated) == 0 && a->tied == b->tied &&
@@ -67,7 +71,7 @@ static void check_config(const struct ox_model_config *config, const json_t *jso
     check_written(config, NULL);
     check_written(config, json);
     if (config->rope) {
-        FUZZ_CHECK(ox_model_rope_inv_freq(config, config->contexts, inv_freq) > 0.0);
+        FUZZ_CHECK(ox_model_rope_inv_freq(config, 0, config->contexts, inv_freq) > 0.0);
     }
     if (config->layers > LAYERS_MAX) {
         return; /* more of the same, slowly */

@@ -172,6 +172,20 @@ def model():
     good("rope-linear", LLAMA, rope_scaling={"type": "linear", "factor": 2.0})
     good("rope-dynamic", LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5e4})
     good("rope-long", LLAMA, rope_scaling={"type": "su", "short_factor": [1, 1], "long_factor": [2, 3.5]})
+    good("olmo2", {**LLAMA, "model_type": "olmo2"})
+    good("olmo3", {**LLAMA, "model_type": "olmo3"}, sliding_window=3)
+    good("gemma2", {**LLAMA, "model_type": "gemma2"}, query_pre_attn_scalar=144, sliding_window=3,
+         attn_logit_softcapping=50.0, final_logit_softcapping=None)
+    good("gemma3", {**LLAMA, "model_type": "gemma3_text"}, sliding_window_pattern=2,
+         rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})
+    bad("gemma3-rope", {**LLAMA, "model_type": "gemma3_text"},
+        rope_parameters={"full_attention": {"rope_type": "default"},
+                         "sliding_attention": {"rope_type": "linear", "factor": 8.0}})
+    good("granite", {**LLAMA, "model_type": "granite"}, embedding_multiplier=12.0, attention_multiplier=0.015625,
+         residual_multiplier=0.22, logits_scaling=49.0)
+    bad("granite-zero", {**LLAMA, "model_type": "granite"}, logits_scaling=0)
+    good("cohere2", {**LLAMA, "model_type": "cohere2"}, logit_scale=0.25, layer_norm_eps=1e-5)
     good("phi3", {**LLAMA, "model_type": "phi3"}, partial_rotary_factor=0.5, sliding_window=3,
          original_max_position_embeddings=64,
          rope_scaling={"type": "longrope", "short_factor": [1], "long_factor": [2]})

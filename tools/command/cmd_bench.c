@@ -59,7 +59,7 @@ static enum ox_status use_model(struct ox_bench *bench) {
     bench->model = (struct ox_bench_shape){
         .seq = model.contexts, .hidden = model.hidden, .width = model.width, .vocab = model.vocab,
         .heads = model.heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim,
-        .gated = model.act == OX_ACTIVATION_SWIGLU, .transposed = model.layout == OX_WEIGHT_IN_OUT};
+        .gated = ox_activation_is_gated(model.act), .transposed = model.layout == OX_WEIGHT_IN_OUT};
     return OX_OK;
 }
 

@@ -21,9 +21,15 @@ import shutil
 import safetensors.torch
 import torch
 import transformers
+from transformers.models.cohere2 import modeling_cohere2
+from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.gpt2 import modeling_gpt2
+from transformers.models.granite import modeling_granite
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.olmo2 import modeling_olmo2
+from transformers.models.olmo3 import modeling_olmo3
 from transformers.models.phi3 import modeling_phi3
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
@@ -144,6 +150,44 @@ CASES = {
                                 num_key_value_heads=2, intermediate_size=40, tie_word_embeddings=True,
                                 rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}),
         "seed": 15, "seq": 24, "batch": 2, "micro_batches": 1, "max_grad_norm": 0.5},
+    "olmo2": {  # norms behind the halves, and of all queries and all keys as one
+        "config": lambda: llama(transformers.Olmo2Config, vocab_size=69, hidden_size=40, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=52,
+                                tie_word_embeddings=False),
+        "seed": 21, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "olmo3": {  # the same, with windows in all layers but the fourth, and biases
+        "config": lambda: llama(transformers.Olmo3Config, vocab_size=61, hidden_size=32, num_hidden_layers=5,
+                                num_attention_heads=4, num_key_value_heads=4, intermediate_size=40,
+                                tie_word_embeddings=False, sliding_window=6, attention_bias=True),
+        "seed": 22, "seq": 26, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "gemma2": {  # caps low enough to bend most scores and logits; the root of 40 is no bfloat16
+        "config": lambda: llama(transformers.Gemma2Config, vocab_size=73, hidden_size=40, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=44,
+                                query_pre_attn_scalar=10, sliding_window=7, attn_logit_softcapping=1.5,
+                                final_logit_softcapping=4.0),
+        "seed": 23, "seq": 28, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "gemma3": {  # two rotations, of which that of the layers without a window is scaled
+        "config": lambda: llama(transformers.Gemma3TextConfig, vocab_size=67, hidden_size=48, num_hidden_layers=4,
+                                num_attention_heads=4, num_key_value_heads=1, head_dim=16, intermediate_size=44,
+                                query_pre_attn_scalar=50, sliding_window=8,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention",
+                                             "full_attention"],
+                                rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 1000.0,
+                                                                    "factor": 4.0},
+                                                 "sliding_attention": rope(50.0)}),
+        "seed": 24, "seq": 29, "batch": 1, "micro_batches": 3, "max_grad_norm": 0.5},
+    "granite": {
+        "config": lambda: llama(transformers.GraniteConfig, vocab_size=71, hidden_size=36, num_hidden_layers=3,
+                                num_attention_heads=3, num_key_value_heads=1, intermediate_size=48,
+                                tie_word_embeddings=True, attention_bias=True, mlp_bias=True,
+                                embedding_multiplier=6.0, attention_multiplier=0.4, residual_multiplier=0.22,
+                                logits_scaling=3.0),
+        "seed": 25, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "cohere2": {  # both halves read one norm; the last layer has neither rotation nor window
+        "config": lambda: llama(transformers.Cohere2Config, vocab_size=59, hidden_size=48, num_hidden_layers=4,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
+                                sliding_window=7, logit_scale=0.25),
+        "seed": 26, "seq": 28, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -159,6 +203,15 @@ CASES = {
 def norm_forward(self, hidden):
     scale = torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
     return self.weight * (hidden * scale)
+
+
+def offset_norm_forward(self, hidden):
+    return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.eps) * (1.0 + self.weight)
+
+
+def layer_norm_forward(self, hidden):
+    centred = hidden - hidden.mean(-1, keepdim=True)
+    return self.weight * (centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
 def yarn_ramp(parameters, dim, pair):
@@ -190,22 +243,31 @@ def rotary_frequency(parameters, dim, pair, length):
     return kept * frequency + (1 - kept) * frequency / parameters["factor"]
 
 
-def rotary_forward(self, x, position_ids):
+def rotary_forward(self, x, position_ids, layer_type=None):
     config = self.config
+    parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+    gain = self.attention_scaling if layer_type is None else getattr(self, f"{layer_type}_attention_scaling")
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    dim = int(dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    dim = int(dim * parameters.get("partial_rotary_factor", 1.0))
     length = int(position_ids.max()) + 1
-    frequencies = [rotary_frequency(config.rope_parameters, dim, i, length) for i in range(dim // 2)]
+    frequencies = [rotary_frequency(parameters, dim, i, length) for i in range(dim // 2)]
     angles = position_ids[..., None].double() * torch.tensor(frequencies, dtype=torch.float64)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+    angles = angles.repeat_interleave(2, dim=-1) if isinstance(self, modeling_cohere2.Cohere2RotaryEmbedding) \
+        else torch.cat((angles, angles), dim=-1)
+    return angles.cos() * gain, angles.sin() * gain
 
 
-def attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **unused):
+def rotate_neighbours(q, k, cos, sin, unsqueeze_dim=1):
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return tuple(x * cos + modeling_cohere2.rotate_half(x) * sin for x in (q, k))
+
+
+def attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, softcap=None, **unused):
     key = modeling_llama.repeat_kv(key, module.num_key_value_groups)
     value = modeling_llama.repeat_kv(value, module.num_key_value_groups)
-    scores = query @ key.transpose(2, 3) * scaling + attention_mask[..., : key.shape[-2]]
-    weights = scores.softmax(dim=-1)
+    scores = query @ key.transpose(2, 3) * scaling
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    weights = (scores + attention_mask[..., : key.shape[-2]]).softmax(dim=-1)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
@@ -213,10 +275,15 @@ def attention_forward(module, query, key, value, attention_mask, scaling, dropou
 def in_float64():
     replaced = []
     for module, name in ((modeling_llama, "Llama"), (modeling_mistral, "Mistral"), (modeling_qwen2, "Qwen2"),
-                         (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3"), (modeling_phi3, "Phi3")):
-        replaced += [(getattr(module, name + "RMSNorm"), "forward", norm_forward),
+                         (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3"), (modeling_phi3, "Phi3"),
+                         (modeling_olmo2, "Olmo2"), (modeling_olmo3, "Olmo3"), (modeling_granite, "Granite"),
+                         (modeling_gemma2, "Gemma2"), (modeling_gemma3, "Gemma3"), (modeling_cohere2, "Cohere2")):
+        norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
+                         else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
+        replaced += [(getattr(module, name + norm), "forward", forward),
                      (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
                      (module, "eager_attention_forward", attention_forward)]
+    replaced.append((modeling_cohere2, "apply_rotary_pos_emb", rotate_neighbours))
     kept = [getattr(place, name) for place, name, _ in replaced]
     for place, name, new in replaced:
         setattr(place, name, new)
@@ -237,13 +304,14 @@ def make_model(case):
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
                                                           dtype=torch.float32)
     random = torch.Generator().manual_seed(case["seed"] + 1000)
+    offset = 1.0 if config.model_type.startswith("gemma") else 0.0  # of what a norm stores
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=random)
         if parameter.dim() == 2:
             embeds = is_embedding(name) or name.startswith("lm_head")
             parameter.data = noise * (0.2 if embeds else 0.8 / math.sqrt(min(parameter.shape)))
         else:
-            parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0)
+            parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0 - offset)
     model.tie_weights()
     return model.eval()
 
@@ -357,6 +425,9 @@ def run_bf16(model, batches):
     with torch.no_grad():
         for parameter in rounded.parameters():
             parameter.copy_(round_hi(parameter))
+        for name, buffer in rounded.named_buffers():
+            if name.endswith("embed_scale"):  # has the type of the weights
+                buffer.copy_(round_hi(buffer))
         rounded.double()
         logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     loss = step_loss(rounded, batches[0])

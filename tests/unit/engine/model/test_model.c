@@ -214,8 +214,8 @@ static void test_llama3_rope(void) {
     REQUIRE_OK(parse(llama_json, ",\"head_dim\":16", &plain));
     snprintf(extra, sizeof extra, ",\"head_dim\":16,\"rope_scaling\":{%s}", llama3_rope);
     REQUIRE_OK(parse(llama_json, extra, &scaled));
-    CHECK(ox_model_rope_inv_freq(&plain, 64, before) == 1.0);
-    CHECK(ox_model_rope_inv_freq(&scaled, 64, after) == 1.0);
+    CHECK(ox_model_rope_inv_freq(&plain, 0, 64, before) == 1.0);
+    CHECK(ox_model_rope_inv_freq(&scaled, 0, 64, after) == 1.0);
     for (int i = 0; i < 8; i++) {
         const double waves = 64.0 * before[i] / (2.0 * 3.14159265358979323846);
         const double kept = fmin(1.0, fmax(0.0, (waves - 1.0) / 3.0));
@@ -506,7 +506,7 @@ static void test_init(void) {
 
     double inv_freq[4];
     REQUIRE_OK(parse(llama_json, "", &config));
-    ox_model_rope_inv_freq(&config, 64, inv_freq);
+    ox_model_rope_inv_freq(&config, 0, 64, inv_freq);
     CHECK(inv_freq[0] == 1.0 && fabs(inv_freq[1] - 0.1) < 1e-15 && fabs(inv_freq[3] - 0.001) < 1e-17);
 }
 

@@ -31,6 +31,16 @@ static const char qwen3_small[] = "{\"model_type\":\"qwen3\"," SMALL "\"hidden_s
                                   "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":40}";
 static const char gpt2_small[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":1,\"n_head\":3,"
                                  "\"n_positions\":64,\"vocab_size\":64}";
+static const char olmo2_small[] = "{\"model_type\":\"olmo2\"," SMALL "\"hidden_size\":24,\"num_attention_heads\":4,"
+                                  "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":40}";
+static const char gemma3_small[] = "{\"model_type\":\"gemma3_text\"," SMALL "\"hidden_size\":24,"
+                                   "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+                                   "\"intermediate_size\":40}";
+static const char granite_small[] = "{\"model_type\":\"granite\"," SMALL "\"hidden_size\":24,"
+                                    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+                                    "\"intermediate_size\":40,\"residual_multiplier\":0.22}";
+static const char cohere2_small[] = "{\"model_type\":\"cohere2\"," SMALL "\"hidden_size\":32,"
+                                    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":40}";
 static const char wide_heads[] = "{\"model_type\":\"llama\"," BIG "\"hidden_size\":128,\"num_attention_heads\":32,"
                                  "\"num_key_value_heads\":32,\"head_dim\":64,\"intermediate_size\":64,"
                                  "\"vocab_size\":512}";
@@ -129,7 +139,8 @@ static void check_shape(const char *text, const struct ox_shape *shape) {
 
 static void test_families(void) {
     static const char *const texts[] = {llama_8b, mistral_7b, qwen2_7b, qwen3_8b, gpt2_xl, llama_small, qwen3_small,
-                                        gpt2_small, wide_heads, mixture, mixture_clamped, mixture_biased};
+                                        gpt2_small, olmo2_small, gemma3_small, granite_small, cohere2_small,
+                                        wide_heads, mixture, mixture_clamped, mixture_biased};
     static const uint32_t sizes[][2] = {{1, 1}, {1, 8}, {3, 21}, {2, 64}, {1, 2048}, {4, 1024}};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
         struct ox_model *model = model_of(texts[t]);
@@ -526,5 +537,9 @@ int main(void) {
     test_gradients(mixture);
     test_gradients(mixture_clamped);
     test_gradients(mixture_biased);
+    test_faults(olmo2_small);
+    test_faults(gemma3_small);
+    test_faults(granite_small);
+    test_faults(cohere2_small);
     return test_end();
 }

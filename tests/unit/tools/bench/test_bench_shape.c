@@ -24,7 +24,7 @@ static struct ox_bench_shape shape_of(const struct ox_model_config *model) {
     return (struct ox_bench_shape){
         .seq = model->contexts, .hidden = model->hidden, .width = model->width, .vocab = model->vocab,
         .heads = model->heads, .kv_heads = model->kv_heads, .head_dim = model->head_dim,
-        .gated = model->act == OX_ACTIVATION_SWIGLU, .transposed = model->layout == OX_WEIGHT_IN_OUT};
+        .gated = ox_activation_is_gated(model->act), .transposed = model->layout == OX_WEIGHT_IN_OUT};
 }
 
 /* Elements of all tensors of a role in a unit. */
