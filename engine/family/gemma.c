@@ -43,8 +43,8 @@ static bool gemma2_write(const struct ox_family *family, const struct ox_model_c
 }
 
 static const struct ox_family_row *const gemma2_rows[] = {
-    ox_rows_embedding, ox_rows_norm1,     ox_rows_qkv,     ox_rows_out,   ox_rows_post1,      ox_rows_norm2_own,
-    ox_rows_gate_up,   ox_rows_down,      ox_rows_post2,   ox_rows_final_norm, ox_rows_table, NULL};
+    ox_rows_embedding, ox_rows_norm1, ox_rows_qkv, ox_rows_out, ox_rows_post1, ox_rows_norm2_own,
+    ox_rows_gate_up, ox_rows_down, ox_rows_post2, ox_rows_final_norm, ox_rows_table, NULL};
 
 const struct ox_family ox_family_gemma2 = {
     .model_type = "gemma2",
@@ -89,8 +89,8 @@ static enum ox_status read_local(const char *where, const json_t *json, const js
     }
     const bool is_plain = type == NULL || (json_is_string(type) && strcmp(json_string_value(type), "default") == 0);
     if (status == OX_OK && (!is_plain || json_object_size(local) > 2 || !(out->local_theta > 1.0))) {
-        status = ox_fail(OX_E_CONFIG, "%s: the rotation of layers with a window is %s, which is not supported; it has a "
-                         "\"rope_theta\" above 1 and is not scaled", where, ox_json_excerpt(local, text));
+        status = ox_fail(OX_E_CONFIG, "%s: the rotation of layers with a window is %s, which is not supported; it has "
+                         "a \"rope_theta\" above 1 and is not scaled", where, ox_json_excerpt(local, text));
     }
     return status;
 }
@@ -133,8 +133,8 @@ static bool gemma3_write(const struct ox_family *family, const struct ox_model_c
 }
 
 static const struct ox_family_row *const gemma3_rows[] = {
-    ox_rows_embedding, ox_rows_norm1, ox_rows_qkv,  ox_rows_qk_norm, ox_rows_out,        ox_rows_post1, ox_rows_norm2_own,
-    ox_rows_gate_up,   ox_rows_down,  ox_rows_post2, ox_rows_final_norm, ox_rows_table, NULL};
+    ox_rows_embedding, ox_rows_norm1, ox_rows_qkv, ox_rows_qk_norm, ox_rows_out, ox_rows_post1, ox_rows_norm2_own,
+    ox_rows_gate_up, ox_rows_down, ox_rows_post2, ox_rows_final_norm, ox_rows_table, NULL};
 
 const struct ox_family ox_family_gemma3 = {
     .model_type = "gemma3_text",

@@ -40,7 +40,8 @@ static const char granite_small[] = "{\"model_type\":\"granite\"," SMALL "\"hidd
                                     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
                                     "\"intermediate_size\":40,\"residual_multiplier\":0.22}";
 static const char cohere2_small[] = "{\"model_type\":\"cohere2\"," SMALL "\"hidden_size\":32,"
-                                    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":40}";
+                                    "\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+                                    "\"intermediate_size\":40}";
 static const char wide_heads[] = "{\"model_type\":\"llama\"," BIG "\"hidden_size\":128,\"num_attention_heads\":32,"
                                  "\"num_key_value_heads\":32,\"head_dim\":64,\"intermediate_size\":64,"
                                  "\"vocab_size\":512}";
