@@ -50,6 +50,8 @@ struct ox_end_report {
     uint64_t store_read_bytes, store_write_bytes; /* total traffic of the drives since the store was opened */
     uint32_t store_reread_count;     /* reads repeated after a bad checksum */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes of a pending update finished after the last step */
+    uint64_t host_peak_bytes, host_planned_bytes; /* memory of the process at its fullest, 0: not known; as planned */
+    double step_flops, machine_flops; /* operations of a step; what the machine reaches in a second, NaN: not known */
 };
 
 struct ox_metrics;

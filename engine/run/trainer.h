@@ -62,6 +62,16 @@ OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struc
 uint64_t ox_trainer_epoch_steps(const struct ox_trainer *trainer);
 uint64_t ox_trainer_bad_rows(const struct ox_trainer *trainer); /* left out by --skip-bad-rows */
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
+/* What a run has used so far, beside what was planned. */
+struct ox_run_use {
+    uint64_t host_peak_bytes;    /* of this process at its fullest, as the kernel counts it: pages of files that it maps
+                                    are in it; 0: not known */
+    uint64_t host_planned_bytes; /* the arenas of all ranks, and what the process takes beside them at most */
+    uint64_t drive_planned_bytes, drive_read_bytes, drive_written_bytes; /* of this process's store since its opening */
+    double step_flops;           /* operations of a step's products: of forward, and twice as many of backward */
+    double machine_flops;        /* what the machine's products reach in a second; NaN: not measured, and no profile */
+};
+void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out);
 /* What a plan comes to. */
 struct ox_verdict {
     bool fits;

@@ -7,9 +7,11 @@
 #include "offload/trace/trace.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static bool wants(const struct ox_config *config, enum ox_report_choice choice) {
     return config->report_to == choice || config->report_to == OX_REPORT_ALL;
@@ -120,6 +122,46 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
     ox_prometheus_eval(trainer->reports.prometheus, report);
 }
 
+/* ---- what a run has used ----------------------------------------------------------------------------- */
+
+/* The operations of the products of a step: of forward, and twice as many of backward, which is how the utilisation of
+ * a model is counted. What is computed again in backward does not count. */
+static double step_flops(const struct ox_engine_plan *plan) {
+    const struct ox_plan_model *const model = &plan->input.model;
+    double flops = 0;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        const struct ox_plan_work *const work = &model->stages[i].forward.work;
+        flops += work->gemm_flops + work->attention_flops;
+    }
+    return 3 * flops * plan->input.ranks.micro_batches;
+}
+
+void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_machine *const machine = &trainer->machine;
+    struct rusage usage;
+    *out = (struct ox_run_use){.step_flops = step_flops(plan), .machine_flops = NAN};
+    if (getrusage(RUSAGE_SELF, &usage) == 0) {
+        out->host_peak_bytes = (uint64_t)usage.ru_maxrss * 1024;
+    }
+    out->host_planned_bytes = ox_engine_plan_all_bytes(plan, OX_TIER_HOST) +
+                              ox_trainer_beside_bytes(engine, ox_max_u64(engine->ranks, 1));
+    out->drive_planned_bytes = ox_engine_plan_all_bytes(plan, OX_TIER_NVME);
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store != NULL) {
+        struct ox_store_info info;
+        ox_store_info(store, &info);
+        out->drive_read_bytes = info.read_bytes;
+        out->drive_written_bytes = info.write_bytes;
+    }
+    if (trainer->prediction.profiled) {
+        const bool narrow = ox_engine_precision(engine)->products != OX_REAL_F32;
+        out->machine_flops = machine->has_gpu ? machine->gpu.bf16_flops * ox_plan_rank_count(&plan->input)
+                             : narrow ? fmax(machine->host.flops, machine->host.bf16_flops) : machine->host.flops;
+    }
+}
+
 static void report_end(struct ox_trainer *trainer) {
     struct ox_end_report report = {.step = trainer->state.step, .retry_count = trainer->retry_count};
     const struct ox_store *const store = ox_engine_store(trainer->engine);
@@ -130,6 +172,12 @@ static void report_end(struct ox_trainer *trainer) {
         report.store_write_bytes = info.write_bytes;
         report.store_reread_count = info.retry_count;
     }
+    struct ox_run_use use;
+    ox_trainer_use(trainer, &use);
+    report.host_peak_bytes = use.host_peak_bytes;
+    report.host_planned_bytes = use.host_planned_bytes;
+    report.step_flops = use.step_flops;
+    report.machine_flops = use.machine_flops;
     ox_engine_finished_traffic(trainer->engine, report.traffic);
     ox_metrics_end(trainer->reports.metrics, &report);
 }

@@ -193,6 +193,26 @@ static void print_traffic(const struct ox_progress_sums *all, int link_count) {
     }
 }
 
+/* What the run has used, beside what was planned, and how well it used the machine. */
+static void print_use(const struct ox_progress_sums *all, const struct ox_trainer *trainer) {
+    struct ox_run_use use;
+    char peak[OX_SIZE_TEXT_BYTES], planned[OX_SIZE_TEXT_BYTES];
+    ox_trainer_use(trainer, &use);
+    if (use.host_peak_bytes > 0) {
+        printf("memory of this process at its fullest: %s, planned at most %s\n",
+               ox_size_text(use.host_peak_bytes, peak), ox_size_text(use.host_planned_bytes, planned));
+    }
+    if (use.drive_planned_bytes > 0) {
+        printf("drives: %s read and %s written by this command\n", ox_size_text(use.drive_read_bytes, peak),
+               ox_size_text(use.drive_written_bytes, planned));
+    }
+    const double reached = use.step_flops * (double)(all->steps - all->empty) / all->seconds;
+    if (!isnan(use.machine_flops) && reached > 0) {
+        printf("model FLOP/s utilisation %.1f %%: %.4g of the %.4g GFLOP/s that products reach on this machine\n",
+               100 * reached / use.machine_flops, reached * 1e-9, use.machine_flops * 1e-9);
+    }
+}
+
 void ox_progress_summary(const struct ox_progress *progress, const struct ox_trainer *trainer) {
     const struct ox_progress_sums *const all = &progress->all;
     if (all->steps > 0) {
@@ -219,6 +239,7 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
                    " updated all in the next forward pass\n", units, units == 1 ? "" : "s", all->speculated, all->steps,
                    all->undone, all->steps - all->speculated - all->undone);
         }
+        print_use(all, trainer);
         print_traffic(all, ox_plan_link_count(&ox_trainer_plan(trainer)->input));
     }
     const uint64_t bad_rows = ox_trainer_bad_rows(trainer);
