@@ -458,6 +458,11 @@ static bool same_folder(const char *a, const char *b) {
                                  first.st_ino == second.st_ino);
 }
 
+static enum ox_status check_eval_sets(const struct ox_config *config) {
+    struct ox_eval_sets sets;
+    return ox_config_eval_sets(config->eval_data, &sets);
+}
+
 static enum ox_status check_memory(const struct ox_config *c, unsigned command) {
     const bool sized = (command & (OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL)) != 0;
     for (uint32_t i = 0; i < c->nvme_count; i++) {
@@ -777,7 +782,8 @@ static void set_warmup(struct ox_config *c) {
 }
 
 enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
-    enum ox_status status = check_paths(config, command);
+    enum ox_status status = check_eval_sets(config);
+    OX_TRY(status, check_paths(config, command));
     OX_TRY(status, set_micro_batches(config));
     OX_TRY(status, check_memory(config, command));
     OX_TRY(status, check_optimizer(config, command));

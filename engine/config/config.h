@@ -33,6 +33,17 @@ struct ox_data_choice {
     double weight; /* passes over it in an epoch */
 };
 
+/* What --eval-data names: one path, or several as "name=path,name=path". */
+enum { OX_EVAL_SETS_MAX = 8, OX_EVAL_NAME_BYTES = 32 };
+struct ox_eval_set {
+    char name[OX_EVAL_NAME_BYTES]; /* "": the only one, without a name */
+    char path[OX_CONFIG_TEXT_BYTES];
+};
+struct ox_eval_sets {
+    uint32_t count;
+    struct ox_eval_set sets[OX_EVAL_SETS_MAX];
+};
+
 enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE_HOST, OX_TIER_CHOICE_NVME };
 enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_CHOICE_CUDA };
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
@@ -209,7 +220,7 @@ struct ox_config {
     bool show;       /* tokenize: print sequences for a person to check */
     bool render;     /* tokenize: print conversations as the chat template writes them */
     /* tokenize --train */
-    bool train_tokenizer; /* not an option: `data` was given by --train */
+    bool train_tokenizer; /* `data` was given by --train */
     uint64_t vocab_size, min_frequency; /* vocab_size 0: not given */
     char special_tokens[OX_CONFIG_TEXT_BYTES];
     enum ox_word_rules word_rules; /* --pre-tokenizer */
@@ -303,6 +314,9 @@ OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_o
 uint64_t ox_config_steps(double given, uint64_t total_steps);
 /* Turns such shares into steps. */
 void ox_config_count_steps(struct ox_config *config, uint64_t total_steps);
+/* Divides --eval-data. What exists as a file or folder, or has no name before an '=', is one path. Names are letters,
+ * digits and '_', each given once. "" is no set. */
+OX_MUST enum ox_status ox_config_eval_sets(const char *text, struct ox_eval_sets *out);
 /* Checks the options against each other, and sets gradient_accumulation_steps where another option says it. Options of
  * the command that are missing or contradict each other are OX_E_CONFIG, with the remedy. */
 OX_MUST enum ox_status ox_config_validate(struct ox_config *config, unsigned command);

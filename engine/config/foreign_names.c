@@ -80,11 +80,13 @@ static const char on_all_cores[] = "does not exist: text is tokenized on all cor
 static const char from_files[] = "is always so: texts become tokens in a file once and are read from there; leave it "
                                  "out";
 static const char by_weights[] = "use --data PATH:WEIGHT, once for each source";
+static const char by_shares[] = "use --data PATH:SHARE, once for each source, with --mixture tokens";
 static const char use_columns[] = "use --column-messages, --column-prompt, --column-completion, --column-text ..., "
                                   "which name the keys of rows";
 static const char same_bits[] = "is always so: the same command gives the same bits; leave it out";
-static const char of_tokenizer[] = "does not exist: tokens are those of the tokenizer's files (--tokenizer); none are "
-                                   "added";
+static const char of_tokenizer[] = "does not exist: tokens are those of the tokenizer's files (--tokenizer); add them "
+                                   "there, and give --resize-embeddings mean";
+static const char use_resize[] = "use --resize-embeddings mean, with a tokenizer that has the new tokens";
 static const char use_scaling[] = "is a key of config.json (rope_scaling): edit it there";
 static const char use_tune[] = "does not exist: `offload plan` says what fits, before anything runs";
 static const char cuda_graphs[] = "does not exist: a step is planned, and not captured; leave it out";
@@ -334,9 +336,10 @@ const struct ox_foreign ox_foreign_names[] = {
     {"eos-token* pad-token* bos-token* unk-token* special-tokens* additional-special-tokens eot-tokens "
      "added-tokens* add-tokens", NULL, of_tokenizer, ANY},
     {"add-special-tokens", NULL, "use --add-bos and --add-eos", ANY},
-    {"new-special-tokens* init-special-tokens tokens resize-* shrink-embeddings mean-resizing-embeddings "
-     "fix-untrained-tokens make-vocab-size-divisible-by", NULL, of_tokenizer, ANY},
-    {"vocab-size", NULL, of_config, ANY},
+    {"resize-* mean-resizing-embeddings init-special-tokens", NULL, use_resize, ANY},
+    {"new-special-tokens* tokens shrink-embeddings fix-untrained-tokens make-vocab-size-divisible-by", NULL,
+     of_tokenizer, ANY},
+    {"vocab-size", NULL, of_config, OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL},
     {"split-special-tokens", NULL,
      "is the default for conversations; --parse-special turns special tokens in their texts into tokens", ANY},
     {"skip-special-tokens", NULL, "does not exist: --format json has the ids", ANY},
@@ -436,7 +439,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"is-preprocess", NULL, "use `offload tokenize`", ANY},
     {"skip-prepare-dataset", NULL, from_files, ANY},
     {"data-shared-file-system", NULL, not_needed, ANY},
-    {"mix-strategy interleave-probs dataset-weights data-weights", NULL, by_weights, ANY},
+    {"mix-strategy interleave-probs", NULL, by_shares, ANY},
+    {"dataset-weights data-weights", NULL, by_weights, ANY},
     {"dataloader-drop-last", NULL, "does not exist: the last step of an epoch takes what is left of it", ANY},
     {"dataloader* accelerator-config* collate-fn data-collator", NULL, not_needed, ANY},
     {"preprocessing-* dataset-num-proc dataset-processes num-proc tokenizers-parallelism", NULL, on_all_cores, ANY},

@@ -48,7 +48,8 @@ static const struct ox_option options[] = {
      .group = group_files, .default_text = "", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .usual = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .help = "text, JSON lines, token file, or a folder of them; may be repeated"},
-    {.name = "train", .placeholder = "PATH", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data),
+    {.name = "train", .placeholder = "PATH", .type = OX_OPT_DATA,
+     .offset = offsetof(struct ox_config, train_tokenizer),
      .group = group_tokenizer, .default_text = "", .commands = OX_CMD_TOKENIZE, .usual = OX_CMD_TOKENIZE,
      .help = "texts or JSON lines to train a new tokenizer on: byte-level BPE, written into the folder --output; "
              "several may follow one another"},
@@ -83,10 +84,11 @@ static const struct ox_option options[] = {
      .choices = "gpt2|llama3|qwen2", .group = group_tokenizer, .default_text = "gpt2", .commands = OX_CMD_TOKENIZE,
      .help = "with --train: whose rules cut texts into words; llama3: numbers in groups of three digits; qwen2: digit "
              "by digit"},
-    {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
+    {.name = "eval-data", .placeholder = "PATH|NAME=PATH,...", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, eval_data),
      .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
      .in_eval = "data",
-     .help = "text to evaluate on; default: the held-out end of --data"},
+     .help = "text to evaluate on; several sets have names: dev=PATH,test=PATH; default: the held-out end of --data"},
     {.name = "tokenizer", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, tokenizer),
      .text_bytes = sizeof none->tokenizer, .group = group_files, .default_text = "",
      .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE | OX_CMD_INIT,
@@ -102,6 +104,10 @@ static const struct ox_option options[] = {
     {.name = "output", .placeholder = "FILE", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, output_dir),
      .text_bytes = sizeof none->output_dir, .group = group_files, .default_text = "", .commands = OX_CMD_COMPARE,
      .help = "page to write (HTML): the same, with curves"},
+    {.name = "resize-embeddings", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, resize_embeddings),
+     .choices = "off|mean|fresh", .group = group_files, .default_text = "off", .commands = RUN,
+     .help = "what to do for tokens that the tokenizer has and the model has not; mean: add rows to the table and the "
+             "head that are the mean of those there; fresh: random ones; off: such tokens in the data are an error"},
     {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
      .group = group_files, .default_text = "false", .commands = RUN,
      .help = "start from fresh weights even if the model folder has some"},
@@ -156,6 +162,10 @@ static const struct ox_option options[] = {
     {.name = "parse-special", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, parse_special),
      .group = group_data, .default_text = "false", .commands = TEXTS,
      .help = "turn special-token strings inside the texts of conversations into those tokens"},
+    {.name = "mixture", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, mixture),
+     .choices = "passes|tokens", .group = group_data, .default_text = "passes", .commands = RUN,
+     .help = "what WEIGHT of --data means; passes: over that data in an epoch; tokens: its share of the tokens of an "
+             "epoch, which is as long as one pass over the data that is scarcest for its share"},
     {.name = "skip-bad-rows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, skip_bad_rows), .min = 0,
      .max = 65535, .group = group_data, .default_text = "0", .commands = TEXTS,
      .help = "leave out up to N rows of each of --data that cannot be used, and say which and why; one more is the "

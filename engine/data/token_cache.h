@@ -59,10 +59,10 @@ OX_MUST enum ox_status ox_cache_add(struct ox_cache_writer *writer, bool begins,
 uint64_t ox_cache_token_count(const struct ox_cache_writer *writer);
 /* The largest id added so far + 1; 0 without tokens. */
 uint32_t ox_cache_id_limit(const struct ox_cache_writer *writer);
-/* Writes the header, syncs the file and renames it. untrained_count, key, source_bytes, vocab, is_chat and bad_count come
- * from `header`, the other counts from the writer. `fd` is NULL, except for an unnamed file: its descriptor goes to *fd,
- * for the caller to close. The writer is freed, even on failure. After a failed ox_cache_add, call ox_cache_discard
- * instead. */
+/* Writes the header, syncs the file and renames it. untrained_count, key, source_bytes, vocab, is_chat and bad_count
+ * come from `header`, the other counts from the writer. `fd` is NULL, except for an unnamed file: its descriptor goes
+ * to *fd, for the caller to close. The writer is freed, even on failure. After a failed ox_cache_add, call
+ * ox_cache_discard instead. */
 OX_MUST enum ox_status ox_cache_commit(struct ox_cache_writer **writer, const struct ox_cache_header *header, int *fd);
 void ox_cache_discard(struct ox_cache_writer **writer);
 

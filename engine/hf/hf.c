@@ -35,6 +35,9 @@ struct ox_hf_folder {
     uint32_t file_count;
     struct place *places; /* by tensor, NULL without weights */
     struct place head;    /* lm_head.weight of a tied model, if a file has it */
+    /* Of a model with added rows: the mean row of each tensor that has them, NULL for others and for fresh ones. */
+    float **means;
+    uint64_t seed;
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -348,6 +351,10 @@ void ox_hf_close(struct ox_hf_folder **folder) {
     for (uint32_t i = 0; i < (*folder)->file_count; i++) {
         ox_st_close(&(*folder)->files[i]);
     }
+    for (uint32_t i = 0; (*folder)->means != NULL && i < (*folder)->model->tensor_count; i++) {
+        free((*folder)->means[i]);
+    }
+    free((*folder)->means);
     ox_model_close(&(*folder)->model);
     json_decref((*folder)->config);
     free((*folder)->files);
@@ -369,11 +376,76 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder) {
     return folder->places != NULL;
 }
 
+/* ---- added rows ---------------------------------------------------------------------------------------------- */
+
+/* The mean of all rows of a table, as the row of an added token. */
+static enum ox_status take_mean(struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    const struct place *const place = &folder->places[tensor_idx];
+    const uint64_t rows = place->entry->shape[0], width = place->entry->shape[1];
+    float *const row = malloc(width * sizeof *row);
+    double *const sums = calloc(width, sizeof *sums);
+    enum ox_status status = row != NULL && sums != NULL ? OX_OK : fail_memory(folder->path);
+    for (uint64_t i = 0; i < rows && status == OX_OK; i++) {
+        status = ox_st_read_f32(place->file, place->entry, i * width, width, row);
+        for (uint64_t k = 0; k < width; k++) {
+            sums[k] += row[k];
+        }
+    }
+    for (uint64_t k = 0; k < width && status == OX_OK; k++) {
+        row[k] = (float)(sums[k] / (double)rows);
+    }
+    free(sums);
+    folder->means[tensor_idx] = row;
+    return status;
+}
+
+enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool mean, uint64_t seed) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_model *model = NULL;
+    OX_ASSERT(vocab > config.vocab && folder->means == NULL);
+    config.vocab = vocab;
+    enum ox_status status = ox_model_build(&config, &model);
+    if (status != OX_OK) {
+        return ox_fail_in(status, "%s", folder->path);
+    }
+    OX_ASSERT(model->tensor_count == folder->model->tensor_count);
+    folder->seed = seed;
+    folder->means = calloc(model->tensor_count, sizeof *folder->means);
+    status = folder->means != NULL ? OX_OK : fail_memory(folder->path);
+    for (uint32_t i = 0; i < model->tensor_count && folder->places != NULL && status == OX_OK; i++) {
+        if (mean && model->tensors[i].count != folder->model->tensors[i].count) {
+            status = take_mean(folder, i);
+        }
+    }
+    ox_model_close(&folder->model);
+    folder->model = model;
+    return status;
+}
+
+/* Writes elements of added rows. */
+static void read_added(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first, uint64_t count,
+                       float *out) {
+    const struct ox_tensor *const tensor = &folder->model->tensors[tensor_idx];
+    const float *const mean = folder->means[tensor_idx];
+    if (mean == NULL) {
+        ox_model_init_values(folder->model, tensor, folder->seed, first, count, out);
+    }
+    for (uint64_t i = 0; i < count && mean != NULL; i++) {
+        out[i] = mean[(first + i) % tensor->shape[1]];
+    }
+}
+
 enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                           uint64_t count, float *out) {
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
     const struct place *const place = &folder->places[tensor_idx];
-    return ox_st_read_f32(place->file, place->entry, first, count, out);
+    const uint64_t there = first < place->entry->count ? ox_min_u64(count, place->entry->count - first) : 0;
+    const enum ox_status status =
+        there > 0 ? ox_st_read_f32(place->file, place->entry, first, there, out) : OX_OK;
+    if (status == OX_OK && there < count) {
+        read_added(folder, tensor_idx, first + there, count - there, out + there);
+    }
+    return status;
 }
 
 enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx) {

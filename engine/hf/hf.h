@@ -33,6 +33,11 @@ const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder);
 const json_t *ox_hf_config(const struct ox_hf_folder *folder);
 bool ox_hf_has_weights(const struct ox_hf_folder *folder);
 
+/* Gives the model's table, and its head where that is its own, `vocab` rows, which are more than it has. The added rows
+ * read as the mean of all rows that are there, or as fresh values of `seed`: always so where there are no weights.
+ * Pointers to the model are void afterwards. */
+OX_MUST enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool mean, uint64_t seed);
+
 /* Reads elements [first, first + count) of tensor tensor_idx of the model as fp32 into out[count]. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);

@@ -30,6 +30,14 @@ struct ox_early_stop {
     uint64_t stale_count;
 };
 
+/* Of one of several evaluation sets. */
+enum { OX_EVAL_REPORTS_MAX = 8 };
+struct ox_eval_set_report {
+    char name[32];
+    double loss; /* as in struct ox_eval_report */
+    uint64_t tokens;
+};
+
 struct ox_eval_report {
     uint64_t step;
     double epoch;      /* as in struct ox_step_report */
@@ -40,6 +48,8 @@ struct ox_eval_report {
     double predicted_seconds; /* predicted time of the evaluation; NaN (none) is written as null */
     bool with_update;         /* a pending update was part of it */
     struct ox_early_stop stop; /* with this evaluation; written where best_loss is a number */
+    struct ox_eval_set_report sets[OX_EVAL_REPORTS_MAX]; /* sets that have names; loss and tokens above are of all */
+    uint32_t set_count;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 

@@ -103,6 +103,11 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     print_ranks(out, &last->result);
     if (p->eval.tokens > 0) {
         gauge(out, "eval_loss", p->eval.loss, "Mean loss per token of the last evaluation.");
+        for (uint32_t i = 0; i < p->eval.set_count; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "eval_%s_loss", p->eval.sets[i].name);
+            gauge(out, name, p->eval.sets[i].loss, "Mean loss per token of one of the evaluation sets.");
+        }
         gauge(out, "eval_step", (double)p->eval.step, "Step of the last evaluation.");
     }
 }

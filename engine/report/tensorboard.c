@@ -161,6 +161,11 @@ void ox_tensorboard_eval(struct ox_tensorboard *board, const struct ox_eval_repo
     begin(board, report->step);
     scalar(board, "eval/loss", report->loss);
     scalar(board, "eval/perplexity", report->perplexity);
+    for (uint32_t i = 0; i < report->set_count; i++) {
+        char tag[64];
+        snprintf(tag, sizeof tag, "eval/%s_loss", report->sets[i].name);
+        scalar(board, tag, report->sets[i].loss);
+    }
     end(board);
 }
 

@@ -110,13 +110,43 @@ void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, do
     }
 }
 
+static void add_sum(struct eval_sum *sum, const struct eval_sum *more) {
+    sum->loss += more->loss;
+    sum->targets += more->targets;
+    sum->batches += more->batches;
+    sum->with_update |= more->with_update;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            sum->traffic[link][kind] += more->traffic[link][kind];
+        }
+    }
+}
+
+/* Evaluates all sets one after another; those that have names are reported each by itself too. */
+static enum ox_status eval_sets(struct ox_trainer *trainer, struct eval_sum *sum, struct ox_eval_report *out) {
+    const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
+    const uint64_t limit = trainer->config.eval_windows;
+    enum ox_status status = eval_rows(trainer, trainer->input.eval, limit, NULL, sum);
+    for (uint32_t i = 0; i < sets->count && sets->sets[0].name[0] != '\0' && status == OX_OK; i++) {
+        struct eval_sum one = *sum;
+        if (i > 0) {
+            status = eval_rows(trainer, trainer->input.eval_more[i], limit, NULL, &one);
+            add_sum(sum, &one);
+        }
+        struct ox_eval_set_report *const report = &out->sets[out->set_count++];
+        memcpy(report->name, sets->sets[i].name, sizeof report->name);
+        report->tokens = one.targets;
+        report->loss = one.targets > 0 ? one.loss / (double)one.targets : NAN;
+    }
+    return status;
+}
+
 enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_prediction *const prediction = &trainer->prediction;
     struct eval_sum sum;
     *out = (struct ox_eval_report){.step = trainer->state.step, .epoch = ox_trainer_epoch(trainer)};
-    const enum ox_status status = eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, NULL,
-                                            &sum);
+    const enum ox_status status = eval_sets(trainer, &sum, out);
     out->tokens = sum.targets;
     out->with_update = sum.with_update;
     memcpy(out->traffic, sum.traffic, sizeof out->traffic);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "engine/text/tokenizer.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -364,10 +365,44 @@ static enum ox_status check_resume(const struct ox_config *config) {
     return ox_run_check_traces(config->output_dir);
 }
 
+/* Gives the model rows for the tokens that its tokenizer has and it has not, where that is asked for. */
+static enum ox_status resize_embeddings(struct ox_trainer *trainer) {
+    const enum ox_resize_choice choice = trainer->config.resize_embeddings;
+    const uint32_t vocab = trainer->input.vocab;
+    struct ox_tokenizer *tokenizer = NULL;
+    if (choice == OX_RESIZE_OFF) {
+        return OX_OK;
+    }
+    if (trainer->input.tokenizer_path[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "--resize-embeddings: the model has no tokenizer, whose tokens it would be resized "
+                       "for; name one with --tokenizer, or leave the option out");
+    }
+    enum ox_status status = ox_tokenizer_open(trainer->input.tokenizer_path, &tokenizer);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint32_t count = ox_tokenizer_vocab_count(tokenizer);
+    ox_tokenizer_close(&tokenizer);
+    if (count <= vocab) {
+        ox_log(OX_LOG_INFO, "embeddings: the %" PRIu32 " tokens of the tokenizer are among the model's %" PRIu32
+               " rows; nothing is resized", count, vocab);
+        return OX_OK;
+    }
+    status = ox_hf_resize(trainer->folder, count, choice == OX_RESIZE_MEAN, trainer->config.seed);
+    if (status == OX_OK) {
+        ox_log(OX_LOG_INFO, "embeddings: %" PRIu32 " rows are added to %" PRIu32 ", %s", count - vocab, vocab,
+               choice == OX_RESIZE_MEAN && ox_hf_has_weights(trainer->folder) ? "each the mean of all rows"
+                                                                             : "with fresh values");
+        trainer->input.vocab = count;
+    }
+    return status;
+}
+
 enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     enum ox_status status = check_resume(&trainer->config);
     OX_TRY(status, ox_trainer_open_model(trainer, weights));
     OX_TRY(status, ox_trainer_check_data(trainer));
+    OX_TRY(status, resize_embeddings(trainer));
     OX_TRY(status, choose_rate(trainer));
     return status == OX_OK ? set_engine_config(trainer) : status;
 }

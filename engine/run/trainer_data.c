@@ -8,6 +8,7 @@
 #include "engine/data/token_cache.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,11 +93,19 @@ static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     return status == OX_OK ? ox_path_refuse_link(trainer->input.cache_dir) : status;
 }
 
+static bool is_eval_path(const struct ox_trainer *trainer, const char *path) {
+    bool is = false;
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count; i++) {
+        is = is || path == trainer->input.eval_sets.sets[i].path;
+    }
+    return is;
+}
+
 static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, const char *path) {
     const struct ox_config *const config = &trainer->config;
     return (struct ox_corpus_config){
         .path = path,
-        .evaluates = (trainer->input.eval_alone && config->held_share == 0) || path == config->eval_data,
+        .evaluates = (trainer->input.eval_alone && config->held_share == 0) || is_eval_path(trainer, path),
         .format = format_of(config->data_format),
         .tokenizer = trainer->input.tokenizer_path,
         .no_bytes = trainer->input.no_bytes,
@@ -190,8 +199,9 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
         status = ox_fail(OX_E_CONFIG, "--data %s: every weight is 0, so there is nothing to train on; give at least "
                          "one above 0", config->data[0].path);
     }
-    if (status == OX_OK && config->eval_data[0] != '\0') {
-        status = check_input("--eval-data", config->eval_data);
+    OX_TRY(status, ox_config_eval_sets(config->eval_data, &trainer->input.eval_sets));
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
+        status = check_input("--eval-data", trainer->input.eval_sets.sets[i].path);
     }
     if (status == OX_OK && config->tokenizer[0] != '\0') {
         status = ox_hf_check_path("--tokenizer", config->tokenizer);
@@ -210,12 +220,12 @@ enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
     enum ox_status status = set_cache_dir(trainer);
     ox_host_text_begin(&trainer->claim, 0);
     *ready = true;
-    for (uint32_t i = 0; i <= config->data_count && status == OX_OK && *ready; i++) {
-        const char *const path = i < config->data_count ? config->data[i].path : config->eval_data;
-        if (path[0] != '\0') {
-            const struct ox_corpus_config corpus = corpus_config(trainer, path);
-            status = ox_corpus_is_ready(&corpus, ready);
-        }
+    const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
+    for (uint32_t i = 0; i < config->data_count + sets->count && status == OX_OK && *ready; i++) {
+        const char *const path =
+            i < config->data_count ? config->data[i].path : sets->sets[i - config->data_count].path;
+        const struct ox_corpus_config corpus = corpus_config(trainer, path);
+        status = ox_corpus_is_ready(&corpus, ready);
     }
     return ox_host_text_end(&trainer->claim, status);
 }
@@ -333,7 +343,8 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
         ox_data_close(out);
         return ox_fail(OX_E_CONFIG,
                        "%s: the tokenizer %s makes the token %" PRIu32 " of it, but the model knows %" PRIu32
-                       " tokens; use the tokenizer that the model was made for", path, trainer->input.tokenizer_path,
+                       " tokens; use the tokenizer that the model was made for, or give the model rows for tokens that "
+                       "were added to it with --resize-embeddings mean", path, trainer->input.tokenizer_path,
                        header.vocab - 1, trainer->input.vocab);
     }
     return OX_OK;
@@ -395,8 +406,8 @@ static enum ox_status open_sources(struct ox_trainer *trainer) {
         }
         trainer->input.data_count += status == OX_OK;
     }
-    if (status == OX_OK && config->eval_data[0] != '\0') {
-        status = open_corpus(trainer, config->eval_data, &trainer->input.eval_data);
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
+        status = open_corpus(trainer, trainer->input.eval_sets.sets[i].path, &trainer->input.eval_data[i]);
     }
     if (status == OX_OK && trainer->input.data_count > 0) {
         warn_of_unused(trainer);
@@ -407,7 +418,10 @@ static enum ox_status open_sources(struct ox_trainer *trainer) {
 void ox_trainer_close_data(struct ox_trainer *trainer) {
     ox_windows_close(&trainer->input.train);
     ox_windows_close(&trainer->input.eval);
-    ox_data_close(&trainer->input.eval_data);
+    for (uint32_t i = 0; i < OX_EVAL_SETS_MAX; i++) {
+        ox_windows_close(&trainer->input.eval_more[i]);
+        ox_data_close(&trainer->input.eval_data[i]);
+    }
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         ox_data_close(&trainer->input.data[i]);
     }
@@ -427,7 +441,10 @@ uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer) {
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
 static bool has_chat(const struct ox_trainer *trainer) {
-    bool chat = trainer->input.eval_data != NULL && ox_data_is_chat(trainer->input.eval_data);
+    bool chat = false;
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count; i++) {
+        chat = chat || (trainer->input.eval_data[i] != NULL && ox_data_is_chat(trainer->input.eval_data[i]));
+    }
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         chat = chat || ox_data_is_chat(trainer->input.data[i]);
     }
@@ -435,7 +452,10 @@ static bool has_chat(const struct ox_trainer *trainer) {
 }
 
 bool ox_trainer_has_conversations(const struct ox_trainer *trainer) {
-    bool has = trainer->input.eval_data != NULL && ox_data_has_conversations(trainer->input.eval_data);
+    bool has = false;
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count; i++) {
+        has = has || (trainer->input.eval_data[i] != NULL && ox_data_has_conversations(trainer->input.eval_data[i]));
+    }
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         has = has || ox_data_has_conversations(trainer->input.data[i]);
     }
@@ -535,6 +555,22 @@ static const char *other_sources(const struct ox_trainer *trainer) {
     return trainer->input.data_count > 1 ? " and the others" : "";
 }
 
+/* Turns shares of tokens into passes: the source that is scarcest for its share gives one. `counts` are the tokens of
+ * each source that are trained on. */
+static void share_tokens(const struct ox_trainer *trainer, const uint64_t *counts, double *passes) {
+    const struct ox_data_choice *const data = trainer->config.data;
+    double total = INFINITY, shares = 0;
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        total = data[i].weight > 0 ? fmin(total, (double)counts[i] / data[i].weight) : total;
+        shares += data[i].weight;
+    }
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        passes[i] = data[i].weight > 0 && counts[i] > 0 ? data[i].weight * total / (double)counts[i] : 0;
+        ox_log(OX_LOG_INFO, "%s: %.3g %% of the tokens, %.4g passes over it in an epoch", data[i].path,
+               100 * data[i].weight / shares, passes[i]);
+    }
+}
+
 /* Opens rows of the sources: of each the tokens before its border, or with `held` those behind it. */
 static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *borders, bool held,
                                 struct ox_windows **out) {
@@ -544,9 +580,14 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
     if (status != OX_OK) {
         return status;
     }
+    double passes[OX_CONFIG_DATA_MAX];
+    const bool shares = trainer->config.mixture == OX_MIXTURE_TOKENS && !held;
+    if (shares) {
+        share_tokens(trainer, borders, passes);
+    }
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         const uint64_t count = ox_data_token_count(trainer->input.data[i]);
-        const double weight = trainer->config.data[i].weight;
+        const double weight = shares ? passes[i] : trainer->config.data[i].weight;
         sources[i] = (struct ox_window_source){
             .data = trainer->input.data[i],
             .weight = held && weight > 0 ? 1 : weight,
@@ -632,10 +673,10 @@ static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *border
     return OX_OK;
 }
 
-static enum ox_status open_eval_data(struct ox_trainer *trainer) {
+static enum ox_status open_eval_set(struct ox_trainer *trainer, uint32_t idx, struct ox_windows **out) {
     const struct ox_config *const config = &trainer->config;
-    const struct ox_window_source source = {
-        .data = trainer->input.eval_data, .weight = 1, .token_count = ox_data_token_count(trainer->input.eval_data)};
+    struct ox_data *const data = trainer->input.eval_data[idx];
+    const struct ox_window_source source = {.data = data, .weight = 1, .token_count = ox_data_token_count(data)};
     struct ox_windows_config windows;
     enum ox_status status = ox_trainer_windows_config(trainer, has_chat(trainer), &windows);
     if (status != OX_OK) {
@@ -644,11 +685,20 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
     windows.sources = &source;
     windows.source_count = 1;
     windows.order = OX_WINDOWS_SEQUENTIAL;
-    status = ox_windows_open(&windows, &trainer->input.eval);
-    if (status == OX_OK && rows_of(trainer->input.eval) == 0) {
+    status = ox_windows_open(&windows, out);
+    if (status == OX_OK && rows_of(*out) == 0) {
         return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " token%s not one window of --max-seq-length %" PRIu64
-                       " + 1; give more text, or leave the option out", config->eval_data, source.token_count,
-                       source.token_count == 1 ? " is" : "s are", config->max_seq_length);
+                       " + 1; give more text, or leave the option out", trainer->input.eval_sets.sets[idx].path,
+                       source.token_count, source.token_count == 1 ? " is" : "s are", config->max_seq_length);
+    }
+    return status;
+}
+
+/* The windows of the first set are those that a held-out part would have. */
+static enum ox_status open_eval_data(struct ox_trainer *trainer) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
+        status = open_eval_set(trainer, i, i == 0 ? &trainer->input.eval : &trainer->input.eval_more[i]);
     }
     return status;
 }
@@ -706,7 +756,7 @@ static enum ox_status open_rows(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     uint64_t borders[OX_CONFIG_DATA_MAX];
     enum ox_status status = check_trained(trainer);
-    OX_TRY(status, trainer->input.eval_data != NULL ? open_eval_data(trainer) : OX_OK);
+    OX_TRY(status, open_eval_data(trainer));
     OX_TRY(status, open_held_out(trainer, borders));
     OX_TRY(status, open_part(trainer, borders, false, &trainer->input.train));
     OX_TRY(status, check_rows(trainer));
@@ -740,46 +790,6 @@ enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         status = open_rows(trainer);
         return status == OX_OK ? OX_OK : undo_cache(trainer, existing, status);
-    }
-    return status;
-}
-
-/* ---- batches ---------------------------------------------------------------------------------------- */
-
-static void clear_row(struct ox_window_row row, uint32_t seq) {
-    for (uint32_t i = 0; i < seq; i++) {
-        row.ids[i] = 0;
-        row.positions[i] = (int32_t)i;
-        row.targets[i] = -1;
-    }
-}
-
-/* Rows of other processes are filled too, because all count the targets of the whole step. */
-static struct ox_batch batch_or_scratch(const struct ox_trainer *trainer, uint32_t mb_idx) {
-    const struct ox_batch batch = ox_engine_batch(trainer->engine, mb_idx);
-    const size_t tokens = (size_t)trainer->engine_config.batch * trainer->engine_config.seq;
-    int32_t *const scratch = trainer->foreign_rows;
-    return batch.ids != NULL ? batch : (struct ox_batch){scratch, scratch + tokens, scratch + 2 * tokens};
-}
-
-enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
-                               uint64_t window_max, uint64_t *target_count) {
-    const struct ox_engine_config *const engine = &trainer->engine_config;
-    enum ox_status status = OX_OK;
-    uint64_t filled = 0;
-    *target_count = 0;
-    for (uint32_t mb_idx = 0; mb_idx < engine->micro_batches; mb_idx++) {
-        const struct ox_batch batch = batch_or_scratch(trainer, mb_idx);
-        for (uint32_t i = 0; i < engine->batch && status == OX_OK; i++, filled++) {
-            const size_t first = (size_t)i * engine->seq;
-            const struct ox_window_row row = {
-                .ids = batch.ids + first, .positions = batch.positions + first, .targets = batch.targets + first};
-            if (filled >= window_max) {
-                clear_row(row, engine->seq);
-            } else {
-                status = ox_windows_fill(windows, cursor + filled, row, target_count);
-            }
-        }
     }
     return status;
 }

@@ -649,7 +649,10 @@ enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
         status = check_input(config, "--data", config->data[i].path);
     }
     OX_TRY(status, check_input(config, "--tokenizer", config->tokenizer));
-    return status == OX_OK ? check_input(config, "--eval-data", config->eval_data) : status;
+    for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
+        status = check_input(config, "--eval-data", trainer->input.eval_sets.sets[i].path);
+    }
+    return status;
 }
 
 enum ox_status ox_run_check_names(const char *output_dir) {

@@ -49,7 +49,9 @@ enum { OX_NO_BYTES_BYTES = 1200 };
 struct ox_trainer_input {
     char tokenizer_path[OX_PATH_BYTES], cache_dir[OX_PATH_BYTES]; /* "": none */
     char no_bytes[OX_NO_BYTES_BYTES]; /* as in struct ox_corpus_config */
-    struct ox_data *data[OX_CONFIG_DATA_MAX], *eval_data;         /* eval_data: --eval-data, or NULL */
+    struct ox_data *data[OX_CONFIG_DATA_MAX];
+    struct ox_eval_sets eval_sets;              /* --eval-data */
+    struct ox_data *eval_data[OX_EVAL_SETS_MAX]; /* of each set */
     uint64_t bad_rows; /* of all of them: left out because they cannot be used */
     uint32_t data_count;                                          /* 0: not opened yet */
     uint32_t vocab;                                               /* ids are below it */
@@ -61,6 +63,7 @@ struct ox_trainer_input {
     bool said_template;                                           /* the log names the chat template */
     bool has_prompts, has_rows;                                   /* some data has */
     struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
+    struct ox_windows *eval_more[OX_EVAL_SETS_MAX]; /* of the sets behind the first one, whose windows `eval` is */
     bool leaves_nothing;                                          /* no token cache in the output folder */
     bool eval_alone;                                              /* `offload eval`: texts are used as they are */
 };
@@ -298,9 +301,6 @@ OX_MUST enum ox_status ox_trainer_windows_config(const struct ox_trainer *traine
 OX_MUST enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *borders);
 /* Logs how documents fill the rows, and what is lost. */
 void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq);
-/* Fills the batches with at most `window_max` rows from `cursor` on; targets of the other rows are not counted. */
-OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
-                                       uint64_t window_max, uint64_t *target_count);
 
 /* ---- trainer_plan.c ---- */
 
@@ -492,6 +492,12 @@ void ox_trainer_note_saved(struct ox_trainer *trainer, const struct ox_last_eval
 void ox_trainer_take_best(struct ox_trainer *trainer, bool complete);
 /* Whether --max-time is over; says so once. */
 bool ox_trainer_is_out_of_time(struct ox_trainer *trainer);
+
+/* ---- trainer_run.c ---- */
+
+/* Fills the batches with at most `window_max` rows from `cursor` on; targets of the other rows are not counted. */
+OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
+                                       uint64_t window_max, uint64_t *target_count);
 
 /* ---- evaluate.c ---- */
 

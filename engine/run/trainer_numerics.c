@@ -98,6 +98,9 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < c->data_count; i++) {
         used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
     }
+    if (c->mixture != OX_MIXTURE_PASSES) { /* without it as before there was a choice */
+        used += snprintf(rows + used, sizeof rows - (size_t)used, " %d", (int)c->mixture);
+    }
     OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
     const struct ox_unit *const block = &e->model->units[e->model->blocks[0]];
     const bool qk_norm = block->role_offset[OX_ROLE_Q_NORM] != UINT64_MAX;

@@ -31,9 +31,32 @@ static void make_absolute(char *path, const char *folder) {
     memcpy(path, joined, (size_t)bytes + 1);
 }
 
+/* Of several sets, each path. */
+static void make_eval_absolute(char *text, size_t bytes, const char *folder) {
+    struct ox_eval_sets *const sets = malloc(sizeof *sets);
+    char *const whole = calloc(1, bytes);
+    size_t used = 0;
+    if (sets != NULL && whole != NULL && ox_config_eval_sets(text, sets) == OX_OK) {
+        for (uint32_t i = 0; i < sets->count && used < bytes; i++) {
+            struct ox_eval_set *const set = &sets->sets[i];
+            make_absolute(set->path, folder);
+            used += (size_t)snprintf(whole + used, bytes - used, "%s%s%s%s", i > 0 ? "," : "", set->name,
+                                     set->name[0] != '\0' ? "=" : "", set->path);
+        }
+        if (used < bytes) {
+            memcpy(text, whole, used + 1);
+        } else {
+            ox_log(OX_LOG_WARN, "%s records --eval-data as it is, because its whole paths are too long; resume in this "
+                   "folder", record_name);
+        }
+    }
+    free(sets);
+    free(whole);
+}
+
 static void make_paths_absolute(struct ox_config *config) {
     char *const named[] = {config->chat_template, config->profile}; /* files or names; a name is no file */
-    char *const paths[] = {config->model, config->eval_data, config->tokenizer, config->output_dir, config->data_cache};
+    char *const paths[] = {config->model, config->tokenizer, config->output_dir, config->data_cache};
     char folder[OX_PATH_BYTES];
     if (getcwd(folder, sizeof folder) == NULL) {
         folder[0] = '\0';
@@ -46,6 +69,7 @@ static void make_paths_absolute(struct ox_config *config) {
             make_absolute(named[i], folder);
         }
     }
+    make_eval_absolute(config->eval_data, sizeof config->eval_data, folder);
     for (uint32_t i = 0; i < config->data_count; i++) {
         make_absolute(config->data[i].path, folder);
     }

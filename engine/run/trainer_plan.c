@@ -275,7 +275,11 @@ static double evals_seconds(const struct ox_trainer *trainer) {
     if (trainer->input.eval != NULL) {
         ox_windows_counts(trainer->input.eval, &counts);
     }
-    const uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
+    uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
+    for (uint32_t i = 1; i < trainer->input.eval_sets.count && trainer->input.eval_more[i] != NULL; i++) {
+        ox_windows_counts(trainer->input.eval_more[i], &counts);
+        rows += config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
+    }
     const struct ox_trainer_left left = ox_trainer_left(trainer);
     const uint64_t every = ox_trainer_eval_every(trainer, left.end);
     const uint64_t times = left.steps == 0 ? 0 : every > 0 ? ox_div_up(left.end, every) - left.from / every : 1;

@@ -54,6 +54,46 @@ static enum ox_status look_outside(struct ox_trainer *trainer, sig_atomic_t *sav
     return ox_trainer_agree_asked(trainer, out);
 }
 
+/* ---- batches ---------------------------------------------------------------------------------------- */
+
+static void clear_row(struct ox_window_row row, uint32_t seq) {
+    for (uint32_t i = 0; i < seq; i++) {
+        row.ids[i] = 0;
+        row.positions[i] = (int32_t)i;
+        row.targets[i] = -1;
+    }
+}
+
+/* Rows of other processes are filled too, because all count the targets of the whole step. */
+static struct ox_batch batch_or_scratch(const struct ox_trainer *trainer, uint32_t mb_idx) {
+    const struct ox_batch batch = ox_engine_batch(trainer->engine, mb_idx);
+    const size_t tokens = (size_t)trainer->engine_config.batch * trainer->engine_config.seq;
+    int32_t *const scratch = trainer->foreign_rows;
+    return batch.ids != NULL ? batch : (struct ox_batch){scratch, scratch + tokens, scratch + 2 * tokens};
+}
+
+enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
+                               uint64_t window_max, uint64_t *target_count) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    enum ox_status status = OX_OK;
+    uint64_t filled = 0;
+    *target_count = 0;
+    for (uint32_t mb_idx = 0; mb_idx < engine->micro_batches; mb_idx++) {
+        const struct ox_batch batch = batch_or_scratch(trainer, mb_idx);
+        for (uint32_t i = 0; i < engine->batch && status == OX_OK; i++, filled++) {
+            const size_t first = (size_t)i * engine->seq;
+            const struct ox_window_row row = {
+                .ids = batch.ids + first, .positions = batch.positions + first, .targets = batch.targets + first};
+            if (filled >= window_max) {
+                clear_row(row, engine->seq);
+            } else {
+                status = ox_windows_fill(windows, cursor + filled, row, target_count);
+            }
+        }
+    }
+    return status;
+}
+
 /* ---- one step -------------------------------------------------------------------------------------- */
 
 /* Completes the note of the commit that follows, with the line that metrics.jsonl will get. */

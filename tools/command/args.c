@@ -463,11 +463,14 @@ static void pick_measured(const struct arguments *a) {
     if (a->command->mask != OX_CMD_EVAL || is_seen(a, "data") || config->output_dir[0] == '\0') {
         return;
     }
-    if (config->eval_data[0] != '\0') {
-        config->data_count = 1;
-        config->data[0].weight = 1;
-        memcpy(config->data[0].path, config->eval_data, sizeof config->eval_data);
-    } else {
+    struct ox_eval_sets sets;
+    if (ox_config_eval_sets(config->eval_data, &sets) == OX_OK && sets.count > 0) { /* else it is refused later */
+        config->data_count = sets.count;
+        for (uint32_t i = 0; i < sets.count; i++) {
+            config->data[i].weight = 1;
+            memcpy(config->data[i].path, sets.sets[i].path, sizeof sets.sets[i].path);
+        }
+    } else if (sets.count == 0) {
         config->held_share = config->eval_fraction;
     }
 }

@@ -145,6 +145,11 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
         ox_status_say("eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | epoch %.4g | %" PRIu64 " token%s\n",
                       report->step, report->loss, report->perplexity, report->epoch, report->tokens,
                       ox_plural(report->tokens));
+        for (uint32_t i = 0; i < report->set_count; i++) {
+            const struct ox_eval_set_report *const set = &report->sets[i];
+            ox_status_say("  %s | loss %.4f | perplexity %.3f | %" PRIu64 " token%s\n", set->name, set->loss,
+                          exp(set->loss), set->tokens, ox_plural(set->tokens));
+        }
     }
 }
 

@@ -1,0 +1,120 @@
+/* Several evaluation sets with names: each has the figures that it has alone, the whole those of all; and weights that
+ * are shares of tokens. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *data_path, *dev_path, *test_set_path;
+
+static void train(const char *name, const char *words, int status) {
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_add(&args, "--from-scratch --compute-threads 1 --max-seq-length 8 --eval-steps 2 --save-steps 0");
+    sys_args_add(&args, words);
+    sys_run(&args, &process);
+    if (process.outcome.exit_status != status) {
+        sys_complain(&process, words);
+    }
+}
+
+/* The number under a key of the last evaluation in metrics.jsonl; NaN where there is none. */
+static double last_eval(const char *name, const char *key) {
+    char *const text = files_read(test_pathf("%s/metrics.jsonl", name), NULL);
+    double found = NAN;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *const row = json_loads(line, 0, NULL);
+        const json_t *const value = json_object_get(row, key);
+        if (strcmp(json_string_value(json_object_get(row, "type")), "eval") == 0) {
+            found = json_is_number(value) ? json_number_value(value) : NAN;
+        }
+        json_decref(row);
+    }
+    free(text);
+    return found;
+}
+
+static void test_sets(void) {
+    train("both", plain_pathf("--data %s --max-steps 4 --eval-data dev=%s,test_2=%s --report-to all", data_path,
+                              dev_path, test_set_path), 0);
+    CHECK(sys_said(&process, "  dev | loss ") && sys_said(&process, "  test_2 | loss "));
+    train("dev", plain_pathf("--data %s --max-steps 4 --eval-data %s", data_path, dev_path), 0);
+    train("test", plain_pathf("--data %s --max-steps 4 --eval-data only=%s", data_path, test_set_path), 0);
+    const double dev = last_eval("both", "eval_dev_loss"), test = last_eval("both", "eval_test_2_loss");
+    const double dev_tokens = last_eval("both", "eval_dev_tokens");
+    const double test_tokens = last_eval("both", "eval_test_2_tokens");
+    CHECK(dev > 0 && test > 0 && dev != test);
+    CHECK(dev == last_eval("dev", "eval_loss") && test == last_eval("test", "eval_loss"));
+    CHECK(test == last_eval("test", "eval_only_loss") && isnan(last_eval("dev", "eval_dev_loss")));
+    CHECK(dev_tokens + test_tokens == last_eval("both", "tokens"));
+    const double both = (dev * dev_tokens + test * test_tokens) / (dev_tokens + test_tokens);
+    CHECK(fabs(both - last_eval("both", "eval_loss")) < 1e-12);
+    char *const gauges = files_read("both/metrics.prom", NULL);
+    CHECK(strstr(gauges, "offload_eval_dev_loss ") != NULL && strstr(gauges, "offload_eval_test_2_loss ") != NULL);
+    free(gauges);
+    /* `eval` with the run's options measures each. */
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--config=%s", test_path("both/config.resolved.yaml"));
+    sys_args_word(&args, "--model=%s", test_path("both/checkpoint-4"));
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, dev_path) != NULL && strstr(process.outcome.out, test_set_path) != NULL);
+}
+
+static void test_refused(void) {
+    train("refused", plain_pathf("--data %s --max-steps 1 --eval-data a=%s,a=%s", data_path, dev_path, dev_path), 2);
+    CHECK(sys_said(&process, "the name a is given twice"));
+    train("refused", plain_pathf("--data %s --max-steps 1 --eval-data a=%s,b=nothing", data_path, dev_path), 2);
+    CHECK(sys_said(&process, "--eval-data nothing"));
+    train("refused", plain_pathf("--data %s --max-steps 1 --eval-data a=,b=%s", data_path, dev_path), 2);
+    CHECK(sys_said(&process, "is no NAME=PATH"));
+    /* A file of such a name is a path. */
+    files_write_text("a=b", "some words in a file with an odd name, enough for a row or two\n");
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", test_path("both/checkpoint-4"));
+    sys_args_word(&args, "--data=%s", test_path("a=b"));
+    sys_args_add(&args, "--max-seq-length 8");
+    sys_run_well(&args, &process);
+}
+
+/* The scarcer source for its share gives one pass. */
+static void test_mixture(void) {
+    train("mixed", plain_pathf("--data %s:3 --data %s:1 --mixture tokens --max-steps 1 --eval-fraction 0 --add-eos off "
+                               "--add-bos off", test_path("short.txt"), test_path("long.txt")), 0);
+    CHECK(sys_said(&process, "short.txt: 75 % of the tokens, 1 passes"));
+    CHECK(sys_said(&process, "long.txt: 25 % of the tokens, 0.08333 passes"));
+    train("passes", plain_pathf("--data %s:3 --data %s:1 --max-steps 1 --eval-fraction 0", test_path("short.txt"),
+                                test_path("long.txt")), 0);
+    CHECK(!sys_said(&process, "% of the tokens"));
+}
+
+/* Bytes that the tokenizer has no merges for, so many tokens. */
+static void write_digits(const char *name, size_t count) {
+    char *const text = malloc(count + 1);
+    for (size_t i = 0; i < count; i++) {
+        text[i] = (char)('0' + i * 7 % 10);
+    }
+    text[count] = '\0';
+    files_write_text(name, text);
+    free(text);
+}
+
+int main(void) {
+    model_path = sys_write_speaker();
+    data_path = files_write_text("data.txt", "the cat and one two of the cat and the words that are long in a row of "
+                                             "text which goes on for a while so that there are some rows of it\n");
+    dev_path = files_write_text("dev.txt", "one two the cat in some words, and then some more of the same\n");
+    test_set_path = files_write_text("test.txt", "abc def ghi jkl mno pqr stu vwx yz 0123456789 and once more abc\n");
+    write_digits("short.txt", 400);
+    write_digits("long.txt", 1600);
+    test_sets();
+    test_refused();
+    test_mixture();
+    return test_end();
+}
