@@ -148,6 +148,18 @@ static const struct ox_page pages[] = {
               "model.safetensors\tthe weights; beyond 5 GB, shards with an index\n",
      .examples = "offload export run1 --output model --save-dtype bf16\tThe newest checkpoint of a run, in bf16:\n",
      .see_also = "train inspect"},
+    {.command = "init",
+     .description =
+         "Writes a config.json for a model with fresh weights into the folder --output, and the tokenizer's files beside "
+         "it. With --params it chooses width, depth, heads, the width of the MLP and whether the table is tied by rules "
+         "that published models follow, and says the reason of each; without, --like names a known shape, such as "
+         "llama-3.1-8b. `offload train --from-scratch` trains it.",
+     .files = "config.json\tthe model as transformers describes it\n",
+     .examples =
+         "offload init --params 100M --tokenizer tokenizer --output model\tA Llama of about 100 M parameters for a "
+         "tokenizer:\n"
+         "offload init --like qwen3-0.6b --output model\tThe shape of a known model:\n",
+     .see_also = "train plan tokenize"},
     {.command = "inspect",
      .description =
          "Describes a model folder, a safetensors file, a checkpoint, a run folder (its newest checkpoint) or a store: "
@@ -164,14 +176,17 @@ static const struct ox_page pages[] = {
          "Turns texts into token ids with the `tokenizer.json` in --model; the ids equal those of Hugging Face's "
          "tokenizers. By default it prints the number of tokens and the speed. --output writes a token file; --jsonl "
          "turns lines of {\"text\"} into lines of {\"ids\"}. Neither adds special tokens.\n"
+         "--train makes a new tokenizer of texts or rows, byte-level BPE with the merges and ids that the tokenizers "
+         "library learns of the same texts, and writes its files into the folder --output.\n"
          "--show prints sequences as training sees them: documents, masked and trained parts, ids. --data-cache "
          "tokenizes now, for a later run with the same folder.",
      .examples =
          "offload tokenize --model DIR --data chats.jsonl --max-seq-length 512 --show\tCheck the data before "
          "training:\n"
          "offload tokenize --model DIR --data notes.txt --output notes.bin\tWrite a token file for other programs:\n"
-         "offload tokenize --model DIR --jsonl <texts.jsonl >ids.jsonl\tUse it as a filter:\n",
-     .see_also = "train"},
+         "offload tokenize --model DIR --jsonl <texts.jsonl >ids.jsonl\tUse it as a filter:\n"
+         "offload tokenize --train texts/*.txt --vocab-size 32000 --output tokenizer\tMake a tokenizer:\n",
+     .see_also = "train init"},
     {.command = "generate",
      .description =
          "Continues --prompt (or the text of --prompt-file) with the model in --model, token by token. --temperature 0 "
