@@ -41,14 +41,15 @@ struct ox_vector_rope {
 enum { OX_VECTOR_STEP = 16 };
 
 /* A small GEMM: c (rows, cols) = a (rows, depth) * b (depth, cols), or c plus that. Each sum is taken over depth in
- * order, before it is added to c. */
+ * order, before it is added to c; or c is where the sum begins, so that a sum may be taken in parts, cut anywhere. */
 struct ox_vector_product {
     float *c;
     const float *a; /* element (row, k) is a[row * a_row + k * a_step] */
     const float *b; /* rows are read in whole steps; values beyond cols may be any */
     size_t a_row, a_step, b_row, c_row;
     uint32_t rows, cols, depth;
-    bool add;
+    bool add;     /* c += */
+    bool carries; /* the sum begins with c */
 };
 
 /* The scores of a block of queries, as (keys, queries): one query a lane. */

@@ -171,7 +171,7 @@ static void run_on(struct lab *lab, const struct data *d) {
     const size_t biases = (size_t)d->shape->experts * d->shape->out_count;
     const struct call call = call_of(lab, d);
     run_experts(lab, d, &call, d->offsets, 0, d->shape->experts, true);
-    const double bf16 = lab->bf16 ? 6e-3 : 1e-6; /* inputs are rounded */
+    const double bf16 = lab->bf16 ? 6e-3 : 2e-6; /* inputs are rounded; else sums are single chains */
     check_real_error(d->real, lab->bf16 ? "grouped out, rounded" : "grouped out",
                      error_of(floats_of(d->real, call.out, d->out_len), d->out_want, d->out_len), bf16, 5e-3);
     check_real_error(d->real, lab->bf16 ? "grouped din, rounded" : "grouped din",

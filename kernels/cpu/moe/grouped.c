@@ -1,6 +1,6 @@
-/* Products of the rows of each expert with its weights, by the small products of vector.h. Their sums are chains in the
- * order of k, cut every DEPTH terms, so that no element's bits depend on which rows or experts are computed beside it;
- * and they do not pack weights that lie along k, so that few rows cost little more than reading the weights.
+/* Products of the rows of each expert with its weights, by the small products of vector.h. An element's sum is one
+ * chain in the order of k, so that its bits do not depend on which rows or experts are computed beside it, nor on how;
+ * and weights are copied for many rows alone, so that few rows cost little more than reading the weights.
  *
  * Forward, and the gradient of the input: rows become lanes. A round takes up to PANELS panels of PANEL_ROWS rows, of
  * one expert or several; first the panels are turned to (k, rows), then every block of columns is computed as
@@ -113,10 +113,13 @@ static struct weights weights_of(const struct by_rows *job, uint32_t expert, str
         return (struct weights){from, 1, job->col_step, SUB_COLS * job->col_step};
     }
     for (size_t i = 0; i < depth; i++) {
-        for (uint64_t col = 0; col < cols.end - cols.begin; col += SUB_COLS) {
-            const size_t width = ox_min_u64(SUB_COLS, cols.end - cols.begin - col);
-            memcpy(room + (col / SUB_COLS * depth + i) * SUB_COLS, from + i * job->k_step + col,
-                   width * sizeof(float));
+        uint64_t col = 0;
+        for (; col + SUB_COLS <= cols.end - cols.begin; col += SUB_COLS) { /* of a size that is known: no call */
+            memcpy(room + (col * depth + i * SUB_COLS), from + i * job->k_step + col, SUB_COLS * sizeof(float));
+        }
+        if (col < cols.end - cols.begin) {
+            memcpy(room + (col * depth + i * SUB_COLS), from + i * job->k_step + col,
+                   (cols.end - cols.begin - col) * sizeof(float));
         }
     }
     return (struct weights){room, SUB_COLS, 1, depth * SUB_COLS};
@@ -138,9 +141,29 @@ static void multiply(const struct by_rows *job, const struct chunk *chunk, struc
                     .a_step = weights.k_step, .b = panel + (size_t)k * PANEL_ROWS, .b_row = PANEL_ROWS,
                     .rows = min_u32(SUB_COLS, width - col),
                     .cols = (uint32_t)ox_min_u64(PANEL_ROWS, ox_align_up(chunk->rows - row, OX_VECTOR_STEP)),
-                    .depth = depth, .add = k > 0});
+                    .depth = depth, .carries = k > 0});
             }
         }
+    }
+}
+
+/* Few rows of weights with columns side by side: these are read where they are, in rows as long as the block. Products
+ * read b in whole steps, so columns are a multiple of that. */
+enum { FEW_ROWS = 32, FEW_DEPTH = 128 };
+
+static bool is_few(const struct by_rows *job, const struct chunk *chunk) {
+    return job->k_step != 1 && chunk->rows <= FEW_ROWS && job->cols % OX_VECTOR_STEP == 0;
+}
+
+static void multiply_few(const struct by_rows *job, const struct chunk *chunk, struct ox_range cols) {
+    const float *const weight = job->weight + (size_t)chunk->expert * job->depth * job->cols + cols.begin;
+    for (uint32_t k = 0; k < job->depth; k += FEW_DEPTH) {
+        job->cpu->vector->product(&(struct ox_vector_product){
+            .c = job->out + chunk->begin * job->cols + cols.begin, .c_row = job->cols,
+            .a = job->in + chunk->begin * job->depth + k, .a_row = job->depth, .a_step = 1,
+            .b = weight + (size_t)k * job->cols, .b_row = job->cols, .rows = chunk->rows,
+            .cols = (uint32_t)(cols.end - cols.begin), .depth = min_u32(FEW_DEPTH, job->depth - k),
+            .carries = k > 0});
     }
 }
 
@@ -153,6 +176,14 @@ static void columns_item(void *context, uint32_t item, uint32_t thread) {
     const float *const bias = job->bias == NULL ? NULL : job->bias + (size_t)chunk->expert * job->cols;
     float *const room = job->rooms + thread * job->room_len;
     float *const result = room + job->room_len - block_cols(job->cols) * PANELS * PANEL_ROWS;
+    if (is_few(job, chunk)) {
+        multiply_few(job, chunk, cols);
+        for (uint32_t row = 0; bias != NULL && row < chunk->rows; row++) {
+            float *const out = job->out + (chunk->begin + row) * job->cols + cols.begin;
+            job->cpu->vector->add(out, out, bias + cols.begin, cols.end - cols.begin);
+        }
+        return;
+    }
     multiply(job, chunk, cols, room, result);
     for (uint32_t row = 0; row < chunk->rows; row++) {
         float *const out = job->out + (chunk->begin + row) * job->cols;
@@ -209,7 +240,7 @@ struct by_experts {
 };
 
 /* With few sorted rows the gradient is written along its rows; with more it pays to copy a stripe of b. */
-enum { STRIPE_ROWS = 96, STRIPE_TILE = 12, ALONG_ROWS_MOST = 64 };
+enum { STRIPE_ROWS = 96, STRIPE_TILE = 12, ALONG_ROWS_MOST = 32 };
 
 static struct ox_vector_product product_of(const struct by_experts *job, float *c, size_t at, uint32_t depth) {
     return (struct ox_vector_product){.c = c, .c_row = job->cols, .a = job->a + at * job->rows, .a_row = 1,

@@ -140,7 +140,7 @@ static size_t wrong_products(const struct ox_vector *vector, struct matrices *al
         for (size_t col = 0; col < STRIDE; col++) {
             const float before = (float)((row * STRIDE + col) % 97);
             const bool inside = row < job.rows && col < job.cols;
-            float want = inside && !job.add ? 0.0f : before;
+            float want = inside && !job.add && !job.carries ? 0.0f : before;
             for (size_t k = 0; inside && k < job.depth; k++) {
                 want += all->a[row * job.a_row + k * job.a_step] * all->b[k * STRIDE + col];
             }
@@ -154,14 +154,15 @@ static void test_product(const struct ox_vector *vector) {
     static const uint32_t sizes[] = {1, 3, 4, 15, 16, 17, 33, 64, 67};
     enum { SIZES = sizeof sizes / sizeof sizes[0] };
     static struct matrices all;
-    for (uint32_t i = 0; i < SIZES * SIZES * SIZES * 4; i++) {
+    for (uint32_t i = 0; i < SIZES * SIZES * SIZES * 6; i++) {
         struct ox_vector_product job = {.c = all.c, .a = all.a, .b = all.b, .b_row = STRIDE, .c_row = STRIDE};
-        job.rows = sizes[i / 4 % SIZES];
-        job.cols = sizes[i / 4 / SIZES % SIZES];
-        job.depth = sizes[i / 4 / SIZES / SIZES] - 1; /* 0: all keys of a block come after the queries */
+        job.rows = sizes[i / 6 % SIZES];
+        job.cols = sizes[i / 6 / SIZES % SIZES];
+        job.depth = sizes[i / 6 / SIZES / SIZES] - 1; /* 0: all keys of a block come after the queries */
         job.a_row = i % 2 == 0 ? STRIDE : 1;
         job.a_step = i % 2 == 0 ? 1 : STRIDE;
-        job.add = i / 2 % 2 != 0;
+        job.add = i / 2 % 3 == 1;
+        job.carries = i / 2 % 3 == 2;
         const size_t wrong = wrong_products(vector, &all, job);
         if (wrong != 0) {
             printf("%s: %u x %u x %u: %zu wrong\n", vector->name, job.rows, job.cols, job.depth, wrong);
