@@ -46,8 +46,8 @@ static const char wide_heads[] = "{\"model_type\":\"llama\"," BIG "\"hidden_size
                                  "\"num_key_value_heads\":32,\"head_dim\":64,\"intermediate_size\":64,"
                                  "\"vocab_size\":512}";
 
-/* Blocks with a mixture of experts in the place of the MLP, which no family has yet: as mixtral's, with clamped queries,
- * keys and values as olmoe's, and with biases and sinks as gpt-oss's. */
+/* Blocks with a mixture of experts in the place of the MLP, which no family has yet: as mixtral's, with clamped
+ * queries, keys and values as olmoe's, and with biases and sinks as gpt-oss's. */
 static const char mixture[] = "{\"model_type\":\"llama\"," SMALL "\"hidden_size\":24,\"num_attention_heads\":4,"
                               "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":40}";
 static const char mixture_clamped[] = "{\"model_type\":\"qwen3\"," SMALL "\"hidden_size\":24,"
