@@ -69,6 +69,8 @@ enum ox_status ox_decoder_parse(const char *where, const json_t *json, const str
     struct ox_size_key sizes[SIZES];
     const struct ox_size_key head_dim = {"head_dim", false, &out->head_dim};
     size_keys(out, sizes);
+    out->heads = missing->heads;
+    sizes[2].required = missing->heads == 0;
     out->contexts = missing->contexts;
     out->kv_heads = ox_when_missing(json, "num_key_value_heads", missing->kv_heads);
     out->head_dim = ox_when_missing(json, "head_dim", missing->head_dim);

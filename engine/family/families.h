@@ -69,7 +69,7 @@ struct ox_value_key {
 
 /* What a family's keys mean where they are missing; zeros mean what ox_decoder_parse says. */
 struct ox_family_defaults {
-    uint32_t contexts, kv_heads, head_dim;
+    uint32_t vocab, heads, contexts, kv_heads, head_dim; /* vocab, heads: 0: the key must be there */
     float norm_eps;
     double rope_theta;
 };

@@ -146,7 +146,7 @@ const struct ox_family ox_family_gemma3 = {
     .tied_by_default = true,
     .act = OX_ACTIVATION_GEGLU_TANH,
     .gain_offset = 1.0f,
-    .defaults = {.contexts = 131072, .kv_heads = 4, .head_dim = 256, .rope_theta = 1e6},
+    .defaults = {.vocab = 262208, .heads = 8, .contexts = 131072, .kv_heads = 4, .head_dim = 256, .rope_theta = 1e6},
     .fixed_keys = gemma_fixed_keys,
     .keys = {ox_decoder_keys, ox_window_keys, gemma3_keys},
     .values = gemma3_values,

@@ -565,7 +565,8 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     out->gain_offset = family->gain_offset;
     out->parallel = family->parallel;
     out->rope_neighbours = family->rope_neighbours;
-    const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
+    out->vocab = family->defaults.vocab;
+    const struct ox_size_key vocab = {"vocab_size", out->vocab == 0, &out->vocab};
     status = check_common_keys(where, json, family);
     OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
     OX_TRY(status, check_changing_keys(where, json, family));

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/hash/listed.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "engine/hf/shapes.h"
 
 #include <inttypes.h>
@@ -38,6 +39,7 @@ struct ox_hf_folder {
     /* Of a model with added rows: the mean row of each tensor that has them, NULL for others and for fresh ones. */
     float **means;
     uint64_t seed;
+    bool has_parts;       /* the files also have tensors of other parts than the text model */
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -186,7 +188,15 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
 }
 
 static enum ox_status place_entry(struct ox_hf_folder *folder, const struct place *place) {
-    const int64_t idx = ox_model_find_tensor(folder->model, place->entry->name);
+    const char *name = place->entry->name;
+    char inner[2 * OX_TENSOR_NAME_BYTES];
+    if (folder->has_parts) {
+        if (!ox_text_tensor_name(name, inner, sizeof inner)) {
+            return OX_OK;
+        }
+        name = inner;
+    }
+    const int64_t idx = ox_model_find_tensor(folder->model, name);
     if (idx == -1) {
         return ox_fail(OX_E_CONFIG,
                        "%s: tensor \"%s\" does not belong to the %s that config.json describes; use the config.json "
@@ -194,7 +204,7 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
                        ox_st_path(place->file), place->entry->name, folder->model->config.family);
     }
     if (idx == -2) {
-        if (strcmp(place->entry->name, "lm_head.weight") == 0) {
+        if (strcmp(name, "lm_head.weight") == 0) {
             folder->head = *place;
         }
         return OX_OK;
@@ -269,6 +279,10 @@ static enum ox_status open_weights(struct ox_hf_folder *folder) {
         }
     }
     OX_TRY(status, check_complete(folder));
+    if (status == OX_OK && folder->has_parts) {
+        ox_log(OX_LOG_WARN, "%s: of this model of several parts the text model alone is read, and saved again",
+               folder->path);
+    }
     return status == OX_OK ? check_tied_head(folder) : status;
 }
 
@@ -283,7 +297,14 @@ static enum ox_status find_cause(const struct ox_hf_folder *folder, enum ox_stat
 /* Makes the model of folder->config. */
 static enum ox_status build_model(struct ox_hf_folder *folder, const char *where) {
     struct ox_model_config config;
-    enum ox_status status = ox_model_config_parse(where, folder->config, &config);
+    json_t *text = NULL;
+    enum ox_status status = ox_text_config(where, folder->config, &text);
+    if (text != NULL) {
+        json_decref(folder->config);
+        folder->config = text;
+        folder->has_parts = true;
+    }
+    OX_TRY(status, ox_model_config_parse(where, folder->config, &config));
     if (status == OX_OK) {
         status = ox_model_build(&config, &folder->model);
         status = status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
