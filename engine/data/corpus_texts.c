@@ -67,7 +67,6 @@ static enum ox_status take_all(const struct ox_corpus_config *config, const stru
     struct ox_document document;
     struct ox_chat chat = {0};
     bool found = false;
-    uint64_t bytes = 0;
     enum ox_status status = OX_OK;
     for (;;) {
         OX_TRY(status, ox_documents_next(documents, &document, &found));
@@ -75,9 +74,8 @@ static enum ox_status take_all(const struct ox_corpus_config *config, const stru
             break;
         }
         status = rows ? take_row(taker, &config->columns, &document, &chat) : take_text(taker, &document);
-        bytes += document.bytes;
         if (taker->progress != NULL) {
-            taker->progress(taker->context, bytes, ox_documents_bytes(documents));
+            taker->progress(taker->context, ox_documents_bytes_read(documents), ox_documents_bytes(documents));
         }
     }
     ox_chat_free(&chat);

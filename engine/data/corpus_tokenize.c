@@ -405,7 +405,7 @@ static void log_progress(struct run *run) {
     }
     run->logged_ns = now;
     ox_log(OX_LOG_INFO, "tokenizing %s: %.0f %%, %.1f MB/s", run->work->path,
-           total > 0 ? 100.0 * (double)run->bytes / (double)total : 100.0,
+           total > 0 ? 100.0 * (double)ox_documents_bytes_read(run->work->documents) / (double)total : 100.0,
            (double)run->bytes * 1e3 / (double)(now - run->begin_ns));
 }
 

@@ -273,6 +273,14 @@ uint64_t ox_documents_bytes(const struct ox_documents *documents) {
     return documents->bytes;
 }
 
+uint64_t ox_documents_bytes_read(const struct ox_documents *documents) {
+    uint64_t bytes = documents->unpacker != NULL ? ox_unpack_used_bytes(documents->unpacker) : 0;
+    for (uint32_t i = 0; i < documents->file_idx; i++) {
+        bytes += documents->files[i].bytes;
+    }
+    return bytes;
+}
+
 uint64_t ox_documents_stamp(const struct ox_documents *documents, uint64_t *newest) {
     uint64_t hash = documents->file_count;
     *newest = 0;

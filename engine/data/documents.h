@@ -52,8 +52,9 @@ void ox_documents_close(struct ox_documents **documents);
  * No document at all is OX_E_CONFIG. So is a row of more than 64 MiB, or a text of more than 128 MiB that cannot be
  * cut; the error names file and line or byte. */
 OX_MUST enum ox_status ox_documents_next(struct ox_documents *documents, struct ox_document *out, bool *found);
-/* The size of all files together. */
+/* The size of all files together, and how much of it is read; compressed files count as they are. */
 uint64_t ox_documents_bytes(const struct ox_documents *documents);
+uint64_t ox_documents_bytes_read(const struct ox_documents *documents);
 /* A hash of the files' names, sizes, inodes and times of change at open. Two equal stamps mean that nothing was written
  * in between, because ctime cannot be set back. *newest is the latest change in nanoseconds since 1970: a file examined
  * less than 2 s after it may change again within the same clock tick, unnoticed. */

@@ -264,6 +264,10 @@ bool ox_unpack_is_packed(const struct ox_unpacker *unpacker) {
     return unpacker->kind != NULL;
 }
 
+uint64_t ox_unpack_used_bytes(const struct ox_unpacker *unpacker) {
+    return unpacker->read - unpacker->in_bytes;
+}
+
 enum ox_status ox_unpack_read(struct ox_unpacker *unpacker, void *data, size_t bytes, size_t *got) {
     return unpacker->kind != NULL ? unpack(unpacker, data, bytes, got) : read_file(unpacker, data, bytes, got);
 }

@@ -19,6 +19,8 @@ struct ox_unpacker;
 OX_MUST enum ox_status ox_unpack_open(int fd, const char *path, struct ox_unpacker **out);
 void ox_unpack_close(struct ox_unpacker **unpacker);
 bool ox_unpack_is_packed(const struct ox_unpacker *unpacker);
+/* The bytes of the file that are used up. */
+uint64_t ox_unpack_used_bytes(const struct ox_unpacker *unpacker);
 /* Reads the next `bytes` bytes; *got is less only at the end. A compressed file that ends early or is damaged is
  * OX_E_CORRUPT with its place; one that unpacks to what no text does is OX_E_CONFIG. */
 OX_MUST enum ox_status ox_unpack_read(struct ox_unpacker *unpacker, void *data, size_t bytes, size_t *got);

@@ -1,21 +1,48 @@
 /* Documents of texts and rows. The first line of the input says how they are read: "rows", "text" or "text-before"
  * (cuts stand before newlines), the bytes of a piece, and the separator ("text 16 <|end|>"); the rest is one file, or
- * two as a folder. Pieces are the bytes of the files in their order, and the documents are the same whatever the size
- * of pieces. */
+ * two as a folder. Pieces are the bytes of the files, which may be compressed, in their order, and the documents are the
+ * same whatever the size of pieces. */
 #include "tests/fuzz/fuzz.h"
 
+#include "base/file.h"
 #include "base/hash/hash.h"
 #include "engine/data/documents_internal.h"
 #include "tests/kit/documents.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { FILE_COUNT = 2, FIRST_LINE_BYTES = 64, PIECE_BYTES_MAX = 512 };
+enum { FILE_COUNT = 2, FIRST_LINE_BYTES = 64, PIECE_BYTES_MAX = 512, HELD_BYTES_MAX = 1 << 20 };
 
 static const char *folder, *files[FILE_COUNT];
 
 static struct fuzz_part parts[FILE_COUNT];
+
+/* What the files hold, as far as it can be read. */
+static struct held {
+    char text[HELD_BYTES_MAX];
+    size_t bytes;
+} held[FILE_COUNT];
+
+static void read_held(int idx) {
+    struct ox_unpacker *unpacker = NULL;
+    uint64_t file_bytes = 0;
+    enum { STEP = 512 }; /* what a step that fails has read is never part of a document */
+    size_t got = STEP;
+    int fd = -1;
+    held[idx].bytes = 0;
+    if (ox_file_open_input(files[idx], &fd, &file_bytes) != OX_OK) {
+        return;
+    }
+    enum ox_status status = ox_unpack_open(fd, files[idx], &unpacker);
+    while (status == OX_OK && got == STEP && held[idx].bytes < HELD_BYTES_MAX) {
+        status = ox_unpack_read(unpacker, held[idx].text + held[idx].bytes, STEP, &got);
+        held[idx].bytes += status == OX_OK ? got : 0;
+    }
+    ox_unpack_close(&unpacker);
+    close(fd);
+}
 
 static void open_paths(void) {
     if (folder == NULL) {
@@ -51,7 +78,12 @@ static void take_piece(const struct ox_documents_config *config, const struct ox
         walk->file++;
         walk->end = walk->line_offset = walk->line = 0;
     }
-    const struct fuzz_part *const content = &parts[walk->file];
+    const struct held *const content = &held[walk->file];
+    if (content->bytes == HELD_BYTES_MAX) { /* it unpacks to more */
+        walk->goes_on = !piece->ends;
+        walk->count++;
+        return;
+    }
     FUZZ_CHECK(piece->begins == !walk->goes_on && piece->bytes > 0);
     FUZZ_CHECK(piece->offset >= walk->end && piece->offset + piece->bytes <= content->bytes);
     FUZZ_CHECK(piece->begins || piece->offset == walk->end);
@@ -119,6 +151,10 @@ int fuzz_documents(const uint8_t *data, size_t bytes) {
     fuzz_split(data + used, bytes - used, parts, FILE_COUNT);
     fuzz_write(files[0], parts[0].text, parts[0].bytes);
     fuzz_write_part(files[1], &parts[1]);
+    read_held(0);
+    if (parts[1].bytes > 0) {
+        read_held(1);
+    }
     const char *const path = parts[1].bytes > 0 ? folder : files[0];
     const bool every_fourth = bytes % 4 == 0; /* for what depends little on the bytes */
     const enum ox_status status = take_all(path, &config, every_fourth, &walk);

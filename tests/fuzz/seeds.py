@@ -5,7 +5,9 @@
 good-* are opened to their end, bad-* are refused (tests/fuzz/test_seeds.c).
 """
 import copy
+import gzip
 import json
+import lzma
 import os
 import struct
 
@@ -633,10 +635,11 @@ def chat():
             "flag-unknown": {"messages": [message("assistant", "x", lossScale=2)]},
             "images": {"images": ["a.png"], "messages": turns}, "marked": {"text": "a", "label": False},
             "preference": {"prompt": "a", "chosen": "b", "rejected": "c"}, "pair": {"question": "a", "answer": "b"},
-            "role-case": {"messages": [message("User", "x")]}, "ids": {"input_ids": [1]}}.items():
+            "role-case": {"messages": [message("User", "x")]}, "ids": {"input_ids": [1, 2], "labels": [-100, 3]}}.items():
         rows("bad-" + name, "chatml", row)
     rows("good-flags", "chatml", {"messages": [message("user", "a", train=False), message("assistant", "b", mask=True),
                                                message("assistant", "c", loss=True)]})
+    rows("good-ids", "chatml", {"input_ids": [1, 2, 0], "labels": [-100, 2, -100], "attention_mask": [1, 1, 0]})
     rows("good-ends", "llama2", {"text": " <s>a</s>\n"}, {"prompt": "<s>", "completion": "</s>"}, {"text": "</s>"})
     rows("good-turns", "chatml", {"conversations": [{"from": "human", "value": "h"}]},
          {"conversations": [{"from": "gpt", "value": "g"}]})
@@ -711,6 +714,13 @@ def documents():
     one("bad-blank", "rows 0", " \n\n")
     one("bad-empty", "text 0", "")
     one("bad-separators", "text 0 --", "-- \n --")
+    row = b'{"text":"packed"}\n' * 3
+    zstd = b"\x28\xb5\x2f\xfd\x20" + bytes([len(row)]) + struct.pack("<I", 1 | len(row) << 3)[:3] + row
+    for kind, packed in {"gzip": gzip.compress(row, mtime=0), "xz": lzma.compress(row), "zstd": zstd}.items():
+        one(f"good-{kind}", "rows 0", packed)
+        one(f"good-{kind}-twice", "rows 0", packed + packed)
+        one(f"bad-{kind}-cut", "rows 0", packed[:-5])
+        one(f"bad-{kind}-more", "rows 0", packed + b"{}")
 
 
 def cache():

@@ -86,6 +86,16 @@ static enum ox_status for_lines(const char *path,
     if (file == NULL) {
         return ox_fail_errno(OX_E_CONFIG, errno, "%s cannot be opened", path);
     }
+    if (is_file) {
+        char start[1];
+        size_t got = 0;
+        bool all = false, packed = false;
+        status = ox_unpack_start(path, start, sizeof start, &got, &all, &packed);
+        if (status == OX_OK && packed) {
+            status = ox_fail(OX_E_CONFIG, "%s: is compressed, and lines are read as they are; unpack it into stdin, "
+                             "such as gunzip -c '%s' | offload tokenize ... without --data", path, path);
+        }
+    }
     for (ssize_t bytes = 0; status == OX_OK && (bytes = getline(&line, &capacity, file)) >= 0;) {
         number++;
         if (strspn(line, " \t\r\n") < (size_t)bytes) {

@@ -150,10 +150,10 @@ static const struct ox_page pages[] = {
      .see_also = "train inspect"},
     {.command = "init",
      .description =
-         "Writes a config.json for a model with fresh weights into the folder --output, and the tokenizer's files beside "
-         "it. With --params it chooses width, depth, heads, the width of the MLP and whether the table is tied by rules "
-         "that published models follow, and says the reason of each; without, --like names a known shape, such as "
-         "llama-3.1-8b. `offload train --from-scratch` trains it.",
+         "Writes a config.json for a model with fresh weights into the folder --output, and the tokenizer's files "
+         "beside it. With --params it chooses width, depth, heads, the width of the MLP and whether the table is tied "
+         "by rules that published models follow, and says the reason of each; without, --like names a known shape, "
+         "such as llama-3.1-8b. `offload train --from-scratch` trains it.",
      .files = "config.json\tthe model as transformers describes it\n",
      .examples =
          "offload init --params 100M --tokenizer tokenizer --output model\tA Llama of about 100 M parameters for a "
