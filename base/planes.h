@@ -66,6 +66,31 @@ static inline OX_ON_DEVICE_TOO uint16_t ox_bf16_from_f32(float value) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* ---- halves: IEEE's 16-bit format ---- */
+
+/* Rounds to nearest, ties to even: from 65520 on to infinity, below 2^-14 to multiples of 2^-24. A NaN stays a NaN. */
+static inline OX_ON_DEVICE_TOO uint16_t ox_f16_from_f32(float value) {
+    const uint32_t bits = ox_f32_bits(value), size = bits & 0x7fffffffu;
+    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
+    if (size >= 0x47800000u) { /* 2^16 and more, infinities, NaNs */
+        return (uint16_t)(sign | 0x7c00u | (size > 0x7f800000u ? 0x200u : 0u));
+    }
+    if (size < 0x38800000u) { /* below 2^-14: adding 0.5 rounds to its last bit, which is 2^-24 */
+        const uint32_t steps = ox_f32_bits(ox_f32_from_bits(size) + 0.5f) - 0x3f000000u;
+        return (uint16_t)(sign | steps);
+    }
+    return (uint16_t)(sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13); /* 65520 carries to infinity */
+}
+
+/* Widens, exactly. */
+static inline OX_ON_DEVICE_TOO float ox_f16_to_f32(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, mantissa = half & 0x3ffu;
+    if (exponent == 0) {
+        return ox_f32_from_bits(sign | ox_f32_bits((float)mantissa * 0x1p-24f));
+    }
+    return ox_f32_from_bits(sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | mantissa << 13);
+}
+
 /* ---- precision ---- */
 
 /* In which formats a run keeps, moves and computes numbers: one table, of which --dtype names a row; nothing else
@@ -73,16 +98,16 @@ static inline OX_ON_DEVICE_TOO uint16_t ox_bf16_from_f32(float value) {
  * never what is kept. */
 
 /* Formats of the numbers in a tensor. */
-enum ox_real { OX_REAL_F32, OX_REAL_BF16 };
+enum ox_real { OX_REAL_F32, OX_REAL_BF16, OX_REAL_F16 };
 static inline uint32_t ox_real_bytes(enum ox_real real) {
     return real == OX_REAL_F32 ? 4 : 2;
 }
 static inline const char *ox_real_name(enum ox_real real) {
-    return real == OX_REAL_F32 ? "fp32" : "bf16";
+    return real == OX_REAL_F32 ? "fp32" : real == OX_REAL_BF16 ? "bf16" : "fp16";
 }
 
 /* The rows, in the order of the words of --dtype. */
-enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16, OX_COMPUTE_DTYPE_COUNT };
+enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16, OX_COMPUTE_FP16, OX_COMPUTE_DTYPE_COUNT };
 
 /* A row on one kind of device. */
 struct ox_precision {
@@ -94,15 +119,18 @@ struct ox_precision {
     enum ox_real activations; /* and gradients that flow backward */
     enum ox_real products;    /* inputs of GEMMs, where the device has GEMMs of this format */
     enum ox_real sums;        /* of products, of rows, of gradients of weights */
+    bool scales; /* the loss is multiplied by a scale, for gradients that flow backward in a format of small range */
 };
 
 /* `on_cpu`: the row for the CPU device, which keeps activations in fp32; else for a GPU. */
 static inline const struct ox_precision *ox_precision_of(enum ox_compute_dtype dtype, bool on_cpu) {
     static const struct ox_precision rows[OX_COMPUTE_DTYPE_COUNT][2] = {
-        {{OX_COMPUTE_FP32, true, 4, OX_REAL_F32, OX_REAL_F32, OX_REAL_F32},
-         {OX_COMPUTE_FP32, true, 4, OX_REAL_F32, OX_REAL_F32, OX_REAL_F32}},
-        {{OX_COMPUTE_BF16, false, 0, OX_REAL_BF16, OX_REAL_BF16, OX_REAL_F32},
-         {OX_COMPUTE_BF16, false, 4, OX_REAL_F32, OX_REAL_BF16, OX_REAL_F32}},
+        {{OX_COMPUTE_FP32, true, 4, OX_REAL_F32, OX_REAL_F32, OX_REAL_F32, false},
+         {OX_COMPUTE_FP32, true, 4, OX_REAL_F32, OX_REAL_F32, OX_REAL_F32, false}},
+        {{OX_COMPUTE_BF16, false, 0, OX_REAL_BF16, OX_REAL_BF16, OX_REAL_F32, false},
+         {OX_COMPUTE_BF16, false, 4, OX_REAL_F32, OX_REAL_BF16, OX_REAL_F32, false}},
+        {{OX_COMPUTE_FP16, true, 2, OX_REAL_F16, OX_REAL_F16, OX_REAL_F32, true},
+         {OX_COMPUTE_FP16, true, 4, OX_REAL_F32, OX_REAL_F16, OX_REAL_F32, true}},
     };
     return &rows[dtype][on_cpu];
 }

@@ -17,7 +17,7 @@ enum {
 enum {
     GPU_HELD_MAX = 128 * 1024 * 1024, /* floats */
     GPU_GROUP_ROWS_MAX = 4096,
-    GPU_VOCAB_TILE = 8192, /* floats of weights that have to be joined */
+    GPU_VOCAB_TILE = 8192, /* where weights have to be joined */
 };
 
 static uint32_t min_u32(uint32_t a, uint32_t b) {
@@ -60,9 +60,10 @@ struct ox_head_walk ox_head_walk_of(const struct ox_compute *compute, uint32_t r
     return walk;
 }
 
-/* Weights in bfloat16 are used in place. */
+/* Floats of room for the weights of a tile. Weights in bfloat16 are used in place. */
 static uint64_t weight_len(const struct ox_compute *compute, const struct ox_head_walk *walk, uint32_t hidden) {
-    return compute->real == OX_REAL_BF16 ? 0 : ox_align_up((uint64_t)walk->tile_vocab * hidden, PART_GRAIN);
+    const uint64_t bytes = (uint64_t)walk->tile_vocab * hidden * ox_real_bytes(compute->real);
+    return compute->real == OX_REAL_BF16 ? 0 : ox_align_up(ox_div_up(bytes, sizeof(float)), PART_GRAIN);
 }
 
 static uint64_t state_len(uint32_t rows) {

@@ -25,8 +25,8 @@ struct ox_head_walk {
 };
 struct ox_head_walk ox_head_walk_of(const struct ox_compute *compute, uint32_t rows, uint32_t vocab);
 
-/* The parts of the head's scratch: per row the sum of exponentials, the maximum and the target's logit; fp32 weights of
- * a tile, if they have to be joined; logits. */
+/* The parts of the head's scratch: per row the sum of exponentials, the maximum and the target's logit; the weights
+ * of a tile, if they have to be joined; logits. */
 struct ox_head_scratch {
     double *sum;
     float *max, *target_logit;

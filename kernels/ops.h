@@ -37,12 +37,13 @@ struct ox_op_zero {
 };
 
 /* Makes weights for compute from their planes (base/planes.h): with lo the exact fp32 master, with lo == NULL the
- * bfloat16 weight widened. */
+ * bfloat16 weight widened; either is rounded to `real`. */
 struct ox_op_planes_join {
-    float *out; /* (count) */
+    void *out; /* (count) */
     const uint16_t *hi;
     const uint16_t *lo;
     uint64_t count;
+    enum ox_real real;
 };
 
 /* target = [a +] scale * b, elementwise; may be a, or, where nothing is scaled or added, b. */
@@ -348,7 +349,7 @@ enum ox_op_group {
     OP(device, sinks_backward, OX_OPS_ATTENTION, OX_OP_REAL(sinks_backward), NULL)
 #define OX_OP_MODEL_LIST(OP, device)                                                                   \
     OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
-    OP(device, planes_join, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                         \
+    OP(device, planes_join, OX_OPS_OTHER, OX_OP_REAL(planes_join), NULL)                               \
     OP(device, add, OX_OPS_OTHER, OX_OP_REAL(add), check_add)                                          \
     OP(device, bf16_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
     OP(device, embed_forward, OX_OPS_OTHER, OX_OP_REAL(embed_forward), NULL)                           \

@@ -238,18 +238,6 @@ static enum ox_status read_header(struct ox_st_file *file) {
     return status;
 }
 
-/* Converts IEEE half to single precision, exactly. */
-static float f32_from_f16(uint16_t half) {
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u,
-                   mantissa = half & 0x3ffu;
-    if (exponent == 0) {
-        const float value = (float)mantissa * 0x1p-24f;
-        return sign != 0 ? -value : value;
-    }
-    const uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
-    return ox_f32_from_bits(sign | wide << 23 | mantissa << 13);
-}
-
 /* Widens in place `count` 16-bit values that fill the second half of `out`. In ascending order no value is overwritten
  * before it is read, because value i begins at or after the end of result i - 1. */
 static void widen_in_place(float *out, uint64_t count, enum ox_dtype dtype) {
@@ -259,7 +247,7 @@ static void widen_in_place(float *out, uint64_t count, enum ox_dtype dtype) {
         const size_t part = (size_t)ox_min_u64(CONVERT_ELEMS, count - done);
         memcpy(block, source + done * sizeof *block, part * sizeof *block);
         for (size_t i = 0; i < part; i++) {
-            out[done + i] = dtype == OX_DTYPE_BF16 ? ox_bf16_to_f32(block[i]) : f32_from_f16(block[i]);
+            out[done + i] = dtype == OX_DTYPE_BF16 ? ox_bf16_to_f32(block[i]) : ox_f16_to_f32(block[i]);
         }
     }
 }
@@ -271,6 +259,10 @@ uint32_t ox_dtype_bytes(enum ox_dtype dtype) {
 
 const char *ox_dtype_name(enum ox_dtype dtype) {
     return dtype < OX_DTYPE_OTHER ? own_names[dtype] : "another dtype";
+}
+
+enum ox_dtype ox_dtype_of_word(const char *word) {
+    return strcmp(word, "bf16") == 0 ? OX_DTYPE_BF16 : strcmp(word, "fp16") == 0 ? OX_DTYPE_F16 : OX_DTYPE_F32;
 }
 
 static enum ox_status examine(const struct ox_st_file *file, struct stat *info) {

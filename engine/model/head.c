@@ -14,7 +14,8 @@ struct tensors {
 
 static uint64_t carve_head(const struct ox_shape *shape, void *base, struct tensors *out) {
     const struct ox_model_config *const config = &shape->model->config;
-    const uint64_t joined = shape->compute.real == OX_REAL_F32 ? config->hidden * sizeof(float) : 0;
+    const bool in_place = shape->compute.real == OX_REAL_BF16;
+    const uint64_t joined = in_place ? 0 : config->hidden * ox_real_bytes(shape->compute.real);
     struct ox_bump carve = {.base = base};
     out->normed = ox_bump_alloc(&carve, ox_rows_bytes(shape, config->hidden));
     out->mean = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
@@ -32,7 +33,7 @@ uint64_t ox_head_work_bytes(const struct ox_shape *shape) {
     return carve_head(shape, NULL, &t);
 }
 
-/* A weight of the norm as compute reads it: in bfloat16 the hi plane itself, in float32 joined to `room`. NULL when the
+/* A weight of the norm as compute reads it: in bfloat16 the hi plane itself, else joined to `room`. NULL when the
  * family has none. */
 static const void *norm_weight(struct ox_unit_job *job, struct ox_planes planes, enum ox_role role, void *room) {
     const uint64_t offset = job->unit->role_offset[role];
@@ -43,7 +44,8 @@ static const void *norm_weight(struct ox_unit_job *job, struct ox_planes planes,
         return planes.hi + offset;
     }
     OX_RUN(&job->run, planes_join, .out = room, .hi = planes.hi + offset,
-           .lo = planes.lo == NULL ? NULL : planes.lo + offset, .count = job->shape->model->config.hidden);
+           .lo = planes.lo == NULL ? NULL : planes.lo + offset, .count = job->shape->model->config.hidden,
+           .real = job->shape->compute.real);
     return room;
 }
 
@@ -138,8 +140,8 @@ static void gpu_cost(struct ox_cost *cost, bool backward) {
     const double rows_read = walk.tiles * cost->rows * hidden * cost->real_bytes;
     const double table_read = walk.groups * table * cost->real_bytes;
     const uint32_t walks = backward ? 2 : 1;
-    if (cost->shape->compute.real == OX_REAL_F32) { /* the table's planes are joined */
-        cost->work.bytes += walks * walk.groups * table * (OX_HI_BYTES + OX_LO_BYTES + sizeof(float));
+    if (cost->shape->compute.real != OX_REAL_BF16) { /* the table's planes are joined */
+        cost->work.bytes += walks * walk.groups * table * (OX_HI_BYTES + OX_LO_BYTES + cost->real_bytes);
         cost->work.ops += walks * (uint32_t)(walk.groups * walk.tiles);
     }
     for (uint32_t i = 0; i < (walk.held ? 1 : walks); i++) {

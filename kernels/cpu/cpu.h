@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-struct ox_cpu_bf16; /* oneDNN, and room for the inputs of a GEMM */
+struct ox_cpu_bf16; /* room for the inputs of a GEMM in bf16 or fp16; oneDNN for bf16 */
 
 /* What an operation computes with: threads and vector loops. */
 struct ox_cpu {
@@ -60,7 +60,7 @@ void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
  * c is first set to residual (rows as far apart as those of c, may be c itself) plus bias (n), and beta is ignored. No
  * parts of a sum go to several threads, and no bit depends on how many there are. A device with `bf16` rounds a and b
- * to it, unless there is one row. */
+ * to its format, unless there is one row. */
 struct ox_gemm {
     float *c;
     const float *a, *b;
@@ -87,9 +87,9 @@ struct ox_range ox_cpu_gemm_part(uint32_t total, uint32_t idx, uint32_t count);
 /* Tries it, once in a process, with some cut GEMMs of all forms. The library is to have one thread. */
 bool ox_cpu_gemm_cuts_freely(void);
 
-/* Opens NULL where there is no library for this processor. The room is OX_CPU_BF16_ROOM_BYTES, most of which a small
- * model never touches. */
-OX_MUST enum ox_status ox_cpu_bf16_open(struct ox_cpu_bf16 **out);
+/* Opens NULL for fp32, and for bf16 where there is no library for this processor. The room is OX_CPU_BF16_ROOM_BYTES,
+ * most of which a small model never touches. */
+OX_MUST enum ox_status ox_cpu_bf16_open(enum ox_real products, struct ox_cpu_bf16 **out);
 void ox_cpu_bf16_close(struct ox_cpu_bf16 **bf16);
 /* Whether the library failed since the last call; accepts NULL. */
 OX_MUST enum ox_status ox_cpu_bf16_status(struct ox_cpu_bf16 *bf16);

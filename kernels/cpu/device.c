@@ -188,7 +188,7 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
         return ox_fail_in(status, "CPU device");
     }
     pthread_once(&blas_once, blas_single_thread);
-    status = config->products == OX_REAL_BF16 ? ox_cpu_bf16_open(&cpu->cpu.bf16) : OX_OK;
+    status = ox_cpu_bf16_open(config->products, &cpu->cpu.bf16);
     OX_TRY(status, reserve_blas(config->thread_count));
     if (status != OX_OK) {
         ox_cpu_bf16_close(&cpu->cpu.bf16);

@@ -1,5 +1,7 @@
-/* GEMMs in bf16: the inputs are rounded once into room of the device, block by block, and the tiles of a block are
- * oneDNN's. Blocks follow from the shape alone, and the blocks of a sum are added in order. */
+/* GEMMs of inputs in 16 bits: these are rounded once into room of the device, block by block. In bf16 the tiles of a
+ * block are oneDNN's. In fp16 the room holds the rounded values as floats, and the tiles are OpenBLAS's: a product of
+ * two halves is exact in fp32, so that only the sums round. Blocks follow from the shape alone, and the blocks of a sum
+ * are added in order. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
@@ -11,7 +13,7 @@
  * rounded again for each block of rows. DIM_GRAIN keeps blocks at whole micro-tiles. */
 enum {
     DEPTH_MOST = 4096,
-    A_ELEMS = 2048 * DEPTH_MOST,
+    A_ELEMS = 2048 * DEPTH_MOST, /* in bf16; half as many floats */
     B_ELEMS = 1024 * DEPTH_MOST,
     DIM_GRAIN = 32,
     ITEM_ELEMS = 32768, /* of a part that one thread rounds at a time */
@@ -19,22 +21,33 @@ enum {
 _Static_assert((A_ELEMS + B_ELEMS) * sizeof(uint16_t) == OX_CPU_BF16_ROOM_BYTES, "the room is what is announced");
 
 struct ox_cpu_bf16 {
-    const struct ox_onednn *library;
+    const struct ox_onednn *library; /* NULL: fp16 */
     _Atomic int error; /* the library's first error since it was last asked for */
-    uint16_t a[A_ELEMS];
-    uint16_t b[B_ELEMS];
+    union {
+        uint16_t halves[A_ELEMS];
+        float floats[A_ELEMS / 2];
+    } a;
+    union {
+        uint16_t halves[B_ELEMS];
+        float floats[B_ELEMS / 2];
+    } b;
 };
 
-enum ox_status ox_cpu_bf16_open(struct ox_cpu_bf16 **out) {
+/* Elements of a part of the room. */
+static uint32_t room_elems(const struct ox_cpu_bf16 *bf16, uint32_t halves) {
+    return bf16->library != NULL ? halves : halves / 2;
+}
+
+enum ox_status ox_cpu_bf16_open(enum ox_real products, struct ox_cpu_bf16 **out) {
     const char *text;
-    const struct ox_onednn *const library = ox_onednn_open(&text);
+    const struct ox_onednn *const library = products == OX_REAL_BF16 ? ox_onednn_open(&text) : NULL;
     *out = NULL;
-    if (library == NULL) {
+    if (products == OX_REAL_F32 || (products == OX_REAL_BF16 && library == NULL)) {
         return OX_OK;
     }
     struct ox_cpu_bf16 *const bf16 = calloc(1, sizeof *bf16);
     if (bf16 == NULL) {
-        return ox_fail(OX_E_NOMEM, "CPU device: no memory for %zu bytes of inputs in bf16", sizeof *bf16);
+        return ox_fail(OX_E_NOMEM, "CPU device: no memory for %zu bytes of rounded inputs", sizeof *bf16);
     }
     bf16->library = library;
     *out = bf16;
@@ -72,7 +85,8 @@ void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, 
 
 /* A part of a matrix that is rounded: rows of `width` elements, `stride` apart, become rows without gaps. */
 struct part {
-    uint16_t *out;
+    uint16_t *halves; /* bf16, or with NULL */
+    float *floats;    /* fp16 */
     const float *in;
     uint64_t rows, width, stride;
 };
@@ -94,7 +108,12 @@ static void round_item(void *context, uint32_t item, uint32_t thread) {
     const struct part *const part = &job->parts[which];
     const uint64_t rows = rows_of_item(part), begin = (item - (which == 0 ? 0 : job->items[0])) * rows;
     for (uint64_t row = begin; row < ox_min_u64(begin + rows, part->rows); row++) {
-        job->vector->bf16_pack(part->out + row * part->width, part->in + row * part->stride, part->width);
+        const float *const in = part->in + row * part->stride;
+        if (part->halves != NULL) {
+            job->vector->bf16_pack(part->halves + row * part->width, in, part->width);
+        } else {
+            job->vector->f16_round(part->floats + row * part->width, in, part->width);
+        }
     }
 }
 
@@ -121,18 +140,22 @@ struct blocks {
 
 static struct part part_of_a(const struct ox_cpu *cpu, const struct blocks *block) {
     const struct ox_gemm *const gemm = block->gemm;
-    return gemm->a_transposed ? (struct part){cpu->bf16->a, gemm->a + (size_t)block->at * gemm->a_stride + block->row,
-                                              block->k_count, block->row_count, gemm->a_stride}
-                              : (struct part){cpu->bf16->a, gemm->a + (size_t)block->row * gemm->a_stride + block->at,
-                                              block->row_count, block->k_count, gemm->a_stride};
+    struct ox_cpu_bf16 *const room = cpu->bf16;
+    const uint32_t row = gemm->a_transposed ? block->at : block->row, col = gemm->a_transposed ? block->row : block->at;
+    return (struct part){.halves = room->library != NULL ? room->a.halves : NULL, .floats = room->a.floats,
+                         .in = gemm->a + (size_t)row * gemm->a_stride + col,
+                         .rows = gemm->a_transposed ? block->k_count : block->row_count,
+                         .width = gemm->a_transposed ? block->row_count : block->k_count, .stride = gemm->a_stride};
 }
 
 static struct part part_of_b(const struct ox_cpu *cpu, const struct blocks *block) {
     const struct ox_gemm *const gemm = block->gemm;
-    return gemm->b_transposed ? (struct part){cpu->bf16->b, gemm->b + (size_t)block->col * gemm->b_stride + block->at,
-                                              block->col_count, block->k_count, gemm->b_stride}
-                              : (struct part){cpu->bf16->b, gemm->b + (size_t)block->at * gemm->b_stride + block->col,
-                                              block->k_count, block->col_count, gemm->b_stride};
+    struct ox_cpu_bf16 *const room = cpu->bf16;
+    const uint32_t row = gemm->b_transposed ? block->col : block->at, col = gemm->b_transposed ? block->at : block->col;
+    return (struct part){.halves = room->library != NULL ? room->b.halves : NULL, .floats = room->b.floats,
+                         .in = gemm->b + (size_t)row * gemm->b_stride + col,
+                         .rows = gemm->b_transposed ? block->col_count : block->k_count,
+                         .width = gemm->b_transposed ? block->k_count : block->col_count, .stride = gemm->b_stride};
 }
 
 static void multiply_block(const struct ox_cpu *cpu, const struct blocks *block) {
@@ -147,8 +170,13 @@ static void multiply_block(const struct ox_cpu *cpu, const struct blocks *block)
     gemm.m = block->row_count;
     gemm.n = block->col_count;
     gemm.k = block->k_count;
-    gemm.halves_a = cpu->bf16->a;
-    gemm.halves_b = cpu->bf16->b;
+    if (cpu->bf16->library != NULL) {
+        gemm.halves_a = cpu->bf16->a.halves;
+        gemm.halves_b = cpu->bf16->b.halves;
+    } else {
+        gemm.a = cpu->bf16->a.floats;
+        gemm.b = cpu->bf16->b.floats;
+    }
     gemm.a_stride = whole->a_transposed ? block->row_count : block->k_count;
     gemm.b_stride = whole->b_transposed ? block->k_count : block->col_count;
     ox_cpu_gemm_tiles(cpu, &gemm);
@@ -156,8 +184,8 @@ static void multiply_block(const struct ox_cpu *cpu, const struct blocks *block)
 
 void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
     struct blocks block = {.gemm = gemm, .depth = piece_of(gemm->k, DEPTH_MOST)};
-    block.rows = piece_of(gemm->m, A_ELEMS / block.depth / DIM_GRAIN * DIM_GRAIN);
-    block.cols = piece_of(gemm->n, B_ELEMS / block.depth / DIM_GRAIN * DIM_GRAIN);
+    block.rows = piece_of(gemm->m, room_elems(cpu->bf16, A_ELEMS) / block.depth / DIM_GRAIN * DIM_GRAIN);
+    block.cols = piece_of(gemm->n, room_elems(cpu->bf16, B_ELEMS) / block.depth / DIM_GRAIN * DIM_GRAIN);
     for (block.at = 0; block.at < gemm->k; block.at += block.depth) {
         block.k_count = (uint32_t)ox_min_u64(block.depth, gemm->k - block.at);
         for (block.row = 0; block.row < gemm->m; block.row += block.rows) {

@@ -68,7 +68,7 @@ void ox_cpu_zero(const struct ox_cpu *cpu, const void *args) {
 
 static void join_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
     const struct ox_op_planes_join *const op = args;
-    vector->join(op->out + at.begin, op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin,
+    vector->join(ox_cpu_at(op->out, at.begin), op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin,
                        at.end - at.begin);
 }
 

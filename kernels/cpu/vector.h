@@ -89,6 +89,7 @@ struct ox_vector {
     /* lo may be NULL (base/planes.h). */
     void (*join)(float *out, const uint16_t *hi, const uint16_t *lo, size_t count);
     void (*bf16_pack)(uint16_t *out, const float *in, size_t count);
+    void (*f16_round)(float *out, const float *in, size_t count); /* to the nearest half (base/planes.h), as floats */
     /* target may alias a or b. */
     void (*add)(float *target, const float *a, const float *b, size_t count);
     void (*scale)(float *inout, float factor, size_t count);

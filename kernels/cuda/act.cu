@@ -144,10 +144,10 @@ template <typename T> static ox_status backward(const ox_cuda_queue *queue, cons
 
 extern "C" ox_status ox_cuda_act_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_act_forward *const op = (const ox_op_act_forward *)args;
-    return op->real == OX_REAL_F32 ? forward<float>(queue, op) : forward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return forward<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_act_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_act_backward *const op = (const ox_op_act_backward *)args;
-    return op->real == OX_REAL_F32 ? backward<float>(queue, op) : backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return backward<decltype(of)>(queue, op); });
 }

@@ -241,13 +241,23 @@ template <typename T> static ox_status backward(const ox_cuda_queue *queue, cons
     return status == OX_OK ? ox_launch_large(attention_dkv_kernel<T>, queue, by_key, args) : status;
 }
 
+/* Of 16 bits: on the tensor cores where they take the heads. */
+template <typename T> static ox_status forward_narrow(const ox_cuda_queue *queue, const ox_op_attention_forward *op) {
+    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_forward(queue, args_of<T>(op))
+                                                      : forward(queue, args_of<T>(op));
+}
+
+template <typename T> static ox_status backward_narrow(const ox_cuda_queue *queue, const ox_op_attention_backward *op) {
+    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_backward(queue, args_of<T>(op))
+                                                      : backward(queue, args_of<T>(op));
+}
+
 extern "C" ox_status ox_cuda_attention_forward_own(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_forward *const op = (const ox_op_attention_forward *)given;
     if (op->real == OX_REAL_F32) {
         return forward(queue, args_of<float>(op));
     }
-    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_forward(queue, args_of<ox_bf16>(op))
-                                                      : forward(queue, args_of<ox_bf16>(op));
+    return op->real == OX_REAL_BF16 ? forward_narrow<ox_bf16>(queue, op) : forward_narrow<ox_f16>(queue, op);
 }
 
 extern "C" ox_status ox_cuda_attention_backward_own(const ox_cuda_queue *queue, const void *given) {
@@ -255,8 +265,7 @@ extern "C" ox_status ox_cuda_attention_backward_own(const ox_cuda_queue *queue, 
     if (op->real == OX_REAL_F32) {
         return backward(queue, args_of<float>(op));
     }
-    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_backward(queue, args_of<ox_bf16>(op))
-                                                      : backward(queue, args_of<ox_bf16>(op));
+    return op->real == OX_REAL_BF16 ? backward_narrow<ox_bf16>(queue, op) : backward_narrow<ox_f16>(queue, op);
 }
 
 /* ---- with a cache ----------------------------------------------------------------------------------- */
@@ -294,5 +303,5 @@ template <typename T> static ox_status cached(const ox_cuda_queue *queue, const 
 
 extern "C" ox_status ox_cuda_attention_cached(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_cached *const op = (const ox_op_attention_cached *)given;
-    return op->real == OX_REAL_F32 ? cached<float>(queue, op) : cached<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return cached<decltype(of)>(queue, op); });
 }

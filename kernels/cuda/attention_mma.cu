@@ -1,4 +1,4 @@
-/* Attention's forward pass on the tensor cores, in bfloat16 with sums in fp32: the structure of FlashAttention-2 (Dao,
+/* Attention's forward pass on the tensor cores, in 16 bits with sums in fp32: the structure of FlashAttention-2 (Dao,
  * arXiv 2307.08691). A block has 128 queries of one head and a warp 32 of them. Their outputs stay in registers while
  * the block walks keys and values in tiles of 64. Copies overlap with computing: the tile's values arrive while its
  * scores are computed, the next keys while values are added.
@@ -26,7 +26,7 @@ template <int DIM> struct running {
     float shift[MT][2], sum[MT][2];
 };
 
-template <int DIM>
+template <typename T, int DIM>
 static __device__ __forceinline__ void take_scores(float scores[MT][NT][4], const mma_reader &queries,
                                                    const mma_reader &keys) {
 #pragma unroll
@@ -46,8 +46,8 @@ static __device__ __forceinline__ void take_scores(float scores[MT][NT][4], cons
             ox_ldmatrix_x4(b, read_at<DIM>(keys, 8 * n, step));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                ox_mma_bf16_16816(scores[m][n], a[m], b);
-                ox_mma_bf16_16816(scores[m][n + 1], a[m], b + 2);
+                ox_mma_16816<T>(scores[m][n], a[m], b);
+                ox_mma_16816<T>(scores[m][n + 1], a[m], b + 2);
             }
         }
     }
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void follow(running<DIM> &state, const float s
 
 /* Turns scores into weights, 16 keys at a time, adds the weights up, and adds the values weighted by them. A row that
  * has seen no key yet has no shift; any shift does for weights of 0. */
-template <int DIM>
+template <typename T, int DIM>
 static __device__ __forceinline__ void add_values(running<DIM> &state, float scores[MT][NT][4],
                                                   const mma_reader &values, float scale_log2) {
 #pragma unroll
@@ -128,15 +128,15 @@ static __device__ __forceinline__ void add_values(running<DIM> &state, float sco
                 *score = ox_exp2(__fmaf_rn(*score, scale_log2, -shift));
                 state.sum[m][i / 2 % 2] += *score; /* sums only this lane's keys */
             }
-            left_operand(a[m], scores[m][n], scores[m][n + 1]);
+            left_operand<T>(a[m], scores[m][n], scores[m][n + 1]);
         }
-        add_rows<DIM, MT>(state.out, a, values, 8 * n);
+        add_rows<T, DIM, MT>(state.out, a, values, 8 * n);
     }
 }
 
 /* Divides by the sums and writes the rows' log of the sum of exponentials. */
-template <int DIM>
-static __device__ __forceinline__ void finish(running<DIM> &state, const forward_args<ox_bf16> &args, uint32_t query) {
+template <typename T, int DIM>
+static __device__ __forceinline__ void finish(running<DIM> &state, const forward_args<T> &args, uint32_t query) {
     const uint32_t lane = threadIdx.x % OX_WARP;
     float *const lse = args.lse + ((uint64_t)blockIdx.z * args.shape.heads + blockIdx.x) * args.shape.queries;
 #pragma unroll
@@ -167,8 +167,8 @@ template <int DIM> static __device__ __forceinline__ void begin_running(running<
     }
 }
 
-template <int DIM>
-static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kernel(const forward_args<ox_bf16> args) {
+template <typename T, int DIM>
+static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kernel(const forward_args<T> args) {
     using layout = forward_layout<DIM>;
     const att_shape &shape = args.shape;
     const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* queries with the most keys come first */
@@ -198,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
         fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::VALUES, values, tile);
         ox_cp_async_commit();
         float scores[MT][NT][4];
-        take_scores<DIM>(scores, mma_reader{down.row + own * mma_tile<DIM>::ROW_BYTES, down.chunk_bytes}, across);
+        take_scores<T, DIM>(scores, mma_reader{down.row + own * mma_tile<DIM>::ROW_BYTES, down.chunk_bytes}, across);
         ox_cp_async_wait<0>();
         __syncthreads(); /* the values have arrived, and no warp reads these keys any more */
         if (tile + MMA_STREAM < past) {
@@ -212,19 +212,23 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
             hide(scores, shape, begin + own, tile);
         }
         follow(state, scores, scale_log2);
-        add_values(state, scores, mma_reader{down.row + layout::VALUES, down.chunk_bytes}, scale_log2);
+        add_values<T>(state, scores, mma_reader{down.row + layout::VALUES, down.chunk_bytes}, scale_log2);
     }
     finish(state, args, begin + own);
-    give_rows<DIM, MT>(target_of(args.out, blockIdx.z, blockIdx.x, count_dim), begin + own,
+    give_rows<T, DIM, MT>(target_of(args.out, blockIdx.z, blockIdx.x, count_dim), begin + own,
                        bytes + own * mma_tile<DIM>::ROW_BYTES, state.out);
 }
 
-ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<ox_bf16> &args) {
+template <typename T>
+ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<T> &args) {
     OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at) % 16 == 0);
     const bool is_wide = args.shape.head_dim > 64;
     const ox_launch_shape launch = {
         dim3(args.shape.heads, (args.shape.queries + MMA_OWN - 1) / MMA_OWN, args.shape.sequences), THREADS,
         is_wide ? (size_t)forward_layout<128>::BYTES : (size_t)forward_layout<64>::BYTES};
-    return is_wide ? ox_launch_large(attention_mma_forward_kernel<128>, queue, launch, args)
-                   : ox_launch_large(attention_mma_forward_kernel<64>, queue, launch, args);
+    return is_wide ? ox_launch_large(attention_mma_forward_kernel<T, 128>, queue, launch, args)
+                   : ox_launch_large(attention_mma_forward_kernel<T, 64>, queue, launch, args);
 }
+
+template ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<ox_bf16> &args);
+template ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<ox_f16> &args);

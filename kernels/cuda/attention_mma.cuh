@@ -29,13 +29,15 @@ template <int DIM> static __device__ __forceinline__ uint32_t tile_at(uint32_t r
 
 /* Rows of one head of one sequence; `count` of them exist. */
 struct mma_rows {
-    const ox_bf16 *at;
+    const uint16_t *at;
     uint32_t stride, count, head_dim;
 };
 
-static __device__ __forceinline__ mma_rows rows_of(const head_rows<const ox_bf16> &rows, uint32_t sequence,
-                                                   uint32_t head, const uint32_t count_dim[2]) {
-    return mma_rows{row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0], count_dim[1]};
+template <typename T>
+static __device__ __forceinline__ mma_rows rows_of(const head_rows<const T> &rows, uint32_t sequence, uint32_t head,
+                                                   const uint32_t count_dim[2]) {
+    return mma_rows{(const uint16_t *)row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0],
+                    count_dim[1]};
 }
 
 /* Begins to copy rows [begin, begin + ROWS) to a tile, with the whole block; zeros for rows that do not exist. */
@@ -44,7 +46,7 @@ static __device__ __forceinline__ void fetch_rows(ox_shared tile, const mma_rows
     enum { STEP = THREADS / mma_tile<DIM>::CHUNKS };
     const uint32_t chunk = threadIdx.x % mma_tile<DIM>::CHUNKS, first = threadIdx.x / mma_tile<DIM>::CHUNKS;
     const uint32_t count = chunk * 8 < rows.head_dim ? rows.count : 0;
-    const ox_bf16 *from = rows.at + (uint64_t)(begin + first) * rows.stride + chunk * 8;
+    const uint16_t *from = rows.at + (uint64_t)(begin + first) * rows.stride + chunk * 8;
     uint32_t step = STEP * rows.stride;
     ox_renew(step); /* otherwise eight addresses would be held in registers */
 #pragma unroll
@@ -82,7 +84,7 @@ static __device__ __forceinline__ ox_shared read_at(const mma_reader &reader, ui
 }
 
 /* acc (16 rows, DIM) += a (16, 16) * 16 rows of a tile, for MT such a. */
-template <int DIM, int MT>
+template <typename T, int DIM, int MT>
 static __device__ __forceinline__ void add_rows(float acc[MT][DIM / 8][4], const uint32_t a[MT][4],
                                                 const mma_reader &tile, uint32_t row) {
 #pragma unroll
@@ -91,18 +93,19 @@ static __device__ __forceinline__ void add_rows(float acc[MT][DIM / 8][4], const
         ox_ldmatrix_x4_trans(b, read_at<DIM>(tile, row, step));
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            ox_mma_bf16_16816(acc[m][2 * step], a[m], b);
-            ox_mma_bf16_16816(acc[m][2 * step + 1], a[m], b + 2);
+            ox_mma_16816<T>(acc[m][2 * step], a[m], b);
+            ox_mma_16816<T>(acc[m][2 * step + 1], a[m], b + 2);
         }
     }
 }
 
 /* Turns two neighbouring 16x8 results into the left operand of a GEMM over their 16 columns. */
+template <typename T>
 static __device__ __forceinline__ void left_operand(uint32_t a[4], const float left[4], const float right[4]) {
-    a[0] = ox_bf16_pair(left[0], left[1]);
-    a[1] = ox_bf16_pair(left[2], left[3]);
-    a[2] = ox_bf16_pair(right[0], right[1]);
-    a[3] = ox_bf16_pair(right[2], right[3]);
+    a[0] = ox_pair<T>(left[0], left[1]);
+    a[1] = ox_pair<T>(left[2], left[3]);
+    a[2] = ox_pair<T>(right[0], right[1]);
+    a[3] = ox_pair<T>(right[2], right[3]);
 }
 
 /* Combined over the four lanes that hold a row of results; the same in each lane. */
@@ -151,18 +154,20 @@ static __device__ __forceinline__ float cap_unscaled(const att_shape &shape, flo
 /* ---- leaving ---------------------------------------------------------------------------------------- */
 
 struct mma_target {
-    ox_bf16 *at;
+    uint16_t *at;
     uint32_t stride, count, head_dim;
 };
 
-static __device__ __forceinline__ mma_target target_of(const head_rows<ox_bf16> &rows, uint32_t sequence, uint32_t head,
+template <typename T>
+static __device__ __forceinline__ mma_target target_of(const head_rows<T> &rows, uint32_t sequence, uint32_t head,
                                                        const uint32_t count_dim[2]) {
-    return mma_target{row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0], count_dim[1]};
+    return mma_target{(uint16_t *)row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0],
+                      count_dim[1]};
 }
 
 /* Writes a warp's 16 MT rows of results to rows [begin, ...) of the target, through as many rows of the warp's own
  * shared memory, so that they are written 16 bytes at a time. */
-template <int DIM, int MT>
+template <typename T, int DIM, int MT>
 static __device__ __forceinline__ void give_rows(const mma_target &to, uint32_t begin, unsigned char *shared,
                                                  const float acc[MT][DIM / 8][4]) {
     const uint32_t lane = threadIdx.x % OX_WARP;
@@ -171,8 +176,8 @@ static __device__ __forceinline__ void give_rows(const mma_target &to, uint32_t 
 #pragma unroll
         for (uint32_t n = 0; n < DIM / 8; n++) {
             unsigned char *const at = shared + tile_at<DIM>(16 * m + lane / 4, n) + lane % 4 * 4;
-            *(uint32_t *)at = ox_bf16_pair(acc[m][n][0], acc[m][n][1]);
-            *(uint32_t *)(at + 8 * mma_tile<DIM>::ROW_BYTES) = ox_bf16_pair(acc[m][n][2], acc[m][n][3]);
+            *(uint32_t *)at = ox_pair<T>(acc[m][n][0], acc[m][n][1]);
+            *(uint32_t *)(at + 8 * mma_tile<DIM>::ROW_BYTES) = ox_pair<T>(acc[m][n][2], acc[m][n][3]);
         }
     }
     __syncwarp();
@@ -197,7 +202,10 @@ static __device__ __forceinline__ void give_rows(const mma_target &to, uint32_t 
 static inline bool ox_attention_mma_takes(uint32_t head_dim) {
     return head_dim % 16 == 0 && head_dim <= 128;
 }
-OX_MUST ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<ox_bf16> &args);
-OX_MUST ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args);
+/* Of bfloat16 and halves. */
+template <typename T>
+OX_MUST ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<T> &args);
+template <typename T>
+OX_MUST ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<T> &args);
 
 #endif

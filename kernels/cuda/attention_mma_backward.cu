@@ -1,4 +1,4 @@
-/* Attention's backward pass on the tensor cores, in bfloat16 with sums in fp32. A slope is the gradient of a score.
+/* Attention's backward pass on the tensor cores, in 16 bits with sums in fp32. A slope is the gradient of a score.
  *
  * There are two kernels. In each a block holds 128 rows of its own in registers and walks the rows of the other side in
  * two stages of 64: one holds queries and adds up their gradient; the other holds keys and values and adds up theirs,
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void take_own(own_rows<DIM, HELD> &own, ox_sha
 }
 
 /* Multiplies own rows by rows [row, row + 8 NT) of two tiles, the first by the first and the second by the second. */
-template <int DIM, int NT, bool HELD>
+template <typename T, int DIM, int NT, bool HELD>
 static __device__ __forceinline__ void take_products(float scores[128 / DIM][NT][4], float slopes[128 / DIM][NT][4],
                                                      const own_rows<DIM, HELD> &own, const mma_reader tiles[2],
                                                      uint32_t row) {
@@ -84,16 +84,16 @@ static __device__ __forceinline__ void take_products(float scores[128 / DIM][NT]
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 const uint32_t *const other = HELD ? own.at[HELD][m][step] : second[m];
-                ox_mma_bf16_16816(scores[m][n], own.at[0][m][step], b[0]);
-                ox_mma_bf16_16816(scores[m][n + 1], own.at[0][m][step], b[0] + 2);
-                ox_mma_bf16_16816(slopes[m][n], other, b[1]);
-                ox_mma_bf16_16816(slopes[m][n + 1], other, b[1] + 2);
+                ox_mma_16816<T>(scores[m][n], own.at[0][m][step], b[0]);
+                ox_mma_16816<T>(scores[m][n + 1], own.at[0][m][step], b[0] + 2);
+                ox_mma_16816<T>(slopes[m][n], other, b[1]);
+                ox_mma_16816<T>(slopes[m][n + 1], other, b[1] + 2);
             }
         }
     }
 }
 
-template <int DIM, int NT>
+template <typename T, int DIM, int NT>
 static __device__ __forceinline__ void add_products(float acc[128 / DIM][DIM / 8][4],
                                                     const float left[128 / DIM][NT][4], const mma_reader &tile,
                                                     uint32_t row) {
@@ -103,9 +103,9 @@ static __device__ __forceinline__ void add_products(float acc[128 / DIM][DIM / 8
         uint32_t a[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            left_operand(a[m], left[m][n], left[m][n + 1]);
+            left_operand<T>(a[m], left[m][n], left[m][n + 1]);
         }
-        add_rows<DIM, MT>(acc, a, tile, row + 8 * n);
+        add_rows<T, DIM, MT>(acc, a, tile, row + 8 * n);
     }
 }
 
@@ -116,26 +116,27 @@ template <int DIM> static __device__ __forceinline__ void clear(float acc[128 / 
     }
 }
 
-template <int DIM>
+template <typename T, int DIM>
 static __device__ __forceinline__ void give_scaled(const mma_target &to, uint32_t begin, unsigned char *shared,
                                                    float acc[128 / DIM][DIM / 8][4], float scale) {
 #pragma unroll
     for (int i = 0; i < 64; i++) {
         acc[i / (DIM / 2)][i / 4 % (DIM / 8)][i % 4] *= scale;
     }
-    give_rows<DIM, 128 / DIM>(to, begin, shared, acc);
+    give_rows<T, DIM, 128 / DIM>(to, begin, shared, acc);
 }
 
 /* ---- queries ---------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float pair_dot(uint32_t a, uint32_t b) {
-    const float low = __uint_as_float(a << 16) * __uint_as_float(b << 16);
-    return __fmaf_rn(__uint_as_float(a & 0xffff0000u), __uint_as_float(b & 0xffff0000u), low);
+/* Of the two elements T in each. */
+template <typename T> static __device__ __forceinline__ float pair_dot(uint32_t a, uint32_t b) {
+    const float low = ox_widen(T{(uint16_t)a}) * ox_widen(T{(uint16_t)b});
+    return __fmaf_rn(ox_widen(T{(uint16_t)(a >> 16)}), ox_widen(T{(uint16_t)(b >> 16)}), low);
 }
 
 /* What backward needs of rows g and g + 8 of each 16 of the warp; also written for the other kernel. */
-template <int DIM>
-static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2], const backward_args<ox_bf16> &args,
+template <typename T, int DIM>
+static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2], const backward_args<T> &args,
                                                   const own_rows<DIM, true> &own, ox_shared shared, uint32_t begin) {
     using layout = backward_layout<DIM>;
     const att_shape &shape = args.shape;
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2],
             ox_ldmatrix_x4(out, read_at<DIM>(reader, first + 16 * m, step));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                sums[i % 2] += pair_dot(own.at[1][m][step][i], out[i]);
+                sums[i % 2] += pair_dot<T>(own.at[1][m][step][i], out[i]);
             }
         }
 #pragma unroll
@@ -205,9 +206,9 @@ static __device__ __forceinline__ void hide_keys(float slopes[128 / DIM][NT][4],
     }
 }
 
-template <int DIM>
+template <typename T, int DIM>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
-    attention_mma_dq_kernel(const backward_args<ox_bf16> args) {
+    attention_mma_dq_kernel(const backward_args<T> args) {
     using layout = backward_layout<DIM>;
     enum { NT = DIM == 64 ? 2 : 4 };
     const att_shape &shape = args.shape;
@@ -227,7 +228,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     row_facts facts[layout::MT][2];
     float acc[layout::MT][DIM / 8][4];
     take_own(own, shared, ours, begin);
-    take_facts<DIM>(facts, args, own, shared, begin);
+    take_facts<T, DIM>(facts, args, own, shared, begin);
     clear<DIM>(acc);
     const uint32_t past = begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries;
     uint32_t tile = first_key(shape, sequence, begin) / MMA_STREAM * MMA_STREAM;
@@ -250,18 +251,18 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
 #pragma unroll 1
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float scores[layout::MT][NT][4], slopes[layout::MT][NT][4];
-            take_products<DIM, NT>(scores, slopes, own, across, row);
+            take_products<T, DIM, NT>(scores, slopes, own, across, row);
             query_slopes<DIM, NT>(slopes, scores, facts, shape);
             if (sight == MMA_SOME) {
                 hide_keys<DIM, NT>(slopes, shape, first, tile + row);
             }
-            add_products<DIM, NT>(acc, slopes, down, row);
+            add_products<T, DIM, NT>(acc, slopes, down, row);
         }
         __syncthreads(); /* no warp reads the tile any more */
     }
     ox_cp_async_wait<0>();
     ox_renew(head);
-    give_scaled<DIM>(target_of(args.dq, sequence, head, count_dim), first,
+    give_scaled<T, DIM>(target_of(args.dq, sequence, head, count_dim), first,
                      bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES, acc, shape.scale);
 }
 
@@ -342,8 +343,8 @@ struct query_walk {
 };
 
 /* Begins to copy those queries, their output gradients and the facts about them. */
-template <int DIM>
-static __device__ __forceinline__ void fetch_queries(ox_shared stage, const backward_args<ox_bf16> &args,
+template <typename T, int DIM>
+static __device__ __forceinline__ void fetch_queries(ox_shared stage, const backward_args<T> &args,
                                                      query_walk at) {
     using layout = backward_layout<DIM>;
     const att_shape &shape = args.shape;
@@ -357,9 +358,9 @@ static __device__ __forceinline__ void fetch_queries(ox_shared stage, const back
     }
 }
 
-template <int DIM>
+template <typename T, int DIM>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
-    attention_mma_dkv_kernel(const backward_args<ox_bf16> args) {
+    attention_mma_dkv_kernel(const backward_args<T> args) {
     using layout = backward_layout<DIM>;
     enum { NT = 2 };
     const att_shape &shape = args.shape;
@@ -381,14 +382,14 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     clear<DIM>(dv);
     uint32_t stage = 0;
     query_walk at = {kv_head * group, begin};
-    fetch_queries<DIM>(shared, args, at);
+    fetch_queries<T, DIM>(shared, args, at);
     ox_cp_async_commit();
     while (at.head < heads_past) {
         const ox_shared now = shared + stage * layout::STAGE;
         const bool is_last = at.tile + MMA_STREAM >= past; /* the last tile of its head */
         const query_walk next = {at.head + is_last, is_last ? begin : at.tile + MMA_STREAM};
         if (next.head < heads_past) {
-            fetch_queries<DIM>(shared + (stage ^ 1) * layout::STAGE, args, next);
+            fetch_queries<T, DIM>(shared + (stage ^ 1) * layout::STAGE, args, next);
         }
         ox_cp_async_commit();
         ox_cp_async_wait<1>();
@@ -400,13 +401,13 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
 #pragma unroll 1
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float weights[layout::MT][NT][4], slopes[layout::MT][NT][4];
-            take_products<DIM, NT>(weights, slopes, own, across, row);
+            take_products<T, DIM, NT>(weights, slopes, own, across, row);
             key_slopes<DIM, NT>(slopes, weights, facts + row, shape);
             if (sight == MMA_SOME) {
                 hide_queries<DIM, NT>(slopes, weights, shape, first, at.tile + row);
             }
-            add_products<DIM, NT>(dv, weights, mma_reader{down.row + layout::SECOND, down.chunk_bytes}, row);
-            add_products<DIM, NT>(dk, slopes, down, row);
+            add_products<T, DIM, NT>(dv, weights, mma_reader{down.row + layout::SECOND, down.chunk_bytes}, row);
+            add_products<T, DIM, NT>(dk, slopes, down, row);
         }
         __syncthreads(); /* no warp reads the tile any more */
         at = next;
@@ -415,23 +416,28 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     ox_cp_async_wait<0>();
     ox_renew(kv_head);
     unsigned char *const exit = bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES;
-    give_scaled<DIM>(target_of(args.dk, sequence, kv_head, count_dim), first, exit, dk, shape.scale);
-    give_scaled<DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
+    give_scaled<T, DIM>(target_of(args.dk, sequence, kv_head, count_dim), first, exit, dk, shape.scale);
+    give_scaled<T, DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
 }
 
-template <int DIM> static ox_status launch_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args) {
+template <typename T, int DIM>
+static ox_status launch_backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
     using layout = backward_layout<DIM>;
     const unsigned blocks = (args.shape.queries + MMA_OWN - 1) / MMA_OWN;
     const ox_launch_shape by_query = {dim3(args.shape.heads, blocks, args.shape.sequences), layout::THREADS,
                                       layout::BYTES};
     const ox_launch_shape by_key = {dim3(args.shape.kv_heads, blocks, args.shape.sequences), layout::THREADS,
                                     layout::BYTES_BY_KEY};
-    const ox_status status = ox_launch_large(attention_mma_dq_kernel<DIM>, queue, by_query, args);
-    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<DIM>, queue, by_key, args) : status;
+    const ox_status status = ox_launch_large(attention_mma_dq_kernel<T, DIM>, queue, by_query, args);
+    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<T, DIM>, queue, by_key, args) : status;
 }
 
-ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args) {
+template <typename T>
+ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
     OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at | (uintptr_t)args.dout.at | (uintptr_t)args.dq.at |
                (uintptr_t)args.facts) % 16 == 0);
-    return args.shape.head_dim > 64 ? launch_backward<128>(queue, args) : launch_backward<64>(queue, args);
+    return args.shape.head_dim > 64 ? launch_backward<T, 128>(queue, args) : launch_backward<T, 64>(queue, args);
 }
+
+template ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args);
+template ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_f16> &args);

@@ -81,6 +81,10 @@ OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struc
 /* Communication through NCCL; NULL in a build without its headers. */
 const struct ox_nccl_ops *ox_cuda_nccl_ops(void);
 
+/* Rounds floats to a type, to nearest, ties to even. */
+OX_MUST enum ox_status ox_cuda_narrow(const struct ox_cuda_queue *queue, enum ox_real real, void *out, const float *in,
+                                      uint64_t count);
+
 /* dbias of a linear_backward. */
 OX_MUST enum ox_status ox_cuda_column_sums(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op);
 

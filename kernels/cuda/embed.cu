@@ -49,7 +49,7 @@ template <typename T> static ox_status embed(const ox_cuda_queue *queue, const o
 
 extern "C" ox_status ox_cuda_embed_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_embed_forward *const op = (const ox_op_embed_forward *)given;
-    return op->real == OX_REAL_F32 ? embed<float>(queue, op) : embed<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return embed<decltype(of)>(queue, op); });
 }
 
 /* ---- rows by key ------------------------------------------------------------------------------------ */
@@ -198,5 +198,5 @@ template <typename T> static ox_status embed_backward(const ox_cuda_queue *queue
 
 extern "C" ox_status ox_cuda_embed_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_embed_backward *const op = (const ox_op_embed_backward *)given;
-    return op->real == OX_REAL_F32 ? embed_backward<float>(queue, op) : embed_backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return embed_backward<decltype(of)>(queue, op); });
 }

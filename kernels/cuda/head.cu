@@ -1,6 +1,6 @@
 /* Linear layer and cross-entropy, fused. Rows are taken in groups whose logits exist whole (kernels/head_walk.h): one
  * GEMM for the logits; one block per row, which computes the loss and turns the logits into their own gradient; two
- * GEMMs for the gradients. In bfloat16 the gradient has that type too, and lies where its logits were. The GEMMs take 2
+ * GEMMs for the gradients. In 16 bits the gradient has that type too, and lies where its logits were. The GEMMs take 2
  * rows hidden vocab operations each. Besides them at least 12 rows vocab bytes of logits and their gradient are moved,
  * 14 in float32, and 8 vocab hidden bytes of sums per group of rows. */
 #include "kernels/cuda/kernel.cuh"
@@ -184,7 +184,7 @@ static const void *from(const ox_op_head *op, const void *tensor, uint64_t at) {
     return (const uint8_t *)tensor + at * ox_real_bytes(op->real);
 }
 
-/* float32 weights are joined from their planes; in bfloat16 the hi plane is the weights. */
+/* Weights are joined from their planes; in bfloat16 the hi plane is the weights. */
 static ox_status find_weights(head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t begin = (uint64_t)job->vocab * op->hidden;
@@ -199,7 +199,7 @@ static ox_status find_weights(head_job *job) {
     job->joined = job->vocab;
     const ox_op_planes_join join = {job->scratch.weight, op->weight_hi + begin,
                                     op->weight_lo == nullptr ? nullptr : op->weight_lo + begin,
-                                    (uint64_t)job->vocab_count * op->hidden};
+                                    (uint64_t)job->vocab_count * op->hidden, op->real};
     return ox_cuda_planes_join(job->queue, &join);
 }
 
@@ -274,7 +274,9 @@ static void run_rows(const head_job *job) {
     const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
     const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
     const ox_launch_shape shape = {job->row_count, threads, 0};
-    ox_launch(op->real == OX_REAL_F32 ? row_kernel<float> : row_kernel<ox_bf16>, job->queue, shape, args);
+    ox_launch(op->real == OX_REAL_F32 ? row_kernel<float> : op->real == OX_REAL_BF16 ? row_kernel<ox_bf16>
+                                                                                      : row_kernel<ox_f16>,
+              job->queue, shape, args);
 }
 
 extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given) {

@@ -66,8 +66,11 @@ static inline unsigned ox_grid_for(const ox_cuda_queue *queue, uint64_t count, u
 
 /* ---- elements -------------------------------------------------------------------------------------- */
 
-/* A bfloat16, as its bits. */
+/* A bfloat16 and a half, as their bits. */
 struct ox_bf16 {
+    uint16_t bits;
+};
+struct ox_f16 {
     uint16_t bits;
 };
 
@@ -76,6 +79,15 @@ static __device__ __forceinline__ float ox_widen(float value) {
 }
 static __device__ __forceinline__ float ox_widen(ox_bf16 value) {
     return __uint_as_float((uint32_t)value.bits << 16);
+}
+static __device__ __forceinline__ float ox_widen(ox_f16 value) {
+#ifdef __CUDACC__
+    float out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(value.bits));
+    return out;
+#else
+    return ox_f16_to_f32(value.bits);
+#endif
 }
 
 /* Joins a master from its planes: the upper half is hi less the carry that rounding added (base/planes.h). With a lo of
@@ -97,6 +109,26 @@ static __device__ __forceinline__ void ox_narrow(float value, float *out) {
 }
 static __device__ __forceinline__ void ox_narrow(float value, ox_bf16 *out) {
     out->bits = ox_bf16_bits(value);
+}
+/* To nearest, ties to even, as ox_f16_from_f32 of base/planes.h; what is too large becomes infinite. */
+static __device__ __forceinline__ void ox_narrow(float value, ox_f16 *out) {
+#ifdef __CUDACC__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out->bits) : "f"(value));
+#else
+    out->bits = ox_f16_from_f32(value);
+#endif
+}
+
+/* Calls `fn` with a value of the type that stands for `real`. */
+template <typename F> static inline ox_status ox_for_real(enum ox_real real, F fn) {
+    switch (real) {
+    case OX_REAL_F32:
+        return fn(0.0f);
+    case OX_REAL_BF16:
+        return fn(ox_bf16{});
+    default:
+        return fn(ox_f16{});
+    }
 }
 
 /* Elements per load; one if an address or a length does not allow more. */

@@ -252,12 +252,16 @@ static long configured(const struct known *known, cublasLtMatmulAlgoConfigAttrib
     return status == CUBLAS_STATUS_SUCCESS ? (long)value : -1;
 }
 
+static const char *name_of(cudaDataType_t type) {
+    return type == CUDA_R_32F ? "f32" : type == CUDA_R_16BF ? "bf16" : "f16";
+}
+
 /* In terms of row-major matrices, as in struct ox_cuda_gemm_args. Returns the length. */
 static size_t name_gemm(const struct gemm *p, char text[OX_CUDA_GEMM_BYTES]) {
     const int length = snprintf(
         text, OX_CUDA_GEMM_BYTES, "%llu x %llu x %llu, %s to %s, rows of a %llu%s, of b %llu%s, of c %llu%s%s, "
         "aligned to %u", (unsigned long long)p->n, (unsigned long long)p->m, (unsigned long long)p->k,
-        p->in_type == CUDA_R_32F ? "f32" : "bf16", p->out_type == CUDA_R_32F ? "f32" : "bf16",
+        name_of(p->in_type), name_of(p->out_type),
         (unsigned long long)p->b_ld, p->b_op == CUBLAS_OP_T ? " transposed" : "", (unsigned long long)p->a_ld,
         p->a_op == CUBLAS_OP_T ? " transposed" : "", (unsigned long long)p->d_ld, p->adds ? ", added to" : "",
         p->has_bias ? ", with bias" : "", p->align);
@@ -398,7 +402,7 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct gemm p, cons
 }
 
 static cudaDataType_t type_of(enum ox_real real) {
-    return real == OX_REAL_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    return real == OX_REAL_F32 ? CUDA_R_32F : real == OX_REAL_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_gemm_args *given) {

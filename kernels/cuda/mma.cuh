@@ -2,7 +2,7 @@
  * function. The emulation has its own (tests/simt/matrix.h), which tests/unit/kernels/test_simt_matrix.c holds to the
  * layouts that the PTX ISA gives.
  *
- * What lane l = 4 g + t (g = 0..7, t = 0..3) holds of ox_mma_bf16_16816, D (16x8) = A (16x16) * B (16x8) + C:
+ * What lane l = 4 g + t (g = 0..7, t = 0..3) holds of ox_mma_16816, D (16x8) = A (16x16) * B (16x8) + C:
  *
  *     register   elements, as (row, column), the lower column or row in the lower half
  *     a[0]       A (g,     2t) (g,     2t + 1)
@@ -14,13 +14,15 @@
  *     c[0] c[1]  C (g,     2t) (g,     2t + 1)
  *     c[2] c[3]  C (g + 8, 2t) (g + 8, 2t + 1)
  *
- * So two neighbouring C, rounded to bfloat16, are an A of the next product without any exchange. ox_ldmatrix_x4 reads
+ * So two neighbouring C, rounded to 16 bits, are an A of the next product without any exchange. ox_ldmatrix_x4 reads
  * four matrices of 8 rows of 16 bytes: lanes 8i..8i + 7 name the rows of matrix i, and out[i] of lane l is then row g,
  * elements 2t and 2t + 1; transposed it is column g, rows 2t and 2t + 1. */
 #ifndef OX_KERNELS_CUDA_MMA_CUH
 #define OX_KERNELS_CUDA_MMA_CUH
 
 #include "kernels/cuda/kernel.cuh"
+
+#include <type_traits>
 
 #ifdef __CUDACC__
 /* An address in the address space of shared memory. */
@@ -44,9 +46,19 @@ static __device__ __forceinline__ void ox_ldmatrix_x4_trans(uint32_t out[4], ox_
                  : "memory");
 }
 
-/* acc += a * b. */
-static __device__ __forceinline__ void ox_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
+/* acc += a * b, of elements T. */
+template <typename T>
+static __device__ __forceinline__ void ox_mma_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]);
+template <>
+__device__ __forceinline__ void ox_mma_16816<ox_bf16>(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ __forceinline__ void ox_mma_16816<ox_f16>(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -84,10 +96,16 @@ static __device__ __forceinline__ void ox_renew(uint32_t &value) {
     asm volatile("" : "+r"(value));
 }
 
-/* Two floats to nearest, ties to even. */
-static __device__ __forceinline__ uint32_t ox_bf16_pair(float low, float high) {
+/* Two floats to T, to nearest, ties to even. */
+template <typename T> static __device__ __forceinline__ uint32_t ox_pair(float low, float high);
+template <> __device__ __forceinline__ uint32_t ox_pair<ox_bf16>(float low, float high) {
     uint32_t out;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+template <> __device__ __forceinline__ uint32_t ox_pair<ox_f16>(float low, float high) {
+    uint32_t out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
     return out;
 }
 #else
@@ -105,8 +123,8 @@ static inline void ox_ldmatrix_x4_trans(uint32_t out[4], ox_shared row) {
     simt_ldmatrix_x4(out, (const void *)row, true);
 }
 
-static inline void ox_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
-    simt_mma_bf16_16816(acc, a, b);
+template <typename T> static inline void ox_mma_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
+    simt_mma_16816(acc, a, b, std::is_same<T, ox_f16>::value);
 }
 
 static inline void ox_cp_async_16(ox_shared to, const void *from, bool is_there) {
@@ -128,8 +146,11 @@ static inline float ox_exp2(float x) {
 template <typename T> static inline void ox_renew(T &) {
 }
 
-static inline uint32_t ox_bf16_pair(float low, float high) {
-    return (uint32_t)ox_bf16_bits(high) << 16 | ox_bf16_bits(low);
+template <typename T> static inline uint32_t ox_pair(float low, float high) {
+    T first, second;
+    ox_narrow(low, &first);
+    ox_narrow(high, &second);
+    return (uint32_t)second.bits << 16 | first.bits;
 }
 #endif
 

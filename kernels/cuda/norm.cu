@@ -238,7 +238,7 @@ template <typename T> static ox_status bias_sums(const ox_cuda_queue *queue, con
 
 /* The groups' sums are in the workspace of the GEMMs, which only this lane uses, one operation after another. */
 extern "C" ox_status ox_cuda_column_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
-    return op->real == OX_REAL_F32 ? bias_sums<float>(queue, op) : bias_sums<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return bias_sums<decltype(of)>(queue, op); });
 }
 
 /* ---- backward --------------------------------------------------------------------------------------- */
@@ -500,12 +500,12 @@ template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue,
 
 extern "C" ox_status ox_cuda_norm_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_norm_forward *const op = (const ox_op_norm_forward *)given;
-    return op->real == OX_REAL_F32 ? norm_forward<float>(queue, op) : norm_forward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return norm_forward<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_norm_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_norm_backward *const op = (const ox_op_norm_backward *)given;
-    return op->real == OX_REAL_F32 ? norm_backward<float>(queue, op) : norm_backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return norm_backward<decltype(of)>(queue, op); });
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
@@ -679,10 +679,10 @@ static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head
 
 extern "C" ox_status ox_cuda_head_norm_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_forward *const op = (const ox_op_head_norm_forward *)given;
-    return op->real == OX_REAL_F32 ? head_norm_forward<float>(queue, op) : head_norm_forward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return head_norm_forward<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_head_norm_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_backward *const op = (const ox_op_head_norm_backward *)given;
-    return op->real == OX_REAL_F32 ? head_norm_backward<float>(queue, op) : head_norm_backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return head_norm_backward<decltype(of)>(queue, op); });
 }

@@ -1,11 +1,11 @@
-/* Operations on flat vectors: planes to fp32 weights, sums, bfloat16 gradients. Memory limits all of them: a thread
- * takes four elements at a time, which are 16 bytes of fp32. */
+/* Operations on flat vectors: planes to weights for compute, sums, bfloat16 gradients. Memory limits all of them: a
+ * thread takes four elements at a time, which are 16 bytes of fp32. */
 #include "kernels/cuda/kernel.cuh"
 
 enum { STEP = 4 };
 
-template <int N>
-static __global__ void join_kernel(float *out, const uint16_t *hi, const uint16_t *lo, uint64_t count) {
+template <typename T, int N>
+static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *lo, uint64_t count) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
         const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + i * N);
@@ -13,12 +13,12 @@ static __global__ void join_kernel(float *out, const uint16_t *hi, const uint16_
         if (lo != nullptr) {
             low = *(const ox_pack<uint16_t, N> *)(lo + i * N);
         }
-        ox_pack<float, N> joined;
+        float joined[N];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            joined.at[k] = ox_join(high.at[k], low.at[k]);
+            joined[k] = ox_join(high.at[k], low.at[k]);
         }
-        *(ox_pack<float, N> *)(out + i * N) = joined;
+        ox_store<T, N>(out + i * N, joined);
     }
 }
 
@@ -48,12 +48,12 @@ static __global__ void logits_kernel(float *logits, uint64_t count, float scale,
     }
 }
 
-template <int N> static __global__ void pack_kernel(uint16_t *out, const float *in, uint64_t count) {
+template <typename T, int N> static __global__ void pack_kernel(T *out, const float *in, uint64_t count) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
         float x[N];
         ox_load<float, N>(x, in + i * N);
-        ox_store<ox_bf16, N>((ox_bf16 *)out + i * N, x);
+        ox_store<T, N>(out + i * N, x);
     }
 }
 
@@ -78,22 +78,24 @@ extern "C" ox_status ox_cuda_zero(const ox_cuda_queue *queue, const void *args) 
     return op->bytes == 0 ? OX_OK : ox_cuda_check(cudaMemsetAsync(op->target, 0, op->bytes, queue->stream), "zero");
 }
 
+template <typename T> static ox_status join(const ox_cuda_queue *queue, const ox_op_planes_join *op) {
+    const bool is_wide = all_wide(op->out, op->hi, op->lo, op->count);
+    ox_launch(is_wide ? join_kernel<T, STEP> : join_kernel<T, 1>, queue, flat(queue, op->count, is_wide),
+              (T *)op->out, op->hi, op->lo, op->count);
+    return OX_OK;
+}
+
 extern "C" ox_status ox_cuda_planes_join(const ox_cuda_queue *queue, const void *args) {
     const ox_op_planes_join *const op = (const ox_op_planes_join *)args;
-    const bool is_wide = all_wide(op->out, op->hi, op->lo, op->count);
-    ox_launch(is_wide ? join_kernel<STEP> : join_kernel<1>, queue, flat(queue, op->count, is_wide),
-              op->out, op->hi, op->lo, op->count);
-    return OX_OK;
+    return ox_for_real(op->real, [=](auto of) { return join<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_add(const ox_cuda_queue *queue, const void *args) {
     const ox_op_add *const op = (const ox_op_add *)args;
-    if (op->real == OX_REAL_F32) {
-        add<float>(queue, op);
-    } else {
-        add<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return ox_for_real(op->real, [=](auto of) {
+        add<decltype(of)>(queue, op);
+        return OX_OK;
+    });
 }
 
 extern "C" ox_status ox_cuda_logits(const ox_cuda_queue *queue, const void *args) {
@@ -103,10 +105,18 @@ extern "C" ox_status ox_cuda_logits(const ox_cuda_queue *queue, const void *args
     return OX_OK;
 }
 
+extern "C" ox_status ox_cuda_narrow(const ox_cuda_queue *queue, enum ox_real real, void *out, const float *in,
+                                   uint64_t count) {
+    const bool is_wide = all_wide(out, in, nullptr, count);
+    return ox_for_real(real, [=](auto of) {
+        using T = decltype(of);
+        ox_launch(is_wide ? pack_kernel<T, STEP> : pack_kernel<T, 1>, queue, flat(queue, count, is_wide), (T *)out, in,
+                  count);
+        return OX_OK;
+    });
+}
+
 extern "C" ox_status ox_cuda_bf16_pack(const ox_cuda_queue *queue, const void *args) {
     const ox_op_bf16_pack *const op = (const ox_op_bf16_pack *)args;
-    const bool is_wide = all_wide(op->out, op->in, nullptr, op->count);
-    ox_launch(is_wide ? pack_kernel<STEP> : pack_kernel<1>, queue, flat(queue, op->count, is_wide),
-              op->out, op->in, op->count);
-    return OX_OK;
+    return ox_cuda_narrow(queue, OX_REAL_BF16, op->out, op->in, op->count);
 }

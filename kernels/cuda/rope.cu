@@ -58,5 +58,5 @@ template <typename T> static ox_status rope(const ox_cuda_queue *queue, const ox
 
 extern "C" ox_status ox_cuda_rope(const ox_cuda_queue *queue, const void *given) {
     const ox_op_rope *const op = (const ox_op_rope *)given;
-    return op->real == OX_REAL_F32 ? rope<float>(queue, op) : rope<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return rope<decltype(of)>(queue, op); });
 }

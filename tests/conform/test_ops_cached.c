@@ -214,6 +214,7 @@ int main(void) {
                 run_shape(labs, shape, OX_REAL_F32);
             }
             run_shape(labs, shape, OX_REAL_BF16);
+            run_shape(labs, shape, OX_REAL_F16);
         }
         test_cuts(&labs[1], widths[i]);
     }

@@ -454,6 +454,7 @@ int main(void) {
     labs_open(labs);
     run_all(labs, OX_REAL_F32);
     run_all(labs, OX_REAL_BF16);
+    run_all(labs, OX_REAL_F16);
     labs_change_attention(labs); /* the emulated cuDNN */
     run_sinks(labs, &(struct ox_attention_shape){.batch = 2, .seq = 40, .heads = 4, .kv_heads = 2, .head_dim = 16,
                                                  .scale = 0.25f}, OX_REAL_BF16);

@@ -3,6 +3,7 @@
 #include "base/planes.h"
 #include "tests/kit/device/ops_kit.h"
 
+#include <math.h>
 #include <string.h>
 
 struct linear_case {
@@ -215,13 +216,13 @@ static void run_on(struct lab *lab, const struct data *data) {
     guards_end(keep);
 }
 
-/* The values that GEMMs of these labs use: rounded to bf16, or as they are. */
+/* The values that GEMMs of these labs use: rounded, or as they are. */
 static const float *used(const struct lab *lab, const float *values, size_t count) {
-    float *const out = lab->bf16 ? floats(count) : NULL;
-    for (size_t i = 0; i < count && lab->bf16; i++) {
-        out[i] = ox_bf16_to_f32(ox_bf16_from_f32(values[i]));
+    float *const out = floats(count);
+    for (size_t i = 0; i < count; i++) {
+        out[i] = real_nearest(lab->products, values[i]);
     }
-    return lab->bf16 ? out : values;
+    return out;
 }
 
 static void run_case(struct lab labs[LAB_MAX], const struct linear_case *shape, enum ox_real real) {
@@ -251,20 +252,83 @@ static void run_case(struct lab labs[LAB_MAX], const struct linear_case *shape, 
     labs_end_case(labs);
 }
 
+enum { EDGE = 8 };
+
+static bool same(float a, float b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* Eight products of the same two halves, summed and stored as a half. */
+static void test_halves(struct lab labs[LAB_MAX], float in_value, float weight_value, float want) {
+    for (int i = 0; i < lab_count; i++) {
+        float in[2 * EDGE], weight[EDGE * EDGE];
+        if (!lab_knows(&labs[i], OX_REAL_F16)) {
+            continue;
+        }
+        fill(in, 2 * EDGE, in_value);
+        fill(weight, EDGE * EDGE, weight_value);
+        void *const out = reals(OX_REAL_F16, 2 * EDGE);
+        REQUIRE_OK(OX_QUEUE(&labs[i].ops, labs[i].lane, linear_forward, &(struct ox_op_linear_forward){
+            .out = out, .in = reals_of(OX_REAL_F16, in, 2 * EDGE),
+            .weight = reals_of(OX_REAL_F16, weight, EDGE * EDGE), .rows = 2, .in_count = EDGE, .out_count = EDGE,
+            .layout = OX_WEIGHT_OUT_IN, .real = OX_REAL_F16}));
+        lab_finish(&labs[i]);
+        const float *const got = floats_of(OX_REAL_F16, out, 2 * EDGE);
+        for (size_t at = 0; at < 2 * EDGE; at++) {
+            CHECK(same(got[at], want));
+        }
+        guards_end(0);
+    }
+}
+
+/* A CPU that rounds inputs to halves makes this of one, times 1. */
+static void test_rounded(struct lab labs[LAB_MAX], float given, float want) {
+    for (int i = 0; i < lab_count; i++) {
+        float *const in = floats(2 * EDGE), *const weight = floats(EDGE * EDGE), *const out = floats(2 * EDGE);
+        fill(in, 2 * EDGE, given);
+        for (size_t at = 0; at < EDGE * EDGE; at++) {
+            weight[at] = at % (EDGE + 1) == 0 && at < EDGE ? 1.0f : 0.0f;
+        }
+        fill(in + 1, EDGE - 1, 0.0f);
+        fill(in + EDGE + 1, EDGE - 1, 0.0f);
+        REQUIRE_OK(OX_QUEUE(&labs[i].ops, labs[i].lane, linear_forward, &(struct ox_op_linear_forward){
+            .out = out, .in = in, .weight = weight, .rows = 2, .in_count = EDGE, .out_count = EDGE,
+            .layout = OX_WEIGHT_OUT_IN}));
+        lab_finish(&labs[i]);
+        CHECK(same(out[0], want) && same(out[EDGE], want));
+        guards_end(0);
+    }
+}
+
 int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
-    for (int i = 0; i < 2 * (int)CASE_COUNT; i++) {
-        run_case(labs, &cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    for (int i = 0; i < 3 * (int)CASE_COUNT; i++) {
+        if (i % 3 == OX_REAL_F16 && i / 3 % 2 != 0) { /* halves differ from bfloat16 in conversions alone */
+            continue;
+        }
+        run_case(labs, &cases[i / 3], (enum ox_real)(i % 3));
     }
-    const bool in_bf16 = labs_change_bf16(labs);
-    for (int i = 0; i < (int)CASE_COUNT && in_bf16; i++) {
-        if (cases[i].rows > 1) { /* one row stays in fp32 */
-            run_case(labs, &cases[i], OX_REAL_F32);
+    test_halves(labs, 256.0f, 256.0f, INFINITY);
+    test_halves(labs, 0x1p-12f, 0x1p-12f, 0x1p-21f); /* subnormal, as all of its terms are */
+    test_halves(labs, 0x1p-14f, 0x1p-14f, 0.0f); /* 2^-25 is a tie */
+    for (int real = OX_REAL_BF16; real <= OX_REAL_F16; real++) {
+        const bool there = labs_change_products(labs, (enum ox_real)real);
+        for (int i = 0; i < (int)CASE_COUNT && there; i++) {
+            if (cases[i].rows > 1) { /* one row stays in fp32 */
+                run_case(labs, &cases[i], OX_REAL_F32);
+            }
+        }
+        for (int i = 0; i < (int)BLOCK_CASES && there; i++) {
+            run_case(labs, &block_cases[i], OX_REAL_F32);
         }
     }
-    for (int i = 0; i < (int)BLOCK_CASES && in_bf16; i++) {
-        run_case(labs, &block_cases[i], OX_REAL_F32);
-    }
+    test_rounded(labs, 65519.0f, 65504.0f);
+    test_rounded(labs, 65520.0f, INFINITY);
+    test_rounded(labs, -1e30f, -INFINITY);
+    test_rounded(labs, 0x1p-24f, 0x1p-24f);
+    test_rounded(labs, 0x1.8p-24f, 0x1p-23f); /* a tie, to even */
+    test_rounded(labs, 0x1p-25f, 0.0f);
+    test_rounded(labs, NAN, NAN);
     return labs_end(labs);
 }

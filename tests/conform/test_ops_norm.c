@@ -453,11 +453,11 @@ static void run_heads(struct lab labs[LAB_MAX], const struct head_case *shape, e
 int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
-    for (int i = 0; i < 2 * (int)CASE_COUNT; i++) {
-        run_case(labs, &cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    for (int i = 0; i < 3 * (int)CASE_COUNT; i++) {
+        run_case(labs, &cases[i / 3], (enum ox_real)(i % 3));
     }
-    for (int i = 0; i < 2 * (int)HEAD_CASE_COUNT; i++) {
-        run_heads(labs, &head_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    for (int i = 0; i < 3 * (int)HEAD_CASE_COUNT; i++) {
+        run_heads(labs, &head_cases[i / 3], (enum ox_real)(i % 3));
     }
     return labs_end(labs);
 }

@@ -389,7 +389,8 @@ int main(void) {
     }
     run_linear(labs, OX_REAL_F32);
     run_linear(labs, OX_REAL_BF16);
-    if (labs_change_bf16(labs)) { /* a router stays in float32 */
+    run_linear(labs, OX_REAL_F16);
+    if (labs_change_products(labs, OX_REAL_BF16)) { /* a router stays in float32 */
         run_linear(labs, OX_REAL_F32);
     }
     return labs_end(labs);

@@ -263,7 +263,7 @@ static void embed_reference(const struct embed_data *data, enum ox_real real) {
         const size_t word = (size_t)data->ids[at / hidden] * hidden + at % hidden;
         const size_t place = (size_t)data->positions[at / hidden] * hidden + at % hidden;
         const float sum = data->table.value[word] + (data->shape->with_pos ? data->pos.value[place] : 0.0f);
-        data->want[at] = real == OX_REAL_F32 ? sum : ox_bf16_to_f32(ox_bf16_from_f32(sum));
+        data->want[at] = real_nearest(real, sum);
         data->dtable_want[word] += data->dout[at];
         data->dpos_want[place] += data->dout[at];
     }
@@ -339,14 +339,14 @@ static void run_embed(struct lab labs[LAB_MAX], const struct embed_case *shape, 
 int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
-    for (int i = 0; i < 2 * (int)ACT_COUNT; i++) {
-        run_act(labs, &act_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    for (int i = 0; i < 3 * (int)ACT_COUNT; i++) {
+        run_act(labs, &act_cases[i / 3], (enum ox_real)(i % 3));
     }
-    for (int i = 0; i < 2 * (int)ROPE_COUNT; i++) {
-        run_rope(labs, &rope_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    for (int i = 0; i < 3 * (int)ROPE_COUNT; i++) {
+        run_rope(labs, &rope_cases[i / 3], (enum ox_real)(i % 3));
     }
-    for (int i = 0; i < 2 * (int)EMBED_COUNT; i++) {
-        run_embed(labs, &embed_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
+    for (int i = 0; i < 3 * (int)EMBED_COUNT; i++) {
+        run_embed(labs, &embed_cases[i / 3], (enum ox_real)(i % 3));
     }
     return labs_end(labs);
 }

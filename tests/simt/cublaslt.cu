@@ -36,14 +36,18 @@ struct simt_layout {
 };
 
 static double get(const void *at, cudaDataType type, uint64_t idx) {
-    return type == CUDA_R_32F ? (double)((const float *)at)[idx] : (double)ox_bf16_to_f32(((const uint16_t *)at)[idx]);
+    if (type == CUDA_R_32F) {
+        return (double)((const float *)at)[idx];
+    }
+    const uint16_t bits = ((const uint16_t *)at)[idx];
+    return (double)(type == CUDA_R_16F ? ox_f16_to_f32(bits) : ox_bf16_to_f32(bits));
 }
 
 static void set(void *at, cudaDataType type, uint64_t idx, double value) {
     if (type == CUDA_R_32F) {
         ((float *)at)[idx] = (float)value;
     } else {
-        ((uint16_t *)at)[idx] = ox_bf16_from_f32((float)value);
+        ((uint16_t *)at)[idx] = type == CUDA_R_16F ? ox_f16_from_f32((float)value) : ox_bf16_from_f32((float)value);
     }
 }
 
@@ -68,10 +72,10 @@ struct gemm {
     float alpha, beta;
 };
 
-/* In bfloat16 by the tensor cores, some products at a time; in float32 in double, as a reference. */
+/* In 16 bits by the tensor cores, some products at a time; in float32 in double, as a reference. */
 static double of_terms(const gemm &p, uint64_t k, uint64_t row, uint64_t col) {
     enum { AT_ONCE = 16 };
-    const bool by_tensor_cores = p.a_layout.type == CUDA_R_16BF;
+    const bool by_tensor_cores = p.a_layout.type != CUDA_R_32F;
     double sum = 0.0, products[AT_ONCE];
     for (uint64_t i = 0; i < k; i++) {
         const uint64_t a_at = p.desc.a == CUBLAS_OP_N ? row + i * p.a_layout.ld : i + row * p.a_layout.ld;
@@ -94,7 +98,7 @@ static void run(const gemm &p) {
     OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.cols : p.b_layout.rows) == n);
     /* the combination of types that kernels/cuda/ asks for */
     OX_ASSERT(p.a_layout.type == p.b_layout.type && p.c_layout.type == p.d_layout.type);
-    OX_ASSERT(p.a_layout.type == CUDA_R_16BF || p.d_layout.type == CUDA_R_32F);
+    OX_ASSERT(p.d_layout.type == p.a_layout.type || p.d_layout.type == CUDA_R_32F);
     for (uint64_t col = 0; col < n; col++) {
         for (uint64_t row = 0; row < m; row++) {
             double sum = of_terms(p, k, row, col);

@@ -2,11 +2,12 @@
 #include <cuda_runtime.h>
 
 #include "base/assert.h"
+#include "base/planes.h"
 
 enum { LANES = 32 };
 
-static float widened(uint16_t bits) {
-    return __uint_as_float((uint32_t)bits << 16);
+static double widened(uint16_t bits, bool is_half) {
+    return (double)(is_half ? ox_f16_to_f32(bits) : ox_bf16_to_f32(bits));
 }
 
 /* Operands of one lane for a product: its registers, whose halves are elements. */
@@ -19,15 +20,15 @@ static const operands *operands_of(const void *first, unsigned lane) {
 }
 
 /* Row `row` of A: registers 1 and 3 are of the lower rows, 2 and 3 of the right columns. */
-static void row_of_a(double out[16], const void *first, unsigned row) {
+static void row_of_a(double out[16], const void *first, unsigned row, bool of_halves) {
     for (unsigned k = 0; k < 16; k++) {
-        out[k] = (double)widened(operands_of(first, row % 8 * 4 + k % 8 / 2)->a[k / 8 * 4 + row / 8 * 2 + k % 2]);
+        out[k] = widened(operands_of(first, row % 8 * 4 + k % 8 / 2)->a[k / 8 * 4 + row / 8 * 2 + k % 2], of_halves);
     }
 }
 
-static void column_of_b(double out[16], const void *first, unsigned column) {
+static void column_of_b(double out[16], const void *first, unsigned column, bool of_halves) {
     for (unsigned k = 0; k < 16; k++) {
-        out[k] = (double)widened(operands_of(first, column * 4 + k % 8 / 2)->b[k / 8 * 2 + k % 2]);
+        out[k] = widened(operands_of(first, column * 4 + k % 8 / 2)->b[k / 8 * 2 + k % 2], of_halves);
     }
 }
 
@@ -63,7 +64,7 @@ float simt_tensor_sum(float acc, const double products[], unsigned count) {
     return std::fabs((double)nearest) > std::fabs(sum) ? std::nextafter(nearest, 0.0f) : nearest;
 }
 
-void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
+void simt_mma_16816(float acc[4], const uint32_t a[4], const uint32_t b[2], bool of_halves) {
     operands own;
     memcpy(own.a, a, sizeof own.a);
     memcpy(own.b, b, sizeof own.b);
@@ -71,8 +72,8 @@ void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2])
     const void *const first = simt_given(0);
     double rows[2][16], columns[2][16];
     for (unsigned i = 0; i < 2; i++) {
-        row_of_a(rows[i], first, simt_lane() / 4 + 8 * i);
-        column_of_b(columns[i], first, simt_lane() % 4 * 2 + i);
+        row_of_a(rows[i], first, simt_lane() / 4 + 8 * i, of_halves);
+        column_of_b(columns[i], first, simt_lane() % 4 * 2 + i, of_halves);
     }
     for (unsigned i = 0; i < 4; i++) {
         double products[16];
@@ -102,8 +103,9 @@ void simt_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed) {
 void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kernel);
 
 extern "C" void simt_try_mma(float acc[32][4], const uint32_t a[32][4], const uint32_t b[32][2]) {
-    simt_run_kernel(simt_shape{1, LANES, 0}, [=] { simt_mma_bf16_16816(acc[simt_lane()], a[simt_lane()],
-                                                                       b[simt_lane()]); });
+    simt_run_kernel(simt_shape{1, LANES, 0}, [=] {
+        simt_mma_16816(acc[simt_lane()], a[simt_lane()], b[simt_lane()], false);
+    });
 }
 
 extern "C" void simt_try_ldmatrix(uint32_t out[32][4], const void *const rows[32], bool transposed) {

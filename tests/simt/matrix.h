@@ -9,7 +9,8 @@
 
 #ifdef __cplusplus
 void simt_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed);
-void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]);
+/* Of bfloat16, or of halves. */
+void simt_mma_16816(float acc[4], const uint32_t a[4], const uint32_t b[2], bool of_halves);
 /* acc and the products, summed as the tensor cores sum them. */
 float simt_tensor_sum(float acc, const double products[], unsigned count);
 

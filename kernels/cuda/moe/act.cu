@@ -122,12 +122,12 @@ template <typename T> static ox_status backward(const ox_cuda_queue *queue, cons
 
 extern "C" ox_status ox_cuda_expert_act_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_expert_act_forward *const op = (const ox_op_expert_act_forward *)args;
-    return op->real == OX_REAL_F32 ? forward<float>(queue, op) : forward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return forward<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_expert_act_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_expert_act_backward *const op = (const ox_op_expert_act_backward *)args;
-    return op->real == OX_REAL_F32 ? backward<float>(queue, op) : backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return backward<decltype(of)>(queue, op); });
 }
 
 /* ---- the gate of a shared expert ------------------------------------------------------------------- */
@@ -191,10 +191,10 @@ template <typename T> static ox_status gate_backward(const ox_cuda_queue *queue,
 
 extern "C" ox_status ox_cuda_row_gate_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_row_gate_forward *const op = (const ox_op_row_gate_forward *)args;
-    return op->real == OX_REAL_F32 ? gate_forward<float>(queue, op) : gate_forward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return gate_forward<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_row_gate_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_row_gate_backward *const op = (const ox_op_row_gate_backward *)args;
-    return op->real == OX_REAL_F32 ? gate_backward<float>(queue, op) : gate_backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return gate_backward<decltype(of)>(queue, op); });
 }

@@ -41,14 +41,18 @@ static ox_launch_shape by_words(const ox_cuda_queue *queue, uint32_t rows, uint3
 
 extern "C" ox_status ox_cuda_clamp_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_clamp_forward *const op = (const ox_op_clamp_forward *)args;
-    ox_launch(op->real == OX_REAL_F32 ? clamp_words<float> : clamp_words<ox_bf16>, queue,
-              by_words(queue, op->rows, op->width), *op, ox_clamp_words(op->width));
-    return OX_OK;
+    return ox_for_real(op->real, [=](auto of) {
+        ox_launch(clamp_words<decltype(of)>, queue,
+                  by_words(queue, op->rows, op->width), *op, ox_clamp_words(op->width));
+        return OX_OK;
+    });
 }
 
 extern "C" ox_status ox_cuda_clamp_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_clamp_backward *const op = (const ox_op_clamp_backward *)args;
-    ox_launch(op->real == OX_REAL_F32 ? clamp_back_words<float> : clamp_back_words<ox_bf16>, queue,
-              by_words(queue, op->rows, op->width), *op, ox_clamp_words(op->width));
-    return OX_OK;
+    return ox_for_real(op->real, [=](auto of) {
+        ox_launch(clamp_back_words<decltype(of)>, queue,
+                  by_words(queue, op->rows, op->width), *op, ox_clamp_words(op->width));
+        return OX_OK;
+    });
 }

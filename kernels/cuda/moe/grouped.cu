@@ -124,12 +124,13 @@ static unsigned tiles_of(uint32_t count) {
     return (count + TILE - 1) / TILE;
 }
 
-static ox_status run_rows(const ox_cuda_queue *queue, const ox_experts &experts,
-                          const group_rows_args<ox_bf16> &args) {
+/* Of 16 bits; of floats below. */
+template <typename T>
+static ox_status run_rows(const ox_cuda_queue *queue, const ox_experts &experts, const group_rows_args<T> &args) {
     if (ox_grouped_mma_takes(args.in, args.weight, args.out, args.depth, args.cols)) {
         return ox_grouped_mma_rows(queue, experts, args);
     }
-    ox_launch(group_rows<ox_bf16>, queue,
+    ox_launch(group_rows<T>, queue,
               ox_launch_shape{dim3(tiles_of(args.cols), group_tiles(experts, TILE)), SIDE * SIDE, 0}, args);
     return OX_OK;
 }
@@ -147,8 +148,8 @@ template <typename T> static ox_status plain_weights(const ox_cuda_queue *queue,
     return OX_OK;
 }
 
-static ox_status run_weights(const ox_cuda_queue *queue, const ox_experts &experts,
-                             const group_weights_args<ox_bf16> &args) {
+template <typename T>
+static ox_status run_weights(const ox_cuda_queue *queue, const ox_experts &experts, const group_weights_args<T> &args) {
     return ox_grouped_mma_takes(args.a, args.b, args.dweight, args.rows, args.cols)
                ? ox_grouped_mma_weights(queue, experts, args)
                : plain_weights(queue, experts, args);
@@ -192,10 +193,10 @@ template <typename T> static ox_status backward(const ox_cuda_queue *queue, cons
 
 extern "C" ox_status ox_cuda_grouped_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_grouped_forward *const op = (const ox_op_grouped_forward *)args;
-    return op->real == OX_REAL_F32 ? forward<float>(queue, op) : forward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return forward<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_grouped_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_grouped_backward *const op = (const ox_op_grouped_backward *)args;
-    return op->real == OX_REAL_F32 ? backward<float>(queue, op) : backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return backward<decltype(of)>(queue, op); });
 }

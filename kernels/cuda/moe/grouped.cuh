@@ -53,9 +53,12 @@ template <typename T> struct group_weights_args {
 static inline bool ox_grouped_mma_takes(const void *a, const void *b, const void *c, uint32_t in, uint32_t out) {
     return in % 8 == 0 && out % 8 == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
 }
+/* Of bfloat16 and halves. */
+template <typename T>
 OX_MUST ox_status ox_grouped_mma_rows(const ox_cuda_queue *queue, const ox_experts &experts,
-                                      const group_rows_args<ox_bf16> &args);
+                                      const group_rows_args<T> &args);
+template <typename T>
 OX_MUST ox_status ox_grouped_mma_weights(const ox_cuda_queue *queue, const ox_experts &experts,
-                                         const group_weights_args<ox_bf16> &args);
+                                         const group_weights_args<T> &args);
 
 #endif

@@ -1,4 +1,4 @@
-/* Grouped products on the tensor cores, in bfloat16 with sums in fp32. A block computes a tile of 128 by 128 over k in
+/* Grouped products on the tensor cores, in 16 bits with sums in fp32. A block computes a tile of 128 by 128 over k in
  * steps of 32, and a warp 64 by 32 of it; copies of two steps are under way while a third is multiplied. A tile has
  * rows of one expert alone, rows past its end being zeros, and an element's sum is over k in order, from the expert's
  * first row where k are rows: so no bit depends on other rows or experts.
@@ -20,7 +20,7 @@ enum {
 /* One side of a product, from the tile's first row or column on: element (i, k) is at[i * stride + k] where it lies
  * along k, else at[k * stride + i]. */
 struct mma_side {
-    const ox_bf16 *at;
+    const uint16_t *at;
     uint32_t stride, count, depth;
 };
 
@@ -75,7 +75,7 @@ static __device__ __forceinline__ mma_place place_of() {
     return mma_place{warp % (TILE / WARP_ROWS) * WARP_ROWS, warp / (TILE / WARP_ROWS) * WARP_COLS};
 }
 
-template <bool LEFT, bool RIGHT>
+template <typename T, bool LEFT, bool RIGHT>
 static __device__ __forceinline__ void add_stage(float acc[MT][NT][4], ox_shared stage, const mma_place &place) {
 #pragma unroll
     for (uint32_t half = 0; half < DEPTH / 16; half++) {
@@ -90,15 +90,15 @@ static __device__ __forceinline__ void add_stage(float acc[MT][NT][4], ox_shared
             take_right<RIGHT>(b, stage + PART_BYTES, place.col + 8 * n, half);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                ox_mma_bf16_16816(acc[m][n], a[m], b);
-                ox_mma_bf16_16816(acc[m][n + 1], a[m], b + 2);
+                ox_mma_16816<T>(acc[m][n], a[m], b);
+                ox_mma_16816<T>(acc[m][n + 1], a[m], b + 2);
             }
         }
     }
 }
 
 /* acc = left * right over their depth. */
-template <bool LEFT, bool RIGHT>
+template <typename T, bool LEFT, bool RIGHT>
 static __device__ __forceinline__ void multiply(float acc[MT][NT][4], const mma_side &left, const mma_side &right,
                                                 const mma_place &place) {
     const ox_shared shared = ox_shared_of(ox_dynamic_shared());
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void multiply(float acc[MT][NT][4], const mma_
         fetch<LEFT>(shared + next * STAGE_BYTES, left, (step + STAGES - 1) * DEPTH);
         fetch<RIGHT>(shared + next * STAGE_BYTES + PART_BYTES, right, (step + STAGES - 1) * DEPTH);
         ox_cp_async_commit();
-        add_stage<LEFT, RIGHT>(acc, shared + now * STAGE_BYTES, place);
+        add_stage<T, LEFT, RIGHT>(acc, shared + now * STAGE_BYTES, place);
         now = now + 1 < STAGES ? now + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }
@@ -131,21 +131,21 @@ static __device__ __forceinline__ uint32_t tile_rest(uint32_t total, uint32_t be
     return total - begin < TILE ? total - begin : (uint32_t)TILE;
 }
 
-template <bool ALONG>
-static __global__ void __launch_bounds__(THREADS, 2) grouped_mma_rows(const group_rows_args<ox_bf16> args) {
+template <typename T, bool ALONG>
+static __global__ void __launch_bounds__(THREADS, 2) grouped_mma_rows(const group_rows_args<T> args) {
     const group_tile tile = tile_of<TILE>(args.offsets, args.count, blockIdx.y);
     if (tile.begin >= tile.end) {
         return;
     }
     const uint32_t first = blockIdx.x * TILE, lane = threadIdx.x % OX_WARP;
-    const ox_bf16 *const weight = args.weight + (uint64_t)tile.expert * args.depth * args.cols;
-    const mma_side left = {args.in + (uint64_t)tile.begin * args.depth, args.depth,
+    const T *const weight = args.weight + (uint64_t)tile.expert * args.depth * args.cols;
+    const mma_side left = {(const uint16_t *)(args.in + (uint64_t)tile.begin * args.depth), args.depth,
                            tile_rest((uint32_t)tile.end, (uint32_t)tile.begin), args.depth};
-    const mma_side right = {weight + (ALONG ? (uint64_t)first * args.depth : first),
+    const mma_side right = {(const uint16_t *)(weight + (ALONG ? (uint64_t)first * args.depth : first)),
                             ALONG ? args.depth : args.cols, tile_rest(args.cols, first), args.depth};
     const mma_place place = place_of();
     float acc[MT][NT][4];
-    multiply<true, ALONG>(acc, left, right, place);
+    multiply<T, true, ALONG>(acc, left, right, place);
 #pragma unroll
     for (uint32_t i = 0; i < MT * NT * 2; i++) {
         const uint32_t m = i / (NT * 2), n = i / 2 % NT, half = i % 2;
@@ -153,30 +153,32 @@ static __global__ void __launch_bounds__(THREADS, 2) grouped_mma_rows(const grou
         if (row < left.count && col < right.count) {
             float pair[2] = {acc[m][n][2 * half], acc[m][n][2 * half + 1]};
             if (args.bias != NULL) {
-                const ox_bf16 *const bias = args.bias + (uint64_t)tile.expert * args.cols + first + col;
+                const T *const bias = args.bias + (uint64_t)tile.expert * args.cols + first + col;
                 pair[0] += ox_widen(bias[0]);
                 pair[1] += ox_widen(bias[1]);
             }
             *(uint32_t *)(args.out + ((uint64_t)tile.begin + row) * args.cols + first + col) =
-                ox_bf16_pair(pair[0], pair[1]);
+                ox_pair<T>(pair[0], pair[1]);
         }
     }
 }
 
 /* One side of the gradient of weights: rows of the expert are k. */
-static __device__ __forceinline__ mma_side side_of(const ox_bf16 *at, uint32_t width, uint32_t first, int32_t begin,
+template <typename T>
+static __device__ __forceinline__ mma_side side_of(const T *at, uint32_t width, uint32_t first, int32_t begin,
                                                    uint32_t depth) {
-    return mma_side{at + (uint64_t)begin * width + first, width, tile_rest(width, first), depth};
+    return mma_side{(const uint16_t *)(at + (uint64_t)begin * width + first), width, tile_rest(width, first), depth};
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) grouped_mma_weights(const group_weights_args<ox_bf16> args) {
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 2) grouped_mma_weights(const group_weights_args<T> args) {
     const int32_t begin = args.offsets[blockIdx.z];
     const uint32_t depth = (uint32_t)(args.offsets[blockIdx.z + 1] - begin);
     if (depth == 0 && !args.begins) {
         return;
     }
     float acc[MT][NT][4];
-    multiply<false, false>(acc, side_of(args.a, args.rows, blockIdx.y * TILE, begin, depth),
+    multiply<T, false, false>(acc, side_of(args.a, args.rows, blockIdx.y * TILE, begin, depth),
                            side_of(args.b, args.cols, blockIdx.x * TILE, begin, depth), place_of());
     uint32_t lane = threadIdx.x % OX_WARP;
     ox_renew(lane); /* nothing of where results go is held during the product */
@@ -199,17 +201,27 @@ static unsigned tiles_of(uint32_t count) {
     return (count + TILE - 1) / TILE;
 }
 
-ox_status ox_grouped_mma_rows(const ox_cuda_queue *queue, const ox_experts &experts,
-                              const group_rows_args<ox_bf16> &args) {
+template <typename T>
+ox_status ox_grouped_mma_rows(const ox_cuda_queue *queue, const ox_experts &experts, const group_rows_args<T> &args) {
     const ox_launch_shape shape = {dim3(tiles_of(args.cols), group_tiles(experts, TILE)), THREADS,
                                    STAGES * STAGE_BYTES};
-    return args.along ? ox_launch_large(grouped_mma_rows<true>, queue, shape, args)
-                      : ox_launch_large(grouped_mma_rows<false>, queue, shape, args);
+    return args.along ? ox_launch_large(grouped_mma_rows<T, true>, queue, shape, args)
+                      : ox_launch_large(grouped_mma_rows<T, false>, queue, shape, args);
 }
 
+template <typename T>
 ox_status ox_grouped_mma_weights(const ox_cuda_queue *queue, const ox_experts &experts,
-                                 const group_weights_args<ox_bf16> &args) {
+                                 const group_weights_args<T> &args) {
     const ox_launch_shape shape = {dim3(tiles_of(args.cols), tiles_of(args.rows), experts.count), THREADS,
                                    STAGES * STAGE_BYTES};
-    return ox_launch_large(grouped_mma_weights, queue, shape, args);
+    return ox_launch_large(grouped_mma_weights<T>, queue, shape, args);
 }
+
+template ox_status ox_grouped_mma_rows(const ox_cuda_queue *queue, const ox_experts &experts,
+                                       const group_rows_args<ox_bf16> &args);
+template ox_status ox_grouped_mma_rows(const ox_cuda_queue *queue, const ox_experts &experts,
+                                       const group_rows_args<ox_f16> &args);
+template ox_status ox_grouped_mma_weights(const ox_cuda_queue *queue, const ox_experts &experts,
+                                          const group_weights_args<ox_bf16> &args);
+template ox_status ox_grouped_mma_weights(const ox_cuda_queue *queue, const ox_experts &experts,
+                                          const group_weights_args<ox_f16> &args);

@@ -28,7 +28,10 @@ extern "C" ox_status ox_cuda_router_forward(const ox_cuda_queue *queue, const vo
     gemm.b_transposed = true, gemm.in = op->real, gemm.out = OX_REAL_F32;
     const ox_status status = ox_cuda_gemm(queue, &gemm);
     if (status == OX_OK && op->bias != NULL && queue->search == NULL) {
-        (op->real == OX_REAL_F32 ? launch_bias<float> : launch_bias<ox_bf16>)(queue, op);
+        return ox_for_real(op->real, [=](auto of) {
+            launch_bias<decltype(of)>(queue, op);
+            return OX_OK;
+        });
     }
     return status;
 }
@@ -39,8 +42,7 @@ extern "C" ox_status ox_cuda_router_backward(const ox_cuda_queue *queue, const v
     const void *dlogits = op->dlogits;
     ox_status status = OX_OK;
     if (op->real != OX_REAL_F32) {
-        const ox_op_bf16_pack pack = {(uint16_t *)op->scratch, op->dlogits, count};
-        status = ox_cuda_bf16_pack(queue, &pack);
+        status = ox_cuda_narrow(queue, op->real, op->scratch, op->dlogits, count);
         dlogits = op->scratch;
     }
     ox_cuda_gemm_args gemm = {};

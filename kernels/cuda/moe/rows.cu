@@ -29,7 +29,7 @@ template <typename T> static ox_status gather(const ox_cuda_queue *queue, const 
 
 extern "C" ox_status ox_cuda_rows_gather(const ox_cuda_queue *queue, const void *args) {
     const ox_op_rows_gather *const op = (const ox_op_rows_gather *)args;
-    return op->real == OX_REAL_F32 ? gather<float>(queue, op) : gather<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return gather<decltype(of)>(queue, op); });
 }
 
 template <typename T, int N> static __global__ void combine_rows(const ox_op_rows_combine op) {
@@ -77,7 +77,7 @@ template <typename T> static ox_status combine(const ox_cuda_queue *queue, const
 
 extern "C" ox_status ox_cuda_rows_combine(const ox_cuda_queue *queue, const void *args) {
     const ox_op_rows_combine *const op = (const ox_op_rows_combine *)args;
-    return op->real == OX_REAL_F32 ? combine<float>(queue, op) : combine<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return combine<decltype(of)>(queue, op); });
 }
 
 /* ---- backward of the bias -------------------------------------------------------------------------- */
@@ -135,6 +135,5 @@ static ox_status combine_bias_backward(const ox_cuda_queue *queue, const ox_op_c
 
 extern "C" ox_status ox_cuda_combine_bias_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_combine_bias_backward *const op = (const ox_op_combine_bias_backward *)args;
-    return op->real == OX_REAL_F32 ? combine_bias_backward<float>(queue, op)
-                                   : combine_bias_backward<ox_bf16>(queue, op);
+    return ox_for_real(op->real, [=](auto of) { return combine_bias_backward<decltype(of)>(queue, op); });
 }

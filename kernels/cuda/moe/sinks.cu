@@ -50,14 +50,18 @@ template <typename T> static __global__ void sinks_backward(const ox_op_sinks_ba
 extern "C" ox_status ox_cuda_sinks_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_sinks_forward *const op = (const ox_op_sinks_forward *)args;
     const uint64_t warps = OX_BLOCK_THREADS / OX_WARP, count = (uint64_t)op->batch * op->seq * op->heads;
-    ox_launch(op->real == OX_REAL_F32 ? sinks_forward<float> : sinks_forward<ox_bf16>, queue,
-              ox_launch_shape{(unsigned)((count + warps - 1) / warps), OX_BLOCK_THREADS, 0}, *op);
-    return OX_OK;
+    return ox_for_real(op->real, [=](auto of) {
+        ox_launch(sinks_forward<decltype(of)>, queue,
+                  ox_launch_shape{(unsigned)((count + warps - 1) / warps), OX_BLOCK_THREADS, 0}, *op);
+        return OX_OK;
+    });
 }
 
 extern "C" ox_status ox_cuda_sinks_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_sinks_backward *const op = (const ox_op_sinks_backward *)args;
-    ox_launch(op->real == OX_REAL_F32 ? sinks_backward<float> : sinks_backward<ox_bf16>, queue,
-              ox_launch_shape{op->heads, OX_BLOCK_THREADS, 0}, *op);
-    return OX_OK;
+    return ox_for_real(op->real, [=](auto of) {
+        ox_launch(sinks_backward<decltype(of)>, queue,
+                  ox_launch_shape{op->heads, OX_BLOCK_THREADS, 0}, *op);
+        return OX_OK;
+    });
 }

@@ -77,7 +77,7 @@ static void labs_open_gpu(struct lab labs[LAB_MAX]) {
     REQUIRE_OK(ox_device_host_pin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
 }
 
-static void labs_open_cpus(struct lab labs[LAB_CPU_COUNT], bool bf16) {
+static void labs_open_cpus(struct lab labs[LAB_CPU_COUNT], enum ox_real products) {
     static const struct ox_cpu_device_config configs[LAB_CPU_COUNT] = {
         {.thread_count = 1},
         {.thread_count = 2},
@@ -87,8 +87,8 @@ static void labs_open_cpus(struct lab labs[LAB_CPU_COUNT], bool bf16) {
     };
     for (int i = 0; i < LAB_CPU_COUNT; i++) {
         struct ox_cpu_device_config config = configs[i];
-        config.products = bf16 ? OX_REAL_BF16 : OX_REAL_F32;
-        labs[i] = (struct lab){.compute = {.threads = config.thread_count}, .bf16 = bf16};
+        config.products = products;
+        labs[i] = (struct lab){.compute = {.threads = config.thread_count}, .products = products};
         REQUIRE_OK(ox_cpu_device_open(&config, &labs[i].device));
         REQUIRE_OK(ox_device_lane_open(labs[i].device, "compute", &labs[i].lane));
         ox_ops_init_cpu(&labs[i].ops);
@@ -98,7 +98,7 @@ static void labs_open_cpus(struct lab labs[LAB_CPU_COUNT], bool bf16) {
 void labs_open(struct lab labs[LAB_MAX]) {
     lab_open_simt(&labs[LAB_SIMT]);
     labs_open_gpu(labs);
-    labs_open_cpus(labs, false);
+    labs_open_cpus(labs, OX_REAL_F32);
 }
 
 static void labs_close(struct lab labs[LAB_MAX]) {
@@ -114,14 +114,14 @@ static void labs_close(struct lab labs[LAB_MAX]) {
     }
 }
 
-bool labs_change_bf16(struct lab labs[LAB_MAX]) {
+bool labs_change_products(struct lab labs[LAB_MAX], enum ox_real products) {
     const char *library;
-    const bool is_there = ox_cpu_has_products(OX_REAL_BF16, &library);
-    printf("GEMMs of the CPU in bf16: %s\n", library);
+    const bool is_there = ox_cpu_has_products(products, &library);
+    printf("GEMMs of the CPU in %s: %s\n", ox_real_name(products), library);
     if (is_there) {
         labs_close(labs);
         lab_count = LAB_CPU_COUNT;
-        labs_open_cpus(labs, true);
+        labs_open_cpus(labs, products);
     }
     return is_there;
 }
@@ -271,10 +271,16 @@ bool lab_knows(struct lab *lab, enum ox_real real) {
     return real == OX_REAL_F32 || lab->compute.device != OX_DEVICE_CPU;
 }
 
+float real_nearest(enum ox_real real, float value) {
+    return real == OX_REAL_F32    ? value
+           : real == OX_REAL_BF16 ? ox_bf16_to_f32(ox_bf16_from_f32(value))
+                                  : ox_f16_to_f32(ox_f16_from_f32(value));
+}
+
 float *random_reals(enum ox_real real, size_t count, uint64_t stream, double scale) {
     float *const out = random_floats(count, stream, scale);
-    for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
-        out[i] = ox_bf16_to_f32(ox_bf16_from_f32(out[i]));
+    for (size_t i = 0; i < count && real != OX_REAL_F32; i++) {
+        out[i] = real_nearest(real, out[i]);
     }
     return out;
 }
@@ -288,8 +294,8 @@ void *reals_of(enum ox_real real, const float *values, size_t count) {
     if (real == OX_REAL_F32) {
         memcpy(out, values, count * sizeof(float));
     }
-    for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
-        ((uint16_t *)out)[i] = ox_bf16_from_f32(values[i]);
+    for (size_t i = 0; i < count && real != OX_REAL_F32; i++) {
+        ((uint16_t *)out)[i] = real == OX_REAL_BF16 ? ox_bf16_from_f32(values[i]) : ox_f16_from_f32(values[i]);
     }
     return out;
 }
@@ -299,8 +305,9 @@ float *floats_of(enum ox_real real, const void *tensor, size_t count) {
     if (real == OX_REAL_F32) {
         memcpy(out, tensor, count * sizeof(float));
     }
-    for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
-        out[i] = ox_bf16_to_f32(((const uint16_t *)tensor)[i]);
+    for (size_t i = 0; i < count && real != OX_REAL_F32; i++) {
+        const uint16_t bits = ((const uint16_t *)tensor)[i];
+        out[i] = real == OX_REAL_BF16 ? ox_bf16_to_f32(bits) : ox_f16_to_f32(bits);
     }
     return out;
 }
@@ -332,8 +339,10 @@ void check_error(const char *what, double error, double tolerance) {
     check_error_in(OX_REAL_F32, what, error, tolerance);
 }
 
+/* Where rounding to bfloat16 makes the error, halves make an eighth of it. */
 void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16) {
-    check_error_in(real, what, error, real == OX_REAL_F32 ? f32 : bf16);
+    const double f16 = bf16 > 1e-3 ? bf16 / 6 : bf16;
+    check_error_in(real, what, error, real == OX_REAL_F32 ? f32 : real == OX_REAL_BF16 ? bf16 : f16);
 }
 
 void check_begun(const struct lab *lab, const float *begun, const float *added, size_t count) {
@@ -352,7 +361,8 @@ void check_begun(const struct lab *lab, const float *begun, const float *added, 
 void print_errors(void) {
     for (int i = 0; i < worst_count; i++) {
         printf("%-28s %s error %.2e, allowed %.2e\n", worst_list[i].what,
-               worst_list[i].real == OX_REAL_F32 ? "    " : "bf16", worst_list[i].error, worst_list[i].tolerance);
+               worst_list[i].real == OX_REAL_F32 ? "    " : ox_real_name(worst_list[i].real), worst_list[i].error,
+               worst_list[i].tolerance);
     }
 }
 

@@ -24,14 +24,14 @@ struct lab {
     struct ox_ops ops;
     struct ox_compute compute;
     bool emulated;
-    bool bf16; /* a CPU that rounds the inputs of GEMMs */
+    enum ox_real products; /* to which a CPU rounds the inputs of GEMMs */
     uint64_t digest; /* hash of the outputs of the current case */
 };
 
 void labs_open(struct lab labs[LAB_MAX]);
-/* Closes the labs and opens those of the CPU again, with GEMMs in bf16; there are no others then. False, with nothing
- * done, where the CPU or its library cannot compute so. */
-bool labs_change_bf16(struct lab labs[LAB_MAX]);
+/* Closes the labs and opens those of the CPU again, with GEMMs of this type; there are no others then. False, with
+ * nothing done, where the CPU or its library cannot compute so. */
+bool labs_change_products(struct lab labs[LAB_MAX], enum ox_real products);
 /* Ends the program's cases: closes the labs, prints the errors and returns the exit status. */
 int labs_end(struct lab labs[LAB_MAX]);
 /* Opens one lab: on this CUDA plugin, or on the emulated one. */
@@ -49,6 +49,8 @@ bool lab_takes(const struct lab *lab, double work);
 /* Sets the lab's type; false where the device does not compute in it (the CPU computes in float32 alone). To be called
  * before a case, because scratch sizes depend on it. */
 bool lab_knows(struct lab *lab, enum ox_real real);
+/* The value nearest to this one in the type. */
+float real_nearest(enum ox_real real, float value);
 /* Waits by the mark that the operations hand out. */
 void lab_finish(struct lab *lab);
 /* Adds an output to the case's digest. */

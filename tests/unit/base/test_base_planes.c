@@ -78,9 +78,34 @@ static void test_bf16(void) {
     CHECK(failures == 0);
 }
 
+/* Every half, every tie between two, and the floats next to those: by definition, with distances exact in double. */
+static void test_f16(void) {
+    uint64_t failures = 0;
+    for (uint32_t half = 0; half < 0x7c00u; half++) {
+        const uint32_t next = half + 1;
+        const float low = ox_f16_to_f32((uint16_t)half);
+        const double high = next == 0x7c00u ? 65536 : (double)ox_f16_to_f32((uint16_t)next);
+        const float tie = (float)(((double)low + high) / 2); /* exact: halves have 11 bits */
+        const uint16_t even = (uint16_t)(half % 2 == 0 ? half : next);
+        const int exponent = half >> 10 == 0 ? 1 : (int)(half >> 10);
+        const double want = ldexp((double)((half & 0x3ffu) | (half >> 10 == 0 ? 0u : 0x400u)), exponent - 25);
+        failures += (double)low != want || ox_f16_from_f32(low) != half || ox_f16_from_f32(-low) != (half | 0x8000u);
+        failures += ox_f16_from_f32(tie) != even || ox_f16_from_f32(nextafterf(tie, 0)) != half;
+        failures += ox_f16_from_f32(nextafterf(tie, INFINITY)) != next || ox_f16_from_f32(-tie) != (even | 0x8000u);
+    }
+    CHECK(failures == 0);
+    CHECK(ox_f16_from_f32(65519.996f) == 0x7bff && ox_f16_from_f32(65520.0f) == 0x7c00); /* to infinity */
+    CHECK(ox_f16_from_f32(INFINITY) == 0x7c00 && ox_f16_from_f32(-3e38f) == 0xfc00);
+    CHECK(ox_f16_from_f32(0x1p-149f) == 0 && ox_f16_from_f32(-0.0f) == 0x8000);
+    CHECK(isinf(ox_f16_to_f32(0xfc00)) && isnan(ox_f16_to_f32(0x7c01)));
+    CHECK(isnan(ox_f16_to_f32(ox_f16_from_f32(ox_f32_from_bits(0x7f800001u)))));
+    CHECK(isnan(ox_f16_to_f32(ox_f16_from_f32(ox_f32_from_bits(0xffffffffu)))));
+}
+
 int main(void) {
     test_split();
     test_join();
     test_bf16();
+    test_f16();
     return test_end();
 }

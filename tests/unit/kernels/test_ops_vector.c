@@ -1,5 +1,6 @@
 /* The vector loops of every instruction set this processor has, against double: the exponential over
  * its whole range, tails of every length, and the values that are not numbers. */
+#include "base/planes.h"
 #include "kernels/cpu/vector.h"
 #include "tests/kit/test.h"
 
@@ -8,6 +9,25 @@
 #include <string.h>
 
 enum { TAIL_MAX = 70 };
+
+/* The same bits as base/planes.h: floats around every half, and all exponents. */
+static void test_f16_round(const struct ox_vector *vector) {
+    enum { LEN = 1 << 16 };
+    static float x[LEN], y[LEN];
+    uint64_t wrong = 0;
+    for (uint32_t set = 0; set < 16; set++) {
+        for (uint32_t i = 0; i < LEN; i++) {
+            static const uint32_t edges[] = {0, 1, 0x7fff, 0x8000, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x5000};
+            x[i] = ox_f32_from_bits(i << 16 | (edges[set % 10] + (set < 10 ? 0 : i * 40503u)) % 0x10000u);
+        }
+        vector->f16_round(y, x, LEN - set);
+        for (uint32_t i = 0; i < LEN - set; i++) {
+            const float want = ox_f16_to_f32(ox_f16_from_f32(x[i]));
+            wrong += isnan(want) ? !isnan(y[i]) : ox_f32_bits(want) != ox_f32_bits(y[i]);
+        }
+    }
+    CHECK(wrong == 0);
+}
 
 static void test_exp(const struct ox_vector *vector) {
     enum { LEN = 40000 };
@@ -298,7 +318,8 @@ int main(void) {
     const uint32_t count = ox_vector_list(list);
     CHECK(count >= 1 && ox_vector_pick() == list[count - 1]);
     for (uint32_t i = 0; i < count; i++) {
-        test_exp(list[i]);
+        test_f16_round(list[i]);
+    test_exp(list[i]);
         test_cap(list[i]);
         test_tails(list[i]);
         test_long_sum(list[i]);
