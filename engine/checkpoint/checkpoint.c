@@ -353,7 +353,7 @@ static enum ox_status join_first(struct ox_engine *engine, struct ox_checkpoint_
 
 enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job) {
-    OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
+    OX_ASSERT(save->weights_dtype < OX_DTYPE_OTHER);
     const struct ox_state_format format = ox_engine_config_of(engine)->state;
     OX_ASSERT(state->version >= OX_RUN_STATE_NAMES_FORMAT && state->optimizer == (uint16_t)format.kind &&
               state->moments == (uint16_t)format.moments);

@@ -25,13 +25,18 @@
 extern "C" {
 #endif
 
+/* The scale of the loss that a state has; 0: none. */
+struct ox_run_state;
+double ox_run_state_scale(const struct ox_run_state *state);
+
 /* The progress of a run. The store's root begins its metadata with this struct, so it has a fixed size and no pointers.
  * Version 2 had zeros in place of optimizer and moments, which mean AdamW in fp32, the only choice then. A run keeps
  * the version that it began with: before version 4 the first step of a warmup had a rate above 0, and a step took rows
  * of two epochs. */
 enum { OX_RUN_STATE_VERSION = 4, OX_RUN_STATE_OLDEST = 2, OX_RUN_STATE_NAMES_FORMAT = 3, OX_RUN_STATE_EPOCHS = 4 };
 struct ox_run_state {
-    uint32_t version;
+    uint16_t version;
+    uint16_t scale_code; /* 0: the loss is not scaled by what the steps find; else 1 + log2 of its scale */
     uint16_t optimizer; /* enum ox_optim_kind */
     uint16_t moments;   /* enum ox_moments */
     uint64_t run_id[2];
@@ -43,7 +48,9 @@ struct ox_run_state {
     uint64_t seed;
     uint64_t data_fingerprint;
     uint64_t tokens_seen;     /* targets that counted                                     */
-    uint64_t nonfinite_steps, nonfinite_in_row;
+    /* In the upper halves of these two versions without a scale had zeros. */
+    uint32_t nonfinite_steps, overflow_steps;  /* skipped: bad ones; those that overflowed at the loss scale */
+    uint32_t nonfinite_in_row, growth_tracker; /* bad ones in a row; since the scale has changed, others in a row */
     uint64_t numerics_hash;   /* hash of all options that may change bits: a resume with other ones is reported */
     double best_eval_loss;    /* infinity before the first evaluation                     */
 };
@@ -62,7 +69,7 @@ struct ox_checkpoint_save {
     const struct ox_hf_tokens *tokens; /* what is said of them beside the weights; NULL: nothing */
     const json_t *source_config;    /* config.json of the model, for that, and for the format of an export */
     struct ox_last_eval eval;
-    enum ox_dtype weights_dtype;    /* F32 or BF16 (BF16 writes the plane `hi` unchanged) */
+    enum ox_dtype weights_dtype;    /* F32, F16 or BF16 (BF16 writes the plane `hi` unchanged) */
     uint64_t shard_bytes_max;
     uint64_t total_limit;           /* as for ox_checkpoint_keep */
 };
@@ -167,8 +174,9 @@ OX_MUST enum ox_status ox_engine_load_weights(struct ox_engine *engine, const st
 OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed);
 
 /* Exports the weights alone, from a checkpoint or any model folder, as a Hugging Face folder at `path`, which must not
- * exist. It converts to `dtype` (F32 or BF16) in bounded memory, without an engine. From a checkpoint it uses the exact
- * masters, whichever dtype its weights have; BF16 is rounded to nearest, ties to even. */
+ * exist. It converts to `dtype` (F32, F16 or BF16) in bounded memory, without an engine. From a checkpoint it uses the
+ * exact masters, whichever dtype its weights have; they are rounded to nearest, ties to even. A weight that F16 cannot
+ * hold is OX_E_CONFIG naming its tensor. */
 OX_MUST enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
                                         uint64_t shard_bytes_max);
 

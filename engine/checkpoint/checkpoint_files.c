@@ -18,7 +18,8 @@ struct ox_checkpoint_files {
     const struct ox_model *model;
     char folder[OX_PATH_BYTES];
     enum ox_dtype dtype;
-    bool is_of_bf16;          /* as in struct ox_manifest */
+    enum ox_dtype model_dtype; /* as in struct ox_manifest */
+    uint16_t *halves;          /* of a chunk, with weights in F16 */
     struct ox_last_eval eval;
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
@@ -63,7 +64,7 @@ struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weig
     if (ox_plane_exists(kind, OX_PLANE_V)) {
         list.planes[list.count++] = OX_PLANE_V;
     }
-    if (weights_dtype == OX_DTYPE_BF16) {
+    if (weights_dtype != OX_DTYPE_F32) {
         list.planes[list.count++] = OX_PLANE_MASTER;
     }
     return list;
@@ -221,7 +222,8 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
                                             : NULL;
     files->sums = calloc(sum_count(files), sizeof *files->sums);
     files->chunk_elems = ox_engine_plan_of(engine)->table.chunk_elems;
-    if (files->has == NULL || files->sums == NULL) {
+    files->halves = calloc(files->dtype == OX_DTYPE_F16 ? files->chunk_elems : 1, sizeof *files->halves);
+    if (files->has == NULL || files->sums == NULL || files->halves == NULL) {
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
     }
     for (uint32_t unit_idx = 0; unit_idx < unit_count; unit_idx++) {
@@ -238,8 +240,17 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
 
 static enum ox_status write_weights(struct ox_checkpoint_files *files, const struct ox_chunk_view *view,
                                     const struct ox_tensor_part *piece) {
-    const bool bf16 = files->dtype == OX_DTYPE_BF16;
-    const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
+    const void *weights = view->values + piece->at;
+    if (files->dtype == OX_DTYPE_BF16) {
+        weights = view->hi + piece->at;
+    } else if (files->dtype == OX_DTYPE_F16) {
+        const char *const name = files->model->tensors[piece->tensor_idx].name;
+        const enum ox_status status = ox_to_halves(name, weights, piece->count, files->halves);
+        if (status != OX_OK) {
+            return status;
+        }
+        weights = files->halves;
+    }
     add_sum(files, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
     return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
 }
@@ -423,12 +434,14 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
 
 /* ---- public ---------------------------------------------------------------------------------------- */
 
-/* Whether a config.json names BF16 as the format of its weights. */
-static bool is_of_bf16(const json_t *config) {
+/* The format that a config.json names for its weights. */
+static enum ox_dtype model_dtype(const json_t *config) {
     const char *const named = json_string_value(json_object_get(config, "dtype"));
     const char *const earlier = json_string_value(json_object_get(config, "torch_dtype"));
     const char *const dtype = named != NULL ? named : earlier;
-    return dtype != NULL && strcmp(dtype, "bfloat16") == 0;
+    return dtype == NULL                      ? OX_DTYPE_F32
+           : strcmp(dtype, "bfloat16") == 0 ? OX_DTYPE_BF16
+           : strcmp(dtype, "float16") == 0  ? OX_DTYPE_F16 : OX_DTYPE_F32;
 }
 
 enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
@@ -441,7 +454,7 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->team = ox_engine_config_of(engine)->team;
     files->model = ox_engine_config_of(engine)->model;
     files->dtype = save->weights_dtype;
-    files->is_of_bf16 = is_of_bf16(save->source_config);
+    files->model_dtype = model_dtype(save->source_config);
     files->eval = save->eval;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
@@ -466,6 +479,7 @@ void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
     }
     close_files(files);
     free(files->sums);
+    free(files->halves);
     free(files->chunk_first);
     free(files->has);
     free(files);
@@ -523,7 +537,7 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
                                           enum ox_team_channel channel, enum ox_status written) {
     struct ox_checkpoint_files *const files = *files_ptr;
     struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype,
-                                   .is_of_bf16 = files->is_of_bf16, .eval = files->eval};
+                                   .model_dtype = files->model_dtype, .eval = files->eval};
     enum ox_status status = written;
     OX_ASSERT(status != OX_OK || files->missing == 0);
     OX_TRY(status, ox_st_finish(&files->optim));

@@ -85,6 +85,9 @@ OX_MUST enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struc
 OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_channel channel,
                                          enum ox_status written);
 
+/* Rounds weights of a tensor to halves; OX_E_CONFIG with its name if one is too large for them. */
+OX_MUST enum ox_status ox_to_halves(const char *tensor, const float *weights, uint64_t count, uint16_t *out);
+
 /* ---- trainer_state.json ---------------------------------------------------------------------------- */
 
 enum { OX_RESULT_NAME_BYTES = 64 };
@@ -92,7 +95,7 @@ enum { OX_RESULT_NAME_BYTES = 64 };
 struct ox_manifest {
     struct ox_run_state state;
     enum ox_dtype weights_dtype;
-    bool is_of_bf16;          /* the run began with a model in BF16 */
+    enum ox_dtype model_dtype; /* format of the weights of the model with which the run began: F32, F16, BF16 */
     struct ox_last_eval eval;
     char result[OX_RESULT_NAME_BYTES]; /* the checkpoint beside it that is the run's result; "": itself */
     struct ox_listed list; /* by name */

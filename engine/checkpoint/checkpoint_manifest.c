@@ -108,14 +108,14 @@ static enum ox_status hash_from_drive(const char *folder, const struct ox_readba
 
 static const struct {
     const char *key;
-    size_t offset;
+    size_t offset, bytes;
 } counts[] = {
-    {"step", offsetof(struct ox_run_state, step)},
-    {"optimizer_steps", offsetof(struct ox_run_state, optimizer_steps)},
-    {"cursor", offsetof(struct ox_run_state, cursor)},
-    {"tokens_seen", offsetof(struct ox_run_state, tokens_seen)},
-    {"nonfinite_steps", offsetof(struct ox_run_state, nonfinite_steps)},
-    {"nonfinite_in_row", offsetof(struct ox_run_state, nonfinite_in_row)},
+    {"step", offsetof(struct ox_run_state, step), 8},
+    {"optimizer_steps", offsetof(struct ox_run_state, optimizer_steps), 8},
+    {"cursor", offsetof(struct ox_run_state, cursor), 8},
+    {"tokens_seen", offsetof(struct ox_run_state, tokens_seen), 8},
+    {"nonfinite_steps", offsetof(struct ox_run_state, nonfinite_steps), 4},
+    {"nonfinite_in_row", offsetof(struct ox_run_state, nonfinite_in_row), 4},
 };
 
 /* Members that may use all 64 bits, which JSON numbers cannot represent; they are written as hexadecimal text. */
@@ -169,14 +169,52 @@ static enum ox_status get_format(const char *path, const json_t *object, uint64_
                            : status;
 }
 
+double ox_run_state_scale(const struct ox_run_state *state) {
+    return state->scale_code == 0 ? 0 : ldexp(1, state->scale_code - 1);
+}
+
+/* The loss scale, by the keys of torch.amp.GradScaler.state_dict, and the steps that it has skipped. */
+static bool put_scale(json_t *object, const struct ox_run_state *state) {
+    int failed = 0;
+    if (state->scale_code > 0) {
+        failed |= json_object_set_new(object, "scaler", json_pack(
+            "{s:f, s:f, s:f, s:I}", "scale", ox_run_state_scale(state), "growth_factor", 2.0, "backoff_factor", 0.5,
+            "_growth_tracker", (json_int_t)state->growth_tracker));
+    }
+    if (state->overflow_steps > 0) {
+        failed |= json_object_set_new(object, "overflow_steps", json_integer(state->overflow_steps));
+    }
+    return failed == 0;
+}
+
+static enum ox_status get_scale(const char *path, const json_t *object, struct ox_run_state *state) {
+    const json_t *const scaler = json_object_get(object, "scaler");
+    uint64_t skipped = 0, tracker = 0;
+    double scale = 0;
+    int power = 0;
+    enum ox_status status = ox_json_get_u64(path, object, "overflow_steps", false, &skipped);
+    if (scaler != NULL) {
+        OX_TRY(status, ox_json_get_double(path, scaler, "scale", true, &scale));
+        OX_TRY(status, ox_json_get_u64(path, scaler, "_growth_tracker", true, &tracker));
+    }
+    const bool good = scaler == NULL || (scale >= 1 && scale <= 0x1p127 && frexp(scale, &power) == 0.5);
+    if (status == OX_OK && (!good || skipped > UINT32_MAX || tracker > UINT32_MAX)) {
+        return ox_fail(OX_E_CORRUPT, "%s: \"scaler\" has no power of two from 1 on; use another checkpoint", path);
+    }
+    state->scale_code = (uint16_t)(scaler == NULL ? 0 : power); /* frexp's power is one more than log2 */
+    state->growth_tracker = (uint32_t)tracker;
+    state->overflow_steps = (uint32_t)skipped;
+    return status;
+}
+
 static bool put_state(json_t *object, const struct ox_run_state *state) {
     int failed = json_object_set_new(object, "global_step", json_integer((json_int_t)state->step));
     failed |= json_object_set_new(object, "format_version", json_integer(state->version));
     failed |= json_object_set_new(object, "optimizer", json_string(kind_name(state->optimizer)));
     failed |= json_object_set_new(object, "moments", json_string(moments_name(state->moments)));
     for (uint32_t i = 0; i < COUNT_COUNT; i++) {
-        uint64_t value;
-        memcpy(&value, (const char *)state + counts[i].offset, sizeof value);
+        uint64_t value = 0;
+        memcpy(&value, (const char *)state + counts[i].offset, counts[i].bytes);
         OX_ASSERT(value <= INT64_MAX);
         failed |= json_object_set_new(object, counts[i].key, json_integer((json_int_t)value));
     }
@@ -185,6 +223,7 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
         memcpy(words, (const char *)state + codes[i].offset, codes[i].words * sizeof *words);
         failed |= json_object_set_new(object, codes[i].key, ox_json_hex(words, codes[i].words));
     }
+    failed |= !put_scale(object, state);
     /* null for infinity, which JSON cannot represent */
     failed |= json_object_set_new(object, "best_eval_loss", ox_json_number(state->best_eval_loss));
     return failed == 0;
@@ -195,8 +234,9 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
 static enum ox_status check_counts(const char *path, const json_t *object, const struct ox_run_state *state) {
     uint64_t global_step = state->step;
     const enum ox_status status = ox_json_get_u64(path, object, "global_step", false, &global_step);
+    const uint64_t skipped = (uint64_t)state->nonfinite_steps + state->overflow_steps;
     const bool good = global_step == state->step && state->optimizer_steps <= state->step &&
-                      state->nonfinite_steps <= state->step - state->optimizer_steps &&
+                      skipped <= state->step - state->optimizer_steps &&
                       state->nonfinite_in_row <= state->nonfinite_steps;
     return status != OX_OK || good
                ? status : ox_fail(OX_E_CORRUPT, "%s: its counts of steps contradict each other; use another checkpoint",
@@ -215,17 +255,18 @@ static enum ox_status get_version(const char *path, const json_t *object, uint64
 static enum ox_status get_state(const char *path, const json_t *object, uint64_t version, struct ox_run_state *state) {
     /* What is written next names its format, whatever it was read from. */
     const uint64_t named = ox_max_u64(version, OX_RUN_STATE_NAMES_FORMAT);
-    *state = (struct ox_run_state){.version = (uint32_t)named, .best_eval_loss = (double)INFINITY};
+    *state = (struct ox_run_state){.version = (uint16_t)named, .best_eval_loss = (double)INFINITY};
     enum ox_status status = get_format(path, object, version, state);
     for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
         uint64_t value = 0;
         status = ox_json_get_u64(path, object, counts[i].key, true, &value);
-        if (status == OX_OK && value > COUNT_MAX) {
+        if (status == OX_OK && value > (counts[i].bytes < sizeof value ? (uint64_t)UINT32_MAX : COUNT_MAX)) {
             status = ox_fail(OX_E_CORRUPT, "%s: \"%s\" is %" PRIu64 ", which no run comes to; use another checkpoint",
                              path, counts[i].key, value);
         }
-        memcpy((char *)state + counts[i].offset, &value, sizeof value);
+        memcpy((char *)state + counts[i].offset, &value, counts[i].bytes);
     }
+    OX_TRY(status, get_scale(path, object, state));
     OX_TRY(status, check_counts(path, object, state));
     for (uint32_t i = 0; status == OX_OK && i < CODE_COUNT; i++) {
         uint64_t words[2] = {0, 0};
@@ -246,10 +287,19 @@ static bool put_notes(json_t *object, const struct ox_manifest *manifest) {
     if (manifest->result[0] != '\0') {
         failed |= json_object_set_new(object, "result", json_string(manifest->result));
     }
-    if (manifest->is_of_bf16) {
-        failed |= json_object_set_new(object, "model_dtype", json_string(ox_dtype_name(OX_DTYPE_BF16)));
+    if (manifest->model_dtype != OX_DTYPE_F32) {
+        failed |= json_object_set_new(object, "model_dtype", json_string(ox_dtype_name(manifest->model_dtype)));
     }
     return failed == 0;
+}
+
+/* OTHER if it is none that a checkpoint may have. */
+static enum ox_dtype dtype_named(const char *name) {
+    uint32_t dtype = 0;
+    while (dtype < OX_DTYPE_OTHER && strcmp(name, ox_dtype_name((enum ox_dtype)dtype)) != 0) {
+        dtype++;
+    }
+    return (enum ox_dtype)dtype;
 }
 
 static enum ox_status get_notes(const char *path, const json_t *object, struct ox_manifest *manifest) {
@@ -257,7 +307,10 @@ static enum ox_status get_notes(const char *path, const json_t *object, struct o
     const char *const result = json_string_value(json_object_get(object, "result"));
     manifest->eval = (struct ox_last_eval){.loss = (double)NAN};
     snprintf(manifest->result, sizeof manifest->result, "%s", result != NULL ? result : "");
-    manifest->is_of_bf16 = dtype != NULL && strcmp(dtype, ox_dtype_name(OX_DTYPE_BF16)) == 0;
+    manifest->model_dtype = dtype == NULL ? OX_DTYPE_F32 : dtype_named(dtype);
+    if (manifest->model_dtype == OX_DTYPE_OTHER) { /* only told */
+        manifest->model_dtype = OX_DTYPE_F32;
+    }
     const enum ox_status status = ox_json_get_u64(path, object, "last_eval_step", false, &manifest->eval.step);
     return status == OX_OK ? ox_json_get_double(path, object, "last_eval_loss", false, &manifest->eval.loss) : status;
 }
@@ -281,10 +334,10 @@ static enum ox_status get_dtype(const char *path, const json_t *object, enum ox_
     if (status != OX_OK) {
         return status;
     }
-    *dtype = strcmp(text, ox_dtype_name(OX_DTYPE_BF16)) == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
-    return strcmp(text, ox_dtype_name(*dtype)) == 0
+    *dtype = dtype_named(text);
+    return *dtype != OX_DTYPE_OTHER
                ? OX_OK
-               : ox_fail(OX_E_CORRUPT, "%s: \"weights_dtype\" is neither F32 nor BF16; use another checkpoint", path);
+               : ox_fail(OX_E_CORRUPT, "%s: \"weights_dtype\" is not F32, F16 or BF16; use another checkpoint", path);
 }
 
 static int compare_names(const void *a, const void *b) {

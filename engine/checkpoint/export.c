@@ -40,18 +40,34 @@ static enum ox_status read_part(const struct export_job *job, uint32_t tensor_id
                            : status;
 }
 
+enum ox_status ox_to_halves(const char *tensor, const float *weights, uint64_t count, uint16_t *out) {
+    for (uint64_t i = 0; i < count; i++) { /* `out` may be the bytes of `weights` */
+        const uint16_t half = ox_f16_from_f32(weights[i]);
+        if ((half & 0x7fffu) == 0x7c00u) {
+            return ox_fail(OX_E_CONFIG, "tensor \"%s\": a weight is %g, but fp16 ends at 65504; use --save-dtype bf16 "
+                           "or fp32", tensor, (double)weights[i]);
+        }
+        memcpy(out + i, &half, sizeof half);
+    }
+    return OX_OK;
+}
+
 /* Converts values to the dtype of the export, in place: value i is never written past its own bytes. It rounds the
  * masters as PyTorch does, so the bits do not depend on the dtype in which the checkpoint was saved. */
-static const void *convert(const struct export_job *job, uint64_t count) {
+static enum ox_status convert(const struct export_job *job, uint32_t tensor_idx, uint64_t count) {
     if (job->dtype == OX_DTYPE_F32) {
-        return job->values;
+        return OX_OK;
+    }
+    if (job->dtype == OX_DTYPE_F16) {
+        return ox_to_halves(ox_hf_model(job->folder)->tensors[tensor_idx].name, job->values, count,
+                            (uint16_t *)job->values);
     }
     unsigned char *const out = (unsigned char *)job->values;
     for (uint64_t i = 0; i < count; i++) {
         const uint16_t rounded = ox_bf16_from_f32(job->values[i]);
         memcpy(out + i * sizeof rounded, &rounded, sizeof rounded);
     }
-    return out;
+    return OX_OK;
 }
 
 static enum ox_status write_tensors(const struct export_job *job) {
@@ -61,7 +77,8 @@ static enum ox_status write_tensors(const struct export_job *job) {
         for (uint64_t first = 0; first < model->tensors[i].count && status == OX_OK; first += BUFFER_ELEMS) {
             const uint64_t count = ox_min_u64(BUFFER_ELEMS, model->tensors[i].count - first);
             status = read_part(job, i, first, count);
-            OX_TRY(status, ox_hf_write(job->writer, i, first, count, convert(job, count)));
+            OX_TRY(status, convert(job, i, count));
+            OX_TRY(status, ox_hf_write(job->writer, i, first, count, job->values));
         }
     }
     return status;
@@ -73,7 +90,7 @@ static bool has_rounded(const char *source) {
     if (ox_manifest_read(source, &manifest) != OX_OK) {
         return false; /* another program's folder: ox_hf_open has refused a damaged checkpoint */
     }
-    const bool rounded = manifest.weights_dtype == OX_DTYPE_BF16;
+    const bool rounded = manifest.weights_dtype != OX_DTYPE_F32;
     ox_manifest_close(&manifest);
     return rounded;
 }
@@ -177,7 +194,7 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
 
 enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
                                 uint64_t shard_bytes_max) {
-    OX_ASSERT(dtype == OX_DTYPE_F32 || dtype == OX_DTYPE_BF16);
+    OX_ASSERT(dtype < OX_DTYPE_OTHER);
     struct ox_hf_folder *folder = NULL;
     struct ox_st_file *optim = NULL;
     struct export_job job = {.dtype = dtype};
@@ -207,15 +224,14 @@ enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype) {
     if (status != OX_OK) {
         return status;
     }
-    bool rounded = ox_hf_has_weights(folder);
-    for (uint32_t i = 0; rounded && i < ox_hf_model(folder)->tensor_count; i++) {
-        rounded = ox_hf_dtype(folder, i) == OX_DTYPE_BF16;
+    *dtype = ox_hf_has_weights(folder) ? ox_hf_dtype(folder, 0) : OX_DTYPE_F32;
+    for (uint32_t i = 0; i < ox_hf_model(folder)->tensor_count && ox_hf_has_weights(folder); i++) {
+        *dtype = ox_hf_dtype(folder, i) == *dtype ? *dtype : OX_DTYPE_F32;
     }
     ox_hf_close(&folder);
-    if (!rounded && ox_manifest_read(source, &manifest) == OX_OK) {
-        rounded = manifest.is_of_bf16;
+    if (*dtype == OX_DTYPE_F32 && ox_manifest_read(source, &manifest) == OX_OK) {
+        *dtype = manifest.model_dtype;
         ox_manifest_close(&manifest);
     }
-    *dtype = rounded ? OX_DTYPE_BF16 : OX_DTYPE_F32;
     return OX_OK;
 }

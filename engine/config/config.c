@@ -501,9 +501,15 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
 
 static enum ox_status check_optimizer(const struct ox_config *c, unsigned command) {
     const bool optimizes = (command & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
-    if (optimizes && c->moments == OX_MOMENTS_Q8 && c->dtype == OX_COMPUTE_FP32) {
-        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, but --dtype fp32 computes with 32; "
-                       "use --moments bf16, or --dtype bf16");
+    if (optimizes && c->moments == OX_MOMENTS_Q8 && c->dtype != OX_COMPUTE_BF16) {
+        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, but --dtype %s computes with 32; use "
+                       "--moments bf16, or --dtype bf16", c->dtype == OX_COMPUTE_FP32 ? "fp32" : "fp16");
+    }
+    if (optimizes && c->dtype != OX_COMPUTE_FP16 &&
+        (c->loss_scale > 0 || c->initial_scale_power != 16 || c->loss_scale_window != 2000)) {
+        return ox_fail(OX_E_CONFIG, "%s: only --dtype fp16 scales the loss; leave it out, or use that",
+                       c->loss_scale > 0 ? "--loss-scale" : c->initial_scale_power != 16 ? "--initial-scale-power"
+                                                                                        : "--loss-scale-window");
     }
     const struct {
         const char *flag;

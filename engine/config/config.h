@@ -139,10 +139,13 @@ struct ox_config {
     uint64_t seed;
     bool decay_all;
     char data_order[16];   /* shuffle | sequential */
-    enum ox_compute_dtype dtype;     /* --dtype fp32|bf16 */
+    enum ox_compute_dtype dtype;     /* --dtype fp32|bf16|fp16 */
     enum ox_compute_dtype grad_dtype; /* --grad-dtype: format in which finished gradients leave the device */
     enum ox_optim_kind optimizer;
     enum ox_moments moments;      /* --moments: number format of the optimizer's moments */
+    double loss_scale;            /* fp16: factor of the loss; 0: found by overflows, from 2^initial_scale_power on */
+    uint64_t initial_scale_power;
+    uint64_t loss_scale_window;   /* steps in a row without overflow after which the scale doubles */
     uint64_t max_nonfinite_steps; /* skipped steps in a row before the run stops */
     /* reporting and saving */
     double logging_steps, save_steps, eval_steps; /* whole, or a share of all steps until ox_config_count_steps */
@@ -161,7 +164,7 @@ struct ox_config {
     char trace[24];       /* off | on | steps to record */
     uint64_t trace_bytes; /* largest size of trace.bin */
     enum ox_report_choice report_to;
-    char save_dtype[8];        /* auto | bf16 | fp32: format of saved weights */
+    char save_dtype[8];        /* auto | bf16 | fp16 | fp32: format of saved weights */
     char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
     double stop_grace_seconds;
     double save_wait_seconds; /* how long a last save is tried again if only memory has the state */

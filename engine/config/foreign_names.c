@@ -54,9 +54,9 @@ static const char times[] = "does not exist: metrics.jsonl has times and bytes o
                             "every task";
 static const char not_needed[] = "does not exist and is not needed; leave it out";
 static const char own_kernels[] = "does not exist: there is one way to compute, which needs no choice; leave it out";
-static const char use_dtype[] = "use --dtype bf16, or --dtype fp32";
-static const char no_fp16[] = "does not exist: 16 bits with a short exponent need loss scaling; use --dtype bf16";
-static const char no_fp8[] = "does not exist: products are in the format of --dtype, fp32 or bf16";
+static const char use_dtype[] = "use --dtype bf16, fp16 or fp32";
+static const char use_fp16[] = "use --dtype fp16, or --dtype bf16, which needs no loss scale";
+static const char no_fp8[] = "does not exist: products are in the format of --dtype, fp32, bf16 or fp16";
 static const char is_fp32[] = "is always so: norms, softmax, the loss and sums are fp32; leave it out";
 static const char plain_loss[] = "does not exist: the loss is the plain cross entropy; leave it out";
 static const char other_method[] = "does not exist: AdamW, Lion and SGD update all parameters (--optimizer)";
@@ -109,7 +109,10 @@ const struct ox_foreign ox_foreign_names[] = {
     {"curriculum-learning* data-efficiency*", NULL, "use --data-order sequential", ANY},
     {"progressive-layer-drop*", NULL, no_dropout, ANY},
     {"float32", NULL, "use --dtype fp32", ANY},
-    {"fp16* float16 half *loss-scale* initial-scale-power hysteresis", NULL, no_fp16, ANY},
+    {"fp16* float16 half", NULL, use_fp16, ANY},
+    {"initial-loss-scale", NULL, "use --initial-scale-power N, of 2", ANY},
+    {"min-loss-scale hysteresis", NULL,
+     "does not exist: every overflow halves the scale, which ends at 1; leave it out", ANY},
     {"fp8* fp4*", NULL, no_fp8, ANY},
     {"fp32* upcast-* keep-in-fp32-modules embeddings-skip-upcast attention-softmax-in-fp32 grad-reduce-in-fp32 "
      "accumulate-allreduce-grads-in-fp32", NULL, is_fp32, ANY},
@@ -121,7 +124,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"torch-autocast* autocast-dtype enable-autocast torch-dtype precision params-dtype compute-dtype "
      "infer-dtype param-dtype mixed-precision*", NULL, use_dtype, ANY},
     {"ckpt-format", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
-    {"dtype", NULL, "use --save-dtype bf16 or fp32", OX_CMD_EXPORT},
+    {"dtype", NULL, "use --save-dtype bf16, fp16 or fp32", OX_CMD_EXPORT},
     /* fewer parameters, fewer bits */
     {"lora-dropout", NULL, all_trained, ANY},
     {"lora-mlp-kernel", NULL, own_kernels, ANY},
@@ -139,7 +142,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"load-in-4bit load-in-8bit *quant*", NULL,
      "does not exist: weights are read as they are; leave it out", OX_CMD_EVAL | GENERATE},
     {"*quant* *bits load-in-4bit load-in-8bit", NULL,
-     "does not exist: weights are written in fp32 or bf16 (--save-dtype); other programs quantise "
+     "does not exist: weights are written in fp32, bf16 or fp16 (--save-dtype); other programs quantise "
      "that folder", OX_CMD_EXPORT},
     {"load-in-4bit load-in-8bit", NULL, full_weights, ANY},
     {"load-in-16bit", NULL, not_needed, ANY},
@@ -592,7 +595,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"force", NULL, "use --overwrite-output-dir", OX_CMD_TRAIN},
     {"force", NULL, "never replaces a folder: name one that does not exist", OX_CMD_EXPORT},
     {"yes", NULL, not_needed, ANY},
-    {"outtype", NULL, "use --save-dtype bf16 or fp32", ANY},
+    {"outtype", NULL, "use --save-dtype bf16, fp16 or fp32", ANY},
     {"to", NULL, use_output, OX_CMD_EXPORT},
     {"format", NULL, "writes metrics.jsonl into --output; leave it out", OX_CMD_TRAIN},
     {"json j", NULL, "use --format json", ANY},

@@ -12,7 +12,6 @@ static const char other_optimizer[] = "use adamw, with --moments q8 if its state
 static const char no_preferences[] = "does not exist: rows are trained by cross entropy; there is no training by "
                                      "preferences or rewards";
 static const char not_hybrid[] = "does not exist: a copy of the state for each machine is not made; use full_shard";
-static const char no_fp16[] = "does not exist: 16 bits with a short exponent need loss scaling; use --dtype bf16";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
                                   "(--sharding), never a tensor or a sequence; leave it out";
 const struct ox_foreign ox_foreign_values[] = {
@@ -21,17 +20,17 @@ const struct ox_foreign ox_foreign_values[] = {
     {"torch-dtype", "float32", "use --dtype fp32", ANY},
     {"mixed-precision", "bf16", "use --dtype bf16", ANY},
     {"mixed-precision", "no", "use --dtype fp32", ANY},
-    {"mixed-precision", "fp16", no_fp16, ANY},
+    {"mixed-precision", "fp16", "use --dtype fp16", ANY},
+    {"torch-dtype", "float16", "use --dtype fp16", ANY},
     {"dtype", "bfloat16", "use bf16", ANY},
     {"dtype", "float32", "use fp32", ANY},
-    {"dtype", "float16 fp16", "use bf16", ANY},
+    {"dtype", "float16 half", "use fp16", ANY},
     {"dtype", "f32", "use fp32", ANY},
-    {"dtype", "half", "use bf16", ANY},
-    {"dtype", "fp8", "products are in fp32 or bf16", ANY},
-    {"dtype", "auto", "use the format of the weights: bf16 or fp32", ANY},
+    {"dtype", "fp8", "products are in fp32, bf16 or fp16", ANY},
+    {"dtype", "auto", "use the format of the weights: bf16, fp16 or fp32", ANY},
     {"save-dtype", "bfloat16", "use bf16", ANY},
     {"save-dtype", "float32", "use fp32", ANY},
-    {"save-dtype", "*16", "use bf16: weights are never saved in fp16", ANY},
+    {"save-dtype", "float16 f16 half", "use fp16", ANY},
     {"*dtype", "*int*", "weights are never quantised", ANY},
     {"moments", "fp32", "use f32", ANY},
     {"moments", "bfloat16", "use bf16", ANY},

@@ -293,9 +293,10 @@ struct range {
     uint64_t first, count;
 };
 
-static void round_all(float *values, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
-        values[i] = ox_bf16_to_f32(ox_plane_hi(values[i]));
+static void round_all(enum ox_compute_dtype dtype, float *values, uint64_t count) {
+    for (uint64_t i = 0; i < count && dtype != OX_COMPUTE_FP32; i++) {
+        values[i] = dtype == OX_COMPUTE_BF16 ? ox_bf16_to_f32(ox_plane_hi(values[i]))
+                                             : ox_f16_to_f32(ox_f16_from_f32(values[i]));
     }
 }
 
@@ -312,8 +313,8 @@ static enum ox_status read_range(const struct ox_generator *generator, struct ra
             const uint64_t count = ox_min_u64(end - at, PIECE);
             float *const to = out + (at - range.first);
             status = ox_hf_read(generator->config.folder, i, at - tensor->offset, count, to);
-            if (status == OX_OK && generator->config.dtype == OX_COMPUTE_BF16) {
-                round_all(to, count);
+            if (status == OX_OK) {
+                round_all(generator->config.dtype, to, count);
             }
             at += count;
         }

@@ -146,7 +146,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     const struct ox_step_result *const result = &report->result;
     const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
     metrics->last.step = report->step;
-    write_line(metrics, with_ranks(json_pack(
+    json_t *const line = with_ranks(json_pack(
         "{s:s, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s?}", "type",
         "step", "step", (json_int_t)report->step, "epoch", ox_json_number(report->epoch), "steps_per_epoch",
         (json_int_t)report->epoch_steps, "loss", ox_json_number(result->loss), "grad_norm",
@@ -156,7 +156,11 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
         (json_int_t)report->tokens_seen, "seconds", ox_json_number(report->wall_seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "tokens_per_second", ox_json_number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
-        traffic_json(result->traffic), "speculated", result->speculated, "order", order_name(result)), result));
+        traffic_json(result->traffic), "speculated", result->speculated, "order", order_name(result)), result);
+    if (line != NULL && report->loss_scale > 0) {
+        json_object_set_new(line, "loss_scale", ox_json_number(report->loss_scale));
+    }
+    write_line(metrics, line);
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {

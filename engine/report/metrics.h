@@ -20,6 +20,7 @@ struct ox_step_report {
     uint64_t batch_tokens;    /* all tokens of the step's sequences: what speed counts       */
     double wall_seconds;      /* reading data and the step; `result` has the step's own time */
     double predicted_seconds; /* predicted time of the step; NaN (none) is written as null   */
+    double loss_scale;        /* factor of the loss; 0, which is not written: none           */
     struct ox_step_result result;
 };
 

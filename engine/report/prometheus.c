@@ -86,6 +86,9 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     gauge(out, "loss", last->result.loss, "Mean loss per token of the last step.");
     gauge(out, "grad_norm", last->result.grad_norm, "Gradient norm of the last step, before clipping.");
     gauge(out, "learning_rate", last->learning_rate, "Learning rate of the last step.");
+    if (last->loss_scale > 0) {
+        gauge(out, "loss_scale", last->loss_scale, "Factor of the loss in the last step.");
+    }
     gauge(out, "step_seconds", wall, "Time of the last step.");
     gauge(out, "tokens_per_second", wall > 0 ? (double)last->batch_tokens / wall : NAN, "Speed of the last step.");
     by_lane(out, "lane_busy_seconds_total", p->busy_seconds, "Time in which a lane worked, in this process.");

@@ -132,6 +132,9 @@ void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_repo
     scalar(board, "train/grad_norm", result->grad_norm);
     scalar(board, "train/learning_rate", report->learning_rate);
     scalar(board, "train/epoch", report->epoch);
+    if (report->loss_scale > 0) {
+        scalar(board, "train/loss_scale", report->loss_scale);
+    }
     scalar(board, "speed/seconds_per_step", report->wall_seconds);
     if (report->wall_seconds > 0) {
         scalar(board, "speed/tokens_per_second", (double)report->batch_tokens / report->wall_seconds);

@@ -119,3 +119,18 @@ double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step) {
     }
     return schedule->peak * (floor + span * left(schedule, step, warm - schedule->warmup));
 }
+
+bool ox_loss_scale_step(uint16_t *scale_code, uint32_t *growth_tracker, uint64_t window, bool overflow) {
+    enum { CODE_LEAST = 1, CODE_MOST = 128 }; /* 1 and 2^127 */
+    if (overflow) {
+        *growth_tracker = 0;
+        if (*scale_code == CODE_LEAST) {
+            return false;
+        }
+        (*scale_code)--;
+    } else if (++*growth_tracker >= window) {
+        *growth_tracker = 0;
+        *scale_code += *scale_code < CODE_MOST;
+    }
+    return true;
+}

@@ -1,4 +1,6 @@
-/* The learning rate as a function of the step, equal to that of transformers' schedules of the same names. */
+/* What changes from step to step: the learning rate and the loss scale, equal to those of transformers and PyTorch.
+ *
+ * The learning rate as a function of the step, equal to that of transformers' schedules of the same names. */
 #ifndef OX_ENGINE_SCHEDULE_H
 #define OX_ENGINE_SCHEDULE_H
 
@@ -48,6 +50,11 @@ struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total
  *                              warmup of the latter begins at m
  * After `total` steps it stays at the end value. */
 double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step);
+
+/* Moves the loss scale as torch.amp.GradScaler does at the end of a step: an overflow halves it; `window` steps in a
+ * row without one double it, unless it would be infinite in fp32. Returns false, and leaves it, where it would fall
+ * below 1. `scale_code` and `growth_tracker` are those of struct ox_run_state, and the scale is not 0. */
+bool ox_loss_scale_step(uint16_t *scale_code, uint32_t *growth_tracker, uint64_t window, bool overflow);
 
 #ifdef __cplusplus
 }

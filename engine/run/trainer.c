@@ -178,7 +178,7 @@ uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t
         return ox_fixed_overhead_bytes(0, ox_max_u64(threads, ranks), 0) + OX_CUDA_HOST_BYTES;
     }
     const enum ox_real products = ox_engine_precision(engine)->products;
-    const bool takes_room = products == OX_REAL_BF16 && ox_cpu_has_products(products, &library);
+    const bool takes_room = products != OX_REAL_F32 && ox_cpu_has_products(products, &library);
     return ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads,
                                    takes_room ? ranks : 0);
 }

@@ -61,7 +61,8 @@ static uint64_t rope_hash(const struct ox_model_config *model, uint64_t seed) {
 
 /* The number of a format in hashes. */
 static int dtype_number(enum ox_compute_dtype dtype) {
-    static const int numbers[OX_COMPUTE_DTYPE_COUNT] = {[OX_COMPUTE_FP32] = 1, [OX_COMPUTE_BF16] = 0};
+    static const int numbers[OX_COMPUTE_DTYPE_COUNT] = {
+        [OX_COMPUTE_FP32] = 1, [OX_COMPUTE_BF16] = 0, [OX_COMPUTE_FP16] = 2};
     return numbers[dtype];
 }
 
@@ -123,6 +124,10 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     }
     if (e->library_sums && e->ranks > 1) {
         hash = ox_hash64("library sums", strlen("library sums"), hash);
+    }
+    if (ox_engine_precision(e)->scales) {
+        const double scale[] = {c->loss_scale, (double)c->loss_scale_window};
+        hash = ox_hash64(scale, sizeof scale, hash);
     }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};

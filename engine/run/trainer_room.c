@@ -20,7 +20,7 @@
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
-                               strcmp(trainer->config.save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32, bytes);
+                               ox_dtype_of_word(trainer->config.save_dtype), bytes);
 }
 
 /* Finds the folder that exists of the output folder's path: its file system is the one that checkpoints fill. */

@@ -109,7 +109,9 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
     return (struct ox_step_input){
         .step = next->step,
         .target_count = next->tokens_seen - trainer->state.tokens_seen,
-        .adam = {.learning_rate = ox_schedule_rate(&trainer->schedule, trainer->state.step),
+        /* steps that overflowed do not advance the schedule */
+        .adam = {.learning_rate =
+                     ox_schedule_rate(&trainer->schedule, trainer->state.step - trainer->state.overflow_steps),
                  .beta1 = config->adam_beta1,
                  .beta2 = config->adam_beta2,
                  .eps = config->adam_epsilon,
@@ -118,6 +120,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
                  .step = trainer->state.optimizer_steps + 1,
                  .seed = config->seed},
         .max_grad_norm = config->max_grad_norm,
+        .loss_scale = config->loss_scale > 0 ? config->loss_scale : ox_run_state_scale(&trainer->state),
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
         .stays = ox_trainer_leaves_uncommitted(trainer, next),
@@ -141,12 +144,31 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
         if (!saved) {
             ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
         }
-        return ox_fail(OX_E_CORRUPT, "%" PRIu64 " step%s in a row had a loss or gradient that is not finite "
+        return ox_fail(OX_E_CORRUPT, "%u step%s in a row had a loss or gradient that is not finite "
                        "(--max-nonfinite-steps); what was before them is in %s; lower --learning-rate or check the "
                        "data", state->nonfinite_in_row, ox_plural(state->nonfinite_in_row),
                        saved ? trainer->result : "the last checkpoint and the store");
     }
     return OX_OK;
+}
+
+/* Lowers the loss scale after a step that it made overflow, which is no bad step. */
+static enum ox_status lower_scale(struct ox_trainer *trainer) {
+    struct ox_run_state *const state = &trainer->state;
+    const double before = ox_run_state_scale(state);
+    state->overflow_steps++;
+    if (ox_loss_scale_step(&state->scale_code, &state->growth_tracker, trainer->config.loss_scale_window, true)) {
+        ox_log(OX_LOG_INFO, "step %" PRIu64 " is skipped: gradients overflow at a loss scale of %.0f, which is %.0f "
+               "from here on", state->step, before, ox_run_state_scale(state));
+        return OX_OK;
+    }
+    const bool saved = ox_trainer_save(trainer) == OX_OK; /* skipped steps have changed no weights */
+    if (!saved) {
+        ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
+    }
+    return ox_fail(OX_E_CORRUPT, "gradients overflow in fp16 even at a loss scale of 1; what was before is in %s; use "
+                   "--dtype bf16, lower --learning-rate, or check the data",
+                   saved ? trainer->result : "the last checkpoint and the store");
 }
 
 /* Reports a step that trainer->state has. */
@@ -223,11 +245,15 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.cursor += windows;
     next.tokens_seen += targets;
     next.nonfinite_in_row = 0;
+    if (next.scale_code > 0) { /* what a commit of the step keeps: one that overflows has none */
+        ox_loss_scale_step(&next.scale_code, &next.growth_tracker, trainer->config.loss_scale_window, false);
+    }
     const struct ox_step_input input = step_input(trainer, &next);
     const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* others take longer */
     struct ox_step_report report = {.step = next.step, .tokens = targets,
                                     .batch_tokens = windows * trainer->engine_config.seq,
-                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
+                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate,
+                                    .loss_scale = input.loss_scale};
     trainer->note = (struct ox_commit_note){
         .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};
     status = ox_engine_step(trainer->engine, &input, &report.result);
@@ -238,6 +264,8 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     if (!report.result.finite) {
         next.optimizer_steps--;
         next.nonfinite_in_row = trainer->state.nonfinite_in_row;
+        next.scale_code = trainer->state.scale_code;
+        next.growth_tracker = trainer->state.growth_tracker;
     }
     trainer->state = next;
     note_order(trainer, next.step, &report.result);
@@ -253,6 +281,9 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     report_step(trainer, &report);
     if (next.step == 1 && trainer->begins_given) {
         ox_trainer_warn_loss(trainer, "the first loss", report.result.loss);
+    }
+    if (!report.result.finite && report.result.overflow && next.scale_code > 0) {
+        return lower_scale(trainer);
     }
     return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
 }

@@ -131,7 +131,7 @@ static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
         .tokens = trainer->input.has_tokens ? &trainer->input.tokens : NULL,
         .source_config = ox_hf_config(trainer->folder),
         .eval = trainer->last_eval.step <= trainer->state.step ? trainer->last_eval : (struct ox_last_eval){0},
-        .weights_dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32,
+        .weights_dtype = ox_dtype_of_word(config->save_dtype),
         .shard_bytes_max = SHARD_BYTES_MAX,
         .total_limit = config->save_total_limit,
     };

@@ -347,9 +347,13 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     }
     const struct ox_run_state expected = trainer->state;
     trainer->state = *found;
-    trainer->state.version = (uint32_t)ox_max_u64(found->version, OX_RUN_STATE_NAMES_FORMAT);
+    trainer->state.version = (uint16_t)ox_max_u64(found->version, OX_RUN_STATE_NAMES_FORMAT);
     trainer->state.optimizer = expected.optimizer;
     trainer->state.moments = expected.moments;
+    if (expected.scale_code == 0 || found->scale_code == 0) { /* another --dtype or --loss-scale */
+        trainer->state.scale_code = expected.scale_code;
+        trainer->state.growth_tracker = 0;
+    }
     if (found->version < OX_RUN_STATE_EPOCHS) {
         ox_log(OX_LOG_INFO, "%s: the run began with an earlier version, and keeps its warmup and its epochs: the first "
                "step has a rate above 0, and a step may take rows of two epochs; --config with its "
@@ -593,6 +597,12 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     return status;
 }
 
+/* The loss scale of the step that led to a state: half of the state's where that step made it grow. */
+static double committed_scale(const struct ox_trainer *trainer, const struct ox_run_state *state) {
+    return trainer->config.loss_scale > 0 ? trainer->config.loss_scale
+                                          : ox_run_state_scale(state) / (state->growth_tracker == 0 ? 2 : 1);
+}
+
 /* Writes the line of metrics.jsonl that a process left out if it ended right after the commit; its timings are lost. */
 static void restore_line(struct ox_trainer *trainer) {
     const struct ox_commit_note *const note = &trainer->note;
@@ -603,6 +613,7 @@ static void restore_line(struct ox_trainer *trainer) {
             .step = note->state.step, .max_steps = trainer->max_steps, .learning_rate = note->learning_rate,
             .epoch = ox_trainer_epoch(trainer), .epoch_steps = ox_trainer_epoch_steps(trainer),
             .tokens = note->tokens, .tokens_seen = note->state.tokens_seen, .wall_seconds = NAN,
+            .loss_scale = committed_scale(trainer, &note->state),
             .result = {.loss = note->loss, .grad_norm = note->grad_norm, .grad_scale = note->grad_scale,
                        .finite = true}};
         ox_metrics_step(trainer->reports.metrics, &report);
@@ -645,8 +656,10 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         }
         status = tell_plan(trainer);
     }
+    const bool scales = ox_engine_precision(&trainer->engine_config)->scales && config->loss_scale == 0;
     trainer->state = (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,
+        .scale_code = (uint16_t)(scales ? config->initial_scale_power + 1 : 0),
         .optimizer = (uint16_t)trainer->engine_config.state.kind,
         .moments = (uint16_t)trainer->engine_config.state.moments,
         .seed = config->seed,

@@ -435,7 +435,8 @@ void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t f
     OX_ASSERT(rank->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
     OX_ASSERT(first + count <= ox_slice_elems(rank, unit_idx));
     for (uint64_t i = 0; i < count; i++) {
-        out[i] = rank->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
-                                          : ((const float *)base)[first + i];
+        const float grad = rank->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
+                                                  : ((const float *)base)[first + i];
+        out[i] = grad * (float)rank->step.unscale;
     }
 }

@@ -547,6 +547,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     out->grad_norm = done->grad_norm;
     out->grad_scale = done->grad_scale;
     out->finite = done->finite;
+    out->overflow = done->overflow;
     out->committed = done->committed;
     out->order = (done->facts & OX_FACT_SPECULATES) != 0 ? OX_UPDATES_SPECULATIVE
                  : ox_engine_plan_of(engine)->input.placement.overlap ? OX_UPDATES_HELD

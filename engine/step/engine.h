@@ -179,7 +179,8 @@ OX_MUST enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t un
                                            const struct ox_chunk_view *view);
 OX_MUST enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes);
 
-/* For tests: copies a gradient of the last step, before clipping, as fp32; its home must be in memory. */
+/* For tests: copies a gradient of the last step, before clipping and without
+ * the loss scale, as fp32; its home must be in memory. */
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out);
 
@@ -200,6 +201,8 @@ struct ox_step_input {
     uint64_t target_count;  /* counted targets of all micro-batches together, > 0    */
     struct ox_optim_settings adam; /* settings of any optimizer; clipping sets grad_scale */
     double max_grad_norm;   /* 0 = no clipping                                       */
+    /* The loss is multiplied by it, and norm, clipping and update divide by it. An overflow skips the step. 0: 1. */
+    double loss_scale;
     const void *meta;       /* kept in the store's root                               */
     uint32_t meta_bytes;
     /* The step's update is not committed, and a failure may lose it: planes that live in memory are not written, those
@@ -230,6 +233,7 @@ struct ox_step_result {
     double grad_norm;       /* before clipping */
     double grad_scale;      /* 1 when not clipped */
     bool finite;            /* false: the step was skipped, nothing has changed */
+    bool overflow;          /* a gradient is infinite or NaN, as too large a loss_scale makes it; so not finite */
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
     enum ox_update_order order;
     bool speculated;        /* units were updated in backward, and the norm was not clipped, so that counted */

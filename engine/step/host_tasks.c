@@ -123,7 +123,8 @@ static void decide(const struct task_run *run) {
     for (uint32_t i = 0; i < ox_plan_sums(&rank->plan->input).micro_batches; i++) {
         loss += losses[i];
     }
-    const double norm = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(rank, unit_count)));
+    const double scaled = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(rank, unit_count)));
+    const double norm = isnan(scaled) ? (double)NAN : scaled * step->unscale; /* of one sign */
     double scale = 1.0;
     if (step->input->max_grad_norm > 0 && norm > 0) {
         const double wanted = step->input->max_grad_norm / (norm + 1e-6);
@@ -132,9 +133,10 @@ static void decide(const struct task_run *run) {
     step->loss = loss / (double)step->input->target_count;
     step->grad_norm = norm;
     step->grad_scale = scale;
+    step->overflow = !isfinite(scaled); /* squares of finite gradients do not overflow: the sums are double */
     step->finite = isfinite(step->loss) && isfinite(norm) && norm * scale < NORM_MAX;
     struct ox_optim_settings settings = step->input->adam;
-    settings.grad_scale = scale;
+    settings.grad_scale = scale * step->unscale;
     ox_optim_hyper_init(&settings, &step->hyper);
 }
 

@@ -56,7 +56,7 @@ static bool asks_stop(const struct ox_rank *rank) {
 /* What all ranks must begin a step with. */
 struct begin {
     uint64_t step, weights_step, target_count, plan_kind, facts;
-    double max_grad_norm;
+    double max_grad_norm, loss_scale;
     uint64_t stop; /* may differ: if any rank is asked to stop, all do */
 };
 
@@ -69,7 +69,7 @@ enum ox_status ox_link_begin(struct ox_rank *rank) {
         .step = rank->step.input->step, .weights_step = rank->step.weights_step,
         .target_count = rank->step.input->target_count, .plan_kind = rank->step.plan->kind,
         .facts = rank->step.facts, .max_grad_norm = rank->step.input->max_grad_norm,
-        .stop = asks_stop(rank)};
+        .loss_scale = rank->step.input->loss_scale, .stop = asks_stop(rank)};
     enum ox_status status = ox_comm_meet(rank->comm, &(struct ox_comm_meet){
         .channel = CHANNEL_ISSUE, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
         .what = "the beginning of a step"});

@@ -48,7 +48,7 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
         (step->input->max_grad_norm == 0 || !rank->order.holds)) {
         step->facts |= OX_FACT_SPECULATES;
         struct ox_optim_settings settings = step->input->adam;
-        settings.grad_scale = 1;
+        settings.grad_scale = step->unscale;
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));

@@ -31,9 +31,10 @@ struct ox_resident {
 struct ox_step_state {
     const struct ox_step_input *input;
     const struct ox_plan *plan;
-    float loss_scale;
+    float loss_scale;  /* what each target's loss is multiplied by */
+    double unscale;    /* undoes the part of it that is the input's loss_scale */
     double loss, grad_norm, grad_scale;
-    bool finite;
+    bool finite, overflow;
     bool committed;
     struct ox_optim_hyper hyper;
     uint32_t facts;          /* enum ox_fact, those of the step: known before the first task is issued */

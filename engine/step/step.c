@@ -120,7 +120,7 @@ static enum ox_status issue_cast(const struct issue *is) {
     const struct ox_planes source = planes(is, is->task->unit_idx, 0);
     return OX_QUEUE(&is->rank->ops, is->lane, planes_join, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_CAST).ptr, .hi = source.hi, .lo = source.lo,
-        .count = ox_unit_elems(is->rank, is->task->unit_idx)});
+        .count = ox_unit_elems(is->rank, is->task->unit_idx), .real = is->rank->shape.compute.real});
 }
 
 /* A block's weights as its passes read them: cast, or hi. */
@@ -334,7 +334,8 @@ static enum ox_status decide(struct ox_rank *rank, uint32_t norm_idx, bool *skip
         const struct ox_step_result result = {.loss = rank->step.loss,
                                               .grad_norm = rank->step.grad_norm,
                                               .grad_scale = rank->step.grad_scale,
-                                              .finite = rank->step.finite};
+                                              .finite = rank->step.finite,
+                                              .overflow = rank->step.overflow};
         rank->step.input->decided(rank->step.input->context, &result);
     }
     return OX_OK;
@@ -494,10 +495,11 @@ void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT]
 enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_step_input *input) {
     const bool train = plan->kind == OX_PLAN_TRAIN;
     OX_ASSERT(input->target_count > 0 && input->meta_bytes <= OX_STORE_META_BYTES_MAX);
+    const double scale = input->loss_scale > 0 ? input->loss_scale : 1;
     begin_counting(rank);
     rank->step = (struct ox_step_state){
-        .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true,
-        .weights_step = rank->planes.step};
+        .input = input, .plan = plan, .loss_scale = (float)(scale / (double)input->target_count),
+        .unscale = (double)(float)(1 / scale), .finite = true, .weights_step = rank->planes.step};
     note_packed(rank, plan);
     enum ox_status status = poison(rank, plan);
     OX_TRY(status, make_logits_buffer(rank, input));

@@ -17,13 +17,17 @@ enum { STALLS_MAX = 3 };
  * emulated runtime: 1.7e-3, 7.0e-2, 3.7e-2, 1.2e-3. */
 static const struct golden_limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
-/* Compares the first steps of a run in float32 with the reference. */
-static void check_fp32(const struct golden *golden, const struct harness_run *run, size_t steps) {
+/* Activations are halves too. */
+static const struct golden_limits fp16_limits = {2e-3, 4e-2, 2e-2, 2e-3};
+
+/* Compares the first steps of a run with the reference in float32. */
+static void check_steps(const struct golden *golden, const struct harness_run *run, size_t steps) {
     struct harness harness;
     struct outcome outcome;
     harness_open(run, &harness_in_memory, &harness);
     golden_steps(&harness, golden, 0, steps, &outcome);
-    golden_report_fp32(golden, harness.model, &outcome, steps);
+    golden_report_within(golden, harness.model, &outcome, steps,
+                         run->dtype == OX_COMPUTE_FP16 ? &fp16_limits : &golden_fp32_limits);
     harness_close(&harness);
     outcome_close(&outcome);
 }
@@ -36,7 +40,9 @@ static void check_case(const struct cuda_kit *kit, const char *name, size_t step
     struct harness_run run = golden_run(&golden);
     run.cuda_plugin = kit->plugin;
     printf("%s, %s\n", kit->name, name);
-    check_fp32(&golden, &run, steps);
+    check_steps(&golden, &run, steps);
+    run.dtype = OX_COMPUTE_FP16;
+    check_steps(&golden, &run, 1);
     run.dtype = OX_COMPUTE_BF16;
     golden_check_bf16(&golden, &run, &bf16_limits, &outcome);
     outcome_close(&outcome);

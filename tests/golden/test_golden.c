@@ -1,6 +1,6 @@
 /* The engine against PyTorch: every case of tests/golden/ in float32, in memory and through three tiers, and
- * in bfloat16. Tolerances are at most four times what was measured when they were set, the worst of all core types
- * that OpenBLAS knows; the measured error of this run is printed beside them. */
+ * in bfloat16, two of them in fp16. Tolerances are at most four times what was measured when they were set, the worst
+ * of all core types that OpenBLAS knows; the measured error of this run is printed beside them. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
@@ -94,6 +94,24 @@ static void check_bf16(const struct golden *golden) {
     outcome_close(&outcome);
 }
 
+/* Inputs of GEMMs are halves, all else is float32: against the reference in float32. */
+static void check_fp16(const struct golden *golden) {
+    static const struct golden_limits limits = {8e-4, 1.2e-2, 6e-3, 6e-4};
+    struct harness_run run = golden_run(golden);
+    struct harness harness;
+    struct outcome outcome;
+    run.dtype = OX_COMPUTE_FP16;
+    printf("  in fp16:\n");
+    harness_open(&run, &harness_in_memory, &harness);
+    golden_steps(&harness, golden, 0, GOLDEN_STEPS, &outcome);
+    outcome_read_weights(&harness, &outcome);
+    golden_report_within(golden, harness.model, &outcome, GOLDEN_STEPS, &limits);
+    golden_report("weights after ten steps", golden_compare_tensors(golden, harness.model, "final", outcome.weights),
+                  2e-3);
+    harness_close(&harness);
+    outcome_close(&outcome);
+}
+
 int main(void) {
     /* The reference's arithmetic is exact, and so are these tolerances; test_autocast.c has those of GEMMs in bf16. */
     CHECK(setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", 1) == 0);
@@ -103,6 +121,9 @@ int main(void) {
         golden_open(golden_cases[i], &golden);
         check_fp32(&golden);
         check_bf16(&golden);
+        if (strcmp(golden_cases[i], "llama_tied_gqa") == 0 || strcmp(golden_cases[i], "gpt2_small") == 0) {
+            check_fp16(&golden);
+        }
         golden_close(&golden);
     }
     return test_end();

@@ -8,9 +8,9 @@
 #include <signal.h>
 #include <stdio.h>
 
-static void check_places(const struct golden *golden, const char *what, bool fp32, bool grad_bf16) {
+static void check_places(const struct golden *golden, const char *what, enum ox_compute_dtype dtype, bool grad_bf16) {
     struct harness_run run = golden_run(golden);
-    run.dtype = fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
+    run.dtype = dtype;
     run.grad_bf16 = grad_bf16;
     golden_check_places(golden, &run, what, 2);
 }
@@ -134,10 +134,10 @@ int main(void) {
     golden_open("llama_tied_gqa", &tied);
     golden_open("llama_untied_odd", &untied);
     golden_open("gpt2_small", &learned);
-    check_places(&tied, "fp32", true, false);
-    check_places(&tied, "bf16 with gradients in bf16", false, true);
-    check_places(&untied, "fp32 with gradients in bf16", true, true);
-    check_places(&learned, "bf16", false, false);
+    check_places(&tied, "fp32", OX_COMPUTE_FP32, false);
+    check_places(&tied, "bf16 with gradients in bf16", OX_COMPUTE_BF16, true);
+    check_places(&untied, "fp16 with gradients in bf16", OX_COMPUTE_FP16, true);
+    check_places(&learned, "bf16", OX_COMPUTE_BF16, false);
     check_chaos(&tied);
     check_chaos(&learned);
     const struct harness_run run = golden_run(&tied);

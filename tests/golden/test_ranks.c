@@ -25,9 +25,13 @@ static bool takes(void) {
     return test_takes(asked++, QUICK);
 }
 
+/* Of the models that follow. */
+static enum ox_compute_dtype dtype = OX_COMPUTE_FP32;
+
 static struct harness_run run_of(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
     run.compute_threads = 1;
+    run.dtype = dtype;
     return run;
 }
 
@@ -124,6 +128,7 @@ int main(void) {
         return test_end();
     }
     check("llama_untied_odd", false);
+    dtype = OX_COMPUTE_FP16;
     check("gpt2_small", false);
     return test_end();
 }

@@ -42,7 +42,7 @@ static enum ox_status report(const struct ox_config *config, const char *source,
 
 int ox_cmd_export(const struct ox_config *config) {
     char source[OX_CONFIG_TEXT_BYTES];
-    enum ox_dtype dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
+    enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
     enum ox_status status = ox_run_find_model(config->model, source);
     OX_TRY(status, ox_hf_check_file(source, true));
     if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {

@@ -62,6 +62,10 @@ static void put_state(struct inspection *in, const struct ox_run_state *state) {
     put_count(in, in->report, "windows_drawn", state->cursor);
     put_count(in, in->report, "tokens_seen", state->tokens_seen);
     put_count(in, in->report, "nonfinite_steps", state->nonfinite_steps);
+    if (state->scale_code > 0) {
+        put_count(in, in->report, "overflow_steps", state->overflow_steps);
+        put(in, in->report, "loss_scale", ox_json_number(ox_run_state_scale(state)));
+    }
     put(in, in->report, "seed", ox_json_hex(&state->seed, 1));
 }
 

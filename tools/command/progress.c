@@ -59,6 +59,8 @@ static void add_step(struct ox_progress_sums *sums, const struct ox_step_report 
     sums->tokens += report->tokens;
     sums->batch_tokens += report->batch_tokens;
     sums->skipped += report->tokens > 0 && !report->result.finite;
+    sums->overflowed += report->result.overflow && report->loss_scale > 0;
+    sums->loss_scale = report->loss_scale;
     sums->empty += report->tokens == 0;
     sums->speculated += report->result.speculated;
     sums->undone += report->result.order == OX_UPDATES_SPECULATIVE && !report->result.speculated;
@@ -230,9 +232,13 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
             printf("%" PRIu64 " update%s ran within evaluations: these seconds leave out their time, the table "
                    "counts their bytes\n", progress->eval_updates, ox_plural(progress->eval_updates));
         }
-        if (all->skipped > 0) {
-            printf("%" PRIu64 " step%s not finite and had no effect\n", all->skipped,
-                   all->skipped == 1 ? " was" : "s were");
+        if (all->skipped > all->overflowed) {
+            printf("%" PRIu64 " step%s not finite and had no effect\n", all->skipped - all->overflowed,
+                   all->skipped - all->overflowed == 1 ? " was" : "s were");
+        }
+        if (all->loss_scale > 0) {
+            printf("%" PRIu64 " step%s overflowed in fp16 and had no effect; the last loss scale was %.6g\n",
+                   all->overflowed, ox_plural(all->overflowed), all->loss_scale);
         }
         if (all->empty > 0) {
             printf("%" PRIu64 " step%s no token to be trained on\n", all->empty,

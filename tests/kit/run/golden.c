@@ -158,6 +158,7 @@ void golden_steps(struct harness *harness, const struct golden *golden, size_t f
         struct ox_step_result result;
         struct ox_step_input input = golden_input(golden, i, golden_fill(harness->engine, golden, i));
         input.logits = i == 0 ? out->logits : NULL;
+        input.loss_scale = harness->run.dtype == OX_COMPUTE_FP16 ? 4096 : 0;
         input.stays = harness->persist_steps > 0 && input.step % harness->persist_steps != 0;
         REQUIRE_OK(ox_engine_step(harness->engine, &input, &result));
         CHECK(result.finite);
@@ -335,7 +336,11 @@ const struct golden_limits golden_fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
 
 void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
                         size_t steps) {
-    const struct golden_limits *const limits = &golden_fp32_limits;
+    golden_report_within(golden, model, outcome, steps, &golden_fp32_limits);
+}
+
+void golden_report_within(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                          size_t steps, const struct golden_limits *limits) {
     double loss = 0, norm = 0;
     for (size_t i = 0; i < steps; i++) {
         loss = fmax(loss, fabs(outcome->losses[i] - golden_number(golden, "losses", i)));

@@ -87,6 +87,9 @@ extern const struct golden_limits golden_fp32_limits; /* for every device */
 /* Reports how far so many steps of a run in float32, which `outcome` is, lie from the reference's. */
 void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
                         size_t steps);
+/* The same of a run in another format, with its tolerances. */
+void golden_report_within(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                          size_t steps, const struct golden_limits *limits);
 /* Takes the first step in bfloat16 and reports how far it lies from the reference's. The caller closes `outcome`. */
 void golden_check_bf16(const struct golden *golden, const struct harness_run *run, const struct golden_limits *limits,
                        struct outcome *outcome);

@@ -143,7 +143,7 @@ static void test_foreign_words(void) {
         {"inspect a b", "'b' is one too many; `offload inspect` takes one at a time"},
         {"trace /tmp", "write `offload trace report /tmp`"},
         {"eval --lora x", "adapters are not read; merge them into their model"},
-        {"export m --output o --quantize q4", "weights are written in fp32 or bf16 (--save-dtype)"},
+        {"export m --output o --quantize q4", "weights are written in fp32, bf16 or fp16 (--save-dtype)"},
         {"train help", "`offload help train` shows what it takes"},
         {"train --data a b", "'b' has no flag before it; write --data before each of several"},
         {"plan --model m --max-steps=5 10", "'10' has no flag before it; --max-steps takes one value"},
@@ -153,7 +153,7 @@ static void test_foreign_words(void) {
         {"train --resume=", "--resume-from-checkpoint has no value; give latest or the folder of a checkpoint"},
         {"train -x", "'-x': flags are words here; `offload help train` lists them"},
         {"train --from-scratch 1", "a switch has no value after it; write --from-scratch"},
-        {"train --dtype", "--dtype has no value; give one of fp32|bf16 after it"},
+        {"train --dtype", "--dtype has no value; give one of fp32|bf16|fp16 after it"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         refused(cases[i].line, cases[i].text);

@@ -81,7 +81,7 @@ static void test_options(void) {
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
         {"--max-steps -1", "--max-steps: -1 is out of range"},
         {"--learning-rate fast", "--learning-rate: 'fast' is not a number"},
-        {"--dtype fp8", "--dtype: 'fp8' is not one of fp32, bf16"},
+        {"--dtype fp8", "--dtype: 'fp8' is not one of fp32, bf16, fp16"},
         {"--max-steps 1 --max-steps 2", "--max-steps is given twice"},
         {"--nvme /tmp", "has no size; write it as /tmp:400GiB"},
         {"--nvme /tmp:1GiB --nvme /tmp:1GiB", "is given twice; give each drive once"},

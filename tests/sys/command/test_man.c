@@ -266,7 +266,7 @@ static void test_train_page(void) {
     help("train --as man");
     unescape(output, page);
     CHECK(strstr(page, "\n--max-steps N\n") != NULL && strstr(page, "\nDefault: 1024. From 1 to 16777216.") != NULL);
-    CHECK(strstr(page, "\n--dtype fp32|bf16\n") != NULL && strstr(page, "Also --lr.") != NULL);
+    CHECK(strstr(page, "\n--dtype fp32|bf16|fp16\n") != NULL && strstr(page, "Also --lr.") != NULL);
     CHECK(strstr(section("FILES", &end), "metrics.jsonl") != NULL);
     CHECK(strstr(section("SIGNALS", &end), "USR1") != NULL);
     help("");
@@ -352,8 +352,8 @@ static void test_bash(void) {
     offers("offload tr", "train\ntrace\n");
     offers("offload train --max-s", "--max-seq-length\n--max-steps\n");
     CHECK(strstr(offered("offload train --max-"), "--max-steps\n") != NULL);
-    offers("offload train --dtype ''", "fp32\nbf16\n");
-    offers("offload train --dtype =", "fp32\nbf16\n");
+    offers("offload train --dtype ''", "fp32\nbf16\nfp16\n");
+    offers("offload train --dtype =", "fp32\nbf16\nfp16\n");
     offers("offload train --dtype = b", "bf16\n");
     offers("offload train --max-steps ''", "");
     offers("offload train --data some", "some folder\nsome text\n");

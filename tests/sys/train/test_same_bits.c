@@ -7,6 +7,8 @@ static const struct group groups[] = {
     {"gpt2 in fp32", "gpt2", "--dtype fp32", 2},
     {"llama in bf16", "llama", "--dtype bf16", 2},
     {"gpt2 in bf16", "gpt2", "--dtype bf16 --save-dtype bf16", 3},
+    {"llama in fp16, with steps that overflow", "llama",
+     "--dtype fp16 --initial-scale-power 26 --loss-scale-window 4", 1},
     {"llama in bf16 with bf16 gradients", "llama", "--dtype bf16 --grad-dtype bf16", 1},
     {"gpt2 in fp32 with bf16 gradients", "gpt2", "--dtype fp32 --grad-dtype bf16", 1},
 };

@@ -177,6 +177,23 @@ static void check_offset(void) {
     }
 }
 
+/* As torch.amp.GradScaler: its ends are 2^127, the largest power of two of fp32, and 1, where ours ends. */
+static void test_loss_scale(void) {
+    uint16_t code = 128;
+    uint32_t tracker = 1;
+    CHECK(ox_loss_scale_step(&code, &tracker, 2, false) && code == 128 && tracker == 0);
+    CHECK(ox_loss_scale_step(&code, &tracker, 2, false) && code == 128 && tracker == 1);
+    CHECK(ox_loss_scale_step(&code, &tracker, 2, true) && code == 127 && tracker == 0);
+    code = 2;
+    CHECK(ox_loss_scale_step(&code, &tracker, 1, true) && code == 1);
+    CHECK(!ox_loss_scale_step(&code, &tracker, 1, true) && code == 1 && tracker == 0);
+    CHECK(ox_loss_scale_step(&code, &tracker, 1, false) && code == 2 && tracker == 0);
+    for (int i = 0; i < 1999; i++) {
+        CHECK(ox_loss_scale_step(&code, &tracker, 2000, false) && code == 2);
+    }
+    CHECK(ox_loss_scale_step(&code, &tracker, 2000, false) && code == 3 && tracker == 0);
+}
+
 int main(void) {
     check_golden();
     check_all_left();
@@ -192,5 +209,6 @@ int main(void) {
     check_refused("cosine", "lr-timescale", "2", "use inverse_sqrt");
     check_refused("cosine", "lr-decay-type", "linear", "use wsd");
     check_refused("cosine_with_min_lr", "seed", "1", "add --min-lr or --min-lr-ratio");
+    test_loss_scale();
     return test_end();
 }
