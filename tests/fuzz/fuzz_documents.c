@@ -1,7 +1,7 @@
 /* Documents of texts and rows. The first line of the input says how they are read: "rows", "text" or "text-before"
  * (cuts stand before newlines), the bytes of a piece, and the separator ("text 16 <|end|>"); the rest is one file, or
- * two as a folder. Pieces are the bytes of the files, which may be compressed, in their order, and the documents are the
- * same whatever the size of pieces. */
+ * two as a folder. Pieces are the bytes of the files, which may be compressed, in their order, and the documents are
+ * the same whatever the size of pieces. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
