@@ -99,9 +99,9 @@ struct ox_family {
     bool (*write)(const struct ox_family *family, const struct ox_model_config *config, bool has_original, json_t *out);
 };
 
-extern const struct ox_family ox_family_cohere2, ox_family_gemma2, ox_family_gemma3, ox_family_gpt2, ox_family_granite,
-    ox_family_llama, ox_family_mistral, ox_family_olmo2, ox_family_olmo3, ox_family_phi3, ox_family_qwen2,
-    ox_family_qwen3, ox_family_smollm3;
+extern const struct ox_family ox_family_cohere2, ox_family_exaone4, ox_family_gemma2, ox_family_gemma3,
+    ox_family_gpt2, ox_family_granite, ox_family_llama, ox_family_mistral, ox_family_olmo2, ox_family_olmo3,
+    ox_family_phi3, ox_family_qwen2, ox_family_qwen3, ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);

@@ -72,7 +72,8 @@ enum ox_status ox_read_turns(const char *where, const json_t *json, const char *
     uint32_t interval = missing;
     const struct ox_size_key size = {key, false, &interval};
     enum ox_status status = ox_read_window(where, json, &out->window);
-    if (key != NULL) {
+    const json_t *const types = json_object_get(json, "layer_types");
+    if (key != NULL && (types == NULL || json_is_null(types))) { /* where there are types, the number has no effect */
         OX_TRY(status, ox_config_read_sizes(where, json, &size, 1));
     }
     if (status == OX_OK && (interval == 0 || out->window == 0)) {

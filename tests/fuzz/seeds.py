@@ -187,6 +187,7 @@ def model():
     good("granite", {**LLAMA, "model_type": "granite"}, embedding_multiplier=12.0, attention_multiplier=0.015625,
          residual_multiplier=0.22, logits_scaling=49.0)
     bad("granite-zero", {**LLAMA, "model_type": "granite"}, logits_scaling=0)
+    good("exaone4", {**LLAMA, "model_type": "exaone4"}, sliding_window=3, sliding_window_pattern=2)
     good("cohere2", {**LLAMA, "model_type": "cohere2"}, logit_scale=0.25, layer_norm_eps=1e-5)
     good("phi3", {**LLAMA, "model_type": "phi3"}, partial_rotary_factor=0.5, sliding_window=3,
          original_max_position_embeddings=64,

@@ -39,7 +39,18 @@ static struct ox_generator *open_generator(const struct ox_hf_folder *folder, st
     return generator;
 }
 
+static uint32_t largest(const float *logits, uint32_t count) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < count; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    return best;
+}
+
+/* Also the token that would be taken, which no error of the logits may change. */
 static void compare(struct harness_error *error, const float *logits, const struct sequence *sequence, uint32_t row) {
+    const float *const expected = sequence->expected + (size_t)row * sequence->vocab;
+    CHECK(largest(logits, sequence->vocab) == largest(expected, sequence->vocab));
     harness_compare(error, logits, 1, sequence->expected + (size_t)row * sequence->vocab, sequence->vocab);
 }
 

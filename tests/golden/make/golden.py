@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 import transformers
 from transformers.models.cohere2 import modeling_cohere2
+from transformers.models.exaone4 import modeling_exaone4
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.gpt2 import modeling_gpt2
@@ -188,6 +189,13 @@ CASES = {
                                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
                                 sliding_window=7, logit_scale=0.25),
         "seed": 26, "seq": 28, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "exaone4": {  # the second of four layers neither rotates nor has a window
+        "config": lambda: llama(transformers.Exaone4Config, vocab_size=65, hidden_size=40, num_hidden_layers=4,
+                                num_attention_heads=5, num_key_value_heads=1, intermediate_size=44,
+                                tie_word_embeddings=True, sliding_window=7,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention",
+                                             "sliding_attention"]),
+        "seed": 27, "seq": 26, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -277,7 +285,8 @@ def in_float64():
     for module, name in ((modeling_llama, "Llama"), (modeling_mistral, "Mistral"), (modeling_qwen2, "Qwen2"),
                          (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3"), (modeling_phi3, "Phi3"),
                          (modeling_olmo2, "Olmo2"), (modeling_olmo3, "Olmo3"), (modeling_granite, "Granite"),
-                         (modeling_gemma2, "Gemma2"), (modeling_gemma3, "Gemma3"), (modeling_cohere2, "Cohere2")):
+                         (modeling_gemma2, "Gemma2"), (modeling_gemma3, "Gemma3"), (modeling_cohere2, "Cohere2"),
+                         (modeling_exaone4, "Exaone4")):
         norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
                          else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
         replaced += [(getattr(module, name + norm), "forward", forward),

@@ -11,7 +11,7 @@
 const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo2", "olmo3",
-                                    "gemma2", "gemma3", "granite", "cohere2"};
+                                    "gemma2", "gemma3", "granite", "cohere2", "exaone4"};
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 void golden_open(const char *name, struct golden *out) {
