@@ -88,13 +88,13 @@ static bool computes_in_bf16(const struct ox_measure_input *input, const char **
 static void compute_key(const struct ox_measure_input *input, char key[OX_MEASURE_KEY_BYTES]) {
     const struct ox_model_config *const model = input->model;
     const char *library = NULL;
-    const bool bf16 = computes_in_bf16(input, &library);
+    const bool bf16 = computes_in_bf16(input, &library), halves = input->products == OX_REAL_F16;
     snprintf(key, OX_MEASURE_KEY_BYTES,
              "compute in two turns: %u x %u tokens, %u layers, hidden %u, heads %u/%u x %u, width %u, vocabulary %u, "
              "window %u, kind %d.%d; %u threads%s%.64s", input->batch, input->seq, model->layers, model->hidden,
              model->heads, model->kv_heads, model->head_dim, model->width, model->vocab,
              ox_layers_has(&model->windowed, 0) ? model->window : 0, (int)model->act, (int)model->layout,
-             input->compute_threads, bf16 ? "; " : "", bf16 ? library : "");
+             input->compute_threads, bf16 || halves ? "; " : "", bf16 ? library : halves ? "fp16" : "");
 }
 
 /* A drive is known by its file system, which the folders in it share. */

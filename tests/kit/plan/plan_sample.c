@@ -90,10 +90,11 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     if (is_varied(seed)) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
-    const bool fp32 = plan_sample_number(seed, counter, 2);
+    static const enum ox_compute_dtype dtypes[] = {OX_COMPUTE_BF16, OX_COMPUTE_FP32, OX_COMPUTE_BF16, OX_COMPUTE_FP16};
+    const enum ox_compute_dtype dtype = dtypes[plan_sample_number(seed, counter, 4)];
     model->grad_bf16 = plan_sample_number(seed, counter, 2);
-    const bool on_cpu = fp32 || plan_sample_number(seed, counter, 2);
-    model->precision = ox_precision_of(fp32 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16, on_cpu);
+    const bool on_cpu = dtype == OX_COMPUTE_FP32 || plan_sample_number(seed, counter, 2);
+    model->precision = ox_precision_of(dtype, on_cpu);
 }
 
 /* Draws state sizes: those of the real formats, and others that no format has; a lo that travels has 2 bytes. */
