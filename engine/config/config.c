@@ -409,14 +409,12 @@ static enum ox_status fail_missing(const struct ox_config *c, const char *name, 
 }
 
 static enum ox_status check_tokenizer_training(const struct ox_config *c) {
-    if (!c->train_tokenizer) {
-        return ox_fail(OX_E_CONFIG, "--train is missing; give the texts to train a tokenizer on");
-    }
-    if (c->vocab_size == 0) {
-        return ox_fail(OX_E_CONFIG, "--vocab-size is missing; give the number of tokens, such as 32000");
-    }
-    return c->output_dir[0] == '\0'
-               ? ox_fail(OX_E_CONFIG, "--output is missing; name a folder for tokenizer.json") : OX_OK;
+    return !c->train_tokenizer
+               ? ox_fail(OX_E_CONFIG, "--train is missing; give the texts to train a tokenizer on")
+           : c->vocab_size == 0
+               ? ox_fail(OX_E_CONFIG, "--vocab-size is missing; give the number of tokens, such as 32000")
+           : c->output_dir[0] == '\0' ? ox_fail(OX_E_CONFIG, "--output is missing; name a folder for tokenizer.json")
+                                      : OX_OK;
 }
 
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
@@ -456,11 +454,6 @@ static bool same_folder(const char *a, const char *b) {
     struct stat first, second;
     return strcmp(a, b) == 0 || (stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
                                  first.st_ino == second.st_ino);
-}
-
-static enum ox_status check_eval_sets(const struct ox_config *config) {
-    struct ox_eval_sets sets;
-    return ox_config_eval_sets(config->eval_data, &sets);
 }
 
 static enum ox_status check_memory(const struct ox_config *c, unsigned command) {
@@ -788,7 +781,8 @@ static void set_warmup(struct ox_config *c) {
 }
 
 enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
-    enum ox_status status = check_eval_sets(config);
+    struct ox_eval_sets sets;
+    enum ox_status status = ox_config_eval_sets(config->eval_data, &sets);
     OX_TRY(status, check_paths(config, command));
     OX_TRY(status, set_micro_batches(config));
     OX_TRY(status, check_memory(config, command));

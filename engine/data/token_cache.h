@@ -40,7 +40,7 @@ struct ox_cache_header {
     uint64_t source_bytes;
     uint64_t longest;     /* tokens of the longest document                                              */
     uint32_t vocab;       /* the largest id + 1                                                          */
-    uint16_t is_chat;     /* 1: there are prompts with completions, 2: there are conversations; 0: neither */
+    uint16_t is_chat;     /* 1: prompts with completions or ids with masks, 2: conversations; 0: neither  */
     uint16_t bad_count;   /* rows that were left out, because they cannot be used                        */
 };
 
