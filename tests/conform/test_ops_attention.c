@@ -314,12 +314,19 @@ static double work_of(const struct ox_attention_shape *shape, enum ox_real real)
     return (double)shape->batch * shape->heads * seq * seq * shape->head_dim / (real == OX_REAL_F32 ? 1.0 : 32.0);
 }
 
-static void run_shape(struct lab labs[LAB_MAX], const struct packed *given, enum ox_real real, bool large_scores) {
+/* What queries, keys and values are: unit normals, so large that nearly all probabilities are 0, or one value alone, so
+ * that all keys a query sees have the same one. */
+enum inputs { NORMAL, LARGE, EQUAL };
+
+static void run_shape(struct lab labs[LAB_MAX], const struct packed *given, enum ox_real real, enum inputs inputs) {
     struct ox_attention_shape shape = given->shape;
     shape.scale = (float)(1.0 / sqrt((double)shape.head_dim));
     const size_t rows = (size_t)shape.batch * shape.seq;
     const size_t out_len = rows * shape.heads * shape.head_dim;
-    const float *const qkv = random_reals(real, rows * row_len(&shape), 1, large_scores ? 12.0 : 1.0);
+    float *const qkv = random_reals(real, rows * row_len(&shape), 1, inputs == LARGE ? 12.0 : 1.0);
+    if (inputs == EQUAL) {
+        fill(qkv, rows * row_len(&shape), 0.75f);
+    }
     const float *const dout = random_reals(real, out_len, 2, 1.0);
     struct reference ref = {.shape = shape,
                             .positions = given->lengths[0] == 0 ? NULL : positions_of(&shape, given->lengths),
@@ -337,7 +344,7 @@ static void run_shape(struct lab labs[LAB_MAX], const struct packed *given, enum
         reference_forward(&ref, ref.qkv);
     }
     const struct job job = {.ref = &ref,
-                            .bounds = large_scores ? &large[real] : &usual[real],
+                            .bounds = inputs == LARGE ? &large[real] : &usual[real],
                             .qkv = qkv,
                             .dout = dout,
                             .real = real};
@@ -433,9 +440,9 @@ static void run_halves(struct lab labs[LAB_MAX], enum ox_real real) {
         test_one_document(&labs[i], halves[HALVES_LARGE].shape, real);
     }
     for (int i = 0; i < HALVES_COUNT; i++) {
-        run_shape(labs, &halves[i], real, false);
+        run_shape(labs, &halves[i], real, NORMAL);
     }
-    run_shape(labs, &halves[HALVES_LARGE], real, true);
+    run_shape(labs, &halves[HALVES_LARGE], real, LARGE);
 }
 
 int main(void) {
@@ -444,15 +451,17 @@ int main(void) {
     test_unseen(&labs[1], OX_REAL_F32);
     test_apart(&labs[1], OX_REAL_F32);
     for (int i = 0; i < WHOLE_COUNT; i++) {
-        run_shape(labs, &(struct packed){.shape = whole[i]}, OX_REAL_F32, false);
+        run_shape(labs, &(struct packed){.shape = whole[i]}, OX_REAL_F32, NORMAL);
         test_one_document(&labs[1], whole[i], OX_REAL_F32);
     }
     for (int i = 0; i < PACKED_COUNT; i++) {
-        run_shape(labs, &packed[i], OX_REAL_F32, false);
+        run_shape(labs, &packed[i], OX_REAL_F32, NORMAL);
     }
     /* Scores of some hundreds: nearly all probabilities are exactly 0. */
-    run_shape(labs, &(struct packed){.shape = whole[WHOLE_LARGE]}, OX_REAL_F32, true);
-    run_shape(labs, &packed[PACKED_LARGE], OX_REAL_F32, true);
+    run_shape(labs, &(struct packed){.shape = whole[WHOLE_LARGE]}, OX_REAL_F32, LARGE);
+    run_shape(labs, &packed[PACKED_LARGE], OX_REAL_F32, LARGE);
+    run_shape(labs, &(struct packed){.shape = whole[WHOLE_LARGE]}, OX_REAL_F32, EQUAL);
+    run_shape(labs, &packed[PACKED_LARGE], OX_REAL_F32, EQUAL);
     CHECK(lab_owns_attention(&labs[LAB_SIMT], OX_REAL_BF16));
     run_halves(labs, OX_REAL_BF16);
     run_halves(labs, OX_REAL_F16);

@@ -41,6 +41,7 @@ struct data {
     size_t len;
     const float *in, *gain, *bias, *dout, *residual; /* in is packed; strided copies are made of it */
     double *in_wide, *out, *mean, *rstd, *din, *dgain, *dbias;
+    float start; /* of sums that are added to */
 };
 
 static double gain_at(const struct data *data, uint32_t col) {
@@ -205,8 +206,8 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
     void *const residual = shape->residual ? reals_of(real, data->residual, data->len) : NULL;
     void *const dout = reals_of(real, data->dout, data->len);
     float *const dgain = floats(shape->cols), *const dbias = floats(shape->cols);
-    fill(dgain, shape->cols, 0.25f);
-    fill(dbias, shape->cols, 0.25f);
+    fill(dgain, shape->cols, data->start);
+    fill(dbias, shape->cols, data->start);
     const struct ox_op_norm_backward op = {
         .din = !shape->in_place ? reals(real, data->len) : shape->residual ? residual : dout,
         .residual = residual,
@@ -231,8 +232,8 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
     lab_digest(lab, dgain, shape->cols * sizeof(float));
     check_real_error(real, "din", error_of(din, data->din, data->len), 1.5e-6, 4e-3);
     for (uint32_t i = 0; i < shape->cols; i++) {
-        dgain[i] -= 0.25f;
-        dbias[i] -= 0.25f;
+        dgain[i] -= data->start;
+        dbias[i] -= data->start;
     }
     check_real_error(real, "dgain", error_of(dgain, data->dgain, shape->cols), 2e-6, 8e-7);
     if (shape->bias) {
@@ -245,12 +246,22 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
     }
 }
 
-static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, enum ox_real real) {
+/* Beside unit normals: squares near the end of the range, squares that are denormals or zeros, and one value alone. */
+enum inputs { NORMAL, LARGE, TINY, EQUAL, INPUTS_COUNT };
+
+static void bias_inputs(float *in, size_t len, enum ox_real real, enum inputs inputs) {
+    const float large = real == OX_REAL_F16 ? 4e3f : 1e15f, tiny = real == OX_REAL_F16 ? 3e-7f : 1e-22f;
+    for (size_t i = 0; i < len; i++) {
+        in[i] += 0.5f;
+        in[i] = inputs == LARGE ? in[i] * large : inputs == TINY ? in[i] * tiny : inputs == EQUAL ? 0.75f : in[i];
+    }
+}
+
+static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, enum ox_real real, enum inputs inputs) {
     struct data data = {.shape = shape, .real = real, .len = (size_t)shape->rows * shape->cols};
     float *const in = random_floats(data.len, 1, 1.0);
-    for (size_t i = 0; i < data.len; i++) {
-        in[i] += 0.5f;
-    }
+    bias_inputs(in, data.len, real, inputs);
+    data.start = inputs == TINY ? 0.0f : 0.25f; /* which would swallow tiny sums */
     data.in = floats_of(real, reals_of(real, in, data.len), data.len);
     data.gain = random_reals(real, shape->cols, 2, 1.0);
     data.bias = random_reals(real, shape->cols, 3, 1.0);
@@ -265,7 +276,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, en
     data.dbias = doubles(shape->cols);
     reference_forward(&data, data.in_wide);
     reference_backward(&data);
-    if (data.len > 1 && data.len < 50) {
+    if (data.len > 1 && data.len < 50 && inputs == NORMAL) {
         check_error("the reference's gradient",
                     gradient_error(reference_loss, &data, data.in_wide, data.din, data.len), 1e-8);
         reference_forward(&data, data.in_wide);
@@ -454,7 +465,12 @@ int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < 3 * (int)CASE_COUNT; i++) {
-        run_case(labs, &cases[i / 3], (enum ox_real)(i % 3));
+        const struct norm_case *const shape = &cases[i / 3];
+        for (int inputs = NORMAL; inputs < (shape->rows * shape->cols < 4000 ? INPUTS_COUNT : LARGE); inputs++) {
+            if (inputs != EQUAL || shape->kind == OX_NORM_RMS) { /* of equal values a layer norm has rounding alone */
+                run_case(labs, shape, (enum ox_real)(i % 3), (enum inputs)inputs);
+            }
+        }
     }
     for (int i = 0; i < 3 * (int)HEAD_CASE_COUNT; i++) {
         run_heads(labs, &head_cases[i / 3], (enum ox_real)(i % 3));

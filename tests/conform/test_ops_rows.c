@@ -21,6 +21,7 @@ static const struct act_case act_cases[] = {
     {3, 1032, OX_ACTIVATION_GELU_TANH, 2.0},
     {3, 7, OX_ACTIVATION_GEGLU_TANH, 2.0}, {5, 65, OX_ACTIVATION_GEGLU_TANH, 60.0},
     {3, 1032, OX_ACTIVATION_GEGLU_TANH, 2.0},
+    {5, 65, OX_ACTIVATION_SWIGLU, 0.05}, {5, 65, OX_ACTIVATION_GEGLU_TANH, 0.05},
 };
 enum { ACT_COUNT = sizeof act_cases / sizeof act_cases[0] };
 
