@@ -242,6 +242,7 @@ struct ox_op_attention_backward {
  * then holds rows [0, cached + rows). How a text is cut into calls changes rounding only. */
 struct ox_op_attention_cached {
     void *out;           /* (rows, heads * head_dim) */
+    float *lse;          /* (heads, rows): log of the sum of exponentials, for sinks; or NULL */
     const void *qkv;     /* (rows, (heads + 2 * kv_heads) * head_dim): q | k | v of each row, rotated */
     void *keys, *values; /* (cached + rows or more, kv_heads * head_dim) */
     void *scratch;       /* ox_ops_attention_cached_scratch_bytes() */

@@ -424,6 +424,7 @@ void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attent
     job.key_stride = (size_t)op->kv_heads * op->head_dim;
     job.cached = op->cached;
     job.out = op->out;
+    job.lse = op->lse;
     job.scratch = op->scratch;
     forward(cpu, &job);
 }

@@ -162,6 +162,9 @@ static void join_spans(const struct row *job) {
             job->vector->add_scaled(out, part.out + (size_t)head * op->head_dim, shrink, op->head_dim);
         }
         job->vector->scale(out, 1.0f / sum, op->head_dim);
+        if (op->lse != NULL) {
+            op->lse[head] = top + logf(sum);
+        }
     }
 }
 

@@ -298,7 +298,7 @@ template <typename T> static ox_status cached(const ox_cuda_queue *queue, const 
     return forward(queue, forward_args<T>{shape, head_rows<const T>{qkv, 0, q_width + 2 * kv_width},
                                           head_rows<const T>{keys, 0, kv_width},
                                           head_rows<const T>{values, 0, kv_width},
-                                          head_rows<T>{(T *)op->out, 0, q_width}, nullptr});
+                                          head_rows<T>{(T *)op->out, 0, q_width}, op->lse});
 }
 
 extern "C" ox_status ox_cuda_attention_cached(const ox_cuda_queue *queue, const void *given) {

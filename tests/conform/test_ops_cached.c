@@ -7,15 +7,16 @@
 struct shape {
     uint32_t rows, cached, heads, kv_heads, head_dim, window;
     float cap;
+    bool sinks;
 };
 
 enum { WIDTHS = 6, ROWS = 5, CACHED = 5 };
 static const struct shape widths[WIDTHS] = {
     {.heads = 1, .kv_heads = 1, .head_dim = 5},
-    {.heads = 4, .kv_heads = 2, .head_dim = 12},
+    {.heads = 4, .kv_heads = 2, .head_dim = 12, .sinks = true},
     {.heads = 6, .kv_heads = 1, .head_dim = 20, .window = 50},
     {.heads = 3, .kv_heads = 3, .head_dim = 64, .window = 1},
-    {.heads = 2, .kv_heads = 1, .head_dim = 16, .window = 600},
+    {.heads = 2, .kv_heads = 1, .head_dim = 16, .window = 600, .sinks = true},
     {.heads = 4, .kv_heads = 2, .head_dim = 12, .window = 50, .cap = 0.8f},
 };
 static const uint32_t row_counts[ROWS] = {1, 2, 7, 130, 512};
@@ -36,7 +37,7 @@ static size_t kv_len(const struct shape *shape) {
 /* A text of which q, k and v are all known; row r of the text is row r of the cache. */
 struct text {
     struct shape shape;
-    const float *qkv;
+    const float *qkv, *sinks; /* sinks: (heads) */
     uint32_t count;
     enum ox_real real;
 };
@@ -56,6 +57,10 @@ static void reference(const struct text *text, uint32_t place, uint32_t head, do
         }
         prob[j] = shape->cap == 0.0f ? prob[j] : (double)shape->cap * tanh(prob[j] / (double)shape->cap);
         top = fmax(top, prob[j]);
+    }
+    if (shape->sinks) {
+        top = fmax(top, (double)text->sinks[head]);
+        sum = exp((double)text->sinks[head] - top);
     }
     memset(out, 0, dim * sizeof *out);
     for (uint32_t j = begin; j <= place; j++) {
@@ -100,7 +105,11 @@ static void call(struct lab *lab, const struct text *text, struct cache cache, v
     const int keep = guard_count;
     const void *const qkv =
         reals_of(text->real, text->qkv + shape->cached * row_len(shape), shape->rows * row_len(shape));
+    float *const lse = floats((size_t)shape->heads * shape->rows);
+    const struct ox_op_sinks_forward sinks = {out, lse, reals_of(text->real, text->sinks, shape->heads), 1,
+                                              shape->rows, shape->heads, shape->head_dim, text->real};
     const struct ox_op_attention_cached op = {.out = out,
+                                              .lse = shape->sinks ? lse : NULL,
                                               .qkv = qkv,
                                               .keys = cache.keys,
                                               .values = cache.values,
@@ -115,6 +124,9 @@ static void call(struct lab *lab, const struct text *text, struct cache cache, v
                                               .cap = shape->cap,
                                               .real = text->real};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_cached, &op));
+    if (shape->sinks) {
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, sinks_forward, &sinks));
+    }
     lab_finish(lab);
     guards_end(keep);
 }
@@ -161,7 +173,8 @@ static void run_on(struct lab *lab, const struct text *text, const double *want)
 static void run_shape(struct lab labs[LAB_MAX], struct shape shape, enum ox_real real) {
     const uint32_t count = shape.cached + shape.rows;
     const struct text text = {
-        .shape = shape, .qkv = random_reals(real, count * row_len(&shape), 1, 1.0), .count = count, .real = real};
+        .shape = shape, .qkv = random_reals(real, count * row_len(&shape), 1, 1.0),
+        .sinks = random_reals(real, shape.heads, 3, 2.0), .count = count, .real = real};
     const double *const want = references(&text, shape.cached);
     const double work = (double)shape.rows * (shape.cached + shape.rows) * shape.heads * shape.head_dim;
     for (int i = 0; i < lab_count; i++) {
@@ -176,7 +189,8 @@ static void run_shape(struct lab labs[LAB_MAX], struct shape shape, enum ox_real
 static void test_cuts(struct lab *lab, struct shape shape) {
     enum { COUNT = 700, CUTS = 9 };
     static const uint32_t cuts[CUTS] = {1, 3, 129, 1, 1, 300, 64, 200, 1};
-    struct text text = {.shape = shape, .qkv = random_floats(COUNT * row_len(&shape), 2, 1.0), .count = COUNT};
+    struct text text = {.shape = shape, .qkv = random_floats(COUNT * row_len(&shape), 2, 1.0),
+                        .sinks = random_floats(shape.heads, 3, 2.0), .count = COUNT};
     const size_t len = COUNT * kv_len(&shape), out_len = COUNT * out_row_len(&shape);
     const struct shape most = {
         .rows = COUNT, .cached = COUNT, .heads = shape.heads, .head_dim = shape.head_dim};
