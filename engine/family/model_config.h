@@ -48,6 +48,9 @@ enum ox_role {
     OX_ROLE_ROUTER, OX_ROLE_ROUTER_BIAS,   /* (experts, hidden) */
     OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS, /* of all experts: (experts, 2 expert width, hidden) */
     OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS,       /* (experts, hidden, expert width) */
+    OX_ROLE_SHARED_GATE_UP, OX_ROLE_SHARED_GATE_UP_BIAS, /* an expert of all tokens: (2 shared width, hidden) */
+    OX_ROLE_SHARED_DOWN, OX_ROLE_SHARED_DOWN_BIAS,       /* (hidden, shared width) */
+    OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_BIAS,       /* (1, hidden): how much of it a token gets */
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
     OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
     OX_ROLE_COUNT
@@ -83,7 +86,8 @@ struct ox_rope_scaling {
 struct ox_mixture {
     struct ox_router router; /* experts: 0: the model has none */
     struct ox_gate gate;
-    uint32_t width; /* of an expert */
+    uint32_t width;        /* of an expert */
+    uint32_t shared_width; /* of the expert of all tokens; 0: none */
 };
 
 struct ox_model_config {

@@ -78,7 +78,8 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
     const struct ox_model_config *const config = &list->shape->model->config;
     struct ox_node *const last = &list->nodes[list->node_count - 1];
     OX_ASSERT(list->node_count > 0);
-    if ((last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM) && last->out == h &&
+    const bool can = last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM || last->kind == OX_NODE_COMBINE;
+    if (can && last->out == h &&
         last->residual == OX_NO_VALUE && (config->residual_scale == 0.0 || config->residual_scale == 1.0)) {
         last->residual = x;
         return h;
@@ -140,14 +141,38 @@ static uint32_t add_grouped(struct ox_list *list, enum ox_node_kind kind, enum o
     return add_node(list, node);
 }
 
-uint32_t ox_list_mixture(struct ox_list *list, uint32_t x, uint32_t h) {
+static uint32_t add_logits(struct ox_list *list, uint32_t in, enum ox_role role, uint32_t count) {
+    return add_node(list, (struct ox_node){.kind = OX_NODE_ROUTER, .role = role, .in = in,
+                                           .in_count = list->shape->model->config.hidden, .out_count = count,
+                                           .out = add_floats(list, count)});
+}
+
+/* The expert of all tokens, behind its gate where it has one. */
+static uint32_t add_shared(struct ox_list *list, uint32_t in) {
+    const uint32_t hidden = list->shape->model->config.hidden;
+    const uint32_t width = list->shape->model->config.mixture.shared_width;
+    struct ox_node act = {.kind = OX_NODE_EXPERT_ACT, .role = OX_ROLE_COUNT, .in_count = 2 * width,
+                          .out_count = width};
+    act.in = ox_list_linear(list, in, OX_ROLE_SHARED_GATE_UP, hidden, 2 * width);
+    act.out = add_rows(list, width);
+    const uint32_t out = ox_list_linear(list, add_node(list, act), OX_ROLE_SHARED_DOWN, width, hidden);
+    if (!has(list, OX_ROLE_SHARED_GATE)) {
+        return out;
+    }
+    return add_node(list, (struct ox_node){.kind = OX_NODE_ROW_GATE, .role = OX_ROLE_COUNT, .in = out,
+                                           .weights = add_logits(list, in, OX_ROLE_SHARED_GATE, 1),
+                                           .in_count = hidden, .out_count = hidden,
+                                           .out = add_rows(list, hidden)});
+}
+
+uint32_t ox_list_mixture(struct ox_list *list, uint32_t h) {
     const struct ox_model_config *const c = &list->shape->model->config;
     const struct ox_router *const router = &c->mixture.router;
     const uint32_t hidden = c->hidden, width = c->mixture.width;
-    struct ox_node route = {.kind = OX_NODE_ROUTE, .in_count = router->experts, .out_count = router->chosen};
-    route.in = add_node(list, (struct ox_node){.kind = OX_NODE_ROUTER, .role = OX_ROLE_ROUTER, .in = h,
-                                               .in_count = hidden, .out_count = router->experts,
-                                               .out = add_floats(list, router->experts)});
+    const uint32_t shared = has(list, OX_ROLE_SHARED_DOWN) ? add_shared(list, h) : OX_NO_VALUE;
+    struct ox_node route = {.kind = OX_NODE_ROUTE, .role = OX_ROLE_COUNT, .in_count = router->experts,
+                            .out_count = router->chosen};
+    route.in = add_logits(list, h, OX_ROLE_ROUTER, router->experts);
     route.out = add_floats(list, router->chosen);
     route.saved[0] = add_order(list, router);
     route.saved[1] = add_floats(list, 1);
@@ -163,8 +188,9 @@ uint32_t ox_list_mixture(struct ox_list *list, uint32_t x, uint32_t h) {
     h = add_grouped(list, OX_NODE_GROUPED_BARE, OX_ROLE_EXPERT_DOWN,
                     (struct ox_node){.in = h, .order = pairs.order, .in_count = width, .out_count = hidden});
     const bool biased = has(list, OX_ROLE_EXPERT_DOWN_BIAS);
-    return add_node(list, (struct ox_node){.kind = OX_NODE_COMBINE, .in = h, .residual = x, .order = pairs.order,
-                                           .role = OX_ROLE_EXPERT_DOWN_BIAS, .in_count = hidden, .out_count = hidden,
+    return add_node(list, (struct ox_node){.kind = OX_NODE_COMBINE, .in = h, .residual = shared,
+                                           .order = pairs.order, .role = OX_ROLE_EXPERT_DOWN_BIAS,
+                                           .in_count = hidden, .out_count = hidden,
                                            .weights = biased ? pairs.weights : OX_NO_VALUE,
                                            .out = add_rows(list, hidden)});
 }
@@ -198,11 +224,11 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
 
     h = c->parallel ? normed : norm_if_any(list, x, OX_ROLE_NORM2);
     if (has(list, OX_ROLE_ROUTER)) {
-        list->out = ox_list_mixture(list, x, h);
-        return;
+        h = ox_list_mixture(list, h);
+    } else {
+        h = ox_list_act(list, ox_list_linear(list, h, OX_ROLE_GATE_UP, c->hidden, gate_up));
+        h = ox_list_linear(list, h, OX_ROLE_DOWN, c->width, c->hidden);
     }
-    h = ox_list_act(list, ox_list_linear(list, h, OX_ROLE_GATE_UP, c->hidden, gate_up));
-    h = norm_if_any(list, ox_list_linear(list, h, OX_ROLE_DOWN, c->width, c->hidden), OX_ROLE_POST2);
-    x = ox_list_add(list, x, h);
+    x = ox_list_add(list, x, norm_if_any(list, h, OX_ROLE_POST2));
     list->out = x;
 }

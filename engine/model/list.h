@@ -23,12 +23,13 @@ enum ox_node_kind {
     OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
     OX_NODE_ACT,       /* out = activation(in) */
     OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
-    OX_NODE_ROUTER,      /* logits of a mixture's experts, float32 */
+    OX_NODE_ROUTER,      /* logits of a mixture's experts, or of a gate, float32 */
     OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
     OX_NODE_GATHER,      /* out has a row for each pair, sorted by expert */
     OX_NODE_GROUPED,     /* out = in * W_e^T [+ bias_e], by the expert of each row */
     OX_NODE_GROUPED_BARE, /* the same, where the bias is another node's */
-    OX_NODE_EXPERT_ACT,  /* out = weight * activation(in), of each pair */
+    OX_NODE_EXPERT_ACT,  /* out = weight * activation(in), of each pair; without an order, of each row */
+    OX_NODE_ROW_GATE,    /* out = in * sigmoid(weights): each row by its number */
     OX_NODE_COMBINE,     /* out = [residual +] sum of a row's pairs [with weight * bias_e] */
     OX_NODE_KIND_COUNT
 };
@@ -70,7 +71,7 @@ uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const
 uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain);
 uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count, uint32_t out_count);
 /* x + h, h scaled as the model scales what a half adds. Where the last node is linear or a norm, and has made h, and
- * nothing is scaled, that node adds x. */
+ * nothing is scaled, that node adds x; so does one that combines experts. */
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h);
 uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count);
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
@@ -78,8 +79,8 @@ uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
 uint32_t ox_list_act(struct ox_list *list, uint32_t in);
 /* Clamps what `qkv` holds, before the rotation. */
 uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv);
-/* x + what the experts of the model's mixture make of h. */
-uint32_t ox_list_mixture(struct ox_list *list, uint32_t x, uint32_t h);
+/* What the experts of the model's mixture make of h, with that of all tokens, where the unit has one. */
+uint32_t ox_list_mixture(struct ox_list *list, uint32_t h);
 
 /* The list of a block. */
 void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);

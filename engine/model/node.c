@@ -171,7 +171,8 @@ static void attend_cached(const struct ox_node_call *call, const struct ox_cache
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_attention_shape attention = ox_attention_shape_of(shape, call->node->window);
     OX_RUN(&call->job->run, attention_cached,
-           .out = call->out, .lse = call->saved[0], .qkv = call->in, .keys = cache->keys, .values = cache->values, .scratch = cache->scratch,
+           .out = call->out, .lse = call->saved[0], .qkv = call->in, .keys = cache->keys, .values = cache->values,
+           .scratch = cache->scratch,
            .rows = shape->rows, .cached = cache->count, .heads = attention.heads, .kv_heads = attention.kv_heads,
            .head_dim = attention.head_dim, .window = attention.window, .scale = attention.scale,
            .cap = attention.cap,

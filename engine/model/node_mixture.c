@@ -11,6 +11,10 @@ static uint32_t pairs_of(const struct ox_shape *shape) {
     return shape->rows * mixture_of(shape)->router.chosen;
 }
 
+static enum ox_role bias_of(const struct ox_node *node) {
+    return (enum ox_role)(node->role + 1);
+}
+
 static bool has(const struct ox_node_call *call, enum ox_role role) {
     return call->job->unit->role_offset[role] != UINT64_MAX;
 }
@@ -60,7 +64,7 @@ static uint64_t router_scratch(const struct ox_shape *shape, const struct ox_nod
 static void router_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, router_forward, .logits = call->out, .in = call->in,
-           .weight = ox_node_weight(call, OX_ROLE_ROUTER), .bias = ox_node_weight(call, OX_ROLE_ROUTER_BIAS),
+           .weight = ox_node_weight(call, call->node->role), .bias = ox_node_weight(call, bias_of(call->node)),
            .rows = shape->rows, .in_count = call->node->in_count, .experts = call->node->out_count,
            .real = shape->compute.real);
 }
@@ -68,8 +72,8 @@ static void router_forward(const struct ox_node_call *call) {
 static void router_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, router_backward, .din = call->din, .residual = call->dresidual,
-           .dweight = ox_node_grad(call, OX_ROLE_ROUTER), .dbias = ox_node_grad(call, OX_ROLE_ROUTER_BIAS),
-           .dlogits = call->dout, .in = call->in, .weight = ox_node_weight(call, OX_ROLE_ROUTER),
+           .dweight = ox_node_grad(call, call->node->role), .dbias = ox_node_grad(call, bias_of(call->node)),
+           .dlogits = call->dout, .in = call->in, .weight = ox_node_weight(call, call->node->role),
            .scratch = call->scratch, .rows = shape->rows, .in_count = call->node->in_count,
            .experts = call->node->out_count, .real = shape->compute.real, .begins = call->job->begins);
 }
@@ -166,11 +170,11 @@ static void multiply_backward(const struct ox_node_call *call, float *dbias) {
 }
 
 static void grouped_forward(const struct ox_node_call *call) {
-    multiply(call, ox_node_weight(call, (enum ox_role)(call->node->role + 1)));
+    multiply(call, ox_node_weight(call, bias_of(call->node)));
 }
 
 static void grouped_backward(const struct ox_node_call *call) {
-    multiply_backward(call, ox_node_grad(call, (enum ox_role)(call->node->role + 1)));
+    multiply_backward(call, ox_node_grad(call, bias_of(call->node)));
 }
 
 static void grouped_bare_forward(const struct ox_node_call *call) {
@@ -181,19 +185,41 @@ static void grouped_bare_backward(const struct ox_node_call *call) {
     multiply_backward(call, NULL);
 }
 
+/* Rows of an activation and of its sorted pairs, which the expert of all tokens has not. */
+static uint32_t act_rows(const struct ox_shape *shape, const struct ox_node *node) {
+    return node->order == OX_NO_VALUE ? shape->rows : pairs_of(shape);
+}
+
+static const int32_t *act_pairs(const struct ox_node_call *call) {
+    return call->order == NULL ? NULL : order_of(call->job->shape, call->order).pair_of;
+}
+
 static void expert_act_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, expert_act_forward, .out = call->out, .in = call->in, .weights = call->pair_weights,
-           .pair_of = order_of(shape, call->order).pair_of, .gate = mixture_of(shape)->gate, .rows = pairs_of(shape),
+           .pair_of = act_pairs(call), .gate = mixture_of(shape)->gate, .rows = act_rows(shape, call->node),
            .width = call->node->out_count, .real = shape->compute.real);
 }
 
 static void expert_act_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, expert_act_backward, .din = call->din, .dweights = call->dweights, .dout = call->dout,
-           .in = call->in, .weights = call->pair_weights, .pair_of = order_of(shape, call->order).pair_of,
-           .gate = mixture_of(shape)->gate, .rows = pairs_of(shape), .width = call->node->out_count,
+           .in = call->in, .weights = call->pair_weights, .pair_of = act_pairs(call),
+           .gate = mixture_of(shape)->gate, .rows = act_rows(shape, call->node), .width = call->node->out_count,
            .real = shape->compute.real, .adds = call->adds_weights);
+}
+
+static void row_gate_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, row_gate_forward, .out = call->out, .in = call->in, .gate = call->pair_weights,
+           .rows = shape->rows, .width = call->node->out_count, .real = shape->compute.real);
+}
+
+static void row_gate_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, row_gate_backward, .din = call->din, .dgate = call->dweights, .dout = call->dout,
+           .in = call->in, .gate = call->pair_weights, .rows = shape->rows, .width = call->node->out_count,
+           .real = shape->compute.real);
 }
 
 static void combine_forward(const struct ox_node_call *call) {
@@ -257,9 +283,12 @@ static void grouped_cost(struct ox_cost *cost, const struct ox_node *node, bool 
                                                         .out_count = node->out_count}, backward);
 }
 
+static void row_gate_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    ox_cost_add_loop(cost, cost->rows, node->out_count, (struct ox_cost_loop){.passes = backward ? 3 : 2, .ops = 1});
+}
+
 static void expert_act_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
-    const double chosen = mixture_of(cost->shape)->router.chosen;
-    ox_cost_add_loop(cost, cost->rows * chosen, (backward ? 2.0 : 1.0) * node->in_count + node->out_count,
+    ox_cost_add_loop(cost, act_rows(cost->shape, node), (backward ? 2.0 : 1.0) * node->in_count + node->out_count,
                      (struct ox_cost_loop){.passes = 1, .ops = 1});
 }
 
@@ -285,6 +314,8 @@ const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
     [OX_NODE_EXPERT_ACT - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER | OX_READS_WEIGHTS,
                                             .over = OX_OVER_IN, .forward = expert_act_forward,
                                             .backward = expert_act_backward, .cost = expert_act_cost},
+    [OX_NODE_ROW_GATE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_WEIGHTS, .forward = row_gate_forward,
+                                          .backward = row_gate_backward, .cost = row_gate_cost},
     [OX_NODE_COMBINE - OX_NODE_CLAMP] = {.reads = OX_READS_ORDER | OX_READS_WEIGHTS, .weight_count = 1,
                                          .forward = combine_forward, .backward = combine_backward,
                                          .cost = rows_cost},

@@ -47,7 +47,8 @@ static const char wide_heads[] = "{\"model_type\":\"llama\"," BIG "\"hidden_size
                                  "\"vocab_size\":512}";
 
 /* Blocks with a mixture of experts in the place of the MLP, which no family has yet: as mixtral's, with clamped
- * queries, keys and values as olmoe's, and with biases and sinks as gpt-oss's. */
+ * queries, keys and values as olmoe's, with biases and sinks as gpt-oss's, with an expert of all tokens as
+ * qwen2_moe's. */
 static const char mixture[] = "{\"model_type\":\"llama\"," SMALL "\"hidden_size\":24,\"num_attention_heads\":4,"
                               "\"num_key_value_heads\":2,\"head_dim\":8,\"intermediate_size\":40}";
 static const char mixture_clamped[] = "{\"model_type\":\"qwen3\"," SMALL "\"hidden_size\":24,"
@@ -57,13 +58,17 @@ static const char mixture_biased[] = "{\"model_type\":\"llama\"," SMALL "\"hidde
                                      "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
                                      "\"intermediate_size\":40,\"attention_bias\":true}";
 
+static const char mixture_shared[] = "{\"model_type\":\"llama\"," SMALL "\"hidden_size\":24,"
+                                     "\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+                                     "\"intermediate_size\":40}";
+
 static void add_tensor(struct ox_unit *unit, enum ox_role role, uint64_t count) {
     unit->role_offset[role] = unit->elem_count;
     unit->elem_count += count;
 }
 
-static void make_mixture(struct ox_model *model, bool clamped, bool biased) {
-    enum { EXPERTS = 5, WIDTH = 12 };
+static void make_mixture(struct ox_model *model, bool clamped, bool biased, bool shared) {
+    enum { EXPERTS = 5, WIDTH = 12, SHARED = 20 };
     struct ox_model_config *const c = &model->config;
     struct ox_unit *const unit = &model->units[model->blocks[0]];
     c->mixture = (struct ox_mixture){.router = {.experts = EXPERTS, .chosen = 2, .scale = 1.0f,
@@ -77,6 +82,12 @@ static void make_mixture(struct ox_model *model, bool clamped, bool biased) {
     add_tensor(unit, OX_ROLE_EXPERT_GATE_UP, EXPERTS * 2 * WIDTH * c->hidden);
     add_tensor(unit, OX_ROLE_EXPERT_DOWN, EXPERTS * WIDTH * c->hidden);
     c->clip_qkv = clamped ? 0.4f : 0.0f;
+    if (shared) {
+        c->mixture.shared_width = SHARED;
+        add_tensor(unit, OX_ROLE_SHARED_GATE_UP, 2 * SHARED * c->hidden);
+        add_tensor(unit, OX_ROLE_SHARED_DOWN, SHARED * c->hidden);
+        add_tensor(unit, OX_ROLE_SHARED_GATE, c->hidden);
+    }
     if (biased) {
         c->mixture.gate = (struct ox_gate){.alpha = 1.702f, .limit = 6.0f, .shift = 1.0f, .interleaved = true};
         add_tensor(unit, OX_ROLE_ROUTER_BIAS, EXPERTS);
@@ -94,8 +105,8 @@ static struct ox_model *model_of(const char *text) {
     REQUIRE_OK(ox_model_config_parse("config.json", json, &config));
     REQUIRE_OK(ox_model_build(&config, &model));
     json_decref(json);
-    if (text == mixture || text == mixture_clamped || text == mixture_biased) {
-        make_mixture(model, text == mixture_clamped, text == mixture_biased);
+    if (text == mixture || text == mixture_clamped || text == mixture_biased || text == mixture_shared) {
+        make_mixture(model, text == mixture_clamped, text == mixture_biased, text == mixture_shared);
     }
     return model;
 }
@@ -141,7 +152,7 @@ static void check_shape(const char *text, const struct ox_shape *shape) {
 static void test_families(void) {
     static const char *const texts[] = {llama_8b, mistral_7b, qwen2_7b, qwen3_8b, gpt2_xl, llama_small, qwen3_small,
                                         gpt2_small, olmo2_small, gemma3_small, granite_small, cohere2_small,
-                                        wide_heads, mixture, mixture_clamped, mixture_biased};
+                                        wide_heads, mixture, mixture_clamped, mixture_biased, mixture_shared};
     static const uint32_t sizes[][2] = {{1, 1}, {1, 8}, {3, 21}, {2, 64}, {1, 2048}, {4, 1024}};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
         struct ox_model *model = model_of(texts[t]);
@@ -534,10 +545,12 @@ int main(void) {
     test_faults(mixture);
     test_faults(mixture_clamped);
     test_faults(mixture_biased);
+    test_faults(mixture_shared);
     test_gradients(qwen3_small);
     test_gradients(mixture);
     test_gradients(mixture_clamped);
     test_gradients(mixture_biased);
+    test_gradients(mixture_shared);
     test_faults(olmo2_small);
     test_faults(gemma3_small);
     test_faults(granite_small);
