@@ -440,7 +440,8 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     }
     if (c->from_scratch && c->resume_from_checkpoint[0] != '\0') {
         return ox_fail(OX_E_CONFIG,
-                       "--from-scratch and --resume-from-checkpoint contradict each other; give one");
+                       "--from-scratch and --resume-from-checkpoint contradict each other: a resume goes on with the "
+                       "run's own weights; leave out --from-scratch");
     }
     if (c->overwrite_output_dir && strcmp(c->resume_from_checkpoint, "latest") == 0 && (command & train) != 0) {
         return ox_fail(OX_E_CONFIG, "--overwrite-output-dir would delete the run that --resume-from-checkpoint latest "

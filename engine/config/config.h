@@ -224,6 +224,7 @@ struct ox_config {
     bool render;     /* tokenize: print conversations as the chat template writes them */
     /* tokenize --train */
     bool train_tokenizer; /* `data` was given by --train */
+    bool are_runs;        /* not an option: `data` are the runs of `compare` */
     uint64_t vocab_size, min_frequency; /* vocab_size 0: not given */
     char special_tokens[OX_CONFIG_TEXT_BYTES];
     enum ox_word_rules word_rules; /* --pre-tokenizer */

@@ -670,7 +670,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"ckpt-format dist-ckpt*", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
     {"restore-callback-states-from-checkpoint", NULL, not_needed, ANY},
     {"save-best*", NULL, "use --save-strategy best", ANY},
-    {"early-stopping-steps patience early-stop*", NULL, "use --early-stopping-patience N", ANY},
+    {"early-stopping-steps patience early-stop early-stopping", NULL, "use --early-stopping-patience N", ANY},
     {"push-* hub*", NULL, files_only, ANY},
     {"*-hub-*", NULL, no_download, ANY},
     {"wandb* use-wandb *mlflow* *comet* *swanlab* trackio-* use-trackio* *otel-* neptune* clearml* aim-*", NULL,

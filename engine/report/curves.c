@@ -127,6 +127,9 @@ enum ox_status ox_curves_read(const char *folder, struct ox_curves **out) {
     char run[OX_PATH_BYTES], path[OX_PATH_BYTES];
     *out = NULL;
     snprintf(run, sizeof run, "%s", folder);
+    if (!ox_path_exists(folder)) {
+        return ox_fail(OX_E_CONFIG, "%s: does not exist; name the folder of a run", folder);
+    }
     enum ox_status status = ox_path_is_folder(folder) ? OX_OK : ox_path_parent(folder, run);
     OX_TRY(status, ox_path_join(run, "metrics.jsonl", path));
     if (status != OX_OK) {

@@ -371,7 +371,7 @@ static void put_space(FILE *out, const struct ox_trainer *trainer, const struct 
         fprintf(out, ", %s for the %" PRIu64 " that %s kept", ox_size_text(room.most_bytes, most), room.kept,
                 room.kept == 1 ? "is" : "are");
     }
-    fprintf(out, "; a save leaves %s free", ox_size_text(OX_CHECKPOINT_BESIDE_BYTES, size));
+    fprintf(out, "; a save needs %s free beside that", ox_size_text(OX_CHECKPOINT_BESIDE_BYTES, size));
     fprintf(out, "\n");
 }
 

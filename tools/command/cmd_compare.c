@@ -39,6 +39,6 @@ static enum ox_status compare(const struct ox_config *config) {
 
 int ox_cmd_compare(const struct ox_config *config) {
     return ox_cmd_exit(config->data_count > 0 ? compare(config)
-                                              : ox_fail(OX_E_CONFIG, "--run is missing; name the folders of runs: "
+                                              : ox_fail(OX_E_CONFIG, "--runs is missing; name the folders of runs: "
                                                         "`offload compare RUN RUN --output page.html`"));
 }

@@ -46,7 +46,7 @@ static const struct ox_command commands[] = {
      .summary = "generate text with a model, greedy or sampled"},
     {.name = "trace", .mask = OX_CMD_TRACE, .positional = {"action", "run"}, .required = "action run",
      .run = ox_cmd_trace, .summary = "show where the time and the bytes of a recorded run went"},
-    {.name = "compare", .mask = OX_CMD_COMPARE, .positional = {"run"}, .required = "run", .run = ox_cmd_compare,
+    {.name = "compare", .mask = OX_CMD_COMPARE, .positional = {"runs"}, .required = "runs", .run = ox_cmd_compare,
      .summary = "show runs beside each other: results, options that differ, curves"},
     {.name = "top", .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
      .summary = "watch a run while it works"},

@@ -48,6 +48,8 @@ static void test_foreign(void) {
         {"--save_strategy best --eval-fraction 0.5 --eval_strategy no", "nothing is evaluated with --eval-strategy no"},
         {"--greater_is_better true", "a smaller eval_loss is better; leave it out"},
         {"--save_best_only", "use --save-strategy best"},
+        {"--metric_for_best_model loss", "'loss' is not one of eval_loss, eval_perplexity; use eval_loss"},
+        {"--max_steps -1", "leave it out: --num-train-epochs decides then"},
         {"--max_samples 9", "does not exist: give a shorter file (head -n 1000), --data PATH:0.1 for a tenth of it"},
         {"--exit_duration_in_mins 480", "use --max-time 8h"},
         {"--streaming", "is always so: texts become tokens in a file once"},
@@ -98,7 +100,7 @@ static void test_options(void) {
         {"--decay-steps 1", "--decay-steps does not apply to --lr-scheduler-type linear"},
         {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
         {"--chunk-elems 3000", "is not a multiple of 2048"},
-        {"--from-scratch --resume latest", "contradict each other; give one"},
+        {"--from-scratch --resume latest", "leave out --from-scratch"},
         {"--overwrite-output-dir --resume latest", "add --no-overwrite-output-dir"},
         {"--isa neon --isa avx2", "--isa is given twice"},
         {"--overwrite_output_dir true", "'--overwrite_output_dir true': a switch has no value after it; write "

@@ -81,7 +81,7 @@ static void add_drive(bool drive) {
     }
 }
 
-/* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save leaves free. */
+/* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save needs free beside them. */
 static void test_checkpoints(bool drive) {
     CHECK(files_mount(disk, "size=18637k"));
     begin("disk/run", drive ? "--max-steps 4 --save-steps 1 --save-wait-seconds 60" : "--max-steps 4 --save-steps 1");

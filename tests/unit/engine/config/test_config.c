@@ -59,7 +59,6 @@ static void test_suggestions(void) {
         {"learningrate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
         {"learningRate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
         {"warmup", OX_CMD_TRAIN, "did you mean '--warmup-steps' or '--warmup-ratio'?"},
-        {"eval", OX_CMD_TRAIN, "did you mean '--eval-data', '--eval-fraction', '--eval-steps' or '--eval-windows'?"},
         {"log-steps", OX_CMD_TRAIN, "did you mean '--logging-steps'?"},
         {"grad-norm", OX_CMD_TRAIN, "did you mean '--max-grad-norm'?"},
         {"host-memory", OX_CMD_TRAIN, "did you mean '--host-mem'?"},
@@ -130,7 +129,7 @@ static void test_sizes(void) {
     set_refused("host-mem", "1.5", "1.5 has no unit; did you mean 1.5GiB?");
     set_refused("device-mem", "65536", "65536 has no unit; did you mean 65536MiB?");
     set_refused("trace-bytes", "268435456", "268435456 has no unit; did you mean 268435456B?");
-    set_refused("drive-endurance", "600", "600 has no unit; did you mean 600GiB?");
+    set_refused("drive-endurance", "600", "600 has no unit; did you mean 600TB?");
     set_refused("size", "4", "4 has no unit; did you mean 4GiB?");
     set_refused("nvme", "/mnt/a:400", "400 has no unit; did you mean /mnt/a:400GiB?");
     REQUIRE_OK(set(&c, "host-mem", "0"));
