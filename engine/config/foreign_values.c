@@ -150,7 +150,6 @@ const struct ox_foreign ox_foreign_values[] = {
     {"resume-from-checkpoint", "true", "use latest", ANY},
     {"metric-for-best-model", "loss", "use eval_loss", ANY},
     {"metric-for-best-model", "perplexity", "use eval_perplexity", ANY},
-    {"max-steps", "-1", "leave it out: --num-train-epochs decides then", ANY},
     {"report-to", "wandb mlflow comet* swanlab trackio neptune clearml", use_files, ANY},
     {"report-to", "csv", "metrics.jsonl has every step; use none", ANY},
     {"report-to", "tb *tensorboard*", "use tensorboard", ANY},
