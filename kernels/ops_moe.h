@@ -64,7 +64,7 @@ struct ox_op_router_forward {
 struct ox_op_router_backward {
     void *din;            /* (rows, in_count) */
     const void *residual; /* (rows, in_count) or NULL; may be din */
-    float *dweight;       /* (experts, in_count), added to */
+    float *dweight;       /* (experts, in_count), added to; or NULL: not wanted */
     float *dbias;         /* (experts) or NULL, added to */
     const float *dlogits; /* (rows, experts) */
     const void *in, *weight;
@@ -166,7 +166,7 @@ struct ox_op_rows_combine {
 /* Backward of combine's bias: dweights = dout[row] * bias of the pair's expert, dbias += weights times dout. */
 struct ox_op_combine_bias_backward {
     float *dweights; /* (rows, chosen), set */
-    float *dbias;    /* (expert_count, width), added to */
+    float *dbias;    /* (expert_count, width), added to; or NULL: not wanted */
     const void *dout, *bias;
     const float *weights;
     const int32_t *experts, *offsets, *pair_of;

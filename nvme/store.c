@@ -693,7 +693,7 @@ void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
     out->drive_count = store->drive_count;
     out->generations = layout->generations;
     out->generation = root->generation % layout->generations;
-    out->state_bytes = layout->state_bytes_sum;
+    out->state_bytes = layout->state_bytes_sum + layout->fixed_bytes_sum;
     out->spool_bytes = layout->spool_bytes_sum;
     for (uint32_t i = 0; i < store->drive_count; i++) {
         out->file_bytes += layout->file_bytes[i];

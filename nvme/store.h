@@ -32,6 +32,11 @@ extern "C" {
 
 enum { OX_STORE_META_BYTES_MAX = 2048, OX_STORE_DRIVES_MAX = 16, OX_STORE_GENERATIONS_MAX = 3 };
 
+/* In the place of head_bytes: the extent is fixed. It has no head, and one slot for all generations, which only the
+ * first transaction of a store writes; later ones take over what it holds. It may have no bytes; then nothing is
+ * written. */
+#define OX_EXTENT_FIXED UINT64_C(1)
+
 /* An extent consists of a head of head_bytes (may be 0) and the rest, each with its own checksum, so that the head can
  * be read alone. Both are multiples of OX_IO_ALIGN_BYTES. */
 struct ox_extent_spec {

@@ -166,6 +166,9 @@ static enum ox_status generation_verify(struct ox_store *store) {
     }
     enum ox_status status = ox_store_port_open(store, &port);
     for (uint32_t i = 0; i < store->layout.extent_count && status == OX_OK; i++) {
+        if (store->layout.extents[i].bytes == 0) {
+            continue;
+        }
         const struct ox_store_op op = {.kind = OX_STORE_READ, .extent_idx = i, .buffer = buffer};
         status = ox_store_run(port, &op, 1);
     }
@@ -380,6 +383,12 @@ static uint32_t target_of(const struct ox_store *store, bool goes_on) {
     return goes_on ? store->kept.generation : taken ? (committed + 2) % OX_STORE_GENERATIONS_MAX : other;
 }
 
+/* Whether a transaction takes over what an extent holds: a fixed one that is committed, or has no bytes. */
+static bool is_taken_over(const struct ox_store *store, uint32_t extent_idx) {
+    const struct ox_extent_spec *const spec = &store->layout.extents[extent_idx];
+    return ox_extent_is_fixed(spec) && (store->root->committed || spec->bytes == 0);
+}
+
 /* Starts the transaction in memory: a new one, or the one that was kept goes on. */
 static void start(struct ox_store *store, uint64_t step) {
     const struct ox_store_kept *const kept = &store->kept;
@@ -396,7 +405,10 @@ static void start(struct ox_store *store, uint64_t step) {
     store->target = target;
     store->attempt = goes_on ? kept->attempt : store->root->session << 32 | ++store->attempt_count;
     for (uint32_t i = 0; i < store->layout.extent_count; i++) {
-        const bool written = goes_on && kept->extents[i];
+        const bool taken_over = is_taken_over(store, i), written = taken_over || (goes_on && kept->extents[i]);
+        if (taken_over && store->root->committed) {
+            store->tables[target][i] = store->tables[store->root->generation][i];
+        }
         store->extent_states[i] = written ? OX_EXTENT_WRITTEN : OX_EXTENT_IDLE;
         written_count += written;
     }
@@ -459,7 +471,8 @@ static void end_transaction(struct ox_store *store, bool committed) {
     struct ox_store_kept *const kept = &store->kept;
     bool whole = kept->exists && !committed;
     for (uint32_t i = 0; i < store->layout.extent_count && whole && store->step != kept->step; i++) {
-        whole = kept->generation != store->target || store->extent_states[i] == OX_EXTENT_IDLE;
+        whole = kept->generation != store->target || store->extent_states[i] == OX_EXTENT_IDLE ||
+                is_taken_over(store, i);
     }
     pthread_mutex_lock(&store->mutex);
     store->in_transaction = false;
@@ -472,7 +485,7 @@ static void end_transaction(struct ox_store *store, bool committed) {
 static void note_torn(struct ox_store *store) {
     bool touched = false;
     for (uint32_t i = 0; i < store->layout.extent_count && !touched; i++) {
-        touched = store->extent_states[i] != OX_EXTENT_IDLE;
+        touched = store->extent_states[i] != OX_EXTENT_IDLE && !is_taken_over(store, i);
     }
     store->torn = touched && ox_store_is_single(store) && store->root->committed;
 }

@@ -92,10 +92,18 @@ struct ox_store_layout {
     struct ox_store_place *spools;
     uint64_t geometry_bytes, table_bytes, extent_bytes_max;
     uint64_t table_offset[2], state_offset;
+    uint64_t fixed_bytes[OX_STORE_DRIVES_MAX]; /* of fixed extents, which lie before the generations */
     uint64_t generation_bytes[OX_STORE_DRIVES_MAX];
     uint64_t file_bytes[OX_STORE_DRIVES_MAX];
-    uint64_t state_bytes_sum, spool_bytes_sum;
+    uint64_t state_bytes_sum, fixed_bytes_sum, spool_bytes_sum; /* state: of one generation */
 };
+
+static inline bool ox_extent_is_fixed(const struct ox_extent_spec *spec) {
+    return spec->head_bytes == OX_EXTENT_FIXED;
+}
+static inline uint64_t ox_extent_head_bytes(const struct ox_extent_spec *spec) {
+    return ox_extent_is_fixed(spec) ? 0 : spec->head_bytes;
+}
 
 /* Places the state and fills `layout`, which is zeroed except for speeds and generations; copies the lists. */
 OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
@@ -205,7 +213,10 @@ static inline struct ox_drive_info ox_store_info_of(const struct ox_store *store
 static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32_t extent_idx,
                                             uint32_t generation) {
     const struct ox_store_place *const place = &store->layout.places[extent_idx];
-    return store->layout.state_offset +
+    if (ox_extent_is_fixed(&store->layout.extents[extent_idx])) {
+        return store->layout.state_offset + place->offset;
+    }
+    return store->layout.state_offset + store->layout.fixed_bytes[place->drive_idx] +
            generation % store->layout.generations * store->layout.generation_bytes[place->drive_idx] + place->offset;
 }
 

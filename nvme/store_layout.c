@@ -84,6 +84,7 @@ static bool stripe_pick(const struct stripe *stripe, uint64_t bytes, uint32_t *d
 static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_t *bytes_max) {
     const uint64_t need =
         layout->state_offset * layout->drive_count + layout->generations * layout->state_bytes_sum +
+        layout->fixed_bytes_sum +
         layout->spool_bytes_sum;
     uint64_t have = 0;
     uint32_t least = 0;
@@ -115,15 +116,17 @@ static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32
                                     struct ox_store_layout *layout) {
     for (uint32_t i = 0; i < extent_count; i++) {
         const struct ox_extent_spec *const spec = &extents[i];
-        if (spec->bytes == 0 || spec->bytes % OX_IO_ALIGN_BYTES != 0 ||
-            spec->head_bytes % OX_IO_ALIGN_BYTES != 0 || spec->head_bytes > spec->bytes) {
+        const bool fixed = ox_extent_is_fixed(spec);
+        const uint64_t head_bytes = ox_extent_head_bytes(spec);
+        if ((spec->bytes == 0 && !fixed) || spec->bytes % OX_IO_ALIGN_BYTES != 0 ||
+            head_bytes % OX_IO_ALIGN_BYTES != 0 || head_bytes > spec->bytes) {
             return ox_fail(OX_E_CONFIG,
                            "extent %u: %" PRIu64 " bytes with a head of %" PRIu64
                            " must be multiples of %d, and the head at most the whole",
                            i, spec->bytes, spec->head_bytes, OX_IO_ALIGN_BYTES);
         }
-        if (!ox_add_u64(layout->state_bytes_sum, spec->bytes, &layout->state_bytes_sum) ||
-            layout->state_bytes_sum > INT64_MAX / 4) {
+        uint64_t *const sum = fixed ? &layout->fixed_bytes_sum : &layout->state_bytes_sum;
+        if (!ox_add_u64(*sum, spec->bytes, sum) || *sum > INT64_MAX / 4) {
             return ox_fail(OX_E_CONFIG, "extent %u: the state is larger than any file can be", i);
         }
         layout->extent_bytes_max = ox_max_u64(layout->extent_bytes_max, spec->bytes);
@@ -131,7 +134,28 @@ static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32
     return OX_OK;
 }
 
-/* Places the state on the drives; records places only if layout->places is not NULL. */
+/* Places the extents that are fixed, or the others, on drives that have `room`; records places only if layout->places
+ * is not NULL. Leaves in stripe->used what they take. */
+static enum ox_status extents_place(struct ox_store_layout *layout, const struct ox_extent_spec *extents, bool fixed,
+                                    struct stripe *stripe) {
+    stripe_share(stripe, fixed ? layout->fixed_bytes_sum : layout->state_bytes_sum);
+    for (uint32_t i = 0; i < layout->extent_count; i++) {
+        uint32_t drive_idx = 0;
+        if (ox_extent_is_fixed(&extents[i]) != fixed) {
+            continue;
+        }
+        if (!stripe_pick(stripe, extents[i].bytes, &drive_idx)) {
+            return OX_E_CONFIG;
+        }
+        if (layout->places != NULL) {
+            layout->places[i] = (struct ox_store_place){.drive_idx = drive_idx, .offset = stripe->used[drive_idx]};
+        }
+        stripe->used[drive_idx] += extents[i].bytes;
+    }
+    return OX_OK;
+}
+
+/* Places the state on the drives: what is fixed once, the rest for each generation. */
 static enum ox_status state_place(struct ox_store_layout *layout, const struct ox_extent_spec *extents,
                                   const uint64_t *bytes_max) {
     struct stripe stripe = {.drive_count = layout->drive_count};
@@ -140,22 +164,23 @@ static enum ox_status state_place(struct ox_store_layout *layout, const struct o
         if (bytes_max[i] < layout->state_offset) {
             return refuse(layout, bytes_max);
         }
-        stripe.room[i] = (bytes_max[i] - layout->state_offset) / layout->generations;
+        stripe.room[i] = bytes_max[i] - layout->state_offset;
     }
-    stripe_share(&stripe, layout->state_bytes_sum);
-    for (uint32_t i = 0; i < layout->extent_count; i++) {
-        uint32_t drive_idx = 0;
-        if (!stripe_pick(&stripe, extents[i].bytes, &drive_idx)) {
-            return refuse(layout, bytes_max);
-        }
-        if (layout->places != NULL) {
-            layout->places[i] = (struct ox_store_place){.drive_idx = drive_idx, .offset = stripe.used[drive_idx]};
-        }
-        stripe.used[drive_idx] += extents[i].bytes;
+    if (layout->fixed_bytes_sum > 0 && extents_place(layout, extents, true, &stripe) != OX_OK) {
+        return refuse(layout, bytes_max);
+    }
+    for (uint32_t i = 0; i < stripe.drive_count; i++) {
+        layout->fixed_bytes[i] = stripe.used[i];
+        stripe.room[i] = (stripe.room[i] - stripe.used[i]) / layout->generations;
+        stripe.used[i] = 0;
+    }
+    if (extents_place(layout, extents, false, &stripe) != OX_OK) {
+        return refuse(layout, bytes_max);
     }
     for (uint32_t i = 0; i < stripe.drive_count; i++) {
         layout->generation_bytes[i] = stripe.used[i];
-        layout->file_bytes[i] = layout->state_offset + layout->generations * stripe.used[i];
+        layout->file_bytes[i] =
+            layout->state_offset + layout->fixed_bytes[i] + layout->generations * stripe.used[i];
     }
     return OX_OK;
 }

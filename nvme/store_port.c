@@ -83,8 +83,11 @@ static uint64_t hash_part(const struct ox_store *store, const struct slot *slot,
     if (bytes == 0) {
         return 0;
     }
+    /* What is fixed is the same in every step. */
+    const bool fixed = part != PART_SPOOL && ox_extent_is_fixed(&store->layout.extents[slot->op.extent_idx]);
     const uint64_t words[6] = {
-        store->run_id[0], store->run_id[1], slot->op.extent_idx, part, slot->step, slot->attempt,
+        store->run_id[0], store->run_id[1], slot->op.extent_idx, part, fixed ? 0 : slot->step,
+        fixed ? 0 : slot->attempt,
     };
     return ox_hash64(data, bytes, ox_hash_seed(words, sizeof words / sizeof *words));
 }
@@ -93,8 +96,9 @@ static struct ox_extent_sum hash_extent(const struct ox_store *store, const stru
     const struct ox_extent_spec *const spec = &store->layout.extents[slot->op.extent_idx];
     const unsigned char *const data = slot->op.buffer;
     return (struct ox_extent_sum){
-        .head = hash_part(store, slot, PART_HEAD, data, spec->head_bytes),
-        .rest = hash_part(store, slot, PART_REST, data + spec->head_bytes, spec->bytes - spec->head_bytes),
+        .head = hash_part(store, slot, PART_HEAD, data, ox_extent_head_bytes(spec)),
+        .rest = hash_part(store, slot, PART_REST, data + ox_extent_head_bytes(spec),
+                          spec->bytes - ox_extent_head_bytes(spec)),
     };
 }
 
@@ -363,14 +367,15 @@ static enum ox_status find_generation(struct ox_store *store, struct slot *slot)
     const struct ox_store_root *const root = store->root;
     const uint32_t extent_idx = slot->op.extent_idx;
     const uint64_t wanted = slot->op.step;
+    const bool fixed = ox_extent_is_fixed(&store->layout.extents[extent_idx]); /* the same in every step */
     enum ox_status status = OX_OK;
     pthread_mutex_lock(&store->mutex);
-    if (wanted == 0 || (root->committed && wanted == root->step)) {
+    if (wanted == 0 || (root->committed && (fixed || wanted == root->step))) {
         OX_ASSERT(root->committed);
         slot->generation = root->generation;
         slot->step = root->step;
         slot->attempt = root->attempt;
-        status = ox_store_is_single(store) ? single_read_check(store, extent_idx) : OX_OK;
+        status = ox_store_is_single(store) && !fixed ? single_read_check(store, extent_idx) : OX_OK;
     } else if (store->in_transaction && wanted == store->step) {
         OX_ASSERT(store->extent_states[extent_idx] == OX_EXTENT_WRITTEN);
         slot->generation = store->target;
@@ -394,7 +399,7 @@ static enum ox_status locate_read(struct ox_store *store, struct slot *slot) {
     OX_ASSERT(extent_idx < store->layout.extent_count);
     const struct ox_extent_spec *const spec = &store->layout.extents[extent_idx];
     const bool head = slot->op.kind == OX_STORE_READ_HEAD;
-    OX_ASSERT(!head || spec->head_bytes > 0);
+    OX_ASSERT(spec->bytes > 0 && (!head || ox_extent_head_bytes(spec) > 0));
     const enum ox_status status = find_generation(store, slot);
     if (status != OX_OK) {
         return status;
@@ -419,7 +424,9 @@ static void locate_write(struct ox_store *store, struct slot *slot) {
     /* Never write to the committed generation. With a single one, only after its root is marked open. Never write under
      * a reader. */
     const uint64_t held = ox_store_slot_offset(store, extent_idx, store->root->generation);
-    if (ox_store_is_single(store)) {
+    if (ox_extent_is_fixed(&store->layout.extents[extent_idx])) {
+        OX_ASSERT(!store->root->committed); /* the only slot, which later transactions take over */
+    } else if (ox_store_is_single(store)) {
         OX_ASSERT(store->root->open != 0 || !store->root->committed);
     } else {
         OX_ASSERT(slot->offset + slot->bytes <= held || held + slot->bytes <= slot->offset);

@@ -91,7 +91,28 @@ static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struc
 
 /* ---- creating the files ---------------------------------------------------------------------------- */
 
-/* The tensors of the optimizer file: plane p of tensor t has index t * planes.count + p. */
+/* Whether the optimizer file has a plane of a tensor: of one that is not trained it has no moments. */
+static bool has_plane(const struct ox_tensor *tensor, enum ox_plane plane) {
+    return tensor->trained || plane == OX_PLANE_MASTER;
+}
+
+/* The index of a plane of a tensor in the optimizer file, in which they lie tensor by tensor; for the tensor behind the
+ * last one, how many there are. */
+static uint32_t spec_idx(const struct ox_model *model, const struct ox_plane_list *planes, uint32_t tensor_idx,
+                         uint32_t nth) {
+    uint32_t idx = tensor_idx * planes->count;
+    for (uint32_t i = 0; model->trained_count < model->param_count && i < tensor_idx; i++) {
+        for (uint32_t k = 0; k < planes->count; k++) {
+            idx -= !has_plane(&model->tensors[i], planes->planes[k]);
+        }
+    }
+    for (uint32_t k = 0; k < nth; k++) {
+        idx += has_plane(&model->tensors[tensor_idx], planes->planes[k]);
+    }
+    return idx;
+}
+
+/* The tensors of the optimizer file. */
 struct optim_specs {
     struct ox_st_spec *specs;
     char *names;
@@ -106,19 +127,22 @@ static void optim_specs_close(struct optim_specs *specs) {
 
 static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
                                        struct optim_specs *out) {
-    out->count = model->tensor_count * planes->count;
-    out->specs = calloc(out->count, sizeof *out->specs);
-    out->names = calloc(out->count, OX_OPTIM_NAME_BYTES);
+    out->count = spec_idx(model, planes, model->tensor_count, 0);
+    out->specs = calloc(out->count + (size_t)1, sizeof *out->specs);
+    out->names = calloc(out->count + (size_t)1, OX_OPTIM_NAME_BYTES);
     if (out->specs == NULL || out->names == NULL) {
         optim_specs_close(out);
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
     }
-    for (uint32_t i = 0; i < out->count; i++) {
+    for (uint32_t i = 0, at = 0; i < model->tensor_count * planes->count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
-        char *const name = out->names + (size_t)i * OX_OPTIM_NAME_BYTES;
+        if (!has_plane(tensor, planes->planes[i % planes->count])) {
+            continue;
+        }
+        char *const name = out->names + (size_t)at * OX_OPTIM_NAME_BYTES;
         ox_optim_name(tensor, planes->planes[i % planes->count], name);
-        out->specs[i] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
-        memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+        out->specs[at] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
+        memcpy(out->specs[at++].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
     }
     return OX_OK;
 }
@@ -260,7 +284,7 @@ static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nt
                                   const struct ox_tensor_part *piece) {
     const uint64_t bytes = piece->count * sizeof *view->values;
     add_sum(files, nth + 1, piece, view->values + piece->at, bytes);
-    return ox_st_write(files->optim, piece->tensor_idx * files->planes.count + nth,
+    return ox_st_write(files->optim, spec_idx(files->model, &files->planes, piece->tensor_idx, nth),
                        piece->first * sizeof *view->values, view->values + piece->at, bytes);
 }
 
@@ -424,9 +448,11 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     manifest->read_back = &read_back;
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
-    if (status == OX_OK && reading.seen_count != sum_count(files)) {
+    const uint32_t expected =
+        files->model->tensor_count + spec_idx(files->model, &files->planes, files->model->tensor_count, 0);
+    if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
-                         reading.seen_count, sum_count(files));
+                         reading.seen_count, expected);
     }
     free(reading.spans);
     return status;
@@ -505,10 +531,14 @@ enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint
         status = write_weights(files, view, &piece);
     }
     for (uint32_t i = 0; i < files->planes.count && status == OX_OK; i++) {
+        if (!ox_chunk_has_plane(view, files->planes.planes[i])) {
+            continue;
+        }
         ox_chunk_values_get(view, files->planes.planes[i]);
         piece = (struct ox_tensor_part){0};
         while (status == OX_OK && ox_tensor_part_next(files->model, unit_idx, view, &piece)) {
-            status = write_plane(files, i, view, &piece);
+            const bool has = has_plane(&files->model->tensors[piece.tensor_idx], files->planes.planes[i]);
+            status = has ? write_plane(files, i, view, &piece) : OX_OK;
         }
     }
     if (status == OX_OK) {

@@ -72,7 +72,7 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
             ox_chunk_clear(&view);
             enum ox_status status = OX_OK;
             for (int plane = 0; plane < OX_PLANE_COUNT && status == OX_OK; plane++) {
-                if (source->has[plane]) {
+                if (source->has[plane] && ox_chunk_has_plane(&view, (enum ox_plane)plane)) {
                     status = fill_plane(model, unit_idx, source, &view, (enum ox_plane)plane);
                 }
             }
@@ -108,19 +108,26 @@ static enum ox_status fill_from_checkpoint(const struct source *source, const st
     const struct ox_tensor_part *const piece = &target->piece;
     const struct ox_st_entry *const entry =
         source->entries[(size_t)piece->tensor_idx * OX_PLANE_COUNT + target->plane];
+    if (entry == NULL && target->plane != OX_PLANE_MASTER) { /* not trained: zeros, as they are */
+        return OX_OK;
+    }
     return entry != NULL ? ox_st_read_f32(source->optim, entry, piece->first, piece->count, target->values)
                          : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
 /* Finds every plane of every tensor in the optimizer file. Each must be F32 with the tensor's shape, and there may be
- * no other tensor. */
+ * no other tensor. One that is not trained need not have moments. */
 static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
                                    const struct ox_st_file *optim, const struct ox_st_entry **entries) {
+    uint32_t found = 0;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         for (uint32_t k = 0; k < planes->count; k++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
             const enum ox_plane plane = planes->planes[k];
             const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
+            if (entry == NULL && !tensor->trained && plane != OX_PLANE_MASTER) {
+                continue;
+            }
             if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
                 memcmp(entry->shape, tensor->shape, tensor->rank * sizeof *tensor->shape) != 0) {
                 char name[OX_OPTIM_NAME_BYTES];
@@ -130,12 +137,12 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
                                entry == NULL ? "missing" : "not F32 with the shape that config.json expects");
             }
             entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
+            found++;
         }
     }
-    if (ox_st_count(optim) != model->tensor_count * planes->count) {
+    if (ox_st_count(optim) != found) {
         return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensor%s instead of %" PRIu32 "; use another checkpoint",
-                       ox_st_path(optim), ox_st_count(optim), ox_plural(ox_st_count(optim)),
-                       model->tensor_count * planes->count);
+                       ox_st_path(optim), ox_st_count(optim), ox_plural(ox_st_count(optim)), found);
     }
     return OX_OK;
 }

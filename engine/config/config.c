@@ -684,6 +684,7 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
     text[0] = '\0';
     switch (option->type) {
     case OX_OPT_TEXT:
+    case OX_OPT_PATTERNS:
         snprintf(text, OX_CONFIG_TEXT_BYTES, "%s", (const char *)value);
         break;
     case OX_OPT_U64:
@@ -720,13 +721,16 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     void *const value = member(config, option);
     config->seq_given |= value == (void *)&config->max_seq_length;
     config->train_tokenizer |= option->type == OX_OPT_DATA && strcmp(option->name, "train") == 0;
-    if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE) {
+    if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE &&
+        option->type != OX_OPT_PATTERNS) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give one", where);
     }
     switch (option->type) {
     case OX_OPT_TEXT:
     case OX_OPT_PROSE:
         return set_text(value, option, text, where);
+    case OX_OPT_PATTERNS:
+        return ox_config_add_patterns(value, option, text, where);
     case OX_OPT_U64:
         return set_u64(value, option, text, where);
     case OX_OPT_I64:

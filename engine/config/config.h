@@ -125,6 +125,7 @@ struct ox_config {
     uint64_t max_seq_length;
     bool seq_given; /* not an option: --max-seq-length is given, by a flag or in a file */
     double learning_rate; /* 0: by whether weights are given */
+    char freeze[OX_CONFIG_TEXT_BYTES];
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;
@@ -251,6 +252,7 @@ enum ox_option_type {
     OX_OPT_NVME,   /* PATH:SIZE, repeatable */
     OX_OPT_DATA,   /* PATH or PATH:WEIGHT, repeatable */
     OX_OPT_PROSE,  /* char[text_bytes]: any UTF-8, with line ends */
+    OX_OPT_PATTERNS, /* char[text_bytes]: comma-separated, repeatable; a list in YAML */
 };
 
 /* The commands, as bits of ox_option.commands. */
@@ -304,6 +306,11 @@ const char *ox_foreign_answer(const char *name, const char *value, unsigned comm
 const char *ox_foreign_command(const char *name);
 
 bool ox_option_is_list(const struct ox_option *option);
+/* Adds patterns, with commas between them, to those that an option has. */
+OX_MUST enum ox_status ox_config_add_patterns(char *patterns, const struct ox_option *option, const char *text,
+                                              const char *where);
+/* Makes a list empty. */
+void ox_config_clear_list(struct ox_config *config, const struct ox_option *option);
 
 /* Sets every option to its default. */
 void ox_config_init(struct ox_config *config);

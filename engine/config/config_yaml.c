@@ -150,7 +150,7 @@ static enum ox_status take_value(struct reader *r, const struct ox_option *optio
 
 static enum ox_status take_list(struct reader *r, const struct ox_option *option) {
     /* The list in the file replaces the default list. */
-    *(option->type == OX_OPT_NVME ? &r->config->nvme_count : &r->config->data_count) = 0;
+    ox_config_clear_list(r->config, option);
     if (r->event.type != YAML_SEQUENCE_START_EVENT) {
         return take_value(r, option);
     }
@@ -290,7 +290,7 @@ static void write_option(FILE *file, const struct ox_config *config, const struc
     char name[64], text[OX_CONFIG_TEXT_BYTES];
     snprintf(name, sizeof name, "%s", option->name);
     to_snake(name);
-    if (ox_option_is_list(option)) {
+    if (ox_option_is_list(option) && option->type != OX_OPT_PATTERNS) {
         write_list(file, config, option, name);
         return;
     }
@@ -298,7 +298,7 @@ static void write_option(FILE *file, const struct ox_config *config, const struc
     fprintf(file, "%s: ", name);
     if (option->type == OX_OPT_PROSE) {
         write_quoted(file, (const char *)config + option->offset);
-    } else if (option->type == OX_OPT_TEXT && option->choices == NULL) {
+    } else if (option->type == OX_OPT_PATTERNS || (option->type == OX_OPT_TEXT && option->choices == NULL)) {
         write_quoted(file, text);
     } else {
         fputs(text, file);

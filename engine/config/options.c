@@ -339,6 +339,10 @@ static const struct ox_option options[] = {
     {.name = "decay-embeddings", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_embeddings),
      .group = group_training, .default_text = "true", .commands = RUN,
      .help = "apply weight decay to embeddings too, as the Trainer does"},
+    {.name = "freeze", .placeholder = "PATTERN", .type = OX_OPT_PATTERNS, .offset = offsetof(struct ox_config, freeze),
+     .text_bytes = sizeof none->freeze, .group = group_training, .default_text = "", .commands = RUN,
+     .help = "weights that are not trained: a tensor's name, with * and ?; embed, head, layers.0-15; or all-but "
+             "PATTERN; may be repeated"},
     {.name = "decay-all", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_all),
      .group = group_training, .default_text = "false", .commands = RUN,
      .help = "apply weight decay to every parameter, norms and biases too"},
@@ -743,7 +747,7 @@ const struct ox_option *ox_option_find(const char *name) {
 }
 
 bool ox_option_is_list(const struct ox_option *option) {
-    return option->type == OX_OPT_NVME || option->type == OX_OPT_DATA;
+    return option->type == OX_OPT_NVME || option->type == OX_OPT_DATA || option->type == OX_OPT_PATTERNS;
 }
 
 const char *ox_command_name(unsigned command) {

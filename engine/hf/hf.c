@@ -389,6 +389,10 @@ const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder) {
     return folder->model;
 }
 
+struct ox_model *ox_hf_own_model(struct ox_hf_folder *folder) {
+    return folder->model;
+}
+
 const json_t *ox_hf_config(const struct ox_hf_folder *folder) {
     return folder->config;
 }

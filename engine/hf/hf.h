@@ -30,6 +30,11 @@ OX_MUST enum ox_status ox_hf_check_file(const char *path, bool weights);
 OX_MUST enum ox_status ox_hf_check_folder(const char *folder);
 void ox_hf_close(struct ox_hf_folder **folder);
 const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder);
+/* The same, for a caller who says what of it is trained. */
+struct ox_model *ox_hf_own_model(struct ox_hf_folder *folder);
+/* Marks the tensors that the patterns of --freeze mean, with commas between them, as not trained. `eight_bits`: the
+ * run's moments are. */
+OX_MUST enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool eight_bits);
 const json_t *ox_hf_config(const struct ox_hf_folder *folder);
 bool ox_hf_has_weights(const struct ox_hf_folder *folder);
 

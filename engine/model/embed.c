@@ -40,8 +40,9 @@ enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, void *dx
     }
     ox_embed_scale(job, dx);
     OX_RUN(&job->run, embed_backward,
-           .dtable = grads + job->unit->role_offset[OX_ROLE_EMBED],
-           .dpos = position == UINT64_MAX ? NULL : grads + position, .dout = dx, .ids = job->ids,
+           .dtable = job->unit->role_trained[OX_ROLE_EMBED] ? grads + job->unit->role_offset[OX_ROLE_EMBED] : NULL,
+           .dpos = position == UINT64_MAX || !job->unit->role_trained[OX_ROLE_POSITION] ? NULL : grads + position,
+           .dout = dx, .ids = job->ids,
            .positions = job->positions, .rows = job->shape->rows, .hidden = job->shape->model->config.hidden,
            .real = job->shape->compute.real);
     return job->run.status;

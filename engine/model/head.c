@@ -51,13 +51,16 @@ static const void *norm_weight(struct ox_unit_job *job, struct ox_planes planes,
 
 static float *norm_grad(const struct ox_unit_job *job, float *grads, enum ox_role role) {
     const uint64_t offset = job->unit->role_offset[role];
-    return offset == UINT64_MAX || grads == NULL ? NULL : grads + offset;
+    const bool trained = job->unit->role_trained[role];
+    return offset == UINT64_MAX || !trained || grads == NULL ? NULL : grads + offset;
 }
 
 /* What no operation of the head writes in its gradients. */
 static void clear_gaps(struct ox_unit_job *job, const struct ox_head_args *args) {
-    ox_clear_gaps(job, args->grads);
-    if (job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX) { /* tied */
+    if (args->grads != NULL) {
+        ox_clear_gaps(job, args->grads);
+    }
+    if (args->grads_table != NULL && job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX) { /* tied */
         const struct ox_model_config *const config = &job->shape->model->config;
         const uint64_t count = (uint64_t)config->vocab * config->hidden;
         ox_clear_range(job, args->grads_table, count, ox_align_up(count, OX_GROUP_ELEMS));
@@ -75,17 +78,22 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
                                  .dgain = norm_grad(job, args->grads, OX_ROLE_FINAL_NORM),
                                  .dbias = norm_grad(job, args->grads, OX_ROLE_FINAL_NORM_BIAS),
                                  .scratch = t.norm_scratch};
-    if (job->begins && args->dx != NULL) {
+    if (job->begins) {
         clear_gaps(job, args);
     }
+    /* The table's own gradient needs no more than the normed rows. */
+    const bool tied = job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX;
+    const bool table_is_trained = tied || job->unit->role_trained[OX_ROLE_HEAD];
+    const bool needs_dx = args->dx != NULL && (job->unit->gives_dx || norm.dgain != NULL || norm.dbias != NULL);
     ox_norm_forward(job, &norm, args->x, NULL, t.normed);
     OX_RUN(&job->run, head,
-           .loss_sum = args->loss_sum, .din = args->dx, .dweight = args->grads_table, .in = t.normed,
+           .loss_sum = args->loss_sum, .din = needs_dx ? args->dx : NULL,
+           .dweight = table_is_trained ? args->grads_table : NULL, .in = t.normed,
            .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
            .scratch = t.head_scratch, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
            .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
            .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins);
-    if (args->dx != NULL) {
+    if (needs_dx) {
         ox_norm_backward(job, &norm, args->x, args->dx, NULL, args->dx);
     }
     return job->run.status;

@@ -104,7 +104,7 @@ struct ox_node_call {
     struct ox_unit_job *job;
     const struct ox_node *node;
     const void *weights;    /* the unit's flat vector */
-    float *grads;           /* laid out as the weights; for backward */
+    float *grads;           /* laid out as the weights; for backward; NULL: none of the unit's is trained */
     void *in, *residual, *out, *saved[OX_NODE_SAVED_MAX], *scratch;
     const void *order;            /* of a mixture, and what its pairs weigh */
     const float *pair_weights;
@@ -119,6 +119,8 @@ float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
 
 struct ox_node_row {
     unsigned reads;          /* enum ox_node_reads */
+    unsigned reads_for_weights; /* those that only the gradients of its weights need */
+    bool may_skip_din;       /* backward can leave out the gradient of `in` */
     unsigned saved_optional; /* bits of `saved` that forward leaves out where backward reads nothing of it */
     enum ox_node_over over;
     bool adds;             /* backward can add another gradient of `in` */
@@ -138,6 +140,15 @@ static inline const struct ox_node_row *ox_node_row_of(const struct ox_node *nod
 /* The sinks of attention, where the unit has them: node_mixture.c. */
 void ox_add_sinks(const struct ox_node_call *call);
 void ox_add_sinks_backward(const struct ox_node_call *call);
+
+/* Whether any weight of a node is trained. */
+static inline bool ox_node_is_trained(const struct ox_unit *unit, const struct ox_node *node) {
+    bool is = false;
+    for (uint32_t k = 0; k < ox_node_row_of(node)->weight_count; k++) {
+        is |= unit->role_offset[node->role + k] != UINT64_MAX && unit->role_trained[node->role + k];
+    }
+    return is;
+}
 
 /* The costs of the rows: node_cost.c. */
 void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);

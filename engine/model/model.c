@@ -97,6 +97,7 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
         tensor->shape[1] = extent_of(config, row->shape[1]);
         tensor->count = tensor->shape[0] * tensor->shape[1];
         tensor->decay = tensor->rank == 2;
+        tensor->trained = true;
         tensor->init = row->init;
         if (unit->role_offset[row->role] == UINT64_MAX) {
             end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
@@ -124,6 +125,37 @@ static void add_units(struct ox_model *model, const struct ox_family *family) {
     model->table.unit_idx = model->config.tied ? model->embed_idx : model->head_idx;
     model->table.offset =
         model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+}
+
+/* Whether the head's use of the table trains it. */
+static bool table_is_trained(const struct ox_model *model) {
+    const struct ox_unit *const owner = &model->units[model->table.unit_idx];
+    return owner->role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+}
+
+bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx) {
+    const uint32_t unit_idx = model->stages[stage_idx];
+    return model->units[unit_idx].trained || (unit_idx == model->head_idx && table_is_trained(model));
+}
+
+void ox_model_settle_trained(struct ox_model *model) {
+    bool before = false;
+    model->trained_count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        struct ox_unit *const unit = &model->units[i];
+        unit->trained = false;
+        memset(unit->role_trained, 0, sizeof unit->role_trained);
+        for (uint32_t k = 0; k < unit->tensor_count; k++) {
+            const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + k];
+            unit->trained |= tensor->trained;
+            unit->role_trained[tensor->role] |= tensor->trained;
+            model->trained_count += tensor->trained ? tensor->count : 0;
+        }
+    }
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        model->units[model->stages[i]].gives_dx = before;
+        before |= ox_model_stage_is_trained(model, i);
+    }
 }
 
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */
@@ -175,6 +207,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
     add_units(model, family);
+    ox_model_settle_trained(model);
     OX_ASSERT(model->tensor_count == tensor_count);
     if (model->param_count > param_count_max) {
         ox_model_close(&model);

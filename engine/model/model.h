@@ -21,6 +21,7 @@ struct ox_tensor {
     uint64_t count;  /* elements */
     uint64_t offset; /* first element within its unit's flat vector */
     bool decay;      /* weight decay applies: a matrix. The trainer decides about embeddings, by role */
+    bool trained;    /* else its elements keep their bits */
     enum ox_init_kind init;
 };
 
@@ -35,6 +36,9 @@ struct ox_unit {
     uint32_t window; /* of a block's attention: a token sees itself and window - 1 before it; 0: all before it */
     bool rope;       /* a block that rotates queries and keys */
     uint32_t rotation; /* by which of the model's rotations */
+    /* What of it is trained: any tensor; any tensor of a role. And whether a stage before it has something trained, so
+     * that its backward makes the gradient of its input. */
+    bool trained, role_trained[OX_ROLE_COUNT], gives_dx;
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */
@@ -55,12 +59,16 @@ struct ox_model {
     uint32_t block_count;
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
     struct ox_table table;
-    uint64_t param_count;
+    uint64_t param_count, trained_count; /* elements of tensors, and of trained ones */
 };
 
 /* Refuses sizes that overflow or exceed the limits above. Close with ox_model_close. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
 void ox_model_close(struct ox_model **model);
+/* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all. */
+void ox_model_settle_trained(struct ox_model *model);
+/* Whether something is trained that a stage uses: its unit, or for the head with tied weights the table. */
+bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx);
 
 /* Finds a tensor by its name in a file, with or without the family's prefix ("transformer." of gpt2, "model."). Returns
  * its index; -1 for an unknown name; -2 for a known one to ignore (gpt2's attention masks, a tied lm_head.weight). */

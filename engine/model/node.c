@@ -12,7 +12,8 @@ static const void *weight_of(const struct ox_node_call *call, enum ox_role role)
 
 static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
     const uint64_t offset = call->job->unit->role_offset[role];
-    return offset == UINT64_MAX || call->grads == NULL ? NULL : call->grads + offset;
+    const bool trained = call->job->unit->role_trained[role];
+    return offset == UINT64_MAX || !trained || call->grads == NULL ? NULL : call->grads + offset;
 }
 
 const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role) {
@@ -222,7 +223,8 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED, .adds = true, .weight_count = 2,
                       .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
-    [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .adds = true, .weight_count = 2, .forward = linear_forward,
+    [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
+                        .weight_count = 2, .forward = linear_forward,
                         .backward = linear_backward, .cost = ox_cost_linear},
     [OX_NODE_ADD] = {.adds = true, .forward = add_forward, .backward = add_backward, .cost = ox_cost_add},
     [OX_NODE_HEAD_NORM] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT, .weight_count = 1,

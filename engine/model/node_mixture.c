@@ -46,8 +46,9 @@ void ox_add_sinks(const struct ox_node_call *call) {
 
 void ox_add_sinks_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    if (has(call, OX_ROLE_SINKS)) {
-        OX_RUN(&call->job->run, sinks_backward, .dsinks = ox_node_grad(call, OX_ROLE_SINKS), .dout = call->dout,
+    float *const dsinks = ox_node_grad(call, OX_ROLE_SINKS);
+    if (dsinks != NULL) {
+        OX_RUN(&call->job->run, sinks_backward, .dsinks = dsinks, .dout = call->dout,
                .out = call->out, .sinks = ox_node_weight(call, OX_ROLE_SINKS), .lse = call->saved[0],
                .batch = shape->batch, .seq = shape->seq, .heads = shape->model->config.heads,
                .head_dim = shape->model->config.head_dim, .real = shape->compute.real,
@@ -297,18 +298,21 @@ static void expert_act_cost(struct ox_cost *cost, const struct ox_node *node, bo
 const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
     [OX_NODE_CLAMP - OX_NODE_CLAMP] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT,
                                        .forward = clamp_forward, .backward = clamp_backward, .cost = clamp_cost},
-    [OX_NODE_ROUTER - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .adds = true, .weight_count = 2,
-                                        .scratch = router_scratch, .forward = router_forward,
+    [OX_NODE_ROUTER - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .adds = true,
+                                        .weight_count = 2, .scratch = router_scratch, .forward = router_forward,
                                         .backward = router_backward, .cost = router_cost},
     [OX_NODE_ROUTE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED,
                                        .scratch = route_scratch, .forward = route_forward,
                                        .backward = route_backward, .cost = route_cost},
     [OX_NODE_GATHER - OX_NODE_CLAMP] = {.reads = OX_READS_ORDER, .adds = true, .forward = gather_forward,
                                         .backward = gather_backward, .cost = rows_cost},
-    [OX_NODE_GROUPED - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER, .weight_count = 2,
+    [OX_NODE_GROUPED - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER, .reads_for_weights = OX_READS_IN,
+                                         .may_skip_din = true, .weight_count = 2,
                                          .scratch = grouped_scratch, .forward = grouped_forward,
                                          .backward = grouped_backward, .cost = grouped_cost},
-    [OX_NODE_GROUPED_BARE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER, .weight_count = 1,
+    [OX_NODE_GROUPED_BARE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER,
+                                              .reads_for_weights = OX_READS_IN, .may_skip_din = true,
+                                              .weight_count = 1,
                                               .scratch = grouped_scratch, .forward = grouped_bare_forward,
                                               .backward = grouped_bare_backward, .cost = grouped_cost},
     [OX_NODE_EXPERT_ACT - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER | OX_READS_WEIGHTS,

@@ -19,10 +19,21 @@ void ox_clear_gaps(struct ox_unit_job *job, float *grads) {
     const struct ox_tensor *const tensors = job->shape->model->tensors + job->unit->tensor_first;
     uint64_t end = 0;
     for (uint32_t i = 0; i < job->unit->tensor_count; i++) {
-        ox_clear_range(job, grads, end, tensors[i].offset);
-        end = tensors[i].offset + tensors[i].count;
+        if (job->unit->role_trained[tensors[i].role]) {
+            ox_clear_range(job, grads, end, tensors[i].offset);
+            end = tensors[i].offset + tensors[i].count;
+        }
     }
     ox_clear_range(job, grads, end, job->unit->elem_count);
+}
+
+void ox_clear_frozen(struct ox_unit_job *job, float *grads, enum ox_role role) {
+    const struct ox_tensor *const tensors = job->shape->model->tensors + job->unit->tensor_first;
+    for (uint32_t i = 0; job->unit->role_trained[role] && i < job->unit->tensor_count; i++) {
+        if (tensors[i].role == role && !tensors[i].trained) {
+            ox_clear_range(job, grads, tensors[i].offset, tensors[i].offset + tensors[i].count);
+        }
+    }
 }
 
 void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *residual,

@@ -14,6 +14,13 @@ static const struct ox_node_row *row_of(const struct ox_node *node) {
     return ox_node_row_of(node);
 }
 
+/* What backward of a node reads: less where no weight of it is trained, nothing where it does not run. */
+static unsigned reads_of(const struct ox_schedule *schedule, const struct ox_node *node) {
+    const struct ox_node_row *const row = row_of(node);
+    const bool trained = ox_node_is_trained(schedule->list.unit, node);
+    return !schedule->flows[node->out] ? 0 : row->reads & ~(trained ? 0 : row->reads_for_weights);
+}
+
 static uint32_t home_of(const struct ox_schedule *schedule, uint32_t value) {
     return schedule->list.values[value].home;
 }
@@ -27,11 +34,24 @@ static uint32_t add_value(struct ox_schedule *schedule, uint64_t bytes) {
 
 /* ---- what runs ---- */
 
+/* The values whose gradient is wanted: the input's, if a stage before has something trained, and those that depend on
+ * a trained weight of the unit or on such a value. */
+static void mark_flows(struct ox_schedule *schedule) {
+    const struct ox_list *const list = &schedule->list;
+    bool *const flows = schedule->flows;
+    flows[list->in] = list->unit->gives_dx;
+    for (uint32_t i = 0; i < list->node_count; i++) {
+        const struct ox_node *const node = &list->nodes[i];
+        flows[node->out] = ox_node_is_trained(list->unit, node) || flows[node->in] || flows[node->residual] ||
+                           flows[node->weights];
+    }
+}
+
 static void mark_needed(struct ox_schedule *schedule) {
     bool *const needed = schedule->needed;
     for (uint32_t i = 0; i < schedule->list.node_count; i++) {
         const struct ox_node *const node = &schedule->list.nodes[i];
-        const unsigned reads = row_of(node)->reads;
+        const unsigned reads = reads_of(schedule, node);
         needed[node->in] |= (reads & OX_READS_IN) != 0;
         needed[node->out] |= (reads & OX_READS_OUT) != 0;
         needed[node->order] |= (reads & OX_READS_ORDER) != 0;
@@ -89,7 +109,7 @@ static void add_forward(struct ox_schedule *schedule) {
 static bool is_read_later(const struct ox_schedule *schedule, uint32_t home, uint32_t node_idx) {
     for (uint32_t i = 0; i < node_idx; i++) {
         const struct ox_node *const node = &schedule->list.nodes[i];
-        const unsigned reads = row_of(node)->reads;
+        const unsigned reads = reads_of(schedule, node);
         if (((reads & OX_READS_IN) != 0 && home_of(schedule, node->in) == home) ||
             ((reads & OX_READS_OUT) != 0 && home_of(schedule, node->out) == home) ||
             ((reads & OX_READS_WEIGHTS) != 0 && home_of(schedule, node->weights) == home)) {
@@ -138,16 +158,21 @@ static void add_backward(struct ox_schedule *schedule) {
     for (uint32_t i = list->node_count; i-- > 0;) {
         const struct ox_node *const node = &list->nodes[i];
         struct ox_schedule_step step = {.node_idx = i, .backward = true, .dout = grads[node->out]};
+        if (!schedule->flows[node->out]) {
+            continue;
+        }
         OX_ASSERT(step.dout != OX_NO_VALUE);
-        if (node->residual != OX_NO_VALUE) {
+        if (schedule->flows[node->residual]) {
             OX_ASSERT(grads[node->residual] == OX_NO_VALUE);
             grads[node->residual] = step.dout;
         }
         step.dresidual = grads[node->in];
         OX_ASSERT(step.dresidual == OX_NO_VALUE || row_of(node)->adds);
-        step.din = add_value(schedule, list->values[node->in].bytes);
-        list->values[step.din].home = home_of_din(schedule, &step, step.din);
-        grads[node->in] = step.din;
+        if (schedule->flows[node->in] || !row_of(node)->may_skip_din) {
+            step.din = add_value(schedule, list->values[node->in].bytes);
+            list->values[step.din].home = home_of_din(schedule, &step, step.din);
+        }
+        grads[node->in] = schedule->flows[node->in] ? step.din : OX_NO_VALUE;
         add_weights(schedule, node, grads, &step);
         schedule->steps[schedule->step_count++] = step;
     }
@@ -204,7 +229,7 @@ static void push(const struct ox_schedule *schedule, uint32_t *values, uint32_t 
 static uint32_t touched(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
                         uint32_t values[TOUCHES_MAX]) {
     const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
-    const unsigned reads = step->backward ? row_of(node)->reads : OX_READS_IN;
+    const unsigned reads = step->backward ? reads_of(schedule, node) : OX_READS_IN;
     uint32_t count = 0;
     push(schedule, values, &count, (reads & OX_READS_IN) != 0 ? node->in : OX_NO_VALUE);
     push(schedule, values, &count, (reads & OX_READS_OUT) != 0 || !step->backward ? node->out : OX_NO_VALUE);
@@ -323,6 +348,7 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
     memset(out, 0, sizeof *out);
     out->list = *list;
     out->pass = pass;
+    mark_flows(out);
     if (pass == OX_PASS_FORWARD) {
         mark_absent(out);
     } else {
@@ -361,7 +387,7 @@ static void *at(const struct ox_schedule *schedule, uint32_t value, void *const 
 
 void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job, const void *weights, float *grads,
                      void *const bases[OX_MEMORY_KEPT + 1]) {
-    bool gaps_are_clear = !job->begins;
+    bool gaps_are_clear = !job->begins || grads == NULL;
     for (uint32_t i = 0; i < schedule->step_count; i++) {
         const struct ox_schedule_step *const step = &schedule->steps[i];
         const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
@@ -379,5 +405,8 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
             gaps_are_clear = true;
         }
         (step->backward ? row_of(node)->backward : row_of(node)->forward)(&call);
+        for (uint32_t k = 0; step->backward && grads != NULL && k < row_of(node)->weight_count; k++) {
+            ox_clear_frozen(job, grads, (enum ox_role)(node->role + k));
+        }
     }
 }

@@ -39,6 +39,7 @@ struct ox_schedule {
     enum ox_pass pass;
     struct ox_schedule_step steps[OX_SCHEDULE_STEPS_MAX];
     uint32_t step_count;
+    bool flows[OX_LIST_VALUES_MAX];  /* values whose gradient is wanted */
     bool needed[OX_LIST_VALUES_MAX]; /* values of forward that backward reads */
     bool absent[OX_LIST_VALUES_MAX]; /* values that the pass does not make */
     struct ox_life lives[OX_LIST_VALUES_MAX];   /* of homes */
@@ -55,9 +56,9 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
                      void *const bases[OX_MEMORY_KEPT + 1]);
 
 /* Proves a schedule: every value is written before it is read, and intact until then; values that are needed at the
- * same time do not overlap; the output and the gradient of the input are there in the end; each tensor of the unit gets
- * one addition in a backward pass. OX_E_CONFIG names the step and the value. It shares nothing with what makes
- * schedules but the list and the nodes' rows. */
+ * same time do not overlap; the output and the gradient of the input are there in the end, if it is wanted; each
+ * trained tensor of the unit gets one addition in a backward pass, and no node runs backward without need. OX_E_CONFIG
+ * names the step and the value. It shares nothing with what makes schedules but the list and the nodes' rows. */
 OX_MUST enum ox_status ox_schedule_check(const struct ox_schedule *schedule);
 
 #ifdef __cplusplus

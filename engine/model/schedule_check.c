@@ -46,6 +46,34 @@ static const struct ox_node *node_of(const struct checker *c, const struct ox_sc
     return &c->list->nodes[step->node_idx];
 }
 
+/* Whether backward of a node has something to do, by the definition: it has a trained weight, or its output depends on
+ * one, or on the input of a stage that has some before it. */
+static bool matters(const struct checker *c, const struct ox_node *node) {
+    bool is = ox_node_is_trained(c->list->unit, node) || (c->list->unit->gives_dx && node->in == c->list->in);
+    is |= c->list->unit->gives_dx && node->residual == c->list->in;
+    for (uint32_t i = 0; !is && i < c->list->node_count && &c->list->nodes[i] != node; i++) {
+        const struct ox_node *const other = &c->list->nodes[i];
+        is = (other->out == node->in || (node->residual != OX_NO_VALUE && other->out == node->residual) ||
+              (node->weights != OX_NO_VALUE && other->out == node->weights)) &&
+             matters(c, other);
+    }
+    return is;
+}
+
+/* Whether the gradient of a value is wanted. */
+static bool is_wanted(const struct checker *c, uint32_t value) {
+    bool is = value == c->list->in && c->list->unit->gives_dx;
+    for (uint32_t i = 0; !is && i < c->list->node_count; i++) {
+        is = value != OX_NO_VALUE && c->list->nodes[i].out == value && matters(c, &c->list->nodes[i]);
+    }
+    return is;
+}
+
+static unsigned reads_of(const struct checker *c, const struct ox_node *node) {
+    const struct ox_node_row *const row = ox_node_row_of(node);
+    return ox_node_is_trained(c->list->unit, node) ? row->reads : row->reads & ~row->reads_for_weights;
+}
+
 static bool works_in_place(const struct ox_node *node) {
     return ox_node_row_of(node)->over == OX_OVER_DOUT;
 }
@@ -159,7 +187,8 @@ static void check_forward(struct checker *c, const struct ox_schedule_step *step
 static bool is_complete(const struct checker *c, uint32_t value) {
     for (uint32_t i = 0; i < c->list->node_count; i++) {
         const struct ox_node *const node = &c->list->nodes[i];
-        if ((node->in == value || node->residual == value || node->weights == value) && c->done[i] == 0) {
+        if ((node->in == value || node->residual == value || node->weights == value) && c->done[i] == 0 &&
+            matters(c, node)) {
             return false;
         }
     }
@@ -185,31 +214,34 @@ static void check_gradients(struct checker *c, const struct ox_schedule_step *st
     const struct ox_node *const node = node_of(c, step);
     demand(c, step->dout != OX_NO_VALUE && step->dout == c->grads[node->out] && is_complete(c, node->out),
            "backward begins with what is not the gradient", step->dout);
-    if (node->residual != OX_NO_VALUE) {
+    if (is_wanted(c, node->residual)) {
         demand(c, c->grads[node->residual] == OX_NO_VALUE, "a gradient of a residual is lost", node->residual);
         c->grads[node->residual] = step->dout;
     }
     demand(c, step->dresidual == c->grads[node->in], "a gradient is lost, or added twice", step->dresidual);
     demand(c, step->dresidual == OX_NO_VALUE || ox_node_row_of(node)->adds, "a node cannot add", step->dresidual);
-    demand(c, is_value(c, step->din) && step->din != OX_NO_VALUE &&
-                  c->list->values[step->din].bytes == c->list->values[node->in].bytes,
+    demand(c, step->din != OX_NO_VALUE || (!is_wanted(c, node->in) && ox_node_row_of(node)->may_skip_din),
+           "a gradient is left out that is wanted", node->in);
+    demand(c, is_value(c, step->din) && (step->din == OX_NO_VALUE ||
+                                         c->list->values[step->din].bytes == c->list->values[node->in].bytes),
            "a gradient has not the size of its value", step->din);
-    c->grads[node->in] = step->din;
+    c->grads[node->in] = is_wanted(c, node->in) ? step->din : OX_NO_VALUE;
     check_weights(c, step);
     for (uint32_t k = 0; k < ox_node_row_of(node)->weight_count; k++) {
-        c->adds[node->role + k]++;
+        c->adds[node->role + k] += c->list->unit->role_trained[node->role + k];
     }
 }
 
 static void check_backward(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node *const node = node_of(c, step);
     const struct ox_node_row *const row = ox_node_row_of(node);
-    const bool saved = (row->reads & OX_READS_SAVED) != 0;
-    const uint32_t reads[] = {(row->reads & OX_READS_IN) != 0 ? node->in : OX_NO_VALUE,
-                              (row->reads & OX_READS_OUT) != 0 ? node->out : OX_NO_VALUE,
+    const unsigned read = reads_of(c, node);
+    const bool saved = (read & OX_READS_SAVED) != 0;
+    const uint32_t reads[] = {(read & OX_READS_IN) != 0 ? node->in : OX_NO_VALUE,
+                              (read & OX_READS_OUT) != 0 ? node->out : OX_NO_VALUE,
                               saved ? node->saved[0] : OX_NO_VALUE, saved ? node->saved[1] : OX_NO_VALUE,
-                              (row->reads & OX_READS_ORDER) != 0 ? node->order : OX_NO_VALUE,
-                              (row->reads & OX_READS_WEIGHTS) != 0 ? node->weights : OX_NO_VALUE,
+                              (read & OX_READS_ORDER) != 0 ? node->order : OX_NO_VALUE,
+                              (read & OX_READS_WEIGHTS) != 0 ? node->weights : OX_NO_VALUE,
                               step->dout, step->dresidual, step->adds_weights ? step->dweights : OX_NO_VALUE};
     const uint32_t count = sizeof reads / sizeof *reads;
     check_gradients(c, step);
@@ -276,7 +308,8 @@ static void begin(struct checker *c) {
 static void check_tensors(struct checker *c) {
     for (uint32_t role = 0; role < OX_ROLE_COUNT; role++) {
         const bool exists = c->list->unit->role_offset[role] != UINT64_MAX;
-        demand(c, !exists || c->adds[role] == 1, "a tensor's gradient has not one addition; its role is the value",
+        const bool trained = exists && c->list->unit->role_trained[role];
+        demand(c, !trained || c->adds[role] == 1, "a tensor's gradient has not one addition; its role is the value",
                role);
     }
 }
@@ -285,11 +318,13 @@ static void end(struct checker *c) {
     const struct ox_schedule *const s = c->schedule;
     if (ox_pass_is_backward(s->pass)) {
         const uint32_t dx_in = c->grads[c->list->in];
-        demand(c, dx_in != OX_NO_VALUE && is_complete(c, c->list->in) && c->content[home_of(c, dx_in)] == dx_in &&
-                      s->places[home_of(c, dx_in)].memory == OX_MEMORY_DX,
+        demand(c, !c->list->unit->gives_dx ||
+                      (dx_in != OX_NO_VALUE && is_complete(c, c->list->in) && c->content[home_of(c, dx_in)] == dx_in &&
+                      s->places[home_of(c, dx_in)].memory == OX_MEMORY_DX),
                "the gradient of the input is not where the caller looks", dx_in);
         for (uint32_t i = 0; i < c->list->node_count; i++) {
-            demand(c, c->done[i] == 1, "a node's backward has not run once; its index is the value", i);
+            demand(c, c->done[i] == matters(c, &c->list->nodes[i]),
+                   "a node's backward has not run once, or without need; its index is the value", i);
         }
         check_tensors(c);
         return;

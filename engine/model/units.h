@@ -103,9 +103,9 @@ struct ox_head_args {
     struct ox_planes planes; /* planes of the head's unit */
     struct ox_planes table;  /* (vocab, hidden): the head's own, or the embedding's where they are tied */
     const void *x;           /* (rows, hidden) */
-    void *dx;                /* (rows, hidden), or NULL: the loss alone */
-    float *grads;            /* gradient of the head's unit, added to or set */
-    float *grads_table;      /* (vocab, hidden), added to or set; where tied up to whole OX_GROUP_ELEMS */
+    void *dx;                /* (rows, hidden), or NULL: the loss alone; means nothing then if no stage wants it */
+    float *grads;            /* gradient of the head's unit, added to or set; NULL: it is not trained */
+    float *grads_table;      /* (vocab, hidden), added to or set; where tied up to whole OX_GROUP_ELEMS; or NULL */
     double *loss_sum;        /* set to the sum of the losses of the counted rows */
     float loss_scale;
     float *logits; /* (rows, vocab) or NULL; for tests */

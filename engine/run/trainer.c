@@ -306,7 +306,9 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     }
     trainer->input.vocab = ox_hf_model(trainer->folder)->config.vocab;
     cap_sequence(trainer);
-    return OX_OK;
+    return trainer->input.eval_alone ? OX_OK
+                                     : ox_hf_freeze(ox_hf_own_model(trainer->folder), trainer->config.freeze,
+                                                    trainer->config.moments == OX_MOMENTS_Q8);
 }
 
 /* Whether the run began, or begins, with weights of --model. A resumed run does not open them. */

@@ -113,8 +113,8 @@ static const char *const numerics[] = {
     "num-train-epochs", "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr",
     "min-lr-ratio", "decay-steps", "lr-decay-type", "lr-num-cycles", "lr-power", "lr-timescale", "optimizer",
     "moments", "weight-decay", "decay-embeddings", "decay-all", "adam-beta1", "adam-beta2", "adam-epsilon",
-    "max-grad-norm", "seed", "data-order", "dtype", "loss-scale", "loss-scale-window", "grad-dtype", "own-attention",
-    "device", "packing",
+    "max-grad-norm", "freeze", "seed", "data-order", "dtype", "loss-scale", "loss-scale-window", "grad-dtype",
+    "own-attention", "device", "packing",
     "document-mask", "overlong", "bos-per-window", "eval-fraction",
 };
 /* The options that decide which tokens are made of the data, beside --data itself. */

@@ -427,6 +427,19 @@ static enum ox_status verdict_text(const struct ox_trainer *trainer, const struc
     return OX_OK;
 }
 
+enum { FROZEN_BYTES = 160 };
+
+/* What --freeze leaves to train; "" for all. The others have no gradient, no moments, and one place on the drives. */
+static const char *trained_text(const struct ox_model *model, char text[FROZEN_BYTES]) {
+    char count[OX_SIZE_TEXT_BYTES];
+    text[0] = '\0';
+    if (model->trained_count < model->param_count) {
+        snprintf(text, FROZEN_BYTES, " (%s trained, the others frozen)",
+                 ox_count_text((double)model->trained_count, count));
+    }
+    return text;
+}
+
 enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_plan_detail detail,
                                     const struct ox_advice *advice, char **text) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
@@ -449,15 +462,17 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
     char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[STEPS_LINE_BYTES];
     steps_text(trainer, steps);
+    char trained[FROZEN_BYTES];
     const int length = asprintf(text,
         "%s\n"
-        "model: %s, %s parameters, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
+        "model: %s, %s parameters%s, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
         "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
-        verdict, model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
+        verdict, model->config.family, ox_count_text((double)model->param_count, params),
+        trained_text(model, trained), model->config.layers,
         ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
         device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),

@@ -21,7 +21,7 @@ struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_id
     if (shard->homes.weights == OX_TIER_HOST) {
         unsigned char *const base = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         out.hi = (uint16_t *)base;
-        if (ox_rank_reads_lo(rank) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
+        if (ox_rank_reads_lo(rank, unit_idx) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
             out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
         }
     }
@@ -39,18 +39,37 @@ struct state_piece {
     uint64_t bytes;
 };
 
+/* The state of a unit that is not trained is lo alone, of two bytes whatever the format of the others. */
+static bool is_fixed(const struct ox_rank *rank, uint32_t unit_idx) {
+    return rank->plan->table.shards[unit_idx].fixed;
+}
+
+static struct ox_state_format format_of(const struct ox_rank *rank, uint32_t unit_idx) {
+    const struct ox_state_format fixed = {.kind = rank->config.state.kind, .moments = OX_MOMENTS_F32};
+    return is_fixed(rank, unit_idx) ? fixed : rank->config.state;
+}
+
+static struct ox_state_planes planes_of(const struct ox_rank *rank, uint32_t unit_idx, void *state, uint64_t elems,
+                                        uint64_t first) {
+    return is_fixed(rank, unit_idx)
+               ? (struct ox_state_planes){.lo = (unsigned char *)state + first * OX_LO_BYTES}
+               : ox_state_planes_at(rank->config.state, state, elems, first);
+}
+
 static struct ox_state_planes planes_in_unit(const struct ox_rank *rank, uint32_t unit_idx,
                                              const struct ox_chunk *chunk, void *state) {
-    return ox_state_planes_at(rank->config.state, state, rank->plan->table.shards[unit_idx].elem_count, chunk->first);
+    return planes_of(rank, unit_idx, state, rank->plan->table.shards[unit_idx].elem_count, chunk->first);
 }
 
-static struct ox_state_planes planes_alone(const struct ox_rank *rank, const struct ox_chunk *chunk, void *state) {
-    return ox_state_planes_at(rank->config.state, state, chunk->count, 0);
+static struct ox_state_planes planes_alone(const struct ox_rank *rank, uint32_t unit_idx,
+                                           const struct ox_chunk *chunk, void *state) {
+    return planes_of(rank, unit_idx, state, chunk->count, 0);
 }
 
-static void state_pieces(const struct ox_rank *rank, const struct ox_chunk *chunk, struct ox_state_planes unit,
-                         struct ox_state_planes alone, struct state_piece out[STATE_PIECES]) {
-    const struct ox_state_format format = rank->config.state;
+static void state_pieces(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk,
+                         struct ox_state_planes unit, struct ox_state_planes alone,
+                         struct state_piece out[STATE_PIECES]) {
+    const struct ox_state_format format = format_of(rank, unit_idx);
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
     const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
     out[0] = (struct state_piece){unit.lo, alone.lo, chunk->count * ox_lo_bytes(format.moments)};
@@ -72,8 +91,8 @@ static void clear_padding(const struct ox_rank *rank, const struct ox_chunk *chu
 void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
                    enum ox_state_direction way) {
     struct state_piece pieces[STATE_PIECES];
-    state_pieces(rank, chunk, planes_in_unit(rank, unit_idx, chunk, ox_rank_resident(rank, unit_idx).state),
-                 planes_alone(rank, chunk, chunk_state), pieces);
+    state_pieces(rank, unit_idx, chunk, planes_in_unit(rank, unit_idx, chunk, ox_rank_resident(rank, unit_idx).state),
+                 planes_alone(rank, unit_idx, chunk, chunk_state), pieces);
     for (int i = 0; i < STATE_PIECES; i++) {
         if (pieces[i].alone != NULL) {
             const bool to_unit = way == OX_STATE_TO_UNIT;
@@ -81,7 +100,7 @@ void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct o
                    pieces[i].bytes);
         }
     }
-    if (way == OX_STATE_TO_CHUNK) {
+    if (way == OX_STATE_TO_CHUNK && !is_fixed(rank, unit_idx)) {
         clear_padding(rank, chunk, chunk_state);
     }
 }
@@ -102,16 +121,19 @@ static void view_in_slot(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx,
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
     const struct ox_view scratch = ox_tiers_scratch(&rank->tiers, rank->plan->train);
     const uint64_t slot_bytes = ox_plan_scratch_bytes(&rank->plan->input);
-    const struct ox_chunk_layout layout =
-        ox_shard_chunk_layout(&rank->plan->table, chunk.count, sizeof *out->values);
+    /* A fixed unit has lo in the slot even where it has none elsewhere: zeros. */
+    static const struct ox_state_sizes lo_alone = {.lo_per_group = OX_LO_BYTES * OX_GROUP_ELEMS};
+    const bool fixed = is_fixed(rank, unit_idx);
+    const struct ox_chunk_layout layout = ox_shard_chunk_layout(fixed ? &lo_alone : &rank->plan->table.sizes,
+                                                                chunk.count, sizeof *out->values);
     OX_ASSERT(slot_bytes >= layout.bytes && scratch.bytes >= (slot + 1) * slot_bytes);
     unsigned char *const base = (unsigned char *)scratch.ptr + slot * slot_bytes;
     *out = (struct ox_chunk_view){
         .first = chunk.first,
         .count = chunk.count,
-        .format = rank->config.state,
+        .format = format_of(rank, unit_idx),
         .hi = (uint16_t *)base,
-        .state = ox_state_planes_at(rank->config.state, base + layout.state_offset, chunk.count, 0),
+        .state = planes_of(rank, unit_idx, base + layout.state_offset, chunk.count, 0),
         .state_bytes = layout.state_bytes,
         .values = (float *)(base + layout.numbers_offset),
     };
@@ -132,6 +154,10 @@ bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane) {
 void ox_chunk_clear(const struct ox_chunk_view *view) {
     memset(view->hi, 0, view->count * OX_HI_BYTES);
     memset(view->state.lo, 0, view->state_bytes);
+}
+
+bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane) {
+    return plane == OX_PLANE_MASTER || view->state.m != NULL;
 }
 
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
@@ -174,7 +200,7 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
         unsigned char *const unit = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         unsigned char *const hi = unit + view->first * OX_HI_BYTES;
         pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
-        if (ox_rank_reads_lo(rank) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
+        if (ox_rank_reads_lo(rank, unit_idx) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
             pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
                                              view->count * OX_LO_BYTES};
         }
@@ -182,7 +208,7 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
     if (ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
         const struct ox_chunk chunk = {.first = view->first, .count = view->count};
         void *const state = resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
-        state_pieces(rank, &chunk, planes_in_unit(rank, unit_idx, &chunk, state), view->state, pieces + 1);
+        state_pieces(rank, unit_idx, &chunk, planes_in_unit(rank, unit_idx, &chunk, state), view->state, pieces + 1);
         if (!to_device) {
             clear_padding(rank, &chunk, view->state.lo);
         }
@@ -204,7 +230,12 @@ static enum ox_status get_from_store(struct ox_rank *rank, uint32_t unit_idx, ui
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx,
                                                .buffer = view->hi, .step = rank->planes.step};
     }
-    if (homes->state == OX_TIER_NVME) {
+    const bool fixed = is_fixed(rank, unit_idx);
+    const bool has_state = ox_shard_unit_state_bytes(&rank->plan->table, unit_idx) > 0;
+    if (fixed && !has_state) {
+        memset(view->state.lo, 0, view->count * OX_LO_BYTES);
+    }
+    if (homes->state == OX_TIER_NVME && has_state) {
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx,
                                                .buffer = view->state.lo, .step = rank->planes.step};
     }
@@ -242,11 +273,16 @@ static enum ox_status write_chunk(struct ox_rank *rank, uint32_t unit_idx, uint3
     struct ox_chunk_slots *const slots = &rank->chunk_slots;
     struct ox_store_op ops[2];
     uint32_t count = 0;
+    struct ox_store_info info;
+    ox_store_info(rank->store, &info);
+    if (is_fixed(rank, unit_idx) && info.committed) {
+        return OX_OK; /* the store has it, and no run changes it */
+    }
     if (written.hi) {
         ops[count++] =
             (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi};
     }
-    if (written.state) {
+    if (written.state && ox_shard_unit_state_bytes(&rank->plan->table, unit_idx) > 0) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo};
     }
@@ -266,7 +302,8 @@ static void put_in_memory(const struct ox_rank *rank, uint32_t unit_idx, const s
         memcpy(resident.weights_lo + view->first, view->state.lo, view->count * OX_LO_BYTES);
     }
     if (resident.state != NULL) {
-        state_pieces(rank, &chunk, planes_in_unit(rank, unit_idx, &chunk, resident.state), view->state, pieces);
+        state_pieces(rank, unit_idx, &chunk, planes_in_unit(rank, unit_idx, &chunk, resident.state), view->state,
+                     pieces);
     }
     for (int i = 0; i < STATE_PIECES; i++) {
         if (pieces[i].alone != NULL && pieces[i].alone != pieces[i].unit) {
@@ -275,8 +312,22 @@ static void put_in_memory(const struct ox_rank *rank, uint32_t unit_idx, const s
     }
 }
 
+/* Whether hi has all of the chunk's weights. */
+static bool is_bf16(const struct ox_chunk_view *view) {
+    const uint16_t *const lo = view->state.lo;
+    bool is = true;
+    for (uint64_t i = 0; i < view->count && is; i++) {
+        is = lo[i] == 0;
+    }
+    return is;
+}
+
 enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                  const struct ox_chunk_view *view) {
+    if (is_fixed(rank, unit_idx) && ox_shard_unit_state_bytes(&rank->plan->table, unit_idx) == 0 && !is_bf16(view)) {
+        return ox_fail(OX_E_CONFIG, "weights of unit %u are no bf16 numbers, though those that are not trained were "
+                       "said to be", unit_idx);
+    }
     put_in_memory(rank, unit_idx, view);
     ox_guard_put(rank, unit_idx, chunk_idx, view);
     const enum ox_status status = copy_device(rank, unit_idx, view, true);
@@ -365,7 +416,11 @@ static enum ox_status fetch_chunk(struct ox_rank *rank, uint32_t slot, uint32_t 
         {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi, .step = step},
         {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo, .step = step},
     };
-    return ox_transfers_submit(&rank->chunk_slots.transfers, slot, ops, 2);
+    const bool has_state = ox_shard_unit_state_bytes(&rank->plan->table, unit_idx) > 0;
+    if (!has_state) {
+        memset(view.state.lo, 0, view.count * OX_LO_BYTES);
+    }
+    return ox_transfers_submit(&rank->chunk_slots.transfers, slot, ops, has_state ? 2 : 1);
 }
 
 enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, uint64_t step,
@@ -403,7 +458,8 @@ enum ox_status ox_rank_put_missing(struct ox_rank *rank) {
     for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && status == OX_OK; unit_idx++) {
         const struct ox_on_drives there = ox_plan_on_drives(&rank->plan->input, unit_idx);
         const struct ox_on_drives missing = {.hi = !there.hi, .state = !there.state};
-        const uint32_t count = missing.hi || missing.state ? rank->plan->table.shards[unit_idx].chunk_count : 0;
+        const bool any = (missing.hi || missing.state) && !is_fixed(rank, unit_idx); /* the store has those */
+        const uint32_t count = any ? rank->plan->table.shards[unit_idx].chunk_count : 0;
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
             struct ox_chunk_view view;
             status = ox_rank_chunk_get(rank, unit_idx, i, &view);

@@ -36,7 +36,8 @@ enum ox_status ox_guard_open(struct ox_rank *rank) {
 }
 
 bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx) {
-    if (rank->sums == NULL || ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
+    if (rank->sums == NULL || !rank->plan->input.model.units[unit_idx].trained ||
+        ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
         return false;
     }
     const struct ox_resident at = ox_rank_resident(rank, unit_idx);

@@ -33,10 +33,11 @@ enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *p
             .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
             .step = step}, 1);
         ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
-        if (status == OX_OK && ox_rank_reads_lo(rank)) {
+        if (status == OX_OK && ox_rank_reads_lo(rank, unit_idx)) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
             status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
-                .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step}, 1);
+                .kind = shard->fixed ? OX_STORE_READ : OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx,
+                .buffer = lo, .step = step}, 1);
             ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
         }
     }
@@ -82,7 +83,8 @@ static enum ox_status move_spooled(const struct task_run *run) {
 uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx) {
     uint64_t first = 0;
     for (uint32_t i = 0; i < unit_idx; i++) {
-        first += ox_div_up(ox_unit_elems(rank, i), OX_GROUP_ELEMS);
+        const bool counts = rank->plan->input.model.units[i].trained; /* the others have no gradient */
+        first += counts ? ox_div_up(ox_unit_elems(rank, i), OX_GROUP_ELEMS) : 0;
     }
     return first;
 }

@@ -173,7 +173,7 @@ static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan 
     const unsigned char *const state = view(rank, plan, task, OX_USE_STATE).ptr;
     unsigned char *const whole = view(rank, plan, task, OX_USE_TARGET).ptr;
     enum ox_status status = gather_plane(rank, task, slice, whole);
-    if (status == OX_OK && ox_rank_reads_lo(rank)) {
+    if (status == OX_OK && ox_rank_reads_lo(rank, task->unit_idx)) {
         status = gather_plane(rank, task,
                               state != NULL ? state : slice + ox_slice_elems(rank, task->unit_idx) * OX_HI_BYTES,
                               whole + ox_unit_elems(rank, task->unit_idx) * OX_HI_BYTES);

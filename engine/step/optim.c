@@ -33,7 +33,7 @@ static struct chunk_run chunk_run(struct ox_rank *rank, const struct ox_unit_run
     const struct ox_shard_table *const table = &rank->plan->table;
     struct chunk_run run = {
         .rank = rank, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
-    run.layout = ox_shard_chunk_layout(table, run.chunk.count, (uint32_t)grad_width(rank));
+    run.layout = ox_shard_chunk_layout(&table->sizes, run.chunk.count, (uint32_t)grad_width(rank));
     if (slot != NULL) {
         run.hi = (uint16_t *)slot;
         run.state = slot + run.layout.state_offset;
@@ -96,7 +96,7 @@ static struct ox_on_drives written_planes(const struct ox_rank *rank, const stru
 uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *at, bool write) {
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, at->run.unit_idx, at->chunk_idx);
     const struct ox_chunk_layout layout =
-        ox_shard_chunk_layout(&rank->plan->table, chunk.count, (uint32_t)grad_width(rank));
+        ox_shard_chunk_layout(&rank->plan->table.sizes, chunk.count, (uint32_t)grad_width(rank));
     if (write) {
         const struct ox_on_drives written = written_planes(rank, &at->run);
         return (written.state ? layout.state_bytes : 0) + (written.hi ? layout.hi_bytes : 0);
@@ -159,7 +159,7 @@ static void scatter(const struct chunk_run *run) {
     if (unit->target.planes != NULL) {
         const uint64_t elems = run->rank->plan->table.shards[unit->unit_idx].elem_count;
         memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
-        if (ox_rank_reads_lo(run->rank)) {
+        if (ox_rank_reads_lo(run->rank, unit->unit_idx)) {
             unsigned char *const lo = unit->target.planes + elems * OX_HI_BYTES;
             memcpy(lo + first * OX_LO_BYTES, state_at(run, first).lo, lo_bytes);
         }
@@ -240,9 +240,13 @@ bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range
     bool found = false;
     while (tensor < past && !found) {
         const enum ox_role role = tensor->role;
+        if (!tensor->trained) {
+            tensor++;
+            continue;
+        }
         walk->decay = decays(rank, tensor);
         walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
-        for (; tensor < past && tensor->role == role; tensor++) {
+        for (; tensor < past && tensor->role == role && tensor->trained; tensor++) {
             OX_ASSERT(decays(rank, tensor) == walk->decay);
             walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
         }
@@ -250,6 +254,30 @@ bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range
     }
     walk->next = tensor;
     return found;
+}
+
+/* What no update changes is saved too: what was saved is put back, and written, as a whole. */
+static void save_untrained(const struct chunk_run *run, struct ox_range within) {
+    const struct ox_unit_run *const unit = run->unit;
+    const struct ox_rank *const rank = run->rank;
+    const struct ox_model *const model = rank->config.model;
+    const struct ox_unit *const of = &model->units[unit->unit_idx];
+    const struct ox_state_format format = rank->config.state;
+    const uint64_t elems = ox_slice_elems(rank, unit->unit_idx);
+    for (uint32_t i = of->tensor_first; i < of->tensor_first + of->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const uint64_t begin = ox_max_u64(tensor->offset, within.begin);
+        const uint64_t end = ox_min_u64(tensor->offset + tensor->count, within.end);
+        if (tensor->trained || begin >= end) {
+            continue;
+        }
+        const uint64_t at = begin - ox_slice_first(rank, unit->unit_idx);
+        memcpy(unit->replaced.hi + at, unit->source.hi + at, (end - begin) * OX_HI_BYTES);
+        if (unit->replaced.state != NULL) {
+            memcpy(ox_state_planes_at(format, unit->replaced.state, elems, at).lo, state_at(run, at).lo,
+                   (end - begin) * ox_lo_bytes(format.moments));
+        }
+    }
 }
 
 /* Updates a chunk, and adds how many of its parameters are no longer finite. */
@@ -261,6 +289,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
     struct ox_update_sums sums = {0};
     if (run->unit->replaced.hi != NULL) {
         ox_overlap_saves(run->rank, run->unit->unit_idx, chunk_idx);
+        save_untrained(run, within);
     }
     while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
         *nonfinite_count += update_span(run, walk.range, walk.decay, sums_up ? &sums : NULL);
@@ -294,7 +323,7 @@ static void use_replaced(const struct ox_rank *rank, const struct ox_plan *plan,
 static void update_downloaded(const struct ox_rank *rank, unsigned char *downloaded, struct ox_unit_run *run) {
     const uint64_t elems = rank->plan->table.shards[run->unit_idx].elem_count;
     run->source.hi = (uint16_t *)downloaded;
-    if (ox_rank_reads_lo(rank)) {
+    if (ox_rank_reads_lo(rank, run->unit_idx)) {
         run->target.lo = (uint16_t *)(downloaded + elems * OX_HI_BYTES);
     }
 }

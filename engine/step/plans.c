@@ -80,6 +80,12 @@ static void describe_grad(const struct ox_model *model, struct ox_engine_plan *p
     plan->grads[unit->grad_idx].addend = grad_idx;
 }
 
+/* Whether a stage trains something of a unit: its own unit, or the table of another. */
+static bool trains_use(const struct ox_model *model, const struct ox_plan_stage_unit *use, uint32_t nth) {
+    const struct ox_unit *const unit = &model->units[use->unit_idx];
+    return nth == 0 ? unit->trained : unit->role_trained[OX_ROLE_EMBED];
+}
+
 /* Returns how many gradients there are: those of first uses are numbered before the others. */
 static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_plan *plan) {
     uint32_t count = 0;
@@ -88,7 +94,7 @@ static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_pl
             struct ox_plan_stage *const stage = &plan->stages[i];
             for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
                 const bool first = plan->units[stage->units[nth].unit_idx].stage_idx == i;
-                if (first == (later == 0)) {
+                if (first == (later == 0) && trains_use(model, &stage->units[nth], nth)) {
                     describe_grad(model, plan, count++, &stage->units[nth], first);
                 }
             }
@@ -128,13 +134,17 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = ox_engine_shape(config);
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        plan->units[i].elem_count = plan->unit_elems[i] = model->units[i].elem_count;
+        plan->unit_elems[i] = model->units[i].elem_count;
+        plan->units[i] = (struct ox_plan_unit){.elem_count = model->units[i].elem_count,
+                                               .trained = model->units[i].trained, .grad_idx = OX_NONE};
         plan->stages[i] = describe_stage(&shape, i);
+        plan->stages[i].units[0].grad_idx = OX_NONE;
         if (model->stages[i] == model->head_idx && model->table.unit_idx != model->head_idx) { /* tied */
-            plan->stages[i].units[plan->stages[i].unit_count++].unit_idx = model->table.unit_idx;
+            plan->stages[i].units[plan->stages[i].unit_count++] =
+                (struct ox_plan_stage_unit){.unit_idx = model->table.unit_idx, .grad_idx = OX_NONE};
         }
     }
-    ox_plan_order_units(plan->stages, model->unit_count, plan->units, plan->order);
+    const uint32_t update_count = ox_plan_order_units(plan->stages, model->unit_count, plan->units, plan->order);
     const uint32_t grad_count = describe_grads(model, plan);
     const bool library_sums = config->library_sums && config->ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
@@ -151,6 +161,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .order = plan->order,
         .unit_count = model->unit_count,
         .grad_count = grad_count,
+        .update_count = update_count,
         .stage_count = model->unit_count,
         .micro_batches = own_micro_batches(&plan->input),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
@@ -173,8 +184,8 @@ static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) 
 
 static void check_sizes(const struct ox_engine_config *config, const struct ox_shard_table *table, uint64_t elems) {
     const struct ox_state_layout layout = ox_state_layout_of(config->state, elems);
-    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(table, elems) && layout.m_offset == layout.lo_bytes);
-    OX_ASSERT(layout.bytes == ox_shard_state_bytes(table, elems));
+    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(&table->sizes, elems) && layout.m_offset == layout.lo_bytes);
+    OX_ASSERT(layout.bytes == ox_shard_state_bytes(&table->sizes, elems));
 }
 
 static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
@@ -186,6 +197,11 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
                                                              OX_SHARD_CHUNK_LEAST);
     enum ox_status status =
         ox_shard_table_open(plan->unit_elems, unit_count, chunk_elems, state_sizes(config), &plan->whole);
+    for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
+        if (!config->model->units[i].trained && !config->eval_only) {
+            ox_shard_fix(&plan->whole, i, config->frozen_bf16 ? 0 : OX_LO_BYTES * OX_GROUP_ELEMS);
+        }
+    }
     OX_TRY(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
         check_sizes(config, &plan->whole, plan->unit_elems[i]);

@@ -177,8 +177,8 @@ static inline enum ox_due ox_rank_due_now(const struct ox_rank *rank, const stru
 }
 
 /* Whether compute reads lo beside hi. */
-static inline bool ox_rank_reads_lo(const struct ox_rank *rank) {
-    return rank->plan->input.model.precision->lo_travels;
+static inline bool ox_rank_reads_lo(const struct ox_rank *rank, uint32_t unit_idx) {
+    return ox_plan_lo_travels(&rank->plan->input, unit_idx);
 }
 
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */
@@ -381,8 +381,9 @@ struct ox_role_walk {
     struct ox_range range;
     bool decay;
 };
-/* Goes to the next role, because decay differs between roles; the gaps between roles stay zero. Tensors of one role are
- * neighbours without a gap and form one span, because one may begin within a block of eight-bit moments. */
+/* Goes to the next role, because decay differs between roles; the gaps between roles stay zero, and tensors that are
+ * not trained as they are. Others of one role are neighbours without a gap and form one span, because one may begin
+ * within a block of eight-bit moments. */
 bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk);
 
 /* Index of a unit's first partial sum among those of the norm, which are in the order of units. */

@@ -29,9 +29,10 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
         s->weights_home[unit_idx] = ox_build_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
-    if (homes->state != OX_TIER_NVME && !b->in->model.eval_only) {
+    if (homes->state != OX_TIER_NVME && !b->in->model.eval_only &&
+        (!b->in->table->shards[unit_idx].fixed || b->in->table->shards[unit_idx].sizes.lo_per_group > 0)) {
         s->state_home[unit_idx] = ox_build_resident(b, OX_BUF_STATE, homes->state,
-                                                    ox_shard_state_bytes(b->in->table, elems), unit_idx);
+                                                    ox_shard_unit_state_bytes(b->in->table, unit_idx), unit_idx);
     }
     if (b->in->placement.overlap && !b->in->model.eval_only && ox_plan_saves_replaced(b->in, unit_idx)) {
         s->replaced[unit_idx] = ox_build_resident(b, OX_BUF_REPLACED, OX_TIER_HOST,
@@ -81,11 +82,12 @@ static void place_homes(struct ox_builder *b) {
 
 /* ---- weights ---------------------------------------------------------------------------------- */
 
-/* Reads planes from the drives. It waits until the writes of the step before are on the drives, not for the commit. */
+/* Reads planes from the drives. It waits until the writes of the step before are on the drives, not for the commit;
+ * those of a unit that is not trained are there. */
 static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
     struct ox_task *const read = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_NVME_READ, OX_NONE, target);
     read->unit_idx = unit_idx;
-    if (b->plan->written_buf != OX_NONE) {
+    if (b->plan->written_buf != OX_NONE && ox_build_unit(b, unit_idx)->trained) {
         ox_build_reads(read, b->plan->written_buf, OX_USE_WRITTEN);
     }
     ox_build_count_move(b, read);
@@ -131,13 +133,14 @@ static uint32_t upload(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
 static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first) {
     const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
     uint32_t at = b->scratch->weights_home[unit_idx];
-    if (home == OX_TIER_NVME && b->carries && !first && !b->written) {
+    const bool carried = b->carries && ox_build_unit(b, unit_idx)->trained;
+    if (home == OX_TIER_NVME && carried && !first && !b->written) {
         return b->scratch->fetched[unit_idx];
     }
     if (home == OX_TIER_NVME) {
         at = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
     }
-    if (first && b->carries) {
+    if (first && carried) {
         ox_build_adam_carried(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
@@ -223,7 +226,7 @@ static void move_act(struct ox_builder *b, enum ox_move what, struct act act, en
 
 /* Sends `x`, the input of a stage, to its home if backward will need it. */
 static void save_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t x) {
-    if (!b->train || !ox_build_stage(b, stage_idx)->saves_input) {
+    if (!b->train || stage_idx < b->first_back || !ox_build_stage(b, stage_idx)->saves_input) {
         return;
     }
     const uint64_t bytes = ox_build_stage(b, stage_idx)->input_bytes;
@@ -266,10 +269,14 @@ static uint32_t load_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_i
 
 /* ---- visits ----------------------------------------------------------------------------------- */
 
-/* Visits of backward: all units but a head, whose backward is part of its forward. */
+/* The stages whose backward is not part of their forward, as a head's is, begin before this one. */
+static uint32_t back_past(const struct ox_builder *b) {
+    return b->in->model.stage_count - !ox_plan_has_outside_output(&b->in->model);
+}
+
+/* Visits of backward: all stages from the first one that has something to train. */
 static uint32_t backward_count(const struct ox_builder *b) {
-    const bool has_head = !ox_plan_has_outside_output(&b->in->model);
-    return b->train ? b->in->model.stage_count - has_head : 0;
+    return b->train && back_past(b) > b->first_back ? back_past(b) - b->first_back : 0;
 }
 
 static uint32_t visits_per_tile(const struct ox_builder *b) {
@@ -281,7 +288,7 @@ static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
     const uint32_t per_tile = visits_per_tile(b);
     const uint32_t tile = idx / per_tile, step = idx % per_tile;
     const bool back = step >= model->stage_count;
-    const uint32_t stage_idx = back ? per_tile - 1 - step : step;
+    const uint32_t stage_idx = back ? back_past(b) - 1 - (step - model->stage_count) : step;
     const struct ox_plan_stage *const stage = &model->stages[stage_idx];
     return (struct visit){
         .idx = idx,
@@ -321,7 +328,9 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     }
     const bool adds = b->train && visit->tile > 0 && visit->pass != PASS_FORWARD;
     for (uint32_t nth = 0; adds && nth < stage->unit_count; nth++) {
-        ox_build_grad_load(b, visit->tile, stage->units[nth].grad_idx);
+        if (stage->units[nth].grad_idx != OX_NONE) {
+            ox_build_grad_load(b, visit->tile, stage->units[nth].grad_idx);
+        }
     }
 }
 
@@ -436,28 +445,41 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
 
 /* ---- the gradients that a stage's backward adds to -------------------------------------------------- */
 
+/* Whether the stage trains something of its nth unit. */
+static bool trains(const struct visit *visit, uint32_t nth) {
+    return visit->stage->units[nth].grad_idx != OX_NONE;
+}
+
 static void begin_grads(struct ox_builder *b, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        ox_build_grad_begin(b, visit->tile, visit->stage->units[nth].grad_idx);
+        if (trains(visit, nth)) {
+            ox_build_grad_begin(b, visit->tile, visit->stage->units[nth].grad_idx);
+        }
     }
 }
 
 static void add_grads(struct ox_builder *b, const struct visit *visit, struct ox_task *task) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        ox_build_grad_add(b, task, visit->stage->units[nth].grad_idx, nth);
+        if (trains(visit, nth)) {
+            ox_build_grad_add(b, task, visit->stage->units[nth].grad_idx, nth);
+        }
     }
 }
 
 /* Adds up slots of the accumulators after a micro-batch. */
 static void fold_grads(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        ox_build_grad_fold(b, mb_idx, visit->stage->units[nth].grad_idx);
+        if (trains(visit, nth)) {
+            ox_build_grad_fold(b, mb_idx, visit->stage->units[nth].grad_idx);
+        }
     }
 }
 
 static void end_grads(struct ox_builder *b, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        ox_build_grad_end(b, visit->tile, visit->stage->units[nth].grad_idx);
+        if (trains(visit, nth)) {
+            ox_build_grad_end(b, visit->tile, visit->stage->units[nth].grad_idx);
+        }
     }
 }
 
@@ -533,8 +555,9 @@ static void sum_nvme(struct ox_builder *b) {
     const uint64_t generations = ox_plan_generations(&b->in->budget);
     uint64_t weights = 0, state = 0, spool = 0;
     for (uint32_t i = 0; i < plan->unit_count && store; i++) {
-        weights += generations * b->in->table->shards[i].elem_count * OX_HI_BYTES;
-        state += generations * ox_shard_stored_bytes(b->in->table, i);
+        const uint64_t copies = b->in->table->shards[i].fixed ? 1 : generations;
+        weights += copies * b->in->table->shards[i].elem_count * OX_HI_BYTES;
+        state += copies * ox_shard_stored_bytes(b->in->table, i);
     }
     for (uint32_t i = 0; i < plan->spool_count; i++) {
         spool += plan->spool_bytes[i];
@@ -550,7 +573,7 @@ static void sum_nvme(struct ox_builder *b) {
 static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t depth) {
     const uint32_t visit_count = visits_per_tile(b) * b->in->placement.tiles;
     /* The visit of the last tile that finishes the first gradient: the head's, or the last block's backward. */
-    const uint32_t first_back = visit_count - b->in->model.stage_count;
+    const uint32_t first_back = visit_count - backward_count(b) - (b->in->model.stage_count - back_past(b));
     const bool end = visit_idx + 1 == visit_count;
     const uint32_t past = end ? visit_count : visit_idx < depth ? 0 : visit_idx - depth + 1;
     uint32_t i = visit_idx < depth ? 0 : visit_idx - depth;
@@ -622,7 +645,8 @@ static void check_input(const struct ox_plan *plan, const struct ox_plan_input *
 static void choose_kept(struct ox_builder *b) {
     const struct ox_plan_model *const model = &b->in->model;
     uint32_t left = b->train ? b->in->placement.kept_units : 0;
-    for (uint32_t i = model->stage_count; i > 0; i--) {
+    memset(b->scratch->keeps, 0, model->stage_count * sizeof *b->scratch->keeps);
+    for (uint32_t i = model->stage_count; i > b->first_back; i--) {
         const bool is_block = model->stages[i - 1].kind == OX_PLAN_BLOCK;
         b->scratch->keeps[i - 1] = is_block && left > 0 && model->stages[i - 1].kept_bytes > 0;
         left -= is_block && left > 0;
@@ -675,6 +699,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
         .in = input,
         .compute = input->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE,
         .dx_bytes = dx_bytes(&input->model),
+        .first_back = ox_plan_first_back(&input->model),
         .train = kind == OX_PLAN_TRAIN,
         .carries = kind != OX_PLAN_EVAL && input->placement.overlap,
     };

@@ -16,6 +16,7 @@ struct ox_builder {
     uint32_t slots;       /* of an accumulator, to sum all micro-batches */
     uint32_t rest_slots;  /* that hold a partial sum between two tiles, at most; 0 with one tile */
     uint64_t dx_bytes;    /* bytes of the largest gradient of activations that a stage takes or makes */
+    uint32_t first_back; /* the first stage with a backward */
     bool train;
     bool carries; /* forward carries the update of the previous step */
     bool written; /* what that update writes is on the drives by now */

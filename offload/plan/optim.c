@@ -83,6 +83,9 @@ struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_
     const bool undone = ox_plan_returns_to_drives(input, unit_idx);
     const bool hi = homes->weights == OX_TIER_NVME || undone;
     const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.precision->lo_travels;
+    if (!input->model.units[unit_idx].trained) {
+        return (struct ox_on_drives){false, false};
+    }
     return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || undone || reads_lo};
 }
 
@@ -91,7 +94,7 @@ static bool any_plane(const struct ox_plan_input *input, bool there) {
     bool any = false;
     for (uint32_t i = 0; i < input->table->unit_count && !any; i++) {
         const struct ox_on_drives must = ox_plan_on_drives(input, i);
-        any = must.hi == there || must.state == there;
+        any = input->model.units[i].trained && (must.hi == there || must.state == there);
     }
     return any;
 }
@@ -303,11 +306,11 @@ static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
 }
 
 static bool is_last(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_build_unit(b, unit_idx)->order_idx + 1 == b->in->model.unit_count;
+    return ox_build_unit(b, unit_idx)->update_idx + 1 == b->in->model.update_count;
 }
 
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
-    if (ox_build_unit(b, unit_idx)->order_idx == 0) {
+    if (ox_build_unit(b, unit_idx)->update_idx == 0) {
         begin_transaction(b, true);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_CARRIED, .grad = grad_at_rest(b, unit_idx),
@@ -335,7 +338,9 @@ void ox_build_optimizer(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     save_partials(b);
     for (uint32_t i = 0; i < plan->unit_count && ox_plan_gathers(b->in); i++) {
-        ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i);
+        if (ox_build_unit(b, i)->trained) {
+            ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i);
+        }
     }
     struct ox_task *const norm = ox_build_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
     ox_build_updates(norm, plan->norm_buf, OX_USE_NORM);
@@ -348,6 +353,9 @@ void ox_build_optimizer(struct ox_builder *b) {
     begin_transaction(b, false);
     for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
         const uint32_t unit_idx = b->in->model.order[i];
+        if (!ox_build_unit(b, unit_idx)->trained) {
+            continue;
+        }
         run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_AFTER, .grad = grad_at_rest(b, unit_idx),
                                    .target = OX_NONE});
     }

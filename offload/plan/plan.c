@@ -36,11 +36,13 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t stage_idx, uint3
 }
 
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->table->shards[unit_idx].elem_count * ox_wire_bytes(input->model.precision);
+    return input->table->shards[unit_idx].elem_count *
+           (OX_HI_BYTES + (ox_plan_lo_travels(input, unit_idx) ? OX_LO_BYTES : 0));
 }
 
 uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.units[unit_idx].elem_count * ox_wire_bytes(input->model.precision);
+    return input->model.units[unit_idx].elem_count *
+           (OX_HI_BYTES + (ox_plan_lo_travels(input, unit_idx) ? OX_LO_BYTES : 0));
 }
 
 /* A gather brings what the rank does not have of `whole` bytes, and gives what it has to each of the others. */
@@ -90,19 +92,26 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
     }
 }
 
+bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.precision->lo_travels &&
+           (input->model.eval_only || input->table->shards[unit_idx].sizes.lo_per_group > 0);
+}
+
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    return input->model.precision->lo_travels && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
+    return ox_plan_lo_travels(input, unit_idx) && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
            homes->state == homes->weights;
 }
 
 bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
+    return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only &&
+           input->model.units[unit_idx].trained;
 }
 
 bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t grad_idx = input->model.units[unit_idx].grad_idx;
-    const bool leaves = input->placement.device_sums && !input->budget.unified && !input->model.eval_only;
+    const bool leaves = input->placement.device_sums && !input->budget.unified && !input->model.eval_only &&
+                        input->model.units[unit_idx].trained;
     return ox_plan_state_on_device(input, unit_idx) ||
            (leaves && input->model.grads[grad_idx].addend == OX_NONE);
 }
@@ -137,11 +146,11 @@ uint32_t ox_plan_ahead_units(const struct ox_plan_input *input) {
 }
 
 bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t unit_count = input->model.unit_count;
-    const uint64_t after = unit_count - 1 - input->model.units[unit_idx].order_idx;
+    const uint32_t unit_count = input->model.update_count;
+    const uint64_t after = unit_count - 1 - input->model.units[unit_idx].update_idx;
     const uint64_t count = input->placement.speculative_units;
-    const bool replaced_stays = input->budget.nvme_bytes > 0 ||
-                                (input->placement.saves_replaced && !ox_plan_state_on_device(input, unit_idx));
+    const bool replaced_stays = input->model.units[unit_idx].trained && (input->budget.nvme_bytes > 0 ||
+                                (input->placement.saves_replaced && !ox_plan_state_on_device(input, unit_idx)));
     /* Spread evenly, `count` steps of a unit each go round a circle of `unit_count`: the last unit, where the sum is 0,
      * and each where it begins another round. */
     return replaced_stays && (input->placement.speculative_spread ? after * count % unit_count : after) < count;
@@ -154,7 +163,7 @@ uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32
 uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint64_t hi = ox_plan_replaced_state_offset(input, unit_idx);
     return ox_plan_goes_ahead(input, unit_idx)
-               ? hi : hi + ox_shard_state_bytes(input->table, input->table->shards[unit_idx].elem_count);
+               ? hi : hi + ox_shard_unit_state_bytes(input->table, unit_idx);
 }
 
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
@@ -282,9 +291,9 @@ uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit
 uint64_t ox_plan_norm_bytes(const struct ox_plan_input *input) {
     uint64_t groups = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        groups += input->model.units[i].elem_count / OX_GROUP_ELEMS;
+        groups += input->model.units[i].trained ? input->model.units[i].elem_count / OX_GROUP_ELEMS : 0;
     }
-    return groups * sizeof(double);
+    return ox_max_u64(groups, 1) * sizeof(double);
 }
 
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx) {
@@ -316,12 +325,12 @@ static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
 }
 
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
-    return ox_shard_chunk_layout(input->table, chunk_elems_max(input), sizeof(float)).bytes;
+    return ox_shard_chunk_layout(&input->table->sizes, chunk_elems_max(input), sizeof(float)).bytes;
 }
 
 uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input) {
     const uint32_t grad_bytes = input->model.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
-    return ox_shard_chunk_layout(input->table, chunk_elems_max(input), grad_bytes).bytes;
+    return ox_shard_chunk_layout(&input->table->sizes, chunk_elems_max(input), grad_bytes).bytes;
 }
 
 uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input) {
@@ -397,9 +406,12 @@ static void check_model(const struct ox_plan_model *model) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const struct ox_plan_unit *const unit = &model->units[i];
         OX_ASSERT(unit->order_idx < model->unit_count && model->order[unit->order_idx] == i);
-        OX_ASSERT(unit->grad_idx < model->grad_count && model->grads[unit->grad_idx].unit_idx == i);
-        OX_ASSERT(model->grads[unit->grad_idx].elem_count == unit->elem_count);
-        check_addends(model, unit->grad_idx);
+        OX_ASSERT(unit->trained == (unit->grad_idx != OX_NONE) && unit->trained == (unit->update_idx != OX_NONE));
+        OX_ASSERT(!unit->trained || (unit->grad_idx < model->grad_count && model->grads[unit->grad_idx].unit_idx == i));
+        OX_ASSERT(!unit->trained || model->grads[unit->grad_idx].elem_count == unit->elem_count);
+        if (unit->trained) {
+            check_addends(model, unit->grad_idx);
+        }
     }
     for (uint32_t i = 0; i < model->stage_count; i++) {
         const struct ox_plan_stage *const stage = &model->stages[i];
@@ -407,17 +419,24 @@ static void check_model(const struct ox_plan_model *model) {
         for (uint32_t k = 0; k < stage->unit_count; k++) {
             const struct ox_plan_stage_unit *const use = &stage->units[k];
             OX_ASSERT(use->unit_idx < model->unit_count && model->units[use->unit_idx].stage_idx <= i);
-            OX_ASSERT(use->grad_idx < model->grad_count && model->grads[use->grad_idx].unit_idx == use->unit_idx);
+            const bool trains = use->grad_idx != OX_NONE;
+            OX_ASSERT(!trains || (use->grad_idx < model->grad_count &&
+                                  model->grads[use->grad_idx].unit_idx == use->unit_idx));
+            use_count += trains;
         }
-        use_count += stage->unit_count;
     }
-    OX_ASSERT(use_count == model->grad_count); /* one for each use */
+    OX_ASSERT(use_count == model->grad_count); /* one for each use that trains */
+    OX_ASSERT(model->eval_only || model->update_count > 0);
 }
 
 enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out) {
     *out = NULL;
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
     const uint64_t stages = input->model.stage_count, micro_batches = input->model.micro_batches;
+    uint64_t uses = 0;
+    for (uint32_t i = 0; i < stages; i++) {
+        uses += input->model.stages[i].unit_count;
+    }
     check_model(&input->model);
     OX_ASSERT(!input->ranks.library_sums || input->ranks.sum_groups == ox_plan_rank_count(input));
     /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
@@ -429,12 +448,12 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * gradient and gathers square sums and losses. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * stages;
-    const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * grads : 0;
+    const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
     const struct ox_sums sums = ox_plan_sums(input);
     const uint64_t exchanges = ox_plan_exchanges(input) ? grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (stages * 6 + grads * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges + 64;
+        micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu stages are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)stages);

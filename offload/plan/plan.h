@@ -232,12 +232,16 @@ struct ox_plan_pass {
  * a stage. Units may differ in everything. */
 struct ox_plan_unit {
     uint64_t elem_count;
-    uint32_t grad_idx;  /* the gradient from its first use, to which those of other uses are added */
+    bool trained;       /* else it has no gradient, no moments and no update, and its planes stay as they are */
+    uint32_t grad_idx;  /* the gradient from its first use, to which those of other uses are added; OX_NONE unless
+                           it is trained */
     uint32_t stage_idx; /* the first stage that uses it: backward has its whole gradient after this one */
-    uint32_t order_idx; /* its place in the order of forward, in which units are updated */
+    uint32_t order_idx; /* its place in the order of forward */
+    uint32_t update_idx; /* its place among the units that are trained, which are updated in this order; or OX_NONE */
 };
 
-/* A stage's use of a unit, and the gradient of the unit's weights from this use. */
+/* A stage's use of a unit, and the gradient of the unit's weights from this use; OX_NONE where the stage trains none of
+ * them, also of a unit that another one trains. The first use of a trained unit has one. */
 struct ox_plan_stage_unit {
     uint32_t unit_idx, grad_idx;
 };
@@ -278,6 +282,7 @@ struct ox_plan_model {
     const struct ox_plan_stage *stages;
     const uint32_t *order; /* units in the order in which forward first uses them, each once: order[order_idx] */
     uint32_t unit_count, grad_count, stage_count;
+    uint32_t update_count;      /* units that are trained */
     uint32_t micro_batches;     /* per step */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint64_t const_bytes;       /* tables that stay on the device */
@@ -295,9 +300,14 @@ static inline bool ox_plan_has_outside_input(const struct ox_plan_model *model) 
 static inline bool ox_plan_has_outside_output(const struct ox_plan_model *model) {
     return model->stages[model->stage_count - 1].kind != OX_PLAN_HEAD;
 }
-/* Sets `order` and the places of units from the stages' uses; each unit must have one. */
-void ox_plan_order_units(const struct ox_plan_stage *stages, uint32_t stage_count, struct ox_plan_unit *units,
-                         uint32_t *order);
+/* Sets `order` and the places of units from the stages' uses and from which units are trained; each unit must have a
+ * use. Returns how many are trained. */
+uint32_t ox_plan_order_units(const struct ox_plan_stage *stages, uint32_t stage_count, struct ox_plan_unit *units,
+                             uint32_t *order);
+/* The first stage with a backward: the first that trains something, because no gradient is wanted below it; where the
+ * input arrives from another part of the model, the first. A whole model without anything to train has none:
+ * stage_count. */
+uint32_t ox_plan_first_back(const struct ox_plan_model *model);
 
 struct ox_plan_budget {
     bool unified;          /* host memory is device memory; device_bytes is unused */
@@ -436,6 +446,8 @@ static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx);
 
+/* Whether lo travels to compute with the unit's hi: compute reads it, and the unit has one. */
+bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the device makes the square sums of the unit's gradient. It does where the unit is updated there, and never
  * of tied weights that the host updates, because both uses are added on the host. */
 bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx);

@@ -23,6 +23,7 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
         shards[i].chunk_first = (uint32_t)chunk_count;
         shards[i].chunk_count = (uint32_t)ox_div_up(unit_elems[i], chunk_elems);
         shards[i].homes = (struct ox_homes){OX_TIER_NVME, OX_TIER_NVME, OX_TIER_NVME};
+        shards[i].sizes = sizes;
         chunk_count += shards[i].chunk_count;
     }
     if (chunk_count > UINT32_MAX / 2) {
@@ -61,6 +62,8 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
             .chunk_first = unit->chunk_first + (uint32_t)first,
             .chunk_count = (uint32_t)(past - first),
             .homes = unit->homes,
+            .fixed = unit->fixed,
+            .sizes = unit->sizes,
         };
     }
     *out = *whole;
@@ -114,21 +117,32 @@ void ox_shard_table_close(struct ox_shard_table *table) {
     *table = (struct ox_shard_table){0};
 }
 
-uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count) {
-    OX_ASSERT(count % OX_GROUP_ELEMS == 0);
-    return ox_align_up(count / OX_GROUP_ELEMS * table->sizes.lo_per_group, OX_IO_ALIGN_BYTES);
+void ox_shard_fix(struct ox_shard_table *table, uint32_t unit_idx, uint32_t lo_per_group) {
+    OX_ASSERT(unit_idx < table->unit_count);
+    table->shards[unit_idx].fixed = true;
+    table->shards[unit_idx].sizes = (struct ox_state_sizes){.lo_per_group = lo_per_group};
 }
 
-uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count) {
-    const uint64_t rest = count / OX_GROUP_ELEMS * table->sizes.rest_per_group;
-    return ox_shard_lo_bytes(table, count) + ox_align_up(rest, OX_IO_ALIGN_BYTES);
+uint64_t ox_shard_lo_bytes(const struct ox_state_sizes *sizes, uint64_t count) {
+    OX_ASSERT(count % OX_GROUP_ELEMS == 0);
+    return ox_align_up(count / OX_GROUP_ELEMS * sizes->lo_per_group, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_shard_state_bytes(const struct ox_state_sizes *sizes, uint64_t count) {
+    const uint64_t rest = count / OX_GROUP_ELEMS * sizes->rest_per_group;
+    return ox_shard_lo_bytes(sizes, count) + ox_align_up(rest, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_shard_unit_state_bytes(const struct ox_shard_table *table, uint32_t unit_idx) {
+    return ox_shard_state_bytes(&table->shards[unit_idx].sizes, table->shards[unit_idx].elem_count);
 }
 
 uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx) {
     OX_ASSERT(unit_idx < table->unit_count);
     const uint64_t elems = table->shards[unit_idx].elem_count, last = elems % table->chunk_elems;
-    return elems / table->chunk_elems * ox_shard_state_bytes(table, table->chunk_elems) +
-           ox_shard_state_bytes(table, last);
+    const struct ox_state_sizes *const sizes = &table->shards[unit_idx].sizes;
+    return elems / table->chunk_elems * ox_shard_state_bytes(sizes, table->chunk_elems) +
+           ox_shard_state_bytes(sizes, last);
 }
 
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table) {
@@ -149,11 +163,11 @@ struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit
     };
 }
 
-struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_shard_table *table, uint64_t count,
+struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_state_sizes *sizes, uint64_t count,
                                              uint32_t number_bytes) {
     struct ox_chunk_layout layout = {
         .hi_bytes = count * OX_HI_BYTES,
-        .state_bytes = ox_shard_state_bytes(table, count),
+        .state_bytes = ox_shard_state_bytes(sizes, count),
         .numbers_bytes = count * number_bytes,
     };
     layout.state_offset = layout.hi_bytes;
@@ -166,10 +180,13 @@ void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec 
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
             const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
-            out[chunk.hi_extent_idx] = (struct ox_extent_spec){.bytes = chunk.count * OX_HI_BYTES};
-            out[chunk.state_extent_idx] =
-                (struct ox_extent_spec){.bytes = ox_shard_state_bytes(table, chunk.count),
-                                        .head_bytes = ox_shard_lo_bytes(table, chunk.count)};
+            const struct ox_shard *const shard = &table->shards[unit_idx];
+            const uint64_t state_bytes = ox_shard_state_bytes(&shard->sizes, chunk.count);
+            const uint64_t head_bytes = ox_shard_lo_bytes(&shard->sizes, chunk.count);
+            out[chunk.hi_extent_idx] = (struct ox_extent_spec){.bytes = chunk.count * OX_HI_BYTES,
+                                                               .head_bytes = shard->fixed ? OX_EXTENT_FIXED : 0};
+            out[chunk.state_extent_idx] = (struct ox_extent_spec){
+                .bytes = state_bytes, .head_bytes = shard->fixed ? OX_EXTENT_FIXED : head_bytes};
         }
     }
 }
@@ -179,8 +196,8 @@ struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table) {
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
         const uint64_t elems = table->shards[unit_idx].elem_count, largest = ox_min_u64(elems, table->chunk_elems);
         sums.bytes += elems * OX_HI_BYTES + ox_shard_stored_bytes(table, unit_idx);
-        sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(largest * OX_HI_BYTES,
-                                                                             ox_shard_state_bytes(table, largest)));
+        const uint64_t state_bytes = ox_shard_state_bytes(&table->shards[unit_idx].sizes, largest);
+        sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(largest * OX_HI_BYTES, state_bytes));
     }
     return sums;
 }

@@ -37,6 +37,8 @@ struct ox_shard {
     uint64_t elem_count;
     uint32_t chunk_first, chunk_count; /* in the sequence of all chunks of the store */
     struct ox_homes homes;
+    bool fixed; /* not trained: nothing rewrites it. Its state is lo, if it has one, and lives where its weights do */
+    struct ox_state_sizes sizes; /* of its state: the table's, or of a fixed unit those of lo alone */
 };
 
 struct ox_shard_table {
@@ -50,6 +52,8 @@ struct ox_shard_table {
 OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems,
                                            struct ox_state_sizes sizes, struct ox_shard_table *out);
 void ox_shard_table_close(struct ox_shard_table *table);
+/* Makes a unit fixed. `lo_per_group`: bytes of its lo; 0 where its weights are bf16 numbers, of which hi has all. */
+void ox_shard_fix(struct ox_shard_table *table, uint32_t unit_idx, uint32_t lo_per_group);
 
 /* The table of rank `idx` of `count`: of each unit of n chunks it owns those from idx * ceil(n / count) on, as many as
  * that or as there are. Chunks keep their number in the whole model, so a store does not depend on the number of ranks.
@@ -76,8 +80,10 @@ enum { OX_SHARD_CHUNK_ELEMS = 262144, OX_SHARD_CHUNK_LEAST = 65536 };
 uint64_t ox_shard_choose_chunk(const uint64_t *unit_elems, uint32_t unit_count, uint32_t count, uint64_t least);
 
 /* Bytes of the state of `count` elements in one piece: all of it, and its front, which is lo with padding. */
-uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count);
-uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count);
+uint64_t ox_shard_state_bytes(const struct ox_state_sizes *sizes, uint64_t count);
+uint64_t ox_shard_lo_bytes(const struct ox_state_sizes *sizes, uint64_t count);
+/* That of what the table has of a unit. */
+uint64_t ox_shard_unit_state_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
 /* Bytes of the state of a unit or slice chunk by chunk, as in the store. */
 uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
 /* Bytes of hi and state per parameter, without padding. */
@@ -98,7 +104,7 @@ struct ox_chunk_layout {
     uint64_t state_offset, numbers_offset; /* bytes; hi is at 0 */
     uint64_t bytes;
 };
-struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_shard_table *table, uint64_t count, uint32_t number_bytes);
+struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_state_sizes *sizes, uint64_t count, uint32_t number_bytes);
 
 /* The extents of all chunks in order, 2 * chunk_count of them, for ox_store_create. The table of a rank fills in those
  * of its slices and leaves the others as they are. */

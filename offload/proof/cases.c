@@ -32,7 +32,7 @@ static bool all_in_memory(const struct ox_plan_input *input) {
     bool all = true;
     for (uint32_t i = 0; i < input->model.unit_count && all; i++) {
         const struct ox_homes *const homes = ox_proof_homes(input, i);
-        all = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
+        all = !ox_proof_trained(input, i) || (homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME);
     }
     return all;
 }
@@ -99,7 +99,7 @@ bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input 
 
 enum ox_due ox_proof_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {
     const bool holds = at.speculated && !at.clipped && ox_proof_is_speculative(input, unit_idx);
-    if (!at.pending || (holds && !ox_proof_goes_ahead(input, unit_idx))) {
+    if (!at.pending || !ox_proof_trained(input, unit_idx) || (holds && !ox_proof_goes_ahead(input, unit_idx))) {
         return OX_DUE_NOTHING;
     }
     return holds ? OX_DUE_STATE : OX_DUE_ALL;

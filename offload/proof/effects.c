@@ -82,7 +82,13 @@ static const struct rule *rule_of(const struct ox_task *task) {
 
 /* Whether the task adds a micro-batch to a sum, or begins one with it. */
 static bool sums(const struct effects *e) {
-    return e->task->kind == OX_TASK_BACKWARD || (e->task->kind == OX_TASK_HEAD && e->train);
+    const bool back = e->task->kind == OX_TASK_BACKWARD || (e->task->kind == OX_TASK_HEAD && e->train);
+    bool trains = false;
+    for (uint32_t k = 0; back && e->task->stage_idx < e->plan->stage_count &&
+                         k < ox_effects_stage(e, e->task->stage_idx)->unit_count; k++) {
+        trains = trains || ox_effects_stage(e, e->task->stage_idx)->units[k].grad_idx != OX_NONE;
+    }
+    return trains;
 }
 
 /* Whether the task works on a slot of an accumulator; others name the first one. */
@@ -110,6 +116,7 @@ static bool fits_rule(const struct effects *e) {
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
            fits_scope(e, (enum scope)rule->scope) &&
+           (rule->scope != OF_UNIT || !rule->train_only || ox_proof_trained(e->in, task->unit_idx)) &&
            (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
 }
 
@@ -120,7 +127,8 @@ static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const bool there = !e->in->budget.unified && e->in->budget.nvme_bytes == 0 && homes->weights == OX_TIER_DEVICE &&
                        homes->grad == OX_TIER_DEVICE;
-    return e->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
+    return !ox_proof_trained(e->in, unit_idx) || e->in->model.eval_only ||
+           (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
 
 /* Whether there are buffers for losses where the list has a head, and only there. */
@@ -140,7 +148,7 @@ static bool has_homes(struct effects *e) {
     memset(e->reduced, 0, plan->unit_count); /* which homes were seen: 1 for weights, 2 for state */
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         const struct ox_homes *const homes = ox_proof_homes(e->in, i);
-        expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && !e->in->model.eval_only);
+        expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && ox_proof_has_state(e->in, i));
         if (!homes_agree(e, i)) {
             return false;
         }
@@ -243,7 +251,7 @@ static void begin(struct effects *e) {
  * with. */
 static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
     const bool speculative = e->at.speculates && ox_proof_is_speculative(e->in, unit_idx);
-    return speculative || (e->train && !e->overlap) ? NEW : CURRENT;
+    return speculative || (e->train && !e->overlap && ox_proof_trained(e->in, unit_idx)) ? NEW : CURRENT;
 }
 
 /* Whether gradients are still in their homes at the end. Those of the step itself must be, because its update has not
@@ -252,7 +260,7 @@ static bool gradients_stay(const struct effects *e) {
     const bool own = e->train && e->at.computes;
     uint32_t expected = 0, found = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        expected += own || e->due[i];
+        expected += ox_proof_trained(e->in, i) && (own || e->due[i]);
     }
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];

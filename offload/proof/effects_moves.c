@@ -55,7 +55,7 @@ static void move_weights(struct effects *e, struct route route, uint32_t unit_id
     if (e->in->budget.nvme_bytes == 0 || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME) {
         ox_effects_reject(e, "reads weights from drives that do not have them");
     }
-    if (e->overlap) { /* else nothing has been written since the last commit */
+    if (e->overlap && ox_proof_trained(e->in, unit_idx)) { /* else nothing has been written since the last commit */
         ox_effects_need(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
         ox_effects_need_buffer(e, OX_USE_WRITTEN, e->plan->written_buf);
     }

@@ -67,7 +67,7 @@ void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
 
 /* A step that is not finite ends with this task. */
 void ox_effects_norm(struct effects *e) {
-    const uint32_t unit_count = e->plan->unit_count, gathered = ox_proof_divides(e->in) ? unit_count : 0;
+    const uint32_t unit_count = e->in->model.update_count, gathered = ox_proof_divides(e->in) ? unit_count : 0;
     const struct ox_content from_to[2] = {ox_content(NORMS, gathered, unit_count), ox_content(FACTOR, OX_NONE, 0)};
     ox_effects_change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_NORM, e->plan->norm_buf);
@@ -279,7 +279,7 @@ static void end_transaction(struct effects *e) {
         ox_effects_reject(e, "ends a transaction that has not begun");
     }
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        if (e->updated[i] != version) {
+        if (ox_proof_trained(e->in, i) && e->updated[i] != version) {
             ox_effects_reject(e, "ends a transaction before all units are updated");
         }
     }

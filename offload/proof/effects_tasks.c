@@ -77,7 +77,9 @@ static void add_gradient(struct effects *e, uint32_t grad_idx) {
 /* The gradients from the stage's uses of its units. */
 static void add_gradients(struct effects *e, const struct ox_plan_stage *stage) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
-        add_gradient(e, stage->units[e->nth].grad_idx);
+        if (stage->units[e->nth].grad_idx != OX_NONE) {
+            add_gradient(e, stage->units[e->nth].grad_idx);
+        }
     }
     e->nth = 0;
 }

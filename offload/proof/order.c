@@ -318,7 +318,7 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
     if (task->unit_idx >= c->plan->unit_count) {
         return false;
     }
-    const uint32_t place = c->in->model.units[task->unit_idx].order_idx;
+    const uint32_t place = c->in->model.units[task->unit_idx].update_idx;
     if ((task->when & OX_FACT_STATE_DUE) != 0) {
         order->late_count++;
         return task->carried && order->norm_count == 0;
@@ -335,8 +335,8 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
 static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
     const struct ox_plan *const plan = c->plan;
     const bool train = plan->kind == OX_PLAN_TRAIN, overlap = c->in->placement.overlap;
-    const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
-    uint32_t own = train && !overlap ? plan->unit_count : 0;
+    const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? c->in->model.update_count : 0;
+    uint32_t own = train && !overlap ? c->in->model.update_count : 0;
     uint32_t late = 0;
     for (uint32_t i = 0; i < plan->unit_count && overlap; i++) {
         own += train && ox_proof_is_speculative(c->in, i);
@@ -372,10 +372,13 @@ static enum ox_status check_work(struct checker *c) {
             return ox_proof_fault(plan, i, "updates a unit out of order or before the norm is known");
         }
     }
+    const uint32_t first_back = ox_proof_first_back(c->in);
     for (uint32_t i = 0; i < 2 * plan->stage_count; i++) {
         const bool backward = i >= plan->stage_count;
         const enum ox_plan_stage_kind kind = c->in->model.stages[i % plan->stage_count].kind;
-        const bool expected = !backward || (plan->kind == OX_PLAN_TRAIN && kind != OX_PLAN_HEAD);
+        const bool back = plan->kind == OX_PLAN_TRAIN && kind != OX_PLAN_HEAD &&
+                          i % plan->stage_count >= first_back;
+        const bool expected = !backward || back;
         if (c->next_mb[i] != (expected ? plan->micro_batches : 0)) {
             return ox_fail(OX_E_CONFIG, "plan is wrong: stage %u has %u of %u micro-batches %s; please report this",
                            i % plan->stage_count, c->next_mb[i], plan->micro_batches,

@@ -30,7 +30,8 @@ static bool same_models(const struct ox_plan_input *a, const struct ox_plan_inpu
                 a->model.precision->dtype == b->model.precision->dtype && a->model.grad_bf16 == b->model.grad_bf16 &&
                 a->table->chunk_elems == b->table->chunk_elems && same_stages(&a->model, &b->model);
     for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
-        same = ox_proof_elems(a, i) == ox_proof_elems(b, i) && a->model.order[i] == b->model.order[i];
+        same = ox_proof_elems(a, i) == ox_proof_elems(b, i) && ox_proof_trained(a, i) == ox_proof_trained(b, i) &&
+               a->model.order[i] == b->model.order[i];
     }
     for (uint32_t i = 0; i < a->model.grad_count && same; i++) {
         same = a->model.grads[i].unit_idx == b->model.grads[i].unit_idx &&

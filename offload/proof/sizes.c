@@ -23,24 +23,28 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
     return part_among(input, ox_proof_divides(input) ? ox_proof_ranks(input) : 1, unit_idx, rank_idx);
 }
 
-static uint64_t bytes_of_planes(const struct ox_plan_input *input, uint64_t elems) {
-    const uint64_t planes = input->model.precision->lo_travels ? 2 : 1;
-    return elems * planes * HALF_BYTES;
+static bool reads_lo(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.precision->lo_travels &&
+           (input->model.eval_only || ox_proof_has_state(input, unit_idx));
+}
+
+static uint64_t bytes_of_planes(const struct ox_plan_input *input, uint32_t unit_idx, uint64_t elems) {
+    return elems * (reads_lo(input, unit_idx) ? 2 : 1) * HALF_BYTES;
 }
 
 uint64_t ox_proof_whole_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return bytes_of_planes(input, ox_proof_elems(input, unit_idx));
+    return bytes_of_planes(input, unit_idx, ox_proof_elems(input, unit_idx));
 }
 
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return bytes_of_planes(input, ox_proof_own_elems(input, unit_idx));
+    return bytes_of_planes(input, unit_idx, ox_proof_own_elems(input, unit_idx));
 }
 
 bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(input, unit_idx);
     const bool in_memory = homes->weights == OX_TIER_DEVICE || homes->weights == OX_TIER_HOST;
     const bool has_state = !input->model.eval_only;
-    return input->model.precision->lo_travels && has_state && in_memory && homes->weights == homes->state;
+    return reads_lo(input, unit_idx) && has_state && in_memory && homes->weights == homes->state;
 }
 
 uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -53,19 +57,19 @@ static uint64_t pages(uint64_t bytes) {
 }
 
 /* State in one piece: lo, then moments and scales, each padded to whole pages. */
-static uint64_t piece_of_state(const struct ox_plan_input *input, uint64_t elems) {
-    const struct ox_state_sizes *const sizes = &input->table->sizes;
+static uint64_t piece_of_state(const struct ox_state_sizes *sizes, uint64_t elems) {
     const uint64_t groups = elems / OX_GROUP_ELEMS;
     return pages(groups * sizes->lo_per_group) + pages(groups * sizes->rest_per_group);
 }
 
 uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return piece_of_state(input, ox_proof_own_elems(input, unit_idx));
+    return piece_of_state(&input->table->shards[unit_idx].sizes, ox_proof_own_elems(input, unit_idx));
 }
 
 uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint64_t elems = ox_proof_own_elems(input, unit_idx), chunk = input->table->chunk_elems;
-    return elems / chunk * piece_of_state(input, chunk) + piece_of_state(input, elems % chunk);
+    const struct ox_state_sizes *const sizes = &input->table->shards[unit_idx].sizes;
+    return elems / chunk * piece_of_state(sizes, chunk) + piece_of_state(sizes, elems % chunk);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------- */
@@ -126,6 +130,9 @@ bool ox_proof_counts_on_device(const struct ox_plan_input *input, uint32_t unit_
     if (ox_proof_on_device(input, unit_idx)) {
         return true;
     }
+    if (!ox_proof_trained(input, unit_idx)) {
+        return false;
+    }
     for (uint32_t i = 0; i < input->model.grad_count; i++) {
         if (input->model.grads[i].unit_idx == unit_idx && input->model.grads[i].addend != OX_NONE) {
             return false; /* the host adds the second use first */
@@ -150,12 +157,23 @@ uint64_t ox_proof_whole_partials_bytes(const struct ox_plan_input *input, uint32
 uint64_t ox_proof_norms_bytes(const struct ox_plan_input *input) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        bytes += ox_proof_whole_partials_bytes(input, i);
+        bytes += ox_proof_trained(input, i) ? ox_proof_whole_partials_bytes(input, i) : 0;
     }
-    return bytes;
+    return bytes > 0 ? bytes : SUM_OF_SQUARES_BYTES;
 }
 
 /* ---- order ----------------------------------------------------------------------------------------- */
+
+uint32_t ox_proof_first_back(const struct ox_plan_input *input) {
+    const struct ox_plan_model *const model = &input->model;
+    uint32_t first = ox_proof_input_arrives(input) ? 0 : model->stage_count;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        for (uint32_t k = 0; k < model->stages[i].unit_count; k++) {
+            first = model->stages[i].units[k].grad_idx != OX_NONE && i < first ? i : first;
+        }
+    }
+    return first;
+}
 
 uint32_t ox_proof_next_stage(const struct ox_plan_input *input, uint32_t stage_idx) {
     return stage_idx + 1 < input->model.stage_count ? stage_idx + 1 : OX_NONE;
@@ -178,11 +196,11 @@ static bool is_spread(uint64_t unit_count, uint64_t count, uint64_t after) {
 }
 
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t not_before = input->model.unit_count - input->model.units[unit_idx].order_idx;
+    const uint32_t not_before = input->model.update_count - input->model.units[unit_idx].update_idx;
     const bool named = input->placement.speculative_spread
-                           ? is_spread(input->model.unit_count, input->placement.speculative_units, not_before - 1)
+                           ? is_spread(input->model.update_count, input->placement.speculative_units, not_before - 1)
                            : not_before <= input->placement.speculative_units;
-    return named && (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
+    return ox_proof_trained(input, unit_idx) && named && (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
 }
 
 bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -208,6 +226,7 @@ bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, u
         behind += input->model.stages[i].kind == OX_PLAN_BLOCK;
     }
     return kind == OX_PLAN_TRAIN && stage->kind == OX_PLAN_BLOCK && stage->kept_bytes > 0 &&
+           stage_idx >= ox_proof_first_back(input) &&
            behind < input->placement.kept_units;
 }
 
@@ -227,11 +246,11 @@ static uint64_t largest_chunk(const struct ox_plan_input *input) {
 uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input) {
     const uint64_t elems = largest_chunk(input);
     const uint64_t hi = elems * HALF_BYTES, gradient = elems * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
-    const uint64_t slot = hi + piece_of_state(input, elems) + gradient;
+    const uint64_t slot = hi + piece_of_state(&input->table->sizes, elems) + gradient;
     return input->placement.stream_slots * slot + elems * WORD_BYTES;
 }
 
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input) {
     const uint64_t elems = largest_chunk(input);
-    return elems * HALF_BYTES + piece_of_state(input, elems) + elems * WORD_BYTES;
+    return elems * HALF_BYTES + piece_of_state(&input->table->sizes, elems) + elems * WORD_BYTES;
 }

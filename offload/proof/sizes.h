@@ -13,6 +13,16 @@ extern "C" {
 static inline uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.units[unit_idx].elem_count;
 }
+static inline bool ox_proof_trained(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.units[unit_idx].trained;
+}
+/* Whether the unit has a state: lo and moments, or lo alone where it is not trained. */
+static inline bool ox_proof_has_state(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return !input->model.eval_only &&
+           (ox_proof_trained(input, unit_idx) || input->table->shards[unit_idx].sizes.lo_per_group > 0);
+}
+/* The first stage that anything below or in it is trained of, from which on there is a backward. */
+uint32_t ox_proof_first_back(const struct ox_plan_input *input);
 static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
     return input->ranks.count > 1 ? input->ranks.count : 1;
 }
@@ -41,7 +51,8 @@ static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *
 bool ox_proof_counts_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit's state lives on the device, where its optimizer then runs. */
 static inline bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return !input->model.eval_only && ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;
+    return !input->model.eval_only && ox_proof_trained(input, unit_idx) &&
+           ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;
 }
 
 /* Copies of the state in the store: 2, or 1 if the user gave up crash safety, or 3. */

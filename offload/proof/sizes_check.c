@@ -49,7 +49,8 @@ static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_
     case OX_BUF_WEIGHTS:
         return of_unit ? ox_max_u64(ox_proof_weights_home_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_STATE:
-        return of_unit && !input->model.eval_only ? ox_max_u64(ox_proof_state_bytes(input, buf->unit_idx), 1) : 0;
+        return of_unit && ox_proof_has_state(input, buf->unit_idx)
+                   ? ox_max_u64(ox_proof_state_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_REPLACED:
         return of_unit && input->placement.overlap && !input->model.eval_only && ox_proof_saves(input, buf->unit_idx)
                    ? ox_max_u64(ox_proof_saved_bytes(input, buf->unit_idx), 1) : 0;
@@ -114,7 +115,7 @@ static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_pl
 /* Only blocks have activation checkpoints; blocks that keep activations keep their input with them. */
 static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t stage_idx) {
     const struct ox_plan_stage *const stage = &input->model.stages[stage_idx];
-    const bool spooled = plan->kind == OX_PLAN_TRAIN && stage->saves_input &&
+    const bool spooled = plan->kind == OX_PLAN_TRAIN && stage->saves_input && stage_idx >= ox_proof_first_back(input) &&
                          input->placement.act_tier == OX_TIER_NVME && !ox_proof_keeps(input, plan->kind, stage_idx);
     return spooled ? stage->input_bytes : 0;
 }
@@ -150,9 +151,10 @@ static enum ox_status check_spool(const struct ox_plan *plan, const struct ox_pl
 
 static enum ox_status check_store(const struct ox_plan *plan, const struct ox_plan_input *input, uint64_t spool) {
     const bool store = input->budget.nvme_bytes > 0;
-    const uint64_t copies = store ? ox_proof_generations(input) : 0;
+    const uint64_t generations = store ? ox_proof_generations(input) : 0;
     uint64_t weights = 0, state = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
+        const uint64_t copies = ox_proof_trained(input, i) ? generations : store;
         weights += copies * ox_proof_own_elems(input, i) * sizeof(uint16_t);
         state += copies * ox_proof_stored_state_bytes(input, i);
     }
@@ -171,7 +173,8 @@ static enum ox_status check_table(const struct ox_plan *plan, const struct ox_pl
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         const struct ox_shard *const shard = &input->table->shards[i];
         const struct ox_proof_part own = ox_proof_part_of(input, i, input->ranks.idx);
-        if (shard->elem_first != own.first || shard->elem_count != own.count) {
+        if (shard->elem_first != own.first || shard->elem_count != own.count ||
+            (!input->model.eval_only && shard->fixed == ox_proof_trained(input, i))) {
             return ox_fail(OX_E_CONFIG, "plan is wrong: of unit %u rank %u should have %llu parameters from %llu on "
                            "and has %llu from %llu on; please report this", i, input->ranks.idx,
                            (unsigned long long)own.count, (unsigned long long)own.first,

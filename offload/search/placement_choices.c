@@ -76,7 +76,7 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
         set_requested(s->request->weights_ahead, &candidate.placement.weights_ahead);
     }
     const uint32_t speculative_units = candidate.placement.speculative_units;
-    if (speculative_units == 0 || speculative_units >= s->in->model.unit_count) {
+    if (speculative_units == 0 || speculative_units >= s->in->model.update_count) {
         candidate.placement.speculative_spread = false;
     } else {
         set_requested(s->request->speculative_spread, &candidate.placement.speculative_spread);

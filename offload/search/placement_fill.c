@@ -25,6 +25,15 @@ uint32_t ox_search_requested_device_units(const struct ox_search *s) {
                                                  : (uint32_t)ox_min_u64(s->request->device_units, unit_count);
 }
 
+/* What is left of a unit that is not trained goes where its weights are; lo, which a device has behind hi where it
+ * needs it, no nearer than host memory. */
+static void follow_weights(struct ox_shard *shard, enum ox_tier far) {
+    if (shard->fixed) {
+        shard->homes.state = shard->homes.weights == OX_TIER_DEVICE ? far : shard->homes.weights;
+        shard->homes.grad = far;
+    }
+}
+
 void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool device_first) {
     const bool unified = s->in->budget.unified;
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
@@ -39,6 +48,7 @@ void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool d
         if (device_first ? place < device_units : place + device_units >= s->in->model.unit_count) {
             homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
         }
+        follow_weights(&s->table->shards[i], far);
     }
 }
 
@@ -67,7 +77,10 @@ static enum ox_tier *home_of(struct ox_shard *shard, enum ox_home plane) {
 /* Bytes of a plane of what the rank has of a unit. */
 static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_home plane) {
     const struct ox_plan_model *const model = &s->in->model;
-    const uint64_t elems = s->table->shards[unit_idx].elem_count;
+    const bool fixed = s->table->shards[unit_idx].fixed;
+    if (fixed && plane != OX_HOME_WEIGHTS) {
+        return 0;
+    }
     if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights */
         uint64_t slices = 0;
         for (uint32_t i = model->units[unit_idx].grad_idx; i != OX_NONE; i = model->grads[i].addend) {
@@ -75,7 +88,8 @@ static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum o
         }
         return slices * sizeof(float);
     }
-    return plane == OX_HOME_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
+    return plane == OX_HOME_STATE ? ox_shard_unit_state_bytes(s->table, unit_idx)
+                                  : ox_plan_weight_bytes(s->in, unit_idx);
 }
 
 static bool is_requested(const struct ox_search *s, enum ox_home plane) {
@@ -119,7 +133,8 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
-        count += *home_of(&s->table->shards[i], plane) == far;
+        const bool moves = !s->table->shards[i].fixed || plane == OX_HOME_WEIGHTS;
+        count += moves && *home_of(&s->table->shards[i], plane) == far;
     }
     return is_requested(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
 }
@@ -128,14 +143,19 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
 static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_home plane,
                            enum ox_tier tier, uint64_t *left) {
     const struct ox_plan_model *const model = &s->in->model;
+    const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     const uint32_t most = may_move(s, candidate, plane);
     uint32_t moved = 0;
     for (uint32_t i = 0; i < model->unit_count && moved < most; i++) {
         const uint32_t at = model->order[ranked((enum ox_ranking)candidate->ranking, model->unit_count, i)];
         enum ox_tier *const home = home_of(&s->table->shards[at], plane);
-        const uint64_t bytes = ox_align_up(plane_bytes(s, at, plane), OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
-        if (*home > tier && bytes <= *left) { /* tiers are ordered near to far */
+        const bool moves = !s->table->shards[at].fixed || plane == OX_HOME_WEIGHTS;
+        const uint64_t lo_bytes = s->table->shards[at].fixed ? ox_shard_unit_state_bytes(s->table, at) : 0;
+        const uint64_t bytes =
+            ox_align_up(plane_bytes(s, at, plane) + lo_bytes, OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
+        if (moves && *home > tier && bytes <= *left) { /* tiers are ordered near to far */
             *home = tier;
+            follow_weights(&s->table->shards[at], far);
             *left -= bytes;
             moved++;
         }

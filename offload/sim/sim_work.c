@@ -209,7 +209,8 @@ static double sum_bytes(const struct pricing *p) {
     const struct ox_plan_stage *const stage = stage_of(p);
     uint64_t elems = 0;
     for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
-        elems += p->setup->input->model.grads[stage->units[nth].grad_idx].elem_count;
+        const uint32_t grad_idx = stage->units[nth].grad_idx;
+        elems += grad_idx == OX_NONE ? 0 : p->setup->input->model.grads[grad_idx].elem_count;
     }
     return (double)elems * sizeof(float);
 }

@@ -130,7 +130,9 @@ static void check_wide(void) {
 }
 
 int main(void) {
-    struct golden tied, untied, learned;
+    struct golden tied, untied, learned, frozen, parts;
+    golden_open("frozen_blocks", &frozen);
+    golden_open("frozen_parts", &parts);
     golden_open("llama_tied_gqa", &tied);
     golden_open("llama_untied_odd", &untied);
     golden_open("gpt2_small", &learned);
@@ -138,17 +140,28 @@ int main(void) {
     check_places(&tied, "bf16 with gradients in bf16", OX_COMPUTE_BF16, true);
     check_places(&untied, "fp16 with gradients in bf16", OX_COMPUTE_FP16, true);
     check_places(&learned, "bf16", OX_COMPUTE_BF16, false);
+    check_places(&frozen, "fp32", OX_COMPUTE_FP32, false);
+    check_places(&parts, "bf16 with gradients in bf16", OX_COMPUTE_BF16, true);
+    check_places(&parts, "fp16", OX_COMPUTE_FP16, false);
     check_chaos(&tied);
     check_chaos(&learned);
     const struct harness_run run = golden_run(&tied);
     golden_check_reopened(&tied, &run, "fp32", 1);
+    const struct harness_run partly = golden_run(&parts), blocks = golden_run(&frozen);
+    golden_check_reopened(&parts, &partly, "fp32", 1);
+    golden_check_reopened(&frozen, &blocks, "fp32", 2);
     check_stop(&tied, &harness_in_memory);
     check_stop(&untied, &harness_places[0]);
     check_nonfinite(&learned, &harness_in_memory);
     check_nonfinite(&tied, &harness_places[3]);
+    check_chaos(&frozen);
+    check_stop(&parts, &harness_places[0]);
+    check_nonfinite(&frozen, &harness_places[3]);
     check_wide();
     golden_close(&learned);
     golden_close(&untied);
     golden_close(&tied);
+    golden_close(&parts);
+    golden_close(&frozen);
     return test_end();
 }

@@ -39,7 +39,8 @@ static void check_differences(const struct golden *golden) {
 }
 
 int main(void) {
-    struct golden tied, untied, learned;
+    struct golden tied, untied, learned, below;
+    golden_open("frozen_below", &below);
     golden_open("llama_tied_gqa", &tied);
     golden_open("llama_untied_odd", &untied);
     golden_open("gpt2_small", &learned);
@@ -55,6 +56,9 @@ int main(void) {
     golden_check_places(&untied, &run, "lion with a q8 moment and gradients in bf16", 3);
     run = run_of(&learned, OX_OPTIM_SGD, OX_MOMENTS_BF16);
     golden_check_places(&learned, &run, "sgd with a bf16 moment", 3);
+    run = run_of(&below, OX_OPTIM_ADAMW, OX_MOMENTS_Q8);
+    golden_check_places(&below, &run, "adamw with q8 moments", 3);
+    golden_check_reopened(&below, &run, "adamw with q8 moments", 2);
     run = run_of(&untied, OX_OPTIM_ADAMW, OX_MOMENTS_Q8);
     golden_check_reopened(&untied, &run, "adamw with q8 moments", 2);
     run = run_of(&tied, OX_OPTIM_LION, OX_MOMENTS_BF16);
@@ -62,5 +66,6 @@ int main(void) {
     golden_close(&learned);
     golden_close(&untied);
     golden_close(&tied);
+    golden_close(&below);
     return test_end();
 }

@@ -134,5 +134,7 @@ int main(int argc, char **argv) {
     launch("llama_tied_gqa", 2, 4, stride);
     launch("llama_untied_odd", 3, 3, stride);
     launch("gpt2_small", 4, 8, stride);
+    launch("frozen_parts", 2, 4, stride);
+    launch("frozen_blocks", 3, 3, stride);
     return test_end();
 }

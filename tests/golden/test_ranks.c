@@ -130,5 +130,8 @@ int main(void) {
     check("llama_untied_odd", false);
     dtype = OX_COMPUTE_FP16;
     check("gpt2_small", false);
+    check("frozen_blocks", false);
+    check("frozen_below", false);
+    check("frozen_parts", true);
     return test_end();
 }

@@ -209,7 +209,7 @@ static enum ox_status mark_seen(struct arguments *a, const struct ox_option *opt
     bool *const seen = &a->seen[index_of(option)];
     if (ox_option_is_list(option)) {
         if (!*seen) { /* flags replace the file's list */
-            *(option->type == OX_OPT_NVME ? &a->config->nvme_count : &a->config->data_count) = 0;
+            ox_config_clear_list(a->config, option);
         }
     } else if (*seen) {
         return ox_fail(OX_E_CONFIG, "--%s is given twice; give it once", option->name);

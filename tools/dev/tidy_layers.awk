@@ -34,7 +34,7 @@ BEGIN {
     room("engine/model", "base base/hash base/prng kernels offload/plan engine/family")
     room("engine/vocab", "base base/hash engine/text")
     room("engine/data", "base base/hash base/prng engine/text")
-    room("engine/hf", "base base/hash engine/model")
+    room("engine/hf", "base base/hash engine/config engine/model")
     room("engine/step", "base base/hash nvme cpu_optim kernels kernels/comm offload/plan offload/proof offload/search offload/sim" \
         " offload/trace engine/model")
     room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \

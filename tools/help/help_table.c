@@ -81,6 +81,8 @@ const char *ox_help_placeholder(const struct ox_option *option) {
         return "PATH:SIZE";
     case OX_OPT_DATA:
         return "PATH[:WEIGHT]";
+    case OX_OPT_PATTERNS:
+        return "PATTERN";
     case OX_OPT_PROSE:
         return "TEXT";
     default:

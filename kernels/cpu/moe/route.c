@@ -25,10 +25,12 @@ void ox_cpu_router_backward(const struct ox_cpu *cpu, const void *args) {
                                              .residual = op->residual, .m = op->rows, .n = op->in_count,
                                              .k = op->experts, .a_stride = op->experts, .b_stride = op->in_count,
                                              .c_stride = op->in_count});
-    ox_cpu_gemm_tiles(cpu, &(struct ox_gemm){.c = op->dweight, .a = op->dlogits, .b = op->in, .m = op->experts,
-                                             .n = op->in_count, .k = op->rows, .a_stride = op->experts,
-                                             .b_stride = op->in_count, .c_stride = op->in_count,
-                                             .a_transposed = true, .beta = op->begins ? 0.0f : 1.0f});
+    if (op->dweight != NULL) {
+        ox_cpu_gemm_tiles(cpu, &(struct ox_gemm){.c = op->dweight, .a = op->dlogits, .b = op->in, .m = op->experts,
+                                                 .n = op->in_count, .k = op->rows, .a_stride = op->experts,
+                                                 .b_stride = op->in_count, .c_stride = op->in_count,
+                                                 .a_transposed = true, .beta = op->begins ? 0.0f : 1.0f});
+    }
     if (op->dbias != NULL) {
         ox_cpu_column_sums(cpu, &(struct ox_op_linear_backward){.dbias = op->dbias, .dout = op->dlogits,
                                                                 .rows = op->rows, .out_count = op->experts,

@@ -50,7 +50,9 @@ extern "C" ox_status ox_cuda_router_backward(const ox_cuda_queue *queue, const v
     gemm.m = op->experts, gemm.n = op->in_count, gemm.k = op->rows;
     gemm.a_stride = op->experts, gemm.b_stride = gemm.c_stride = op->in_count;
     gemm.a_transposed = true, gemm.in = op->real, gemm.out = OX_REAL_F32;
-    OX_TRY(status, ox_cuda_gemm(queue, &gemm));
+    if (op->dweight != NULL) {
+        OX_TRY(status, ox_cuda_gemm(queue, &gemm));
+    }
     gemm = {};
     gemm.c = op->din, gemm.a = dlogits, gemm.b = op->weight, gemm.addend = op->residual;
     gemm.m = op->rows, gemm.n = op->in_count, gemm.k = op->experts;

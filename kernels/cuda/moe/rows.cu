@@ -127,9 +127,12 @@ template <typename T>
 static ox_status combine_bias_backward(const ox_cuda_queue *queue, const ox_op_combine_bias_backward *op) {
     const uint32_t warps = OX_BLOCK_THREADS / OX_WARP, pairs = op->rows * op->chosen;
     ox_launch(bias_weights<T>, queue, ox_launch_shape{(pairs + warps - 1) / warps, OX_BLOCK_THREADS, 0}, *op);
-    ox_launch(bias_columns<T>, queue,
-              ox_launch_shape{dim3(op->expert_count, (op->width + OX_WARP - 1) / OX_WARP), COLUMN_ROWS * OX_WARP, 0},
-              *op);
+    if (op->dbias != NULL) {
+        ox_launch(bias_columns<T>, queue,
+                  ox_launch_shape{dim3(op->expert_count, (op->width + OX_WARP - 1) / OX_WARP), COLUMN_ROWS * OX_WARP,
+                                  0},
+                  *op);
+    }
     return OX_OK;
 }
 

@@ -13,6 +13,7 @@ the replacement, and what they differ by is recorded as a yardstick for toleranc
 import argparse
 import contextlib
 import copy
+import fnmatch
 import json
 import math
 import os
@@ -202,6 +203,30 @@ CASES = {
                                 max_position_embeddings=512, tie_word_embeddings=True,
                                 rope_parameters=llama3_rope(10000.0, 8.0, 1.0, 4.0, 64)),
         "seed": 9, "seq": 62, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    # ---- parts that are not trained (requires_grad=False), by patterns of names ----
+    "frozen_blocks": {  # the gradient passes through two blocks to a table with two uses
+        "config": lambda: llama(vocab_size=67, hidden_size=48, num_hidden_layers=3, num_attention_heads=6,
+                                num_key_value_heads=2, head_dim=8, intermediate_size=88,
+                                tie_word_embeddings=True),
+        "frozen": ["model.layers.0.*", "model.layers.1.*"],
+        "seed": 20, "seq": 29, "batch": 2, "micro_batches": 3, "max_grad_norm": 0.5},
+    "frozen_below": {  # backward ends in the last block
+        "config": lambda: llama(vocab_size=83, hidden_size=40, num_hidden_layers=3, num_attention_heads=5,
+                                num_key_value_heads=5, head_dim=12, intermediate_size=52,
+                                tie_word_embeddings=False),
+        "frozen": ["*embed_tokens*", "model.layers.0.*", "model.layers.1.*"],
+        "seed": 21, "seq": 26, "batch": 1, "micro_batches": 3, "max_grad_norm": 0.5},
+    "frozen_parts": {  # tensors of a unit, one of several in a matrix, and the head's table
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=61, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=60,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6),
+        "frozen": ["*.q_proj.weight", "*.k_norm.weight", "*.up_proj.weight", "model.layers.0.input_layernorm.weight",
+                   "model.layers.1.mlp.down_proj.weight", "lm_head.weight"],
+        "seed": 22, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "frozen_table": {  # a tied table that is not trained, beside positions in its unit that are
+        "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=73),
+        "frozen": ["transformer.wte.weight", "*.ln_1.*", "transformer.h.0.attn.c_attn.weight"],
+        "seed": 23, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
 }
 
 
@@ -322,6 +347,9 @@ def make_model(case):
         else:
             parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0 - offset)
     model.tie_weights()
+    for name, parameter in model.named_parameters():
+        frozen = any(fnmatch.fnmatch(name, pattern) for pattern in case.get("frozen", []))
+        parameter.requires_grad_(not frozen)
     return model.eval()
 
 
@@ -388,7 +416,7 @@ def step_loss(model, micro_batches):
 
 
 def train(model, batches, max_grad_norm):
-    named = list(model.named_parameters())
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
         [{"params": [p for n, p in named if decays(n, p)], "weight_decay": WEIGHT_DECAY},
          {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}],
@@ -407,7 +435,7 @@ def train(model, batches, max_grad_norm):
         result["grad_norms"].append(float(norm))
         result["lrs"].append(learning_rate_at(step))
         optimizer.step()
-    result["final"] = {name: parameter.detach().clone() for name, parameter in named}
+    result["final"] = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     return result
 
 
@@ -440,7 +468,7 @@ def run_bf16(model, batches):
         rounded.double()
         logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     loss = step_loss(rounded, batches[0])
-    grads = {name: parameter.grad for name, parameter in rounded.named_parameters()}
+    grads = {name: parameter.grad for name, parameter in rounded.named_parameters() if parameter.requires_grad}
     norm = math.sqrt(sum(float(grad.pow(2).sum()) for grad in grads.values()))
     return {"logits": logits, "loss": loss, "grads": grads, "grad_norm": norm}
 
@@ -518,6 +546,7 @@ def make_case(name, folder):
         "lr_scheduler_type": "cosine",
         "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "adam_epsilon": EPS,
         "weight_decay": WEIGHT_DECAY, "max_grad_norm": case["max_grad_norm"],
+        "frozen": [n for n, p in parameters.items() if not p.requires_grad],
         "decayed": [n for n, p in parameters.items() if decays(n, p)],
         "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,
         "lrs": exact["lrs"], "losses": exact["losses"], "grad_norms": exact["grad_norms"],

@@ -50,24 +50,30 @@ static uint32_t make_stages(struct plan_model *m, const struct plan_model_sizes 
     return count;
 }
 
-/* A gradient for each use: those of first uses have the numbers of units. The list of those that are added begins with
- * the last stage's. */
+/* A gradient for each use of a trained unit: those of first uses come first, in the order of units. The list of those
+ * that are added begins with the last stage's. */
 static uint32_t make_grads(struct plan_model *m, const struct plan_model_sizes *sizes, uint32_t unit_count,
                            uint32_t stage_count) {
-    uint32_t count = unit_count;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < unit_count; i++) {
+        m->units[i].grad_idx = m->units[i].trained ? count++ : OX_NONE;
+    }
     for (uint32_t i = 0; i < stage_count; i++) {
         for (uint32_t k = 0; k < m->stages[i].unit_count; k++) {
             struct ox_plan_stage_unit *const use = &m->stages[i].units[k];
-            const uint32_t first = use->unit_idx;
-            const bool is_table = m->stages[i].kind == OX_PLAN_HEAD && k > 0;
-            use->grad_idx = m->units[first].stage_idx == i ? first : count++;
+            const struct ox_plan_unit *const unit = &m->units[use->unit_idx];
+            const bool is_table = m->stages[i].kind == OX_PLAN_HEAD && k > 0, first = unit->stage_idx == i;
+            use->grad_idx = !unit->trained ? OX_NONE : first ? unit->grad_idx : count++;
+            if (!unit->trained) {
+                continue;
+            }
             struct ox_plan_grad *const grad = &m->grads[use->grad_idx];
-            *grad = (struct ox_plan_grad){.unit_idx = first, .added_to = OX_NONE, .addend = OX_NONE,
-                                          .elem_count = is_table ? sizes->tied_elems : m->units[first].elem_count};
-            if (use->grad_idx != first) {
-                grad->added_to = first;
-                grad->addend = m->grads[first].addend;
-                m->grads[first].addend = use->grad_idx;
+            *grad = (struct ox_plan_grad){.unit_idx = use->unit_idx, .added_to = OX_NONE, .addend = OX_NONE,
+                                          .elem_count = is_table ? sizes->tied_elems : unit->elem_count};
+            if (!first) {
+                grad->added_to = unit->grad_idx;
+                grad->addend = m->grads[unit->grad_idx].addend;
+                m->grads[unit->grad_idx].addend = use->grad_idx;
             }
         }
     }
@@ -80,10 +86,11 @@ void plan_model_make(struct plan_model *m, const uint64_t *elems, uint32_t unit_
     OX_ASSERT(unit_count >= (whole ? 2 : 1) && unit_count <= PLAN_MODEL_UNITS_MAX);
     OX_ASSERT(whole || sizes->tied_elems == 0);
     for (uint32_t i = 0; i < unit_count; i++) {
-        m->units[i] = (struct ox_plan_unit){.elem_count = elems[i], .grad_idx = i};
+        const bool trained = (sizes->frozen >> (i % 64) & 1) == 0;
+        m->units[i] = (struct ox_plan_unit){.elem_count = elems[i], .trained = trained};
     }
     const uint32_t stage_count = make_stages(m, sizes, unit_count);
-    ox_plan_order_units(m->stages, stage_count, m->units, m->order);
+    out->update_count = ox_plan_order_units(m->stages, stage_count, m->units, m->order);
     out->units = m->units;
     out->grads = m->grads;
     out->stages = m->stages;

@@ -25,6 +25,7 @@ struct plan_model_sizes {
     bool without_embedding, without_head; /* the first unit, or the last, is a block, or the other end if it is alone */
     bool pairs;  /* blocks compute with two units each, where there are as many */
     bool shares; /* every block's first unit is that of a second stage, right behind it */
+    uint64_t frozen; /* bits of units that are not trained; one at least is */
 };
 
 /* Sets units, gradients and stages of `out`, which point into `m`, and leaves the rest of it. Units are numbered in the

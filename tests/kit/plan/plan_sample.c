@@ -86,6 +86,11 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     uint64_t uses_counter = 93000;
     sizes.pairs = plan_sample_number(seed, &uses_counter, 4) == 0;
     sizes.shares = plan_sample_number(seed, &uses_counter, 5) == 0;
+    const uint64_t frozen = plan_sample_number(seed, &uses_counter, UINT64_C(1) << 24);
+    const uint64_t how = plan_sample_number(seed, &uses_counter, 6); /* the first units, or any */
+    const uint64_t first = (UINT64_C(1) << plan_sample_number(seed, &uses_counter, unit_count)) - 1;
+    sizes.frozen = how == 0 ? frozen : how == 1 ? first : 0;
+    sizes.frozen &= ~(UINT64_C(1) << (unit_count - 1 - plan_sample_number(seed, &uses_counter, unit_count)));
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     if (is_varied(seed)) {
         plan_model_vary(&s->model, model, s->elems, seed);
@@ -163,6 +168,14 @@ static void draw_updates(struct plan_sample *s, uint64_t seed) {
     s->request.weights_ahead = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
 }
 
+void plan_sample_fix(const struct ox_plan_model *model, struct ox_shard_table *table, bool with_lo) {
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        if (!model->units[i].trained) {
+            ox_shard_fix(table, i, with_lo ? OX_LO_BYTES * OX_GROUP_ELEMS : 0);
+        }
+    }
+}
+
 void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -193,6 +206,7 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     draw_sum_groups(s, seed);
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
+    plan_sample_fix(&s->in.model, &s->table, seed % 2 == 0);
 }
 
 struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {

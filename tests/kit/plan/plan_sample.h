@@ -26,6 +26,9 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed);
 /* Draws the ranks that divide the sample's step, and how they divide the model. Which rank a plan is for is left to
  * the test, as are the rank's slices and micro-batches. */
 struct ox_plan_ranks plan_sample_ranks(uint64_t seed);
+/* Makes the table's units that are not trained fixed, with or without lo. */
+void plan_sample_fix(const struct ox_plan_model *model, struct ox_shard_table *table, bool with_lo);
+
 /* Makes the sample that of the first of several ranks. */
 void plan_sample_divide(struct plan_sample *s, uint64_t seed);
 

@@ -366,9 +366,20 @@ static enum ox_status open_engine(const struct harness_run *run, const struct ha
 
 static const uint64_t run_id[2] = {7, 11};
 
+static void freeze(const struct harness_run *run, struct ox_hf_folder *folder) {
+    struct ox_model *const model = ox_hf_own_model(folder);
+    for (size_t i = 0; i < json_array_size(run->frozen); i++) {
+        const int64_t idx = ox_model_find_tensor(model, json_string_value(json_array_get(run->frozen, i)));
+        CHECK(idx >= 0);
+        model->tensors[idx].trained = false;
+    }
+    ox_model_settle_trained(model);
+}
+
 void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out) {
     *out = (struct harness){.run = *run};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &out->folder));
+    freeze(run, out->folder);
     out->model = ox_hf_model(out->folder);
     make_drives(place, out);
     REQUIRE_OK(open_engine(run, place, out));
@@ -405,6 +416,7 @@ void harness_close(struct harness *harness) {
 enum ox_status harness_try(const struct harness_run *run, const struct harness_place *place) {
     struct harness harness = {0};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &harness.folder));
+    freeze(run, harness.folder);
     harness.model = ox_hf_model(harness.folder);
     const enum ox_status status = open_engine(run, place, &harness);
     harness_close(&harness);
@@ -438,7 +450,8 @@ float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_pla
         printf("no memory for unit %u\n", unit_idx);
         exit(1);
     }
-    if (!ox_plane_exists(harness->run.state.kind, plane)) {
+    const bool has_moments = harness->model->units[unit_idx].trained;
+    if (!ox_plane_exists(harness->run.state.kind, plane) || (plane != OX_PLANE_MASTER && !has_moments)) {
         free(values);
         return NULL;
     }

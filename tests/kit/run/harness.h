@@ -47,6 +47,7 @@ struct harness_run {
     enum ox_rank_comm comm;
     bool library_sums;
     struct ox_state_format state; /* zero: AdamW in fp32 */
+    const json_t *frozen;         /* names of tensors that are not trained; NULL: none */
 };
 
 struct harness {

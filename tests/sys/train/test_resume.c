@@ -526,6 +526,9 @@ int main(void) {
     make_expected(" --dtype bf16 --moments q8");
     test_named_checkpoints();
     test_chains();
+    make_expected(" --freeze layers.0 --freeze *.q_proj.weight");
+    test_named_checkpoints();
+    test_chains();
     free(expected_steps);
     free(expected_evals);
     return test_end();

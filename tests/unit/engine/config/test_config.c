@@ -90,7 +90,8 @@ static void test_table(void) {
         CHECK((options[i].usual & ~commands) == 0);
         CHECK(strchr(options[i].name, '_') == NULL);
         CHECK(options[i].help[0] != '\0' && strlen(options[i].help) <= 240 && options[i].commands != 0);
-        const bool is_text = options[i].type == OX_OPT_TEXT || options[i].type == OX_OPT_PROSE;
+        const bool is_text = options[i].type == OX_OPT_TEXT || options[i].type == OX_OPT_PROSE ||
+                             options[i].type == OX_OPT_PATTERNS;
         CHECK(is_text ? options[i].text_bytes > 1 : options[i].text_bytes == 0);
         CHECK((options[i].type != OX_OPT_CHOICE) || options[i].choices != NULL);
         for (uint32_t k = 0; k < i; k++) {
@@ -451,6 +452,8 @@ static void test_round_trip(void) {
         {"max-grad-norm", "1e22"},
         {"eval-fraction", "0.12345678901234568"},
         {"decay-embeddings", "false"},
+        {"freeze", "all-but *.q_proj.weight"},
+        {"freeze", "layers.0-15"},
     };
     struct ox_config first, second;
     ox_config_init(&first);

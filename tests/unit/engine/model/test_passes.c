@@ -64,6 +64,7 @@ static const char mixture_shared[] = "{\"model_type\":\"llama\"," SMALL "\"hidde
 
 static void add_tensor(struct ox_unit *unit, enum ox_role role, uint64_t count) {
     unit->role_offset[role] = unit->elem_count;
+    unit->role_trained[role] = true;
     unit->elem_count += count;
 }
 

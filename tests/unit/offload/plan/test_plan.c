@@ -229,11 +229,23 @@ static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan,
 }
 
 /* Each stage's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
+/* Whether a stage has a backward: something is trained in it or before it, or in the part of the model before. */
+static bool has_backward(const struct plan_sample *s, uint32_t stage_idx) {
+    bool has = s->in.model.stages[0].kind != OX_PLAN_EMBEDDING;
+    for (uint32_t i = 0; i <= stage_idx && !has; i++) {
+        for (uint32_t k = 0; k < s->model.stages[i].unit_count; k++) {
+            has = has || s->model.units[s->model.stages[i].units[k].unit_idx].trained;
+        }
+    }
+    return has;
+}
+
 static void change_facts(struct plan_sample *s, const struct ox_plan *plan, struct plan_faults *tally) {
     uint32_t behind = 0; /* blocks */
     for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
         struct ox_plan_stage *const stage = &s->model.stages[i - 1];
-        const bool keeps = behind < s->in.placement.kept_units && stage->kept_bytes > 0;
+        const bool back = has_backward(s, i - 1);
+        const bool keeps = back && behind < s->in.placement.kept_units && stage->kept_bytes > 0;
         if (i == s->in.model.stage_count && stage->kind != OX_PLAN_HEAD) {
             refuse_fact(s, plan, &stage->output_bytes, tally);
         }
@@ -241,7 +253,9 @@ static void change_facts(struct plan_sample *s, const struct ox_plan *plan, stru
             continue;
         }
         refuse_fact(s, plan, &stage->input_bytes, tally);
-        refuse_fact(s, plan, keeps ? &stage->backward_kept.scratch_bytes : &stage->backward.scratch_bytes, tally);
+        if (back || stage->kind == OX_PLAN_HEAD) {
+            refuse_fact(s, plan, keeps ? &stage->backward_kept.scratch_bytes : &stage->backward.scratch_bytes, tally);
+        }
         if (stage->kind == OX_PLAN_BLOCK) {
             refuse_fact(s, plan, keeps ? &stage->forward_kept.scratch_bytes : &stage->forward.scratch_bytes, tally);
             behind++;
@@ -252,27 +266,32 @@ static void change_facts(struct plan_sample *s, const struct ox_plan *plan, stru
     }
 }
 
-/* Compares what the plan says of state with sums that the test makes piece by piece: memory, drives and traffic. */
+/* Bytes of the state of so many groups of a unit: lo and moments in whole pages, or lo alone. */
+static uint64_t state_of(const struct plan_sample *s, uint32_t unit_idx, uint64_t groups) {
+    const struct ox_state_sizes sizes = s->table.shards[unit_idx].sizes;
+    return ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
+           ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES;
+}
+
+/* Compares what the plan says of state with sums that the test makes piece by piece: memory, drives and traffic. Of a
+ * unit that is not trained there is one generation, and nothing moves. */
 static void check_state_bytes(const struct plan_sample *s, const struct ox_plan *plan) {
-    const struct ox_state_sizes sizes = s->table.sizes;
     const bool store = s->in.budget.nvme_bytes > 0;
-    const uint64_t generations = store ? s->in.budget.generations : 0;
-    uint64_t hi = 0, state = 0, read = 0, home = 0, home_found = 0;
+    uint64_t hi = 0, state = 0, written = 0, read = 0, home = 0, home_found = 0;
     for (uint32_t i = 0; i < s->table.unit_count; i++) {
+        const bool trained = s->in.model.units[i].trained, away = s->table.shards[i].homes.state == OX_TIER_NVME;
+        const uint64_t generations = !store ? 0 : trained ? s->in.budget.generations : 1;
         uint64_t unit = 0;
+        CHECK(trained || s->table.shards[i].sizes.rest_per_group == 0);
         for (uint32_t k = 0; k < s->table.shards[i].chunk_count; k++) {
             const uint64_t groups = ox_shard_chunk(&s->table, i, k).count / OX_GROUP_ELEMS;
-            unit += ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
-                    ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES;
-            hi += groups * OX_GROUP_ELEMS * 2;
+            unit += state_of(s, i, groups);
+            hi += generations * groups * OX_GROUP_ELEMS * 2;
         }
-        state += unit;
-        read += s->table.shards[i].homes.state == OX_TIER_NVME ? unit : 0;
-        const uint64_t groups = s->elems[i] / OX_GROUP_ELEMS;
-        home += s->table.shards[i].homes.state != OX_TIER_NVME
-                    ? ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
-                          ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES
-                    : 0;
+        state += generations * unit;
+        written += trained && store ? unit : 0;
+        read += trained && store && away ? unit : 0;
+        home += away ? 0 : state_of(s, i, s->elems[i] / OX_GROUP_ELEMS);
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         home_found += plan->bufs[i].kind == OX_BUF_STATE ? plan->bufs[i].bytes : 0;
@@ -280,10 +299,10 @@ static void check_state_bytes(const struct plan_sample *s, const struct ox_plan 
     struct ox_ledger ledger;
     ox_plan_ledger(plan, &ledger);
     CHECK(home_found == home);
-    CHECK(plan->traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE] == (store ? state : 0));
-    CHECK(plan->traffic[OX_LINK_NVME_READ][OX_TRAFFIC_STATE] == (store ? read : 0));
-    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_STATE] == generations * state);
-    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] == generations * hi);
+    CHECK(plan->traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE] == written);
+    CHECK(plan->traffic[OX_LINK_NVME_READ][OX_TRAFFIC_STATE] == read);
+    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_STATE] == state);
+    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] == hi);
 }
 
 /* What is updated before the norm is known can be taken back only where the drives keep what it replaces, or memory. */

@@ -57,14 +57,21 @@ static bool takes_from_host(const struct plan_sample *s, uint32_t unit_idx) {
  * once for each unit. */
 static uint64_t expected_in(const struct plan_sample *s, bool train) {
     const struct ox_plan_model *const model = &s->in.model;
-    const uint64_t width = model->precision->lo_travels ? 4 : 2, tiles = s->in.placement.tiles;
+    const uint64_t tiles = s->in.placement.tiles;
     const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL || s->in.ranks.sharding == OX_SHARDING_SHARED;
     uint64_t bytes = 0;
+    bool trains = false; /* this stage or one before */
     for (uint32_t i = 0; i < model->stage_count; i++) {
         const struct ox_plan_stage *const stage = &model->stages[i];
-        const uint64_t passes = stage->kind == OX_PLAN_BLOCK && train ? 2 : 1;
+        trains = trains || s->in.model.stages[0].kind != OX_PLAN_EMBEDDING;
+        for (uint32_t k = 0; k < stage->unit_count; k++) {
+            trains = trains || model->units[stage->units[k].unit_idx].trained;
+        }
+        const uint64_t passes = stage->kind == OX_PLAN_BLOCK && train && trains ? 2 : 1;
         for (uint32_t k = 0; k < stage->unit_count; k++) {
             const uint32_t unit_idx = stage->units[k].unit_idx;
+            const bool lo = model->precision->lo_travels && s->table.shards[unit_idx].sizes.lo_per_group > 0;
+            const uint64_t width = lo ? 4 : 2;
             const uint64_t others = model->units[unit_idx].elem_count - s->table.shards[unit_idx].elem_count;
             const uint64_t times = each_pass ? passes * tiles : model->units[unit_idx].stage_idx == i;
             bytes += takes_from_host(s, unit_idx) ? 0 : others * width * times;

@@ -49,7 +49,7 @@ static void test_extents(void) {
 static void test_layout(void) {
     struct ox_shard_table table;
     open_table(&table);
-    const struct ox_chunk_layout layout = ox_shard_chunk_layout(&table, 2 * GROUP, sizeof(float));
+    const struct ox_chunk_layout layout = ox_shard_chunk_layout(&table.sizes, 2 * GROUP, sizeof(float));
     CHECK(layout.hi_bytes == 8192 && layout.state_offset == 8192 && layout.state_bytes == 16384);
     CHECK(layout.numbers_offset == 24576 && layout.numbers_bytes == 16384 && layout.bytes == 40960);
     ox_shard_table_close(&table);

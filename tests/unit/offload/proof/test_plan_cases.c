@@ -66,12 +66,12 @@ static bool is_saved(const struct ox_plan_input *in, uint32_t unit_idx) {
     return in->placement.saves_replaced && homes->state == OX_TIER_HOST && homes->weights != OX_TIER_NVME;
 }
 static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
-    const uint64_t unit_count = in->model.unit_count, count = in->placement.speculative_units;
-    const uint64_t after = unit_count - 1 - in->model.units[unit_idx].order_idx;
+    const uint64_t unit_count = in->model.update_count, count = in->placement.speculative_units;
+    const uint64_t after = unit_count - 1 - in->model.units[unit_idx].update_idx;
     const bool spread =
         after == 0 ? count > 0 : after * count / unit_count > (after - 1) * count / unit_count;
     const bool named = in->placement.speculative_spread ? spread : after < count;
-    return named && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
+    return in->model.units[unit_idx].trained && named && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
 }
 
 /* Whether such an update makes hi alone, so that the state is due in the next step. */
@@ -86,7 +86,8 @@ static bool writes_when_it_stays(const struct ox_plan_input *in) {
     bool any = false;
     for (uint32_t i = 0; i < in->model.unit_count; i++) {
         const struct ox_homes *const homes = &in->table->shards[i].homes;
-        any = any || homes->weights == OX_TIER_NVME || homes->state == OX_TIER_NVME ||
+        const bool there = homes->weights == OX_TIER_NVME || homes->state == OX_TIER_NVME;
+        any = any || (there && in->model.units[i].trained) ||
               (in->placement.overlap && is_speculative(in, i) && !is_saved(in, i));
     }
     return any;
@@ -128,6 +129,9 @@ static uint32_t facts_of(const struct ox_plan_input *in, struct meets at) {
 }
 
 static enum ox_due due_of(const struct ox_plan_input *in, enum due due, uint32_t unit_idx) {
+    if (!in->model.units[unit_idx].trained) {
+        return OX_DUE_NOTHING;
+    }
     if (due == DUE_ALL || (due == DUE_NOT_SPECULATIVE && !is_speculative(in, unit_idx))) {
         return OX_DUE_ALL;
     }
@@ -161,7 +165,7 @@ static void mark(const struct ox_plan_input *in, uint32_t nth, uint8_t due[PLAN_
             OX_DUE_NOTHING, OX_DUE_ALL, rest, i % 2 == 0 ? OX_DUE_ALL : OX_DUE_NOTHING,
             first ? OX_DUE_ALL : OX_DUE_NOTHING, last ? OX_DUE_ALL : OX_DUE_NOTHING,
             i % 2 == 0 ? rest : OX_DUE_NOTHING, OX_DUE_STATE, i % 2 == 0 ? rest : OX_DUE_ALL};
-        due[i] = (uint8_t)marks[nth];
+        due[i] = (uint8_t)(in->model.units[i].trained ? marks[nth] : OX_DUE_NOTHING);
     }
 }
 

@@ -30,6 +30,9 @@ static void make_sample(struct sample *s) {
     }
     s->table = (struct ox_shard_table){.shards = s->shards, .unit_count = UNITS, .chunk_elems = 2 * GROUP,
                                        .sizes = {.lo_per_group = 4096, .rest_per_group = 16384}};
+    for (int i = 0; i < UNITS; i++) {
+        s->shards[i].sizes = s->table.sizes;
+    }
     s->in.table = &s->table;
     s->in.model = (struct ox_plan_model){.micro_batches = 2, .precision = ox_precision_of(OX_COMPUTE_FP32, true),
                                           .grad_bf16 = true};
@@ -76,7 +79,7 @@ static void test_state(void) {
     struct sample s;
     make_sample(&s);
     CHECK(ox_proof_state_bytes(&s.in, 0) == 5 * 20480 && ox_proof_stored_state_bytes(&s.in, 0) == 102400);
-    s.table.sizes = (struct ox_state_sizes){.lo_per_group = 2048, .rest_per_group = 2080};
+    s.table.sizes = s.shards[0].sizes = (struct ox_state_sizes){.lo_per_group = 2048, .rest_per_group = 2080};
     CHECK(ox_proof_state_bytes(&s.in, 0) == 12288 + 12288);          /* 10240 and 10400, in pages */
     CHECK(ox_proof_stored_state_bytes(&s.in, 0) == 3 * 4096 + 5 * 4096); /* chunks of 2, 2 and 1 groups */
 }
