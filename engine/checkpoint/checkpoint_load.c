@@ -153,8 +153,8 @@ static enum ox_status check_same_model(const struct ox_model *ours, const struct
         strcmp(ours->config.family, other->config.family) == 0 && ours->tensor_count == other->tensor_count;
     for (uint32_t i = 0; same && i < ours->tensor_count; i++) {
         const struct ox_tensor *const a = &ours->tensors[i], *const b = &other->tensors[i];
-        same = strcmp(a->name, b->name) == 0 && a->rank == b->rank && a->shape[0] == b->shape[0] &&
-               a->shape[1] == b->shape[1];
+        same = strcmp(a->name, b->name) == 0 && a->rank == b->rank &&
+               memcmp(a->shape, b->shape, sizeof a->shape) == 0;
     }
     return same ? OX_OK
                 : ox_fail(OX_E_CONFIG,

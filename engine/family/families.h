@@ -11,7 +11,7 @@ extern "C" {
 
 /* A dimension of a tensor, derived from the configuration. */
 enum ox_dim {
-    OX_DIM_NONE, /* second dimension of a vector */
+    OX_DIM_NONE, /* a dimension that the tensor lacks */
     OX_DIM_VOCAB,
     OX_DIM_CONTEXTS,
     OX_DIM_HIDDEN,
@@ -21,16 +21,23 @@ enum ox_dim {
     OX_DIM_KV,  /* kv_heads * head_dim */
     OX_DIM_QKV, /* Q + 2 KV */
     OX_DIM_GATE_UP, /* 2 WIDTH */
+    OX_DIM_ONE,
+    OX_DIM_EXPERTS,
+    OX_DIM_EXPERT_WIDTH,
+    OX_DIM_EXPERT_GATE_UP, /* 2 EXPERT_WIDTH */
+    OX_DIM_SHARED_WIDTH,
 };
 
 /* One tensor of the files, in the order of its unit's flat vector. Neighbours of one role lie together without padding,
- * so that they are one matrix. */
+ * so that they are one matrix. Rows of an MLP's roles are there in dense layers alone, those of a mixture's in sparse
+ * ones. Neighbours of one role that stand for every expert are repeated together, expert by expert. */
 struct ox_family_row {
     enum ox_unit_kind unit;
     enum ox_role role;
-    const char *name; /* without the family's prefix; %u is the layer */
+    const char *name; /* without the family's prefix; the first %u is the layer, the second the expert */
     bool bare;        /* written without the prefix */
-    enum ox_dim shape[2];
+    enum ox_dim shape[3];
+    bool each_expert; /* one tensor for every expert */
     bool (*when)(const struct ox_model_config *); /* NULL: always there */
     enum ox_init_kind init;
 };
@@ -100,8 +107,9 @@ struct ox_family {
 };
 
 extern const struct ox_family ox_family_cohere2, ox_family_exaone4, ox_family_gemma2, ox_family_gemma3,
-    ox_family_gpt2, ox_family_granite, ox_family_llama, ox_family_mistral, ox_family_olmo2, ox_family_olmo3,
-    ox_family_phi3, ox_family_qwen2, ox_family_qwen3, ox_family_smollm3;
+    ox_family_gpt2, ox_family_granite, ox_family_llama, ox_family_mistral, ox_family_mixtral, ox_family_olmo2,
+    ox_family_olmo3, ox_family_olmoe, ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3,
+    ox_family_qwen3_moe, ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);

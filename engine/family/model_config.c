@@ -499,6 +499,25 @@ bool ox_layers_are_last(const struct ox_layers *layers, uint32_t count) {
     return layer == count;
 }
 
+/* The router's own limits, which its operations assert. */
+static enum ox_status check_mixture(const char *where, const struct ox_mixture *mixture) {
+    const struct ox_router *const router = &mixture->router;
+    const uint32_t chosen_max = router->experts < OX_CHOSEN_MAX ? router->experts : OX_CHOSEN_MAX;
+    if (router->experts == 0) {
+        return OX_OK;
+    }
+    enum ox_status status = check_size(where, "number of experts", router->experts, OX_EXPERTS_MAX);
+    OX_TRY(status, check_size(where, "width of an expert", mixture->width, WIDTH_MAX));
+    if (status == OX_OK && mixture->shared_width > WIDTH_MAX) {
+        status = check_size(where, "width of the shared expert", mixture->shared_width, WIDTH_MAX);
+    }
+    if (status == OX_OK && (router->chosen == 0 || router->chosen > chosen_max)) {
+        return ox_fail(OX_E_CONFIG, "%s: a token has %" PRIu32 " experts (\"num_experts_per_tok\"); of %" PRIu32
+                       " it can have 1 to %" PRIu32, where, router->chosen, router->experts, chosen_max);
+    }
+    return status;
+}
+
 enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config) {
     const struct {
         const char *what;
@@ -518,6 +537,10 @@ enum ox_status ox_model_config_check(const char *where, const struct ox_model_co
         if (status != OX_OK) {
             return status;
         }
+    }
+    const enum ox_status mixture = check_mixture(where, &config->mixture);
+    if (mixture != OX_OK) {
+        return mixture;
     }
     if (config->heads % config->kv_heads != 0) {
         return ox_fail(OX_E_CONFIG,

@@ -86,8 +86,10 @@ struct ox_rope_scaling {
 struct ox_mixture {
     struct ox_router router; /* experts: 0: the model has none */
     struct ox_gate gate;
-    uint32_t width;        /* of an expert */
-    uint32_t shared_width; /* of the expert of all tokens; 0: none */
+    uint32_t width;          /* of an expert */
+    uint32_t shared_width;   /* of an expert that every row has, behind a gate; 0: none */
+    struct ox_layers dense;  /* layers with an MLP instead */
+    bool packed; /* files have one tensor of all experts where others have one for each; they say so, not config.json */
 };
 
 struct ox_model_config {
@@ -108,7 +110,7 @@ struct ox_model_config {
     uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
     struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
     struct ox_mixture mixture;
-    float clip_qkv; /* queries, keys and values are clamped to +- that; 0: not */
+    double clip_qkv; /* queries, keys and values are clamped to +- that; 0: not */
     bool parallel;        /* attention and MLP read one normed input, and both are added to the block's */
     /* Factors; 0: none. */
     double embed_scale;     /* of embeddings */
@@ -122,6 +124,11 @@ struct ox_model_config {
     double init_range;  /* standard deviation of a fresh normal tensor */
     int64_t bos_id, eos_id; /* -1: none */
 };
+
+/* Whether the layer has a mixture of experts. */
+static inline bool ox_layer_is_sparse(const struct ox_model_config *config, uint32_t layer) {
+    return config->mixture.router.experts != 0 && !ox_layers_has(&config->mixture.dense, layer);
+}
 
 enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
 

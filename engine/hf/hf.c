@@ -164,6 +164,16 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
                          json_object_size(map), found);
 }
 
+static bool has_files(const char *folder) {
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    char path[OX_PATH_BYTES];
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
+        found = ox_path_join(folder, names[i], path) == OX_OK && ox_path_exists(path);
+    }
+    return found;
+}
+
 static enum ox_status open_files(struct ox_hf_folder *folder) {
     char path[OX_PATH_BYTES];
     json_t *index = NULL;
@@ -187,6 +197,61 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     return status;
 }
 
+/* ---- mixtures of experts: the layout of their tensors ---- */
+
+/* Looks for tensors that are in one layout alone: `found` becomes an entry of each of the two, or NULL. */
+static void find_layouts(const struct ox_hf_folder *folder, const struct ox_model *packed,
+                         const struct ox_st_entry *found[2]) {
+    for (uint32_t i = 0; i < folder->file_count; i++) {
+        for (uint32_t j = 0; j < ox_st_count(folder->files[i]); j++) {
+            const struct ox_st_entry *const entry = ox_st_entry(folder->files[i], j);
+            const bool in_each = ox_model_find_tensor(folder->model, entry->name) >= 0;
+            const bool in_packed = ox_model_find_tensor(packed, entry->name) >= 0;
+            if (in_each != in_packed) {
+                found[in_packed ? 1 : 0] = entry;
+            }
+        }
+    }
+}
+
+/* Makes the model anew where the files have one tensor of all experts: they say so, and not config.json. */
+static enum ox_status choose_layout(struct ox_hf_folder *folder) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_model *packed = NULL;
+    const struct ox_st_entry *found[2] = {NULL, NULL};
+    config.mixture.packed = true;
+    enum ox_status status = ox_model_build(&config, &packed);
+    if (status == OX_OK) {
+        find_layouts(folder, packed, found);
+    }
+    if (found[0] != NULL && found[1] != NULL) {
+        status = ox_fail(OX_E_CONFIG,
+                         "%s: holds \"%s\", which is of one expert, and \"%s\", which is of all; a folder has one "
+                         "layout or the other: save it again", folder->path, found[0]->name, found[1]->name);
+    } else if (found[1] != NULL) {
+        struct ox_model *const each = folder->model;
+        folder->model = packed;
+        packed = each;
+    }
+    ox_model_close(&packed);
+    return status;
+}
+
+/* How an expert's tensors are named, for an error; empty where there are no experts. */
+static const char *expert_names(const struct ox_model *model, char *text, size_t bytes) {
+    const struct ox_tensor *const end = model->tensors + model->tensor_count, *tensor = model->tensors;
+    char shape[64];
+    while (tensor < end && tensor->role != OX_ROLE_EXPERT_GATE_UP) {
+        tensor++;
+    }
+    text[0] = '\0';
+    if (tensor < end) {
+        snprintf(text, bytes, ", whose experts have tensors such as \"%s\" [%s]", tensor->name,
+                 shape_text(tensor->rank, tensor->shape, shape, sizeof shape));
+    }
+    return text;
+}
+
 static enum ox_status place_entry(struct ox_hf_folder *folder, const struct place *place) {
     const char *name = place->entry->name;
     char inner[2 * OX_TENSOR_NAME_BYTES];
@@ -198,10 +263,12 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
     }
     const int64_t idx = ox_model_find_tensor(folder->model, name);
     if (idx == -1) {
+        char experts[OX_TENSOR_NAME_BYTES + 128];
         return ox_fail(OX_E_CONFIG,
-                       "%s: tensor \"%s\" does not belong to the %s that config.json describes; use the config.json "
+                       "%s: tensor \"%s\" does not belong to the %s that config.json describes%s; use the config.json "
                        "that came with the weights",
-                       ox_st_path(place->file), place->entry->name, folder->model->config.family);
+                       ox_st_path(place->file), place->entry->name, folder->model->config.family,
+                       expert_names(folder->model, experts, sizeof experts));
     }
     if (idx == -2) {
         if (strcmp(name, "lm_head.weight") == 0) {
@@ -263,9 +330,17 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
     return status;
 }
 
-static enum ox_status open_weights(struct ox_hf_folder *folder) {
+/* Opens the files; without `weights` those of a mixture alone, where there are some, to see its layout. */
+static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
+    const bool is_mixture = folder->model->config.mixture.router.experts != 0;
+    if (!weights && !(is_mixture && has_files(folder->path))) {
+        return OX_OK;
+    }
     enum ox_status status = open_files(folder);
-    if (status != OX_OK) {
+    if (status == OX_OK && is_mixture) {
+        status = choose_layout(folder);
+    }
+    if (status != OX_OK || !weights) {
         return status;
     }
     folder->places = calloc(folder->model->tensor_count, sizeof *folder->places);
@@ -351,8 +426,8 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     }
     OX_TRY(status, ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config));
     OX_TRY(status, build_model(folder, config_path));
-    if (status == OX_OK && weights && is_folder) {
-        status = open_weights(folder);
+    if (status == OX_OK && is_folder) {
+        status = open_weights(folder, weights);
         status = status == OX_OK ? status : find_cause(folder, status);
     }
     if (status != OX_OK) {

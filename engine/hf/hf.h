@@ -14,7 +14,8 @@ struct ox_hf_folder;
 
 /* Opens config.json and, with `weights`, every safetensors file. It checks that the files have each tensor of the model
  * exactly once, with the right shape, and no other tensor. A tied head that is stored as well must equal the embedding.
- * File names in an index must be in the folder. In a checkpoint config.json, index and tokenizer files must be what it
+ * File names in an index must be in the folder. Experts may have a tensor each, or one of all; the model is that of the
+ * layout that the files have, and is written so. In a checkpoint config.json, index and tokenizer files must be what it
  * lists. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
  * tensor. `path` may also be a config.json itself; then there are no weights. */
 OX_MUST enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out);

@@ -212,7 +212,7 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
         h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
         h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
     }
-    if (c->clip_qkv > 0.0f) {
+    if (c->clip_qkv > 0.0) {
         h = ox_list_clamp(list, h);
     }
     if (unit->rope) {

@@ -38,33 +38,96 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
         return (uint64_t)config->kv_heads * config->head_dim;
     case OX_DIM_QKV:
         return ((uint64_t)config->heads + 2 * (uint64_t)config->kv_heads) * config->head_dim;
+    case OX_DIM_ONE:
+        return 1;
+    case OX_DIM_EXPERTS:
+        return config->mixture.router.experts;
+    case OX_DIM_EXPERT_WIDTH:
+        return config->mixture.width;
+    case OX_DIM_EXPERT_GATE_UP:
+        return 2 * (uint64_t)config->mixture.width;
+    case OX_DIM_SHARED_WIDTH:
+        return config->mixture.shared_width;
     }
     return 1;
 }
 
-static uint32_t count_rows(const struct ox_family *family, const struct ox_model_config *config,
-                           enum ox_unit_kind kind) {
-    uint32_t count = 0;
+/* Whether a unit has the row. `layer` is that of a block. */
+static bool has_row(const struct ox_model_config *config, const struct ox_family_row *row, enum ox_unit_kind kind,
+                    uint32_t layer) {
+    const bool sparse = ox_layer_is_sparse(config, layer);
+    const bool of_mlp = row->role >= OX_ROLE_GATE_UP && row->role <= OX_ROLE_DOWN_BIAS;
+    const bool of_mixture = row->role >= OX_ROLE_ROUTER && row->role <= OX_ROLE_SHARED_GATE_BIAS;
+    return row->unit == kind && (row->when == NULL || row->when(config)) && !(sparse && of_mlp) &&
+           !(!sparse && of_mixture);
+}
+
+static uint32_t repeats(const struct ox_model_config *config, const struct ox_family_row *row) {
+    return row->each_expert ? config->mixture.router.experts : 1;
+}
+
+static uint64_t count_tensors(const struct ox_family *family, const struct ox_model_config *config,
+                              enum ox_unit_kind kind, uint32_t layer) {
+    uint64_t count = 0;
     const struct ox_family_row *row;
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
-        count += row->unit == kind && (row->when == NULL || row->when(config));
+        count += has_row(config, row, kind, layer) ? repeats(config, row) : 0;
     }
     return count;
 }
 
-/* Writes the file name of `row` in `layer`. The pattern holds at most one %u. */
+/* Writes the file name of `row` in `layer`, for an expert where the pattern holds a second %u. */
 static void format_name(const struct ox_family *family, const struct ox_family_row *row, uint32_t layer,
-                        char *out) {
-    const char *const mark = strstr(row->name, "%u");
-    const char *const prefix = row->bare ? "" : family->prefix;
-    int bytes;
-    if (mark == NULL) {
-        bytes = snprintf(out, OX_TENSOR_NAME_BYTES, "%s%s", prefix, row->name);
-    } else {
-        bytes = snprintf(out, OX_TENSOR_NAME_BYTES, "%s%.*s%" PRIu32 "%s", prefix, (int)(mark - row->name),
-                         row->name, layer, mark + 2);
+                        uint32_t expert, char *out) {
+    const char *rest = row->name, *mark;
+    int end = snprintf(out, OX_TENSOR_NAME_BYTES, "%s", row->bare ? "" : family->prefix);
+    for (uint32_t number = layer; (mark = strstr(rest, "%u")) != NULL; number = expert) {
+        end += snprintf(out + end, (size_t)(OX_TENSOR_NAME_BYTES - end), "%.*s%" PRIu32, (int)(mark - rest), rest,
+                        number);
+        OX_ASSERT(end < OX_TENSOR_NAME_BYTES);
+        rest = mark + 2;
     }
-    OX_ASSERT(bytes > 0 && bytes < OX_TENSOR_NAME_BYTES);
+    end += snprintf(out + end, (size_t)(OX_TENSOR_NAME_BYTES - end), "%s", rest);
+    OX_ASSERT(end > 0 && end < OX_TENSOR_NAME_BYTES);
+}
+
+/* Adds a tensor to a unit whose tensors end at element `end` so far; returns where they end now. */
+static uint64_t add_tensor(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
+                           const struct ox_family_row *row, uint32_t layer, uint32_t expert, uint64_t end) {
+    struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
+    format_name(family, row, layer, expert, tensor->name);
+    tensor->unit_idx = (uint32_t)(unit - model->units);
+    tensor->role = row->role;
+    tensor->count = 1;
+    for (uint32_t i = 0; i < sizeof row->shape / sizeof *row->shape; i++) {
+        tensor->rank += row->shape[i] != OX_DIM_NONE;
+        tensor->shape[i] = extent_of(&model->config, row->shape[i]);
+        tensor->count *= tensor->shape[i];
+    }
+    tensor->decay = tensor->rank >= 2;
+    tensor->trained = true;
+    tensor->init = row->init;
+    if (unit->role_offset[row->role] == UINT64_MAX) {
+        end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
+        unit->role_offset[row->role] = end;
+    } else {
+        OX_ASSERT(tensor[-1].role == row->role); /* tensors of one role are neighbours */
+    }
+    tensor->offset = end;
+    unit->param_count += tensor->count;
+    unit->tensor_count++;
+    return end + tensor->count;
+}
+
+/* The neighbours from row `first` on that are repeated together for every expert; else 1. */
+static uint32_t group_of(const struct ox_family *family, uint32_t first) {
+    const struct ox_family_row *const row = ox_family_row_at(family, first), *next;
+    uint32_t count = 1;
+    while (row->each_expert && (next = ox_family_row_at(family, first + count)) != NULL && next->each_expert &&
+           next->role == row->role) {
+        count++;
+    }
+    return count;
 }
 
 /* Adds the unit that comes next in forward, and returns its index. `layer` is that of a block, from 0. */
@@ -84,31 +147,11 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     }
     uint64_t end = 0;
     const struct ox_family_row *row;
-    for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
-        if (row->unit != kind || (row->when != NULL && !row->when(config))) {
-            continue;
+    for (uint32_t i = 0, group; (row = ox_family_row_at(family, i)) != NULL; i += group) {
+        group = group_of(family, i);
+        for (uint32_t j = 0; has_row(config, row, kind, layer) && j < repeats(config, row) * group; j++) {
+            end = add_tensor(model, family, unit, ox_family_row_at(family, i + j % group), layer, j / group, end);
         }
-        struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
-        format_name(family, row, layer, tensor->name);
-        tensor->unit_idx = unit_idx;
-        tensor->role = row->role;
-        tensor->rank = row->shape[1] == OX_DIM_NONE ? 1 : 2;
-        tensor->shape[0] = extent_of(config, row->shape[0]);
-        tensor->shape[1] = extent_of(config, row->shape[1]);
-        tensor->count = tensor->shape[0] * tensor->shape[1];
-        tensor->decay = tensor->rank == 2;
-        tensor->trained = true;
-        tensor->init = row->init;
-        if (unit->role_offset[row->role] == UINT64_MAX) {
-            end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
-            unit->role_offset[row->role] = end;
-        } else {
-            OX_ASSERT(tensor[-1].role == row->role); /* tensors of one role are neighbours */
-        }
-        tensor->offset = end;
-        end += tensor->count;
-        unit->param_count += tensor->count;
-        unit->tensor_count++;
     }
     unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
     model->param_count += unit->param_count;
@@ -172,13 +215,26 @@ static bool matches(const char *pattern, const char *name) {
     return digits > 0 && strcmp(mark + 2, name + head + digits) == 0;
 }
 
-static int64_t find_exact(const struct ox_model *model, const char *name) {
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        if (strcmp(model->tensors[i].name, name) == 0) {
-            return i;
-        }
+/* The slot of a name, or the free one where it would be. A mixture has tens of thousands of tensors, and a file names
+ * each of them. */
+static uint32_t *slot_of(const struct ox_model *model, const char *name) {
+    uint64_t at = ox_hash64(name, strlen(name), 0) % model->name_slots;
+    while (model->by_name[at] != 0 && strcmp(model->tensors[model->by_name[at] - 1].name, name) != 0) {
+        at = (at + 1) % model->name_slots;
     }
-    return -1;
+    return &model->by_name[at];
+}
+
+static void list_names(struct ox_model *model) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        uint32_t *const slot = slot_of(model, model->tensors[i].name);
+        OX_ASSERT(*slot == 0);
+        *slot = i + 1;
+    }
+}
+
+static int64_t find_exact(const struct ox_model *model, const char *name) {
+    return (int64_t)*slot_of(model, name) - 1;
 }
 
 enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out) {
@@ -192,23 +248,29 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     if (status != OX_OK) {
         return status;
     }
-    const uint64_t tensor_count = (uint64_t)count_rows(family, config, OX_UNIT_EMBED) +
-                                  (uint64_t)count_rows(family, config, OX_UNIT_BLOCK) * config->layers +
-                                  count_rows(family, config, OX_UNIT_HEAD);
+    uint64_t tensor_count = count_tensors(family, config, OX_UNIT_EMBED, 0) +
+                            count_tensors(family, config, OX_UNIT_HEAD, 0);
+    for (uint32_t i = 0; i < config->layers; i++) {
+        tensor_count += count_tensors(family, config, OX_UNIT_BLOCK, i);
+    }
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
         model->units = calloc(config->layers + (size_t)2, sizeof *model->units);
         model->stages = calloc(config->layers + (size_t)2, sizeof *model->stages);
         model->tensors = calloc(tensor_count, sizeof *model->tensors);
+        model->name_slots = (uint32_t)(2 * tensor_count + 1);
+        model->by_name = calloc(model->name_slots, sizeof *model->by_name);
     }
-    if (model == NULL || model->units == NULL || model->stages == NULL || model->tensors == NULL) {
+    if (model == NULL || model->units == NULL || model->stages == NULL || model->tensors == NULL ||
+        model->by_name == NULL) {
         ox_model_close(&model);
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
     add_units(model, family);
     ox_model_settle_trained(model);
     OX_ASSERT(model->tensor_count == tensor_count);
+    list_names(model);
     if (model->param_count > param_count_max) {
         ox_model_close(&model);
         return ox_fail(OX_E_CONFIG, "the model has more than %" PRIu64 " parameters; its sizes are wrong",
@@ -220,6 +282,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
 
 void ox_model_close(struct ox_model **model) {
     if (*model != NULL) {
+        free((*model)->by_name);
         free((*model)->tensors);
         free((*model)->stages);
         free((*model)->units);

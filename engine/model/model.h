@@ -16,11 +16,11 @@ struct ox_tensor {
     char name[OX_TENSOR_NAME_BYTES]; /* as written to files */
     uint32_t unit_idx;
     enum ox_role role;
-    uint32_t rank; /* 1 or 2 */
-    uint64_t shape[2];
+    uint32_t rank; /* 1 to 3 */
+    uint64_t shape[3]; /* 1 from `rank` on */
     uint64_t count;  /* elements */
     uint64_t offset; /* first element within its unit's flat vector */
-    bool decay;      /* weight decay applies: a matrix. The trainer decides about embeddings, by role */
+    bool decay;      /* weight decay applies: a matrix, or several. The trainer decides about embeddings, by role */
     bool trained;    /* else its elements keep their bits */
     enum ox_init_kind init;
 };
@@ -60,6 +60,7 @@ struct ox_model {
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
     struct ox_table table;
     uint64_t param_count, trained_count; /* elements of tensors, and of trained ones */
+    uint32_t *by_name, name_slots; /* a table of tensors, found by the hash of their names; behind each index + 1 */
 };
 
 /* Refuses sizes that overflow or exceed the limits above. Close with ox_model_close. */

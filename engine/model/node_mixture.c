@@ -25,7 +25,7 @@ static void clamp_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, clamp_forward, .inout = call->out, .inside = call->saved[0], .rows = shape->rows,
            .row_stride = call->node->in_count, .width = call->node->in_count,
-           .limit = shape->model->config.clip_qkv, .real = shape->compute.real);
+           .limit = (float)shape->model->config.clip_qkv, .real = shape->compute.real);
 }
 
 static void clamp_backward(const struct ox_node_call *call) {

@@ -78,6 +78,12 @@ static uint64_t facts_hash(const struct ox_model_config *m, uint64_t seed) {
     return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
 }
 
+/* Adds what config.json says of a router and changes no size. */
+static uint64_t mixture_hash(const struct ox_model_config *m, uint64_t seed) {
+    const double numbers[] = {m->mixture.router.chosen, m->mixture.router.renormalise, m->clip_qkv};
+    return m->mixture.router.experts != 0 ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+}
+
 /* Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -114,7 +120,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
-    hash = facts_hash(m, rope_hash(m, layers_hash(m, hash)));
+    hash = mixture_hash(m, facts_hash(m, rope_hash(m, layers_hash(m, hash))));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }

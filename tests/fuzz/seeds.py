@@ -189,6 +189,12 @@ def model():
     bad("granite-zero", {**LLAMA, "model_type": "granite"}, logits_scaling=0)
     good("exaone4", {**LLAMA, "model_type": "exaone4"}, sliding_window=3, sliding_window_pattern=2)
     good("cohere2", {**LLAMA, "model_type": "cohere2"}, logit_scale=0.25, layer_norm_eps=1e-5)
+    good("mixtral", {**LLAMA, "model_type": "mixtral"}, num_local_experts=4, num_experts_per_tok=2)
+    good("qwen3_moe", {**LLAMA, "model_type": "qwen3_moe"}, num_experts=4, num_experts_per_tok=3, decoder_sparse_step=2,
+         mlp_only_layers=[0], moe_intermediate_size=8, norm_topk_prob=True)
+    good("olmoe", {**LLAMA, "model_type": "olmoe"}, num_experts=4, num_experts_per_tok=1, clip_qkv=8.0)
+    bad("mixtral-chosen", {**LLAMA, "model_type": "mixtral"}, num_local_experts=4, num_experts_per_tok=5)
+    bad("qwen2_moe-layers", {**LLAMA, "model_type": "qwen2_moe"}, num_experts_per_tok=1, mlp_only_layers=[99])
     good("phi3", {**LLAMA, "model_type": "phi3"}, partial_rotary_factor=0.5, sliding_window=3,
          original_max_position_embeddings=64,
          rope_scaling={"type": "longrope", "short_factor": [1], "long_factor": [2]})

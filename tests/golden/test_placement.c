@@ -130,7 +130,7 @@ static void check_wide(void) {
 }
 
 int main(void) {
-    struct golden tied, untied, learned, frozen, parts;
+    struct golden tied, untied, learned, frozen, parts, experts;
     golden_open("frozen_blocks", &frozen);
     golden_open("frozen_parts", &parts);
     golden_open("llama_tied_gqa", &tied);
@@ -143,6 +143,9 @@ int main(void) {
     check_places(&frozen, "fp32", OX_COMPUTE_FP32, false);
     check_places(&parts, "bf16 with gradients in bf16", OX_COMPUTE_BF16, true);
     check_places(&parts, "fp16", OX_COMPUTE_FP16, false);
+    golden_open("qwen3_moe", &experts);
+    check_places(&experts, "bf16", OX_COMPUTE_BF16, false);
+    golden_close(&experts);
     check_chaos(&tied);
     check_chaos(&learned);
     const struct harness_run run = golden_run(&tied);

@@ -30,11 +30,15 @@ from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.granite import modeling_granite
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.olmo2 import modeling_olmo2
 from transformers.models.olmo3 import modeling_olmo3
+from transformers.models.olmoe import modeling_olmoe
 from transformers.models.phi3 import modeling_phi3
 from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen2_moe import modeling_qwen2_moe
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 from transformers.models.smollm3 import modeling_smollm3
 
 STEPS = 10
@@ -48,6 +52,10 @@ IGNORED = -1
 # Of tensors above SAMPLE_ABOVE elements every SAMPLE_STRIDE-th is stored; it is prime to all row lengths.
 SAMPLE_STRIDE = 7
 SAMPLE_ABOVE = 2048
+# The last chosen logit of a router and the first that is not differ by at least so much: else rounding chooses
+# another expert, and nothing can be compared. In the first step, which also runs in bfloat16, and in all.
+FIRST_MARGIN = 0.08
+MARGIN = 5e-4
 
 
 def llama(kind=transformers.LlamaConfig, **sizes):
@@ -197,6 +205,37 @@ CASES = {
                                 layer_types=["sliding_attention", "full_attention", "sliding_attention",
                                              "sliding_attention"]),
         "seed": 27, "seq": 26, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "mixtral": {  # an odd number of experts, and windows
+        "config": lambda: llama(transformers.MixtralConfig, vocab_size=61, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=24,
+                                tie_word_embeddings=False, sliding_window=7, num_local_experts=5,
+                                num_experts_per_tok=2),
+        "seed": 101, "seq": 14, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "mixtral_packed": {  # a file that has all experts in one tensor
+        "config": lambda: llama(transformers.MixtralConfig, vocab_size=53, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=1, intermediate_size=20,
+                                tie_word_embeddings=True, num_local_experts=4, num_experts_per_tok=2),
+        "seed": 110, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "packed": True},
+    "qwen3_moe": {  # the layer in the middle has an MLP
+        "config": lambda: llama(transformers.Qwen3MoeConfig, vocab_size=67, hidden_size=40, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=44,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6, num_experts=8,
+                                num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=True,
+                                mlp_only_layers=[1]),
+        "seed": 126, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "qwen2_moe": {  # every second layer has experts, and one that all tokens get; weights do not sum to 1
+        "config": lambda: llama(transformers.Qwen2MoeConfig, vocab_size=59, hidden_size=36, num_hidden_layers=4,
+                                num_attention_heads=3, num_key_value_heads=3, intermediate_size=40,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6, num_experts=6,
+                                num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=False,
+                                shared_expert_intermediate_size=20, decoder_sparse_step=2),
+        "seed": 113, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "olmoe": {  # norms of all queries and all keys as one, behind which some are clamped
+        "config": lambda: llama(transformers.OlmoeConfig, vocab_size=71, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=4, intermediate_size=20,
+                                tie_word_embeddings=False, num_experts=7, num_experts_per_tok=3,
+                                norm_topk_prob=False, clip_qkv=1.5),
+        "seed": 143, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -230,7 +269,7 @@ CASES = {
 }
 
 
-# ---- float64 in the three places where transformers insists on float32 --------------------------------
+# ---- float64 in the places where transformers insists on float32 --------------------------------------
 
 
 def norm_forward(self, hidden):
@@ -304,6 +343,14 @@ def attention_forward(module, query, key, value, attention_mask, scaling, dropou
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
+def router_forward(self, hidden):
+    logits = torch.nn.functional.linear(hidden.reshape(-1, self.hidden_dim), self.weight)
+    weights, chosen = torch.topk(logits.softmax(dim=-1), self.top_k, dim=-1)
+    if getattr(self, "norm_topk_prob", True):
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return logits, weights, chosen
+
+
 @contextlib.contextmanager
 def in_float64():
     replaced = []
@@ -311,12 +358,16 @@ def in_float64():
                          (modeling_qwen3, "Qwen3"), (modeling_smollm3, "SmolLM3"), (modeling_phi3, "Phi3"),
                          (modeling_olmo2, "Olmo2"), (modeling_olmo3, "Olmo3"), (modeling_granite, "Granite"),
                          (modeling_gemma2, "Gemma2"), (modeling_gemma3, "Gemma3"), (modeling_cohere2, "Cohere2"),
-                         (modeling_exaone4, "Exaone4")):
+                         (modeling_exaone4, "Exaone4"), (modeling_mixtral, "Mixtral"),
+                         (modeling_qwen2_moe, "Qwen2Moe"), (modeling_qwen3_moe, "Qwen3Moe"),
+                         (modeling_olmoe, "Olmoe")):
         norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
                          else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
         replaced += [(getattr(module, name + norm), "forward", forward),
                      (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
                      (module, "eager_attention_forward", attention_forward)]
+        if hasattr(module, name + "TopKRouter"):
+            replaced.append((getattr(module, name + "TopKRouter"), "forward", router_forward))
     replaced.append((modeling_cohere2, "apply_rotary_pos_emb", rotate_neighbours))
     kept = [getattr(place, name) for place, name, _ in replaced]
     for place, name, new in replaced:
@@ -334,6 +385,7 @@ def in_float64():
 def make_model(case):
     config = case["config"]()
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     torch.manual_seed(case["seed"])
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
                                                           dtype=torch.float32)
@@ -341,9 +393,10 @@ def make_model(case):
     offset = 1.0 if config.model_type.startswith("gemma") else 0.0  # of what a norm stores
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=random)
-        if parameter.dim() == 2:
+        if parameter.dim() >= 2:
             embeds = is_embedding(name) or name.startswith("lm_head")
-            parameter.data = noise * (0.2 if embeds else 0.8 / math.sqrt(min(parameter.shape)))
+            gain = 1.6 if name.endswith("mlp.gate.weight") else 0.8  # of a router: so that its choice is clear
+            parameter.data = noise * (0.2 if embeds else gain / math.sqrt(min(parameter.shape[-2:])))
         else:
             parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0 - offset)
     model.tie_weights()
@@ -351,6 +404,43 @@ def make_model(case):
         frozen = any(fnmatch.fnmatch(name, pattern) for pattern in case.get("frozen", []))
         parameter.requires_grad_(not frozen)
     return model.eval()
+
+
+def by_saved_name(model, packed, tensors):
+    """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each."""
+    if packed or not hasattr(model.config, "num_experts_per_tok"):
+        return tensors
+    mixtral = model.config.model_type == "mixtral"
+    saved = {}
+    for name, tensor in tensors.items():
+        front = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        if name.endswith("experts.gate_up_proj"):
+            front = front[: -len("gate_up_proj")]
+            for e, (gate, up) in enumerate(t.chunk(2) for t in tensor):
+                saved[f"{front}{e}.{'w1' if mixtral else 'gate_proj'}.weight"] = gate
+                saved[f"{front}{e}.{'w3' if mixtral else 'up_proj'}.weight"] = up
+        elif name.endswith("experts.down_proj"):
+            front = front[: -len("down_proj")]
+            for e, down in enumerate(tensor):
+                saved[f"{front}{e}.{'w2' if mixtral else 'down_proj'}.weight"] = down
+        else:
+            saved[front] = tensor
+    return saved
+
+
+@contextlib.contextmanager
+def watching(model, margins):
+    """Notes how far each router's last chosen logit lies above the next."""
+    def note(router, unused, output):
+        if router.top_k < output[0].shape[-1]:
+            best = output[0].detach().topk(router.top_k + 1, dim=-1).values
+            margins.append(float((best[:, -2] - best[:, -1]).min()))
+
+    hooks = [module.register_forward_hook(note) for module in model.modules()
+             if type(module).__name__.endswith("TopKRouter")]
+    yield
+    for hook in hooks:
+        hook.remove()
 
 
 def is_embedding(name):
@@ -399,7 +489,7 @@ def learning_rate_at(step):
 
 
 def decays(name, parameter):
-    return parameter.dim() == 2 and not is_embedding(name)
+    return parameter.dim() >= 2 and not is_embedding(name)
 
 
 def step_loss(model, micro_batches):
@@ -421,14 +511,17 @@ def train(model, batches, max_grad_norm):
         [{"params": [p for n, p in named if decays(n, p)], "weight_decay": WEIGHT_DECAY},
          {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}],
         lr=LEARNING_RATE, betas=BETAS, eps=EPS, foreach=False)
-    result = {"losses": [], "grad_norms": [], "lrs": []}
+    result = {"losses": [], "grad_norms": [], "lrs": [], "margins": []}
     with torch.no_grad():
         result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     for step, micro_batches in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step)
         optimizer.zero_grad()
-        result["losses"].append(step_loss(model, micro_batches))
+        margins = []
+        with watching(model, margins):
+            result["losses"].append(step_loss(model, micro_batches))
+        result["margins"].append(min(margins, default=math.inf))
         if step == 0:
             result["grads"] = {name: parameter.grad.clone() for name, parameter in named}
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm, foreach=False)
@@ -496,11 +589,14 @@ def compare(exact, single):
     }
 
 
-def check(name, errors):
+def check(name, exact, errors):
     grads, final = max(errors["grads_relative"].values()), max(errors["final"].values())
     print(f"{name}: float32 differs by: losses {errors['losses']:.1e}, logits {errors['logits']:.1e}, "
           f"grads {grads:.1e} of their largest, grad norms {errors['grad_norms_relative']:.1e}, "
           f"final weights {final:.1e}")
+    if exact["margins"][0] < FIRST_MARGIN or min(exact["margins"]) < MARGIN:
+        raise SystemExit(f"{name}: routers choose by {exact['margins']}, too close for a comparison; "
+                         "take another seed")
     if errors["losses"] > 1e-5 or errors["logits"] > 2e-5 or grads > 1e-4 or final > 1e-4:
         raise SystemExit(f"{name}: the float64 reference and transformers in float32 disagree")
 
@@ -521,7 +617,8 @@ def make_case(name, folder):
 
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    model.save_pretrained(folder)
+    packed = case.get("packed", False)
+    model.save_pretrained(folder, save_original_format=not packed)
 
     single = train(copy.deepcopy(model), batches, case["max_grad_norm"])
     with in_float64():
@@ -529,12 +626,12 @@ def make_case(name, folder):
         bf16 = run_bf16(model, batches)
     mark_undetermined(model, exact["final"])
     errors = compare(exact, single)
-    check(name, errors)
+    check(name, exact, errors)
 
+    named = {kind: by_saved_name(model, packed, tensors) for kind, tensors in (
+        ("grad", exact["grads"]), ("bf16_grad", bf16["grads"]), ("final", exact["final"]))}
     tensors = {"logits": exact["logits"].float(), "bf16_logits": bf16["logits"].float()}
-    tensors.update({f"grad.{n}": sample(g) for n, g in exact["grads"].items()})
-    tensors.update({f"bf16_grad.{n}": sample(g) for n, g in bf16["grads"].items()})
-    tensors.update({f"final.{n}": sample(w) for n, w in exact["final"].items()})
+    tensors.update({f"{kind}.{n}": sample(t) for kind in named for n, t in named[kind].items()})
     safetensors.torch.save_file(tensors, os.path.join(folder, "golden.safetensors"))
     parameters = dict(model.named_parameters())
     write_json(os.path.join(folder, "golden.json"), {
@@ -547,11 +644,12 @@ def make_case(name, folder):
         "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "adam_epsilon": EPS,
         "weight_decay": WEIGHT_DECAY, "max_grad_norm": case["max_grad_norm"],
         "frozen": [n for n, p in parameters.items() if not p.requires_grad],
-        "decayed": [n for n, p in parameters.items() if decays(n, p)],
+        "decayed": list(by_saved_name(model, packed, {n: p for n, p in parameters.items() if decays(n, p)})),
         "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,
         "lrs": exact["lrs"], "losses": exact["losses"], "grad_norms": exact["grad_norms"],
         "bf16_loss": bf16["loss"], "bf16_grad_norm": bf16["grad_norm"],
-        "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in exact["grads"].items()},
+        "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in named["grad"].items()},
+        **({"router_margins": exact["margins"]} if math.isfinite(min(exact["margins"])) else {}),
         "float32_error": errors,
         "inputs": [[inputs.flatten().tolist() for inputs, _ in step] for step in batches],
         "targets": [[targets.flatten().tolist() for _, targets in step] for step in batches],

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 CASES = ("llama_bias", "mistral_window", "qwen2", "qwen3", "qwen3_windows", "smollm3", "phi3_long", "olmo2", "olmo3",
-         "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small")
+         "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe")
 # Bookkeeping that no model reads.
 SKIPPED = ("architectures", "dtype", "transformers_version", "model_type", "_attn_implementation", "id2label", "label2id")
 # What published folders have beside what version 5 writes, and what other families have.
@@ -36,6 +36,7 @@ PUBLISHED = {
     "use_bidirectional_attention": [True], "is_causal": [False], "cache_implementation": ["hybrid"],
     "use_qk_norm": [True], "qk_layernorm": [True], "num_local_experts": [4], "clip_qkv": [0.1],
     "scale_attn_weights": [False], "scale_attn_by_inverse_layer_idx": [True], "reorder_and_upcast_attn": [True],
+    "num_experts": [4], "norm_topk_prob": [True, False], "decoder_sparse_step": [1, 3], "mlp_only_layers": [[], [0], None],
     "initializer_range": [0.5], "use_cache": [False], "max_position_embeddings": [128],
 }
 

@@ -12,7 +12,8 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo2", "olmo3",
                                     "gemma2", "gemma3", "granite", "cohere2", "exaone4", "frozen_blocks",
-                                     "frozen_below", "frozen_parts", "frozen_table"};
+                                    "frozen_below", "frozen_parts", "frozen_table", "mixtral", "mixtral_packed",
+                                    "qwen3_moe", "qwen2_moe", "olmoe"};
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 void golden_open(const char *name, struct golden *out) {

@@ -53,7 +53,7 @@ static void check_layout(const struct ox_model *model) {
             CHECK(packed ? tensor->offset == end
                          : tensor->offset >= end && tensor->offset % OX_TENSOR_ALIGN_ELEMS == 0);
             CHECK(packed || unit->role_offset[tensor->role] == tensor->offset);
-            CHECK(tensor->count == tensor->shape[0] * tensor->shape[1]);
+            CHECK(tensor->count == tensor->shape[0] * tensor->shape[1] * tensor->shape[2]);
             CHECK(tensor->decay == (tensor->rank == 2));
             CHECK(ox_model_find_tensor(model, tensor->name) == tensor_idx);
             end = tensor->offset + tensor->count;

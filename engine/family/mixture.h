@@ -1,0 +1,45 @@
+/* What families with a mixture of experts share: keys of config.json and groups of tensors. For the files of this
+ * folder. */
+#ifndef OX_ENGINE_MIXTURE_H
+#define OX_ENGINE_MIXTURE_H
+
+#include "engine/family/decoder.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Keys that families may have, and what they mean where they are missing. */
+struct ox_mixture_keys {
+    const char *experts;    /* the name under which a new file has their number; both names are read */
+    uint32_t experts_missing, chosen_missing;
+    const char *width;      /* of an expert */
+    uint32_t width_missing; /* 0: the key is required */
+};
+
+extern const char *const ox_mixture_key_names[]; /* that the readers below read, or that have no effect */
+/* What would train another loss than the engine's. For a family's fixed keys. */
+#define OX_MIXTURE_FIXED_KEYS                                                                                          \
+    {.key = "output_router_logits", .kind = OX_FIXED_FALSE,                                                            \
+     .remedy = "set it to false: a router's auxiliary loss is not computed"},                                          \
+    {.key = "router_jitter_noise", .kind = OX_FIXED_NUMBER, .number = 0.0}
+
+/* Reads the numbers of experts and of those that a token gets, and an expert's width. The router is a softmax over all
+ * experts, whose expert is a swiglu. */
+OX_MUST enum ox_status ox_read_mixture(const char *where, const json_t *json, const struct ox_mixture_keys *keys,
+                                       struct ox_model_config *out);
+bool ox_write_mixture(const struct ox_mixture_keys *keys, const struct ox_model_config *config, json_t *out);
+/* Reads which layers have an MLP instead: those in mlp_only_layers, and all but every decoder_sparse_step-th. */
+OX_MUST enum ox_status ox_read_dense_layers(const char *where, const json_t *json, struct ox_model_config *out);
+bool ox_write_dense_layers(const struct ox_model_config *config, json_t *out);
+
+/* A router and its experts: mlp.gate, mlp.experts. In files these are tensors of each expert, or of all. */
+extern const struct ox_family_row ox_rows_mixture[];
+/* The same, whose files with tensors of each expert name them as mixtral's: block_sparse_moe.experts.0.w1. */
+extern const struct ox_family_row ox_rows_mixture_w123[];
+extern const struct ox_family_row ox_rows_shared_expert[]; /* mlp.shared_expert, mlp.shared_expert_gate */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,136 @@
+/* qwen2_moe and qwen3_moe: layers with a mixture of experts between ones with an MLP; qwen2_moe's mixtures have an
+ * expert that every token gets, behind a gate. */
+#include "base/json.h"
+#include "engine/family/mixture.h"
+
+/* ---- what both share ---- */
+
+/* Windows are off in all that was published, and every one of transformers' versions gives them to other layers. */
+#define QWEN_FIXED_KEYS                                                                                                \
+    {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},                                          \
+    {.key = "use_sliding_window", .kind = OX_FIXED_FALSE}, OX_MIXTURE_FIXED_KEYS
+
+/* Of windows, which are off. */
+static const char *const qwen_keys[] = {"sliding_window", "max_window_layers", "layer_types",
+                                        "shared_expert_intermediate_size", NULL};
+
+static enum ox_status parse(const char *where, const json_t *json, const struct ox_family *family,
+                            const struct ox_mixture_keys *keys, struct ox_model_config *out) {
+    enum ox_status status = ox_decoder_parse(where, json, family, out);
+    OX_TRY(status, ox_read_mixture(where, json, keys, out));
+    OX_TRY(status, ox_read_dense_layers(where, json, out));
+    OX_TRY(status, ox_read_layer_types(where, json, out));
+    return status;
+}
+
+static bool write(const struct ox_family *family, const struct ox_model_config *config, bool has_original,
+                  const struct ox_mixture_keys *keys, json_t *out) {
+    return ox_decoder_write(family, config, has_original, out) && ox_write_mixture(keys, config, out) &&
+           ox_write_dense_layers(config, out) && ox_config_put(out, "use_sliding_window", json_false());
+}
+
+/* ---- qwen2_moe ---- */
+
+static const struct ox_family_row *const qwen2_moe_rows[] = {
+    ox_rows_embedding, ox_rows_norm1, ox_rows_qkv, ox_rows_out, ox_rows_norm2, ox_rows_gate_up, ox_rows_down,
+    ox_rows_mixture, ox_rows_shared_expert, ox_rows_final_norm, ox_rows_table, NULL};
+
+static const struct ox_mixture_keys qwen2_moe_mixture = {
+    .experts = "num_experts", .experts_missing = 60, .chosen_missing = 4, .width = "moe_intermediate_size",
+    .width_missing = 1408};
+
+static const struct ox_fixed_key qwen2_moe_fixed_keys[] = {
+    {.key = "attention_bias", .kind = OX_FIXED_TRUE},
+    QWEN_FIXED_KEYS,
+    {.key = NULL},
+};
+
+static const struct ox_value_key qwen2_moe_values[] = {
+    {"norm_topk_prob", OX_KEY_FLAG, offsetof(struct ox_model_config, mixture.router.renormalise), 0.0},
+    {"qkv_bias", OX_KEY_FLAG, offsetof(struct ox_model_config, attention_bias), 1.0},
+    {.key = NULL},
+};
+
+static enum ox_status qwen2_moe_parse(const char *where, const json_t *json, const struct ox_family *family,
+                                      struct ox_model_config *out) {
+    const struct ox_size_key shared = {"shared_expert_intermediate_size", false, &out->mixture.shared_width};
+    out->mixture.shared_width = 5632;
+    enum ox_status status = ox_config_read_sizes(where, json, &shared, 1);
+    OX_TRY(status, parse(where, json, family, &qwen2_moe_mixture, out));
+    out->out_bias = false;
+    if (status == OX_OK && out->mixture.shared_width == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" is 0, but every qwen2_moe has a shared expert", where, shared.key);
+    }
+    return status;
+}
+
+static bool qwen2_moe_write(const struct ox_family *family, const struct ox_model_config *config, bool has_original,
+                            json_t *out) {
+    return write(family, config, has_original, &qwen2_moe_mixture, out) &&
+           ox_config_put(out, "shared_expert_intermediate_size", json_integer(config->mixture.shared_width));
+}
+
+const struct ox_family ox_family_qwen2_moe = {
+    .model_type = "qwen2_moe",
+    .architecture = "Qwen2MoeForCausalLM",
+    .base_model = "Qwen2MoeModel",
+    .prefix = "model.",
+    .rows = qwen2_moe_rows,
+    .ignored = ox_decoder_ignored,
+    .act = OX_ACTIVATION_SWIGLU,
+    .head_dim_is_derived = true,
+    .defaults = {.contexts = 32768, .kv_heads = 16},
+    .fixed_keys = qwen2_moe_fixed_keys,
+    .keys = {ox_decoder_keys, qwen_keys, ox_mixture_key_names},
+    .values = qwen2_moe_values,
+    .parse = qwen2_moe_parse,
+    .write = qwen2_moe_write,
+};
+
+/* ---- qwen3_moe ---- */
+
+static const struct ox_family_row *const qwen3_moe_rows[] = {
+    ox_rows_embedding, ox_rows_norm1, ox_rows_qkv, ox_rows_qk_norm, ox_rows_out, ox_rows_norm2, ox_rows_gate_up,
+    ox_rows_down, ox_rows_mixture, ox_rows_final_norm, ox_rows_table, NULL};
+
+static const struct ox_mixture_keys qwen3_moe_mixture = {
+    .experts = "num_experts", .experts_missing = 128, .chosen_missing = 8, .width = "moe_intermediate_size",
+    .width_missing = 768};
+
+static const struct ox_fixed_key qwen3_moe_fixed_keys[] = {
+    {.key = "mlp_bias", .kind = OX_FIXED_FALSE},
+    QWEN_FIXED_KEYS,
+    {.key = NULL},
+};
+
+static const struct ox_value_key qwen3_moe_values[] = {
+    {"attention_bias", OX_KEY_FLAG, offsetof(struct ox_model_config, attention_bias), 0.0},
+    {"norm_topk_prob", OX_KEY_FLAG, offsetof(struct ox_model_config, mixture.router.renormalise), 0.0},
+    {.key = NULL},
+};
+
+static enum ox_status qwen3_moe_parse(const char *where, const json_t *json, const struct ox_family *family,
+                                      struct ox_model_config *out) {
+    return parse(where, json, family, &qwen3_moe_mixture, out);
+}
+
+static bool qwen3_moe_write(const struct ox_family *family, const struct ox_model_config *config, bool has_original,
+                            json_t *out) {
+    return write(family, config, has_original, &qwen3_moe_mixture, out);
+}
+
+const struct ox_family ox_family_qwen3_moe = {
+    .model_type = "qwen3_moe",
+    .architecture = "Qwen3MoeForCausalLM",
+    .base_model = "Qwen3MoeModel",
+    .prefix = "model.",
+    .rows = qwen3_moe_rows,
+    .ignored = ox_decoder_ignored,
+    .act = OX_ACTIVATION_SWIGLU,
+    .defaults = {.contexts = 32768, .kv_heads = 4},
+    .fixed_keys = qwen3_moe_fixed_keys,
+    .keys = {ox_decoder_keys, qwen_keys, ox_mixture_key_names},
+    .values = qwen3_moe_values,
+    .parse = qwen3_moe_parse,
+    .write = qwen3_moe_write,
+};

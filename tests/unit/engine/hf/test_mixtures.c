@@ -1,0 +1,259 @@
+/* Mixtures of experts: what config.json may say of them, and folders in both layouts of their tensors. */
+#include "base/file.h"
+#include "base/json.h"
+#include "engine/hf/hf.h"
+#include "tests/kit/files.h"
+#include "tests/kit/log.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- config.json ---- */
+
+static json_t *config_of(const char *name) {
+    json_t *json = NULL;
+    char path[OX_PATH_BYTES];
+    snprintf(path, sizeof path, "tests/golden/%s/config.json", name);
+    REQUIRE_OK(ox_json_load(path, 1 << 20, &json));
+    return json;
+}
+
+/* The configuration of a golden case with a key set to `value`, a JSON text; "": without the key. */
+static enum ox_status parse_with(const char *name, const char *key, const char *value, struct ox_model_config *out) {
+    json_t *const json = config_of(name);
+    json_t *const set = value[0] != '\0' ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
+    CHECK(set != NULL ? json_object_set_new(json, key, set) == 0 : json_object_del(json, key) == 0);
+    const enum ox_status status = ox_model_config_parse("config.json", json, out);
+    json_decref(json);
+    return status;
+}
+
+static void test_refusals(void) {
+    static const struct {
+        const char *name, *key, *value, *words;
+    } cases[] = {
+        {"mixtral", "router_jitter_noise", "0.1", "\"router_jitter_noise\" is 0.1"},
+        {"mixtral", "output_router_logits", "true", "auxiliary loss"},
+        {"mixtral", "num_experts_per_tok", "6", "of 5 it can have 1 to 5"},
+        {"mixtral", "num_experts_per_tok", "0", "1 to 5"},
+        {"mixtral", "num_experts", "8", "\"num_experts\" is 8, but \"num_local_experts\" is 5"},
+        {"mixtral", "num_local_experts", "0", "have experts"},
+        {"mixtral", "num_local_experts", "5000", "number of experts is 5000"},
+        {"mixtral", "quantization_config", "{\"quant_method\":\"mxfp4\"}", "quantization_config"},
+        {"mixtral", "n_shared_experts", "1", "n_shared_experts"},
+        {"mixtral", "clip_qkv", "1.5", "clip_qkv"},
+        {"qwen3_moe", "use_sliding_window", "true", "use_sliding_window"},
+        {"qwen3_moe", "decoder_sparse_step", "0", "decoder_sparse_step"},
+        {"qwen3_moe", "mlp_only_layers", "[3]", "0 to 2"},
+        {"qwen3_moe", "mlp_only_layers", "1", "mlp_only_layers"},
+        {"qwen3_moe", "moe_intermediate_size", "0", "width of an expert is 0"},
+        {"qwen3_moe", "output_router_logits", "true", "auxiliary loss"},
+        {"qwen2_moe", "shared_expert_intermediate_size", "0", "shared expert"},
+        {"qwen2_moe", "norm_topk_prob", "1", "norm_topk_prob"},
+        {"olmoe", "clip_qkv", "-1", "clip_qkv"},
+        {"llama_bias", "num_local_experts", "8", "num_local_experts"},
+    };
+    struct ox_model_config config;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const enum ox_status status = parse_with(cases[i].name, cases[i].key, cases[i].value, &config);
+        const bool right = status == OX_E_CONFIG && strstr(ox_error_text(), cases[i].words) != NULL;
+        if (!right) {
+            printf("%s, %s %s: %s\n", cases[i].name, cases[i].key, cases[i].value, ox_error_text());
+        }
+        CHECK(right);
+    }
+}
+
+/* What is missing means what transformers takes for it. */
+static void test_missing(void) {
+    struct ox_model_config config;
+    REQUIRE_OK(parse_with("mixtral", "num_local_experts", "", &config));
+    CHECK(config.mixture.router.experts == 8 && config.mixture.router.renormalise);
+    REQUIRE_OK(parse_with("mixtral", "sliding_window", "", &config));
+    CHECK(config.window == 0);
+    REQUIRE_OK(parse_with("qwen3_moe", "norm_topk_prob", "", &config));
+    CHECK(!config.mixture.router.renormalise);
+    REQUIRE_OK(parse_with("qwen3_moe", "mlp_only_layers", "null", &config));
+    CHECK(ox_layers_first(&config.mixture.dense, 3) == 3);
+    REQUIRE_OK(parse_with("qwen2_moe", "qkv_bias", "", &config));
+    CHECK(config.attention_bias && !config.out_bias);
+    CHECK(ox_layer_is_sparse(&config, 1) && !ox_layer_is_sparse(&config, 2));
+    REQUIRE_OK(parse_with("olmoe", "clip_qkv", "null", &config));
+    CHECK(config.clip_qkv == 0.0);
+}
+
+/* A written file is read as the same model, also under the other name of the number of experts. */
+static void test_written(void) {
+    static const char *const names[] = {"mixtral", "qwen3_moe", "qwen2_moe", "olmoe"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        static struct ox_model_config config, again;
+        json_t *const json = config_of(names[i]);
+        json_t *fresh = NULL, *kept = NULL;
+        REQUIRE_OK(ox_model_config_parse(names[i], json, &config));
+        REQUIRE_OK(ox_model_config_json(&config, NULL, "float32", &fresh));
+        log_warnings = 0;
+        REQUIRE_OK(ox_model_config_parse("written", fresh, &again));
+        CHECK(log_warnings == 0 && memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
+        CHECK(config.clip_qkv == again.clip_qkv && config.width == again.width);
+        const bool local = json_object_get(fresh, "num_local_experts") != NULL;
+        CHECK(local == (i == 0) && (json_object_get(fresh, "num_experts") != NULL) == !local);
+        json_t *const count = json_incref(json_object_get(fresh, local ? "num_local_experts" : "num_experts"));
+        CHECK(json_object_del(fresh, local ? "num_local_experts" : "num_experts") == 0);
+        CHECK(json_object_set_new(fresh, local ? "num_experts" : "num_local_experts", count) == 0);
+        REQUIRE_OK(ox_model_config_parse("renamed", fresh, &again));
+        CHECK(memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
+        REQUIRE_OK(ox_model_config_json(&config, fresh, "float32", &kept));
+        CHECK((json_object_get(kept, "num_experts") != NULL) == local);
+        json_decref(kept);
+        json_decref(fresh);
+        json_decref(json);
+    }
+}
+
+/* ---- folders ---- */
+
+/* What a copy of a model's file has otherwise. */
+struct change {
+    const char *left_out, *renamed, *name; /* a tensor; a tensor with another name */
+    const char *added;                     /* a tensor beside it, of three elements */
+};
+
+static void copy_changed(const char *from, const char *to, struct change change) {
+    struct ox_st_file *file = NULL;
+    struct ox_st_writer *writer = NULL;
+    static struct ox_st_spec specs[256];
+    uint32_t idx[256], count = 0;
+    char path[OX_PATH_BYTES];
+    snprintf(path, sizeof path, "tests/golden/%s/model.safetensors", from);
+    REQUIRE_OK(ox_st_open(path, &file));
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(file, i);
+        if (change.left_out == NULL || strcmp(entry->name, change.left_out) != 0) {
+            const bool renamed = change.renamed != NULL && strcmp(entry->name, change.renamed) == 0;
+            specs[count] = (struct ox_st_spec){.name = renamed ? change.name : entry->name, .dtype = entry->dtype,
+                                               .rank = entry->rank};
+            memcpy(specs[count].shape, entry->shape, sizeof entry->shape);
+            idx[count++] = i;
+        }
+    }
+    const uint32_t stored = count;
+    if (change.added != NULL) {
+        specs[count++] = (struct ox_st_spec){.name = change.added, .dtype = OX_DTYPE_F32, .rank = 1, .shape = {3}};
+    }
+    REQUIRE_OK(ox_st_create(test_pathf("%s/model.safetensors", to), specs, count, &writer));
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ox_st_entry *const entry = i < stored ? ox_st_entry(file, idx[i]) : NULL;
+        const uint64_t elems = entry != NULL ? entry->count : 3;
+        float *const values = calloc(elems, sizeof *values);
+        CHECK(values != NULL);
+        if (entry != NULL) {
+            REQUIRE_OK(ox_st_read_f32(file, entry, 0, elems, values));
+        }
+        REQUIRE_OK(ox_st_write(writer, i, 0, values, elems * sizeof *values));
+        free(values);
+    }
+    REQUIRE_OK(ox_st_finish(&writer));
+    ox_st_close(&file);
+    json_t *const json = config_of(from);
+    REQUIRE_OK(ox_hf_write_json(test_path(to), "config.json", json));
+    json_decref(json);
+}
+
+static void test_bad_folders(void) {
+    static const struct {
+        const char *from;
+        struct change change;
+        const char *words;
+    } cases[] = {
+        {"mixtral", {.left_out = "model.layers.1.block_sparse_moe.experts.3.w2.weight"},
+         "tensor \"model.layers.1.block_sparse_moe.experts.3.w2.weight\" is missing (1 in all)"},
+        {"mixtral", {.added = "model.layers.0.block_sparse_moe.experts.5.w1.weight"}, "experts.5.w1.weight"},
+        {"mixtral", {.added = "model.layers.0.mlp.experts.gate_up_proj"}, "one layout or the other"},
+        {"mixtral_packed", {.added = "model.layers.0.block_sparse_moe.experts.0.w1.weight"}, "one layout or the other"},
+        {"qwen3_moe", {.renamed = "model.layers.0.mlp.experts.0.gate_proj.weight",
+                       .name = "model.layers.0.mlp.switch_mlp.gate_proj.weight"},
+         "whose experts have tensors such as \"model.layers.0.mlp.experts.0.gate_proj.weight\" [16, 40]"},
+        {"mixtral_packed", {.left_out = "model.layers.1.mlp.experts.down_proj"}, "is missing (1 in all)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_hf_folder *folder = NULL;
+        char name[32];
+        snprintf(name, sizeof name, "bad-%zu", i);
+        REQUIRE_OK(ox_folder_make(test_path(name)));
+        copy_changed(cases[i].from, name, cases[i].change);
+        const enum ox_status status = ox_hf_open(test_path(name), true, &folder);
+        const bool right = status == OX_E_CONFIG && strstr(ox_error_text(), cases[i].words) != NULL;
+        if (!right) {
+            printf("%s %zu: %s\n", cases[i].from, i, ox_error_text());
+        }
+        CHECK(right);
+    }
+}
+
+/* A folder is written with the layout that was read, and its tensors are the bytes that were there. The layout is known
+ * without reading weights. */
+static void test_layouts(void) {
+    static const char *const names[] = {"mixtral", "mixtral_packed", "qwen3_moe", "qwen2_moe", "olmoe"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct ox_hf_folder *folder = NULL, *again = NULL;
+        struct ox_hf_writer *writer = NULL;
+        char path[OX_PATH_BYTES];
+        snprintf(path, sizeof path, "tests/golden/%s", names[i]);
+        REQUIRE_OK(ox_hf_open(path, false, &folder));
+        CHECK(!ox_hf_has_weights(folder));
+        CHECK(ox_hf_model(folder)->config.mixture.packed == (i == 1));
+        ox_hf_close(&folder);
+        REQUIRE_OK(ox_hf_open(path, true, &folder));
+        const struct ox_model *const model = ox_hf_model(folder);
+        REQUIRE_OK(ox_folder_make(test_path(names[i])));
+        REQUIRE_OK(ox_hf_create(test_path(names[i]), model, ox_hf_config(folder), OX_DTYPE_F32, UINT64_MAX, &writer));
+        for (uint32_t t = 0; t < model->tensor_count; t++) {
+            float *const values = malloc(model->tensors[t].count * sizeof *values);
+            CHECK(values != NULL);
+            REQUIRE_OK(ox_hf_read(folder, t, 0, model->tensors[t].count, values));
+            REQUIRE_OK(ox_hf_write(writer, t, 0, model->tensors[t].count, values));
+            free(values);
+        }
+        REQUIRE_OK(ox_hf_finish(&writer));
+        REQUIRE_OK(ox_hf_open(test_path(names[i]), true, &again));
+        CHECK(ox_hf_model(again)->config.mixture.packed == (i == 1));
+        CHECK(ox_hf_model(again)->tensor_count == model->tensor_count);
+        ox_hf_close(&again);
+        ox_hf_close(&folder);
+    }
+}
+
+/* In memory all experts of a role lie as a packed tensor has them: gate and up of one, then of the next. */
+static void test_memory(void) {
+    struct ox_model_config config;
+    struct ox_model *each = NULL, *packed = NULL;
+    REQUIRE_OK(parse_with("qwen3_moe", "use_cache", "true", &config));
+    REQUIRE_OK(ox_model_build(&config, &each));
+    config.mixture.packed = true;
+    REQUIRE_OK(ox_model_build(&config, &packed));
+    CHECK(each->param_count == packed->param_count);
+    for (uint32_t i = 0; i < each->unit_count; i++) {
+        CHECK(memcmp(each->units[i].role_offset, packed->units[i].role_offset, sizeof each->units[i].role_offset) == 0);
+        CHECK(each->units[i].elem_count == packed->units[i].elem_count);
+    }
+    const int64_t all = ox_model_find_tensor(packed, "model.layers.2.mlp.experts.gate_up_proj");
+    const int64_t up = ox_model_find_tensor(each, "model.layers.2.mlp.experts.3.up_proj.weight");
+    CHECK(all >= 0 && up >= 0 && packed->tensors[all].rank == 3 && packed->tensors[all].decay);
+    CHECK(each->tensors[up].offset == packed->tensors[all].offset + 7 * (uint64_t)config.mixture.width * config.hidden);
+    CHECK(ox_model_find_tensor(each, "model.layers.1.mlp.up_proj.weight") >= 0); /* an MLP between them */
+    CHECK(ox_model_find_tensor(each, "model.layers.1.mlp.gate.weight") == -1);
+    ox_model_close(&packed);
+    ox_model_close(&each);
+}
+
+int main(void) {
+    test_refusals();
+    test_missing();
+    test_written();
+    test_bad_folders();
+    test_layouts();
+    test_memory();
+    return test_end();
+}
