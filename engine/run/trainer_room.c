@@ -208,7 +208,8 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer, uint64_t step_co
     return (struct ox_wear){
         .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),
         .step_count = step_count,
-        .rated_bytes = config->drive_endurance_bytes,
+        .rated_bytes = config->drive_endurance_bytes > 0 ? config->drive_endurance_bytes
+                                                         : trainer->machine.drives[0].endurance_bytes, /* or 0 */
     };
 }
 
@@ -232,7 +233,8 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
 }
 
 enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer) {
-    const struct ox_wear wear = wear_of(trainer, ox_trainer_left(trainer).steps); /* what is written is written */
+    struct ox_wear wear = wear_of(trainer, ox_trainer_left(trainer).steps); /* what is written is written */
+    wear.rated_bytes = trainer->config.drive_endurance_bytes; /* what a profile says is told, and not refused by */
     if (trainer->config.accept_wear || !ox_wear_exceeds(&wear, share_max)) {
         return OX_OK;
     }
