@@ -762,21 +762,6 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     return OX_E_CONFIG;
 }
 
-uint64_t ox_config_steps(double given, uint64_t total_steps) {
-    return (uint64_t)(given < 1 ? ceil(given * (double)total_steps) : given);
-}
-
-void ox_config_count_steps(struct ox_config *config, uint64_t total_steps) {
-    uint32_t count = 0;
-    const struct ox_option *const options = ox_options(&count);
-    for (uint32_t i = 0; total_steps > 0 && i < count; i++) {
-        double *const value = options[i].type == OX_OPT_STEPS ? member(config, &options[i]) : NULL;
-        if (value != NULL && *value > 0 && *value < 1) {
-            *value = (double)ox_config_steps(*value, total_steps);
-        }
-    }
-}
-
 /* A share of all steps for the warmup is what --warmup-ratio says. */
 static void set_warmup(struct ox_config *c) {
     if (c->warmup_steps > 0 && c->warmup_steps < 1) {

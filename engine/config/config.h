@@ -263,6 +263,9 @@ enum {
     OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13, OX_CMD_COMPARE = 1 << 14,
 };
 
+/* What of a run depends on an option, so that a resume with another value is reported. */
+enum ox_option_bears { OX_BEARS_NOTHING, OX_BEARS_BITS, OX_BEARS_TOKENS /* which tokens are made of the data */ };
+
 struct ox_option {
     const char *name; /* kebab-case; YAML keys and flags also accept snake_case */
     const char *alias; /* second name or NULL */
@@ -277,6 +280,7 @@ struct ox_option {
     unsigned commands;
     const char *in_eval; /* the option that the flag stands for in `eval`, which does not take this one; or NULL */
     unsigned usual; /* the commands whose help begins with it */
+    enum ox_option_bears bears;
 };
 
 /* The option table, of *count options in the order of help. An option that means something else, or takes other values,

@@ -105,24 +105,6 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
 
 /* ---- comparing ------------------------------------------------------------------------------------------------ */
 
-/* The options that ox_trainer_numerics_hash covers;
- * of --data it covers the weights, of --eval-data whether it is given. */
-static const char *const numerics[] = {
-    "per-device-train-batch-size", "gradient-accumulation-steps", "sum-groups", "reduction",
-    "max-seq-length", "max-steps",
-    "num-train-epochs", "learning-rate", "lr-scheduler-type", "warmup-steps", "warmup-ratio", "min-lr",
-    "min-lr-ratio", "decay-steps", "lr-decay-type", "lr-num-cycles", "lr-power", "lr-timescale", "optimizer",
-    "moments", "weight-decay", "decay-embeddings", "decay-all", "adam-beta1", "adam-beta2", "adam-epsilon",
-    "max-grad-norm", "freeze", "seed", "data-order", "dtype", "loss-scale", "loss-scale-window", "grad-dtype",
-    "own-attention", "device", "packing",
-    "document-mask", "overlong", "bos-per-window", "eval-fraction",
-};
-/* The options that decide which tokens are made of the data, beside --data itself. */
-static const char *const data_options[] = {
-    "data-format", "tokenizer", "document-separator", "add-bos", "add-eos", "chat-template", "chat-template-kwargs",
-    "train-on", "parse-special", "column-messages", "column-prompt", "column-completion", "column-instruction",
-    "column-input", "column-output", "column-system", "column-text", "column-tools", "column-role", "column-content",
-};
 enum { SHOWN_BYTES = 160, SHOWN_HEAD_BYTES = 40, SHOWN_TAIL_BYTES = 100 };
 
 void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]) {
@@ -234,21 +216,30 @@ static void add_sources(const struct ox_config *now, const struct ox_config *bef
     }
 }
 
+/* Adds those of the options on which that of a run depends. Of --data the bits depend on the weights, of --eval-data on
+ * whether it is given; both are told by their own functions. */
+static void add_differences(const struct ox_config *now, const struct ox_config *before, enum ox_option_bears bears,
+                            char *text) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (options[i].bears == bears && (options[i].commands & OX_CMD_TRAIN) != 0) {
+            add_difference(now, before, options[i].name, text);
+        }
+    }
+}
+
 static void compare(const struct ox_config *now, const struct ox_config *before, bool data, char *text) {
     if (data) {
         add_sources(now, before, false, text);
-        for (unsigned i = 0; i < sizeof data_options / sizeof *data_options; i++) {
-            add_difference(now, before, data_options[i], text);
-        }
+        add_differences(now, before, OX_BEARS_TOKENS, text);
         return;
     }
     if ((now->eval_data[0] == '\0') != (before->eval_data[0] == '\0')) {
         add_values("eval-data", before->eval_data, now->eval_data, text); /* else a part of --data is held out */
     }
     add_sources(now, before, true, text);
-    for (unsigned i = 0; i < sizeof numerics / sizeof *numerics; i++) {
-        add_difference(now, before, numerics[i], text);
-    }
+    add_differences(now, before, OX_BEARS_BITS, text);
 }
 
 const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char *origin, bool data, char *text) {
