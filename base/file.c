@@ -423,7 +423,7 @@ enum ox_status ox_file_copy(const char *source, const char *target) {
     for (uint64_t offset = 0; status == OX_OK && offset < bytes;) {
         const size_t part = (size_t)ox_min_u64(COPY_BYTES, bytes - offset);
         status = ox_file_read_at(fd, source, buffer, part, offset);
-        OX_TRY(status, ox_file_write(&writer, buffer, part, offset));
+        OX_THEN(status, ox_file_write(&writer, buffer, part, offset));
         offset += part;
     }
     free(buffer);
@@ -450,7 +450,7 @@ static enum ox_status open_writer(const char *path, int flags, const char *what,
 
 enum ox_status ox_file_create(const char *path, uint64_t bytes_expected, struct ox_file_writer *out) {
     enum ox_status status = open_writer(path, O_CREAT | O_EXCL, "create", out);
-    OX_TRY(status, reserve(out->fd, path, bytes_expected));
+    OX_THEN(status, reserve(out->fd, path, bytes_expected));
     if (status != OX_OK) {
         ox_file_discard(out);
     }
@@ -709,8 +709,8 @@ enum ox_status ox_folder_sync(const char *path) {
 enum ox_status ox_folder_commit(const char *from, const char *to) {
     char from_parent[OX_PATH_BYTES], to_parent[OX_PATH_BYTES];
     enum ox_status status = ox_path_parent(from, from_parent);
-    OX_TRY(status, ox_path_parent(to, to_parent));
-    OX_TRY(status, ox_path_is_folder(from) ? ox_folder_sync(from) : OX_OK);
+    OX_THEN(status, ox_path_parent(to, to_parent));
+    OX_THEN(status, ox_path_is_folder(from) ? ox_folder_sync(from) : OX_OK);
     if (status != OX_OK) {
         return status;
     }
@@ -746,10 +746,7 @@ enum ox_status ox_folder_remove(const char *path) {
     if (fd < 0) {
         return fail_path(errno, path, "open the folder");
     }
-    const enum ox_status status = remove_content(fd, path, 0);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(remove_content(fd, path, 0));
     return rmdir(path) == 0 || errno == ENOENT ? OX_OK : fail_path(errno, path, "remove the folder");
 }
 

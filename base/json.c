@@ -223,7 +223,7 @@ static enum ox_status load(const char *path, size_t bytes_max, bool counts, json
     enum ox_status status = ox_file_read(path, bytes_max, &text, &bytes);
     if (status == OX_OK) {
         status = counts ? ox_json_check_values(path, text, bytes) : OX_OK;
-        OX_TRY(status, ox_json_parse(path, text, bytes, out));
+        OX_THEN(status, ox_json_parse(path, text, bytes, out));
         free(text);
     }
     return status;
@@ -290,10 +290,7 @@ enum ox_status ox_json_get_string(const char *where, const json_t *object, const
 enum ox_status ox_json_get_hex(const char *where, const json_t *object, const char *key, uint32_t count,
                                uint64_t *words) {
     const char *text = NULL;
-    const enum ox_status status = ox_json_get_string(where, object, key, true, &text);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_json_get_string(where, object, key, true, &text));
     const size_t digits = (size_t)count * HEX_DIGITS;
     bool good = strlen(text) == digits && strspn(text, "0123456789abcdef") == digits;
     for (uint32_t i = 0; good && i < count; i++) {

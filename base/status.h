@@ -26,14 +26,22 @@ enum ox_status {
 #define OX_MUST __attribute__((warn_unused_result))
 #define OX_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-
 /* Makes a call, and keeps its status, unless `status` is a failure already: a list of calls keeps its first failure and
  * makes none of the calls after it. */
-#define OX_TRY(status, call)     \
+#define OX_THEN(status, call)    \
     do {                         \
         if ((status) == OX_OK) { \
             (status) = (call);   \
         }                        \
+    } while (0)
+
+/* Makes a call, and returns its status if it is a failure. */
+#define OX_TRY(call)                           \
+    do {                                       \
+        const enum ox_status ox_try_ = (call); \
+        if (ox_try_ != OX_OK) {                \
+            return ox_try_;                    \
+        }                                      \
     } while (0)
 
 enum { OX_ERROR_TEXT_BYTES = 1024 };

@@ -431,7 +431,7 @@ struct ox_run {
 };
 /* Queues the operation `op`; the members of its argument struct follow: OX_RUN(run, add, .target = x, ...). */
 #define OX_RUN(run, op, ...) \
-    OX_TRY((run)->status, OX_QUEUE((run)->ops, (run)->lane, op, &(struct ox_op_##op){__VA_ARGS__}))
+    OX_THEN((run)->status, OX_QUEUE((run)->ops, (run)->lane, op, &(struct ox_op_##op){__VA_ARGS__}))
 
 /* Fills the table for lanes of the CPU device, except for the optimizer's operations: they stay NULL. */
 void ox_ops_init_cpu(struct ox_ops *ops);

@@ -422,10 +422,7 @@ enum ox_status ox_drive_file_flush(struct ox_drive *drive) {
         return ox_fail_errno(OX_E_IO, errno, "%s: flush failed; data written since the last flush may be lost",
                              drive->path);
     }
-    const enum ox_status status = check_name(drive);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(check_name(drive));
     if (!drive->direct) {
         /* Without this the page cache would grow to the size of the file. */
         posix_fadvise(drive->fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -446,7 +443,7 @@ enum ox_status ox_drive_file_remove(const struct ox_io_backend *backend, const c
     if (unlink(path) != 0) {
         status = ox_fail_errno(OX_E_IO, errno, "%s: cannot be removed", path);
     }
-    OX_TRY(status, sync_parent(path)); /* what is durable later may count on it, also on another file system */
+    OX_THEN(status, sync_parent(path)); /* what is durable later may count on it, also on another file system */
     ox_drive_file_close(drive);
     return status;
 }

@@ -68,7 +68,7 @@ static bool transfer_reap(struct transfer *transfer) {
     struct ox_store *const store = transfer->store;
     struct ox_io_done done;
     enum ox_status status = transfer_wait(transfer);
-    OX_TRY(status, store->backend->queue_reap(store->queue, &done));
+    OX_THEN(status, store->backend->queue_reap(store->queue, &done));
     if (status != OX_OK) {
         transfer->status = status;
         return false;
@@ -222,7 +222,7 @@ static enum ox_status drives_open(struct ox_store *store, const struct ox_store_
     char path[OX_PATH_BYTES];
     for (uint32_t i = 0; i < config->drive_count; i++) {
         enum ox_status status = drive_path(config->folders[i], i, path);
-        OX_TRY(status, store->backend->drive_open(store->backend, path, mode, &store->drives[i]));
+        OX_THEN(status, store->backend->drive_open(store->backend, path, mode, &store->drives[i]));
         if (status != OX_OK) {
             return status;
         }
@@ -291,9 +291,9 @@ static enum ox_status files_fill(struct ox_store *store, const struct ox_store_c
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
         status = store->backend->drive_allocate(store->drives[i], store->layout.file_bytes[i]);
     }
-    OX_TRY(status, regions_write(store, config->bytes_max));
-    OX_TRY(status, geometry_write(store));
-    OX_TRY(status, ox_store_root_create(store));
+    OX_THEN(status, regions_write(store, config->bytes_max));
+    OX_THEN(status, geometry_write(store));
+    OX_THEN(status, ox_store_root_create(store));
     return status == OX_OK ? ox_store_flush(store) : status;
 }
 
@@ -308,11 +308,11 @@ static enum ox_status create_steps(struct ox_store *store, const struct ox_store
     }
     enum ox_status status = ox_store_layout_open(config->extents, config->extent_count, config->bytes_max,
                                                  config->drive_count, &store->layout);
-    OX_TRY(status, ox_store_layout_add_spool(&store->layout, config->spool_bytes, config->spool_count,
-                                             config->bytes_max));
-    OX_TRY(status, tables_alloc(store));
-    OX_TRY(status, spool_map_alloc(store));
-    OX_TRY(status, drives_open(store, config, OX_DRIVE_CREATE));
+    OX_THEN(status, ox_store_layout_add_spool(&store->layout, config->spool_bytes, config->spool_count,
+                                              config->bytes_max));
+    OX_THEN(status, tables_alloc(store));
+    OX_THEN(status, spool_map_alloc(store));
+    OX_THEN(status, drives_open(store, config, OX_DRIVE_CREATE));
     return status == OX_OK ? files_fill(store, config) : status;
 }
 
@@ -346,7 +346,7 @@ enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_s
     OX_ASSERT(config->extents != NULL);
     struct ox_store *store = NULL;
     status = store_alloc(config, &store);
-    OX_TRY(status, create_steps(store, config));
+    OX_THEN(status, create_steps(store, config));
     if (status != OX_OK) {
         return create_undo(store, config, status);
     }
@@ -544,10 +544,10 @@ static enum ox_status files_load(struct ox_store *store, const struct ox_store_c
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
         status = identity_check(store, i, first, identity_of(regions + i * drive_bytes));
     }
-    OX_TRY(status, identity_match(store, config, first));
-    OX_TRY(status, layout_restore(store, config, first));
-    OX_TRY(status, tables_alloc(store));
-    OX_TRY(status, ox_store_recover(store, regions, config->point, offer));
+    OX_THEN(status, identity_match(store, config, first));
+    OX_THEN(status, layout_restore(store, config, first));
+    OX_THEN(status, tables_alloc(store));
+    OX_THEN(status, ox_store_recover(store, regions, config->point, offer));
     return status == OX_OK ? spool_restore(store, config) : status;
 }
 
@@ -562,9 +562,9 @@ static enum ox_status open_files(const struct ox_store_config *config, struct ox
     unsigned char *const regions =
         block_alloc((size_t)config->drive_count * OX_STORE_REGION_COUNT * OX_STORE_REGION_BYTES);
     status = regions == NULL ? ox_fail(OX_E_NOMEM, "no memory to open a store") : store_alloc(config, &store);
-    OX_TRY(status, drives_open(store, config, OX_DRIVE_OPEN));
-    OX_TRY(status, files_load(store, config, regions, offer));
-    OX_TRY(status, spool_map_alloc(store));
+    OX_THEN(status, drives_open(store, config, OX_DRIVE_OPEN));
+    OX_THEN(status, files_load(store, config, regions, offer));
+    OX_THEN(status, spool_map_alloc(store));
     free(regions);
     if (status != OX_OK) {
         store_free(store);

@@ -73,10 +73,7 @@ static enum ox_status check_offers(const struct ox_store_offer *offers, uint32_t
 
 enum ox_status ox_store_agree(const struct ox_store_offer *offers, uint32_t count, struct ox_store_point *out) {
     OX_ASSERT(count > 0);
-    const enum ox_status status = check_offers(offers, count);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(check_offers(offers, count));
     uint32_t last = 0; /* the process whose newest point is oldest, which is the most that all can take */
     for (uint32_t i = 1; i < count; i++) {
         const bool lost = offers[i].point_count == 0 && offers[last].point_count > 0;

@@ -54,7 +54,7 @@ static enum ox_status block_publish(struct ox_store *store) {
     store->root_is_newest = false;
     store->seq_seen++;
     enum ox_status status = ring_write(store, store->block->seq);
-    OX_TRY(status, ox_store_flush(store));
+    OX_THEN(status, ox_store_flush(store));
     if (status == OX_OK) {
         pthread_mutex_lock(&store->mutex);
         *store->root = *store->block;
@@ -427,7 +427,7 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
                        "from a checkpoint", store->step);
     }
     enum ox_status status = reaffirm_root(store);
-    OX_TRY(status, mark_open(store, step));
+    OX_THEN(status, mark_open(store, step));
     if (status != OX_OK) {
         return ox_fail_in(status, "the store cannot be prepared for step %" PRIu64, step);
     }
@@ -512,7 +512,7 @@ static enum ox_status prepare(struct ox_store *store, const void *meta, uint32_t
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
     enum ox_status status = tables_write(store);
-    OX_TRY(status, ox_store_flush(store));
+    OX_THEN(status, ox_store_flush(store));
     if (status == OX_OK) {
         block_prepare(store, meta, meta_bytes);
         store->prepared = true;
@@ -531,7 +531,7 @@ enum ox_status ox_store_prepare(struct ox_store *store, const void *meta, uint32
 enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
     OX_ASSERT(store->in_transaction && (!store->prepared || meta_bytes == 0));
     enum ox_status status = store->prepared ? OX_OK : prepare(store, meta, meta_bytes);
-    OX_TRY(status, block_publish(store));
+    OX_THEN(status, block_publish(store));
     if (status != OX_OK) {
         return give_up(store, status);
     }

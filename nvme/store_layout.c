@@ -284,8 +284,8 @@ enum ox_status ox_store_fits(const struct ox_store_config *config) {
         memcpy(layout.speeds, config->speeds, config->drive_count * sizeof *config->speeds);
     }
     enum ox_status status = layout_begin(config->extents, config->extent_count, config->drive_count, &layout);
-    OX_TRY(status, state_place(&layout, config->extents, config->bytes_max));
-    OX_TRY(status, ox_store_layout_add_spool(&layout, config->spool_bytes, config->spool_count, config->bytes_max));
+    OX_THEN(status, state_place(&layout, config->extents, config->bytes_max));
+    OX_THEN(status, ox_store_layout_add_spool(&layout, config->spool_bytes, config->spool_count, config->bytes_max));
     ox_store_layout_close(&layout);
     return status;
 }

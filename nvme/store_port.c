@@ -313,7 +313,7 @@ static bool reap_request(struct ox_store_port *port, uint64_t max_ns) {
             return false;
         }
     }
-    OX_TRY(status, backend->queue_reap(port->queue, &done));
+    OX_THEN(status, backend->queue_reap(port->queue, &done));
     if (status != OX_OK) {
         port_break(port);
         return true;
@@ -400,10 +400,7 @@ static enum ox_status locate_read(struct ox_store *store, struct slot *slot) {
     const struct ox_extent_spec *const spec = &store->layout.extents[extent_idx];
     const bool head = slot->op.kind == OX_STORE_READ_HEAD;
     OX_ASSERT(spec->bytes > 0 && (!head || ox_extent_head_bytes(spec) > 0));
-    const enum ox_status status = find_generation(store, slot);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(find_generation(store, slot));
     slot->drive_idx = store->layout.places[extent_idx].drive_idx;
     slot->offset = ox_store_slot_offset(store, extent_idx, slot->generation);
     slot->bytes = head ? spec->head_bytes : spec->bytes;
@@ -543,10 +540,7 @@ enum ox_status ox_store_queue(struct ox_store_port *port, const struct ox_store_
     struct slot *const slot = &port->slots[port->free.head];
     const uint32_t next = slot->next;
     *slot = (struct slot){.op = *op, .next = next};
-    const enum ox_status status = locate(port->store, slot);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(locate(port->store, slot));
     const uint32_t slot_idx = list_pop(port, &port->free);
     slot->live = true;
     port->op_count++;

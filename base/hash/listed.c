@@ -49,7 +49,7 @@ enum ox_status ox_listed_parse(const char *where, const json_t *object, struct o
         }
         enum ox_status status = ox_listed_add(where, name, list);
         uint64_t words[2];
-        OX_TRY(status, ox_json_get_hex(where, value, "xxh3_128", 2, words));
+        OX_THEN(status, ox_json_get_hex(where, value, "xxh3_128", 2, words));
         if (status == OX_OK) {
             struct ox_listed_file *const file = &list->files[list->count - 1];
             file->hash = (struct ox_hash128){.high = words[0], .low = words[1]};
@@ -71,8 +71,8 @@ static enum ox_status parse_text(const char *path, const char *text, size_t byte
         return OX_OK;
     }
     enum ox_status status = ox_json_parse(path, text, bytes, &object);
-    OX_TRY(status, ox_seal_check(path, object, false));
-    OX_TRY(status, ox_listed_parse(path, object, out));
+    OX_THEN(status, ox_seal_check(path, object, false));
+    OX_THEN(status, ox_listed_parse(path, object, out));
     json_decref(object);
     return status == OX_E_CONFIG ? ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged") : status;
 }
@@ -89,7 +89,7 @@ enum ox_status ox_listed_read(const char *folder, struct ox_listed *out) {
         return status;
     }
     status = ox_file_read(path, OX_LISTED_IN_BYTES_MAX, &text, &bytes);
-    OX_TRY(status, parse_text(path, text, bytes, out));
+    OX_THEN(status, parse_text(path, text, bytes, out));
     free(text);
     if (status != OX_OK) {
         ox_listed_close(out);
@@ -213,12 +213,12 @@ enum ox_status ox_listed_verify(const char *folder, const struct ox_listed_file 
     uint64_t bytes = 0;
     int fd = -1;
     enum ox_status status = ox_path_join(folder, file->name, path);
-    OX_TRY(status, ox_file_open_input(path, &fd, &bytes));
+    OX_THEN(status, ox_file_open_input(path, &fd, &bytes));
     if (status != OX_OK) { /* a listed file that is missing is damage, not a wrong request */
         return status == OX_E_CONFIG ? ox_fail(OX_E_CORRUPT, "%s", ox_error_text()) : status;
     }
     status = open_reading(path, fd, bytes, file, &reading);
-    OX_TRY(status, ox_listed_finish(reading));
+    OX_THEN(status, ox_listed_finish(reading));
     ox_listed_free(&reading);
     close(fd);
     return status;

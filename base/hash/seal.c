@@ -43,10 +43,7 @@ enum ox_status ox_seal_check(const char *where, json_t *object, bool required) {
     if (!required && json_object_get(object, key) == NULL) {
         return OX_OK;
     }
-    const enum ox_status status = ox_json_get_hex(where, object, key, 1, &expected);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_json_get_hex(where, object, key, 1, &expected));
     json_object_del(object, key);
     if (!hash_of(object, &found)) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for its checksum", where);

@@ -206,9 +206,9 @@ static enum ox_status set_aside(const char *path, const struct ox_run_state *sta
 static enum ox_status remove_whole(const char *output_dir, uint64_t step) {
     char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
     enum ox_status status = make_path(output_dir, step, "", path);
-    OX_TRY(status, make_path(output_dir, step, TMP_SUFFIX, tmp));
-    OX_TRY(status, ox_folder_commit(path, tmp));
-    OX_TRY(status, ox_folder_remove(tmp));
+    OX_THEN(status, make_path(output_dir, step, TMP_SUFFIX, tmp));
+    OX_THEN(status, ox_folder_commit(path, tmp));
+    OX_THEN(status, ox_folder_remove(tmp));
     return status;
 }
 
@@ -255,7 +255,7 @@ static enum ox_status set_best(const char *output_dir, const char *checkpoint) {
     char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES], there[NAME_BYTES] = "";
     struct stat info;
     enum ox_status status = ox_path_join(output_dir, BEST_NAME, path);
-    OX_TRY(status, ox_path_join(output_dir, BEST_NAME TMP_SUFFIX, tmp));
+    OX_THEN(status, ox_path_join(output_dir, BEST_NAME TMP_SUFFIX, tmp));
     if (status != OX_OK) {
         return status;
     }
@@ -289,7 +289,7 @@ void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newes
         ox_log(OX_LOG_WARN, "the best checkpoint is %s, but `best` does not name it: %s", best, ox_error_text());
     }
     enum ox_status status = total_limit > 0 ? list_steps(output_dir, "", &steps, &count) : OX_OK;
-    OX_TRY(status, make_path(output_dir, newest->step, "", path));
+    OX_THEN(status, make_path(output_dir, newest->step, "", path));
     uint64_t kept = best[0] != '\0' && strcmp(best, path) != 0 ? 2 : 1; /* the best one and the newest */
     for (uint32_t i = 0; status == OX_OK && i < count; i++) {
         status = make_path(output_dir, steps[i], "", path);
@@ -326,7 +326,7 @@ static enum ox_status commit(const struct ox_checkpoint_job *job) {
 static enum ox_status begin_first(struct ox_engine *engine, struct ox_checkpoint_job *job, bool *exists) {
     struct ox_run_state there;
     enum ox_status status = ox_folder_make(job->save.output_dir);
-    OX_TRY(status, ox_checkpoint_sweep(job->save.output_dir));
+    OX_THEN(status, ox_checkpoint_sweep(job->save.output_dir));
     if (status != OX_OK) {
         return status;
     }
@@ -360,12 +360,12 @@ enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run
     bool exists = false;
     *job = (struct ox_checkpoint_job){.team = ox_engine_config_of(engine)->team, .state = *state, .save = *save};
     enum ox_status status = make_path(save->output_dir, state->step, "", job->path);
-    OX_TRY(status, make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp));
+    OX_THEN(status, make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp));
     if (ox_team_leads(job->team)) {
-        OX_TRY(status, begin_first(engine, job, &exists));
+        OX_THEN(status, begin_first(engine, job, &exists));
     }
     status = ox_team_agree(job->team, OX_TEAM_RUN, status, "the start of a checkpoint");
-    OX_TRY(status, ox_team_share(job->team, &exists, sizeof exists, "whether a checkpoint exists"));
+    OX_THEN(status, ox_team_share(job->team, &exists, sizeof exists, "whether a checkpoint exists"));
     return status == OX_OK && !exists ? join_first(engine, job) : status;
 }
 
@@ -411,7 +411,7 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
                                    const struct ox_checkpoint_save *save) {
     struct ox_checkpoint_job job;
     enum ox_status status = ox_engine_finish_update(engine);
-    OX_TRY(status, ox_checkpoint_begin(engine, state, save, &job));
+    OX_THEN(status, ox_checkpoint_begin(engine, state, save, &job));
     if (status != OX_OK) {
         return status;
     }
@@ -508,7 +508,7 @@ static enum ox_status take_result(const char *output_dir, char *path) {
     ox_manifest_close(&manifest);
     if (other) {
         status = make_path(output_dir, step, "", path);
-        OX_TRY(status, ox_checkpoint_check_complete(path, &state));
+        OX_THEN(status, ox_checkpoint_check_complete(path, &state));
     }
     return status;
 }

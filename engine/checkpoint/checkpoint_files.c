@@ -170,10 +170,7 @@ static enum ox_status copy_companions(const char *source, const char *folder) {
     if (source == NULL || source[0] == '\0') {
         return OX_OK;
     }
-    const enum ox_status status = ox_path_join(source, "", path);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_path_join(source, "", path));
     if (ox_path_is_file(source)) {
         path[strlen(source)] = '\0';
         char *const slash = strrchr(path, '/');
@@ -204,18 +201,18 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
     struct optim_specs specs = {0};
     char path[OX_PATH_BYTES];
     enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
-    OX_TRY(status, ox_checkpoint_check_space(save->output_dir, files_bytes(files->model, files->dtype, &specs)));
-    OX_TRY(status, ox_folder_make(files->folder));
-    OX_TRY(status, ox_hf_create(files->folder, files->model, save->original_config, files->dtype, save->shard_bytes_max,
-                                &files->hf));
-    OX_TRY(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
-    OX_TRY(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
+    OX_THEN(status, ox_checkpoint_check_space(save->output_dir, files_bytes(files->model, files->dtype, &specs)));
+    OX_THEN(status, ox_folder_make(files->folder));
+    OX_THEN(status, ox_hf_create(files->folder, files->model, save->original_config, files->dtype,
+                                 save->shard_bytes_max, &files->hf));
+    OX_THEN(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
+    OX_THEN(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
     if (status == OX_OK && files->team != NULL) {
         ox_hf_share(files->hf);
         ox_st_share(files->optim);
     }
-    OX_TRY(status, copy_companions(save->source_model, files->folder));
-    OX_TRY(status, copy_tokenizer(save->tokenizer_file, files->folder));
+    OX_THEN(status, copy_companions(save->source_model, files->folder));
+    OX_THEN(status, copy_tokenizer(save->tokenizer_file, files->folder));
     if (status == OX_OK && save->tokens != NULL) {
         status = ox_hf_write_tokens(files->folder, save->source_config, save->tokens);
     }
@@ -228,9 +225,9 @@ static enum ox_status join(struct ox_checkpoint_files *files, const struct ox_ch
     struct optim_specs specs = {0};
     char path[OX_PATH_BYTES];
     enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
-    OX_TRY(status, ox_hf_join(files->folder, files->model, files->dtype, save->shard_bytes_max, &files->hf));
-    OX_TRY(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
-    OX_TRY(status, ox_st_join(path, specs.specs, specs.count, &files->optim));
+    OX_THEN(status, ox_hf_join(files->folder, files->model, files->dtype, save->shard_bytes_max, &files->hf));
+    OX_THEN(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
+    OX_THEN(status, ox_st_join(path, specs.specs, specs.count, &files->optim));
     optim_specs_close(&specs);
     return status == OX_E_CONFIG ? ox_fail_in(status, "a checkpoint is written to a folder that all processes reach")
                                  : status;
@@ -372,7 +369,7 @@ static enum ox_status begin_file(void *context, const char *path, bool *known) {
     free(reading->spans);
     *reading = (struct reading){.files = reading->files, .seen_count = reading->seen_count};
     enum ox_status status = ox_st_open(path, &file);
-    OX_TRY(status, list_spans(reading, file));
+    OX_THEN(status, list_spans(reading, file));
     ox_st_close(&file);
     return status;
 }
@@ -484,8 +481,8 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->eval = save->eval;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
-    OX_TRY(status, number_chunks(files, engine));
-    OX_TRY(status, ox_team_leads(files->team) ? create(files, save) : join(files, save));
+    OX_THEN(status, number_chunks(files, engine));
+    OX_THEN(status, ox_team_leads(files->team) ? create(files, save) : join(files, save));
     if (status != OX_OK) {
         ox_checkpoint_files_discard(&files);
     }
@@ -556,7 +553,7 @@ enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struc
             if (!files->has[first + i]) {
                 struct ox_chunk_view view;
                 status = ox_engine_chunk_get(engine, unit_idx, i, &view);
-                OX_TRY(status, ox_checkpoint_files_chunk(files, unit_idx, i, &view));
+                OX_THEN(status, ox_checkpoint_files_chunk(files, unit_idx, i, &view));
             }
         }
     }
@@ -570,14 +567,14 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
                                    .model_dtype = files->model_dtype, .eval = files->eval};
     enum ox_status status = written;
     OX_ASSERT(status != OX_OK || files->missing == 0);
-    OX_TRY(status, ox_st_finish(&files->optim));
-    OX_TRY(status, ox_hf_finish(&files->hf));
+    OX_THEN(status, ox_st_finish(&files->optim));
+    OX_THEN(status, ox_hf_finish(&files->hf));
     close_files(files); /* after a failure, before the first process removes the folder */
     status = ox_team_agree(files->team, channel, status, "the chunks of a checkpoint");
-    OX_TRY(status, ox_team_sum(files->team, channel, files->sums, sum_count(files), "hashes of a checkpoint"));
+    OX_THEN(status, ox_team_sum(files->team, channel, files->sums, sum_count(files), "hashes of a checkpoint"));
     if (ox_team_leads(files->team)) {
-        OX_TRY(status, collect(files, &manifest));
-        OX_TRY(status, ox_manifest_write(files->folder, &manifest));
+        OX_THEN(status, collect(files, &manifest));
+        OX_THEN(status, ox_manifest_write(files->folder, &manifest));
         ox_manifest_close(&manifest);
     }
     ox_checkpoint_files_discard(files_ptr);

@@ -76,7 +76,7 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
                     status = fill_plane(model, unit_idx, source, &view, (enum ox_plane)plane);
                 }
             }
-            OX_TRY(status, ox_engine_chunk_put(engine, unit_idx, i, &view));
+            OX_THEN(status, ox_engine_chunk_put(engine, unit_idx, i, &view));
             if (status != OX_OK) {
                 return status;
             }
@@ -185,10 +185,10 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
         calloc((size_t)model->tensor_count * OX_PLANE_COUNT, sizeof *entries);
     enum ox_status status = entries != NULL ? ox_path_join(path, OX_OPTIM_FILE, optim_path)
                                             : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
-    OX_TRY(status, ox_manifest_read(path, &manifest));
-    OX_TRY(status, ox_hf_open(path, true, &folder));
-    OX_TRY(status, check_same_model(model, ox_hf_model(folder), path));
-    OX_TRY(status, ox_st_open(optim_path, &optim));
+    OX_THEN(status, ox_manifest_read(path, &manifest));
+    OX_THEN(status, ox_hf_open(path, true, &folder));
+    OX_THEN(status, check_same_model(model, ox_hf_model(folder), path));
+    OX_THEN(status, ox_st_open(optim_path, &optim));
     const struct ox_state_format to = ox_engine_config_of(engine)->state;
     const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,
                                          .moments = (enum ox_moments)manifest.state.moments};
@@ -252,12 +252,12 @@ enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_
     OX_ASSERT(ox_hf_has_weights(folder));
     enum ox_status status =
         check_same_model(ox_engine_config_of(engine)->model, ox_hf_model(folder), "the model folder");
-    OX_TRY(status, fill_planes(engine, &(struct source){.fill = fill_from_folder,
-                                                        .path = "the model folder",
-                                                        .has = {[OX_PLANE_MASTER] = true},
-                                                        .folder = folder}));
+    OX_THEN(status, fill_planes(engine, &(struct source){.fill = fill_from_folder,
+                                                         .path = "the model folder",
+                                                         .has = {[OX_PLANE_MASTER] = true},
+                                                         .folder = folder}));
     if (ox_team_leads(ox_engine_config_of(engine)->team)) { /* it reads all that a checkpoint lists: once for all */
-        OX_TRY(status, ox_hf_verify(folder));
+        OX_THEN(status, ox_hf_verify(folder));
     }
     return agree(engine, status);
 }

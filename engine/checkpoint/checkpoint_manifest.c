@@ -89,7 +89,7 @@ static enum ox_status hash_from_drive(const char *folder, const struct ox_readba
     if (status == OX_OK && !known) {
         status = hash_file(folder, &in_memory);
     }
-    OX_TRY(status, ox_file_open_direct(path, &fd, &file->bytes));
+    OX_THEN(status, ox_file_open_direct(path, &fd, &file->bytes));
     if (status != OX_OK) {
         return status;
     }
@@ -194,8 +194,8 @@ static enum ox_status get_scale(const char *path, const json_t *object, struct o
     int power = 0;
     enum ox_status status = ox_json_get_u64(path, object, "overflow_steps", false, &skipped);
     if (scaler != NULL) {
-        OX_TRY(status, ox_json_get_double(path, scaler, "scale", true, &scale));
-        OX_TRY(status, ox_json_get_u64(path, scaler, "_growth_tracker", true, &tracker));
+        OX_THEN(status, ox_json_get_double(path, scaler, "scale", true, &scale));
+        OX_THEN(status, ox_json_get_u64(path, scaler, "_growth_tracker", true, &tracker));
     }
     const bool good = scaler == NULL || (scale >= 1 && scale <= 0x1p127 && frexp(scale, &power) == 0.5);
     if (status == OX_OK && (!good || skipped > UINT32_MAX || tracker > UINT32_MAX)) {
@@ -266,8 +266,8 @@ static enum ox_status get_state(const char *path, const json_t *object, uint64_t
         }
         memcpy((char *)state + counts[i].offset, &value, counts[i].bytes);
     }
-    OX_TRY(status, get_scale(path, object, state));
-    OX_TRY(status, check_counts(path, object, state));
+    OX_THEN(status, get_scale(path, object, state));
+    OX_THEN(status, check_counts(path, object, state));
     for (uint32_t i = 0; status == OX_OK && i < CODE_COUNT; i++) {
         uint64_t words[2] = {0, 0};
         status = ox_json_get_hex(path, object, codes[i].key, codes[i].words, words);
@@ -330,10 +330,7 @@ static bool put_files(json_t *object, const struct ox_manifest *manifest) {
 
 static enum ox_status get_dtype(const char *path, const json_t *object, enum ox_dtype *dtype) {
     const char *text = NULL;
-    const enum ox_status status = ox_json_get_string(path, object, "weights_dtype", true, &text);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_json_get_string(path, object, "weights_dtype", true, &text));
     *dtype = dtype_named(text);
     return *dtype != OX_DTYPE_OTHER
                ? OX_OK
@@ -403,7 +400,7 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
                          "folder of a run",
                          path);
     }
-    OX_TRY(status, ox_json_load(path, OX_LISTED_IN_BYTES_MAX, &object));
+    OX_THEN(status, ox_json_load(path, OX_LISTED_IN_BYTES_MAX, &object));
     if (status == OX_OK && json_object_get(object, "run_id") == NULL) {
         status = ox_fail(OX_E_CONFIG, "%s: has no \"run_id\", so another program wrote it; give a checkpoint of this "
                          "program", path);
@@ -412,13 +409,13 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     }
     /* Another version may seal in another way. Earlier ones did not, and a run that is older keeps its version. */
     uint64_t version = 0;
-    OX_TRY(status, get_version(path, object, &version));
-    OX_TRY(status, ox_seal_check(path, object, false));
+    OX_THEN(status, get_version(path, object, &version));
+    OX_THEN(status, ox_seal_check(path, object, false));
     if (status == OX_OK) {
         status = get_state(path, object, version, &manifest->state);
-        OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));
-        OX_TRY(status, get_notes(path, object, manifest));
-        OX_TRY(status, ox_listed_parse(path, object, &manifest->list));
+        OX_THEN(status, get_dtype(path, object, &manifest->weights_dtype));
+        OX_THEN(status, get_notes(path, object, manifest));
+        OX_THEN(status, ox_listed_parse(path, object, &manifest->list));
         if (status == OX_E_CONFIG && manifest->state.version != 0) {
             status = ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged");
         }

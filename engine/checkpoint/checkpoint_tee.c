@@ -83,7 +83,7 @@ enum ox_status ox_checkpoint_tee_open(struct ox_engine *engine, const struct ox_
     struct ox_checkpoint_tee *tee = NULL;
     enum ox_status status = open_thread(&tee);
     status = ox_team_agree(ox_engine_config_of(engine)->team, OX_TEAM_RUN, status, "the thread of a checkpoint");
-    OX_TRY(status, ox_checkpoint_begin(engine, state, save, &tee->job));
+    OX_THEN(status, ox_checkpoint_begin(engine, state, save, &tee->job));
     if (status != OX_OK) {
         close_thread(&tee);
         return status;

@@ -77,8 +77,8 @@ static enum ox_status write_tensors(const struct export_job *job) {
         for (uint64_t first = 0; first < model->tensors[i].count && status == OX_OK; first += BUFFER_ELEMS) {
             const uint64_t count = ox_min_u64(BUFFER_ELEMS, model->tensors[i].count - first);
             status = read_part(job, i, first, count);
-            OX_TRY(status, convert(job, i, count));
-            OX_TRY(status, ox_hf_write(job->writer, i, first, count, job->values));
+            OX_THEN(status, convert(job, i, count));
+            OX_THEN(status, ox_hf_write(job->writer, i, first, count, job->values));
         }
     }
     return status;
@@ -153,14 +153,14 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
         status =
             ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
     }
-    OX_TRY(status, write_tensors(job));
-    OX_TRY(status, ox_hf_verify(job->folder));
+    OX_THEN(status, write_tensors(job));
+    OX_THEN(status, ox_hf_verify(job->folder));
     if (status == OX_OK && job->optim != NULL) {
         status = ox_st_verify(job->optim);
     }
-    OX_TRY(status, ox_hf_copy_companions(source, tmp));
-    OX_TRY(status, ox_hf_copy_templates(source, tmp));
-    OX_TRY(status, ox_hf_finish(&job->writer));
+    OX_THEN(status, ox_hf_copy_companions(source, tmp));
+    OX_THEN(status, ox_hf_copy_templates(source, tmp));
+    OX_THEN(status, ox_hf_finish(&job->writer));
     ox_hf_discard(&job->writer);
     return status;
 }
@@ -182,7 +182,7 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
     }
     (void)lstat(tmp, &made); /* if it fails, nothing is taken for the folder */
     status = fill_folder(job, source, tmp, shard_bytes_max);
-    OX_TRY(status, ox_folder_commit(tmp, path));
+    OX_THEN(status, ox_folder_commit(tmp, path));
     if (status == OX_OK) {
         return OX_OK;
     }
@@ -202,7 +202,7 @@ enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dt
     if (status == OX_OK && !ox_hf_has_weights(folder)) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", source);
     }
-    OX_TRY(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
+    OX_THEN(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
     if (status == OX_OK) {
         job.folder = folder;
         job.optim = optim;
@@ -220,10 +220,7 @@ enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype) {
     struct ox_hf_folder *folder = NULL;
     struct ox_manifest manifest;
     *dtype = OX_DTYPE_F32;
-    const enum ox_status status = ox_hf_open(source, true, &folder);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_hf_open(source, true, &folder));
     *dtype = ox_hf_has_weights(folder) ? ox_hf_dtype(folder, 0) : OX_DTYPE_F32;
     for (uint32_t i = 0; i < ox_hf_model(folder)->tensor_count && ox_hf_has_weights(folder); i++) {
         *dtype = ox_hf_dtype(folder, i) == *dtype ? *dtype : OX_DTYPE_F32;

@@ -621,7 +621,7 @@ static enum ox_status check_schedule(const struct ox_config *c) {
         return ox_fail(OX_E_CONFIG, "--warmup-steps and --warmup-ratio are both given; give one of them");
     }
     enum ox_status status = check_rate(c);
-    OX_TRY(status, c->resume_from_checkpoint[0] == '\0' ? ox_config_check_warmup(c) : OX_OK);
+    OX_THEN(status, c->resume_from_checkpoint[0] == '\0' ? ox_config_check_warmup(c) : OX_OK);
     if (status != OX_OK) {
         return status;
     }
@@ -773,15 +773,15 @@ static void set_warmup(struct ox_config *c) {
 enum ox_status ox_config_validate(struct ox_config *config, unsigned command) {
     struct ox_eval_sets sets;
     enum ox_status status = ox_config_eval_sets(config->eval_data, &sets);
-    OX_TRY(status, check_paths(config, command));
-    OX_TRY(status, set_micro_batches(config));
-    OX_TRY(status, check_memory(config, command));
-    OX_TRY(status, check_optimizer(config, command));
-    OX_TRY(status, check_schedule(config));
-    OX_TRY(status, check_persist(config));
-    OX_TRY(status, check_kept(config));
-    OX_TRY(status, check_ranks(config));
-    OX_TRY(status, check_reports(config));
+    OX_THEN(status, check_paths(config, command));
+    OX_THEN(status, set_micro_batches(config));
+    OX_THEN(status, check_memory(config, command));
+    OX_THEN(status, check_optimizer(config, command));
+    OX_THEN(status, check_schedule(config));
+    OX_THEN(status, check_persist(config));
+    OX_THEN(status, check_kept(config));
+    OX_THEN(status, check_ranks(config));
+    OX_THEN(status, check_reports(config));
     if (status == OX_OK) {
         set_warmup(config);
     }

@@ -160,7 +160,7 @@ static enum ox_status take_list(struct reader *r, const struct ox_option *option
     enum ox_status status = next_event(r);
     while (status == OX_OK && r->event.type != YAML_SEQUENCE_END_EVENT) {
         status = take_value(r, option);
-        OX_TRY(status, next_event(r));
+        OX_THEN(status, next_event(r));
     }
     return status;
 }
@@ -177,8 +177,8 @@ static enum ox_status take_mapping(struct reader *r) {
         }
         const struct ox_option *option = NULL;
         status = take_key(r, &option);
-        OX_TRY(status, next_event(r));
-        OX_TRY(status, ox_option_is_list(option) ? take_list(r, option) : take_value(r, option));
+        OX_THEN(status, next_event(r));
+        OX_THEN(status, ox_option_is_list(option) ? take_list(r, option) : take_value(r, option));
         if (status != OX_OK) {
             return status;
         }

@@ -131,7 +131,7 @@ static enum ox_status open_template(struct source *source) {
     if (source->chat_template != NULL) {
         ox_template_heed(source->chat_template, config->stop);
     }
-    OX_TRY(status, ox_chat_kwargs(config->chat_template_kwargs, &source->kwargs));
+    OX_THEN(status, ox_chat_kwargs(config->chat_template_kwargs, &source->kwargs));
     source->rules.chat = (struct ox_chat_options){.chat_template = source->chat_template,
                                                   .no_template = source->no_template,
                                                   .now = ox_chat_date(config->clock_s),
@@ -260,7 +260,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, const s
     enum ox_status status = ox_corpus_separator(out->rules.rows ? "" : config->separator, &out->separator,
                                                 &out->documents_config.separator_bytes);
     out->documents_config.separator = out->separator;
-    OX_TRY(status, ox_tokenizer_open(config->tokenizer, &out->tokenizer));
+    OX_THEN(status, ox_tokenizer_open(config->tokenizer, &out->tokenizer));
     if (status != OX_OK) {
         goto fail;
     }
@@ -272,7 +272,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, const s
     if (status == OX_OK && out->rules.rows) {
         status = open_template(out);
     }
-    OX_TRY(status, ox_documents_open(&inputs->files, &out->documents_config, &out->documents));
+    OX_THEN(status, ox_documents_open(&inputs->files, &out->documents_config, &out->documents));
     if (status == OX_OK) {
         out->key = key_of(out);
         status = name_cache(out, inputs);
@@ -326,7 +326,7 @@ static enum ox_status has_changed(struct source *source, bool *changed) {
     source->examined_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
     struct ox_inputs inputs;
     enum ox_status status = ox_inputs_open(source->config, &inputs);
-    OX_TRY(status, ox_documents_open(&inputs.files, &source->documents_config, &again));
+    OX_THEN(status, ox_documents_open(&inputs.files, &source->documents_config, &again));
     ox_inputs_close(&inputs);
     if (status == OX_OK) {
         *changed = ox_documents_stamp(again, &newest) != ox_documents_stamp(source->documents, &newest);
@@ -400,7 +400,7 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
     report->notes = work.notes;
     memcpy(report->untrained_first, work.untrained_first, sizeof work.untrained_first);
     memcpy(report->noted_first, work.noted_first, sizeof work.noted_first);
-    OX_TRY(status, has_changed(source, &changed));
+    OX_THEN(status, has_changed(source, &changed));
     if (status == OX_OK && changed) {
         status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",
                          source->config->path);
@@ -424,10 +424,7 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
  * text. */
 static enum ox_status open_made(const struct source *source, const struct ox_cache_header *made, struct ox_data **out) {
     struct ox_cache_header header;
-    const enum ox_status status = ox_data_open(source->cache_path, OX_DATA_CACHE, out);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_data_open(source->cache_path, OX_DATA_CACHE, out));
     ox_data_cache_header(*out, &header);
     if (header.key[0] != made->key[0] || header.key[1] != made->key[1]) {
         ox_data_close(out);
@@ -444,9 +441,9 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out, st
     size_t existing = 0;
     const char *const folder = source->config->cache_dir;
     enum ox_status status = source->is_named ? ox_folder_make_undoable(folder, &existing) : OX_OK;
-    OX_TRY(status, ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer));
-    OX_TRY(status, tokenize(source, writer, &header, report));
-    OX_TRY(status, ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd));
+    OX_THEN(status, ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer));
+    OX_THEN(status, tokenize(source, writer, &header, report));
+    OX_THEN(status, ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd));
     ox_cache_discard(&writer);
     if (status != OX_OK && source->is_named) {
         ox_folder_unmake(folder, existing);
@@ -464,7 +461,7 @@ static enum ox_status report_template(const struct source *source, struct ox_cor
     snprintf(report->chat_template, sizeof report->chat_template, "%s", ox_template_origin(source->chat_template));
     report->marks_generation = ox_template_marks_generation(source->chat_template, NULL);
     enum ox_status status = ox_chat_open(source->tokenizer, &source->rules.chat, &renderer);
-    OX_TRY(status, ox_chat_lettered_end(renderer, report->lettered_end));
+    OX_THEN(status, ox_chat_lettered_end(renderer, report->lettered_end));
     ox_chat_close(&renderer);
     return status;
 }

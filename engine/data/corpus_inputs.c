@@ -325,7 +325,7 @@ static enum ox_status choose_format(const struct ox_corpus_config *config, struc
     if (is_auto || rows) {
         status = choose_rows(&out->files, rows, reasons, &rows);
     }
-    OX_TRY(status, check_foreign(&out->files, is_auto));
+    OX_THEN(status, check_foreign(&out->files, is_auto));
     if (is_auto) {
         out->format = rows ? OX_CORPUS_ROWS : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT : OX_CORPUS_BYTES;
     }
@@ -351,7 +351,7 @@ enum ox_status ox_inputs_open(const struct ox_corpus_config *config, struct ox_i
         leave_splits(&out->files, config->evaluates, reasons);
         status = check_left(&out->files);
     }
-    OX_TRY(status, choose_format(config, out, reasons));
+    OX_THEN(status, choose_format(config, out, reasons));
     free(reasons);
     if (status != OX_OK) {
         ox_inputs_close(out);

@@ -19,7 +19,7 @@ static enum ox_status take_content(const struct ox_text_taker *taker, const json
     size_t i;
     json_t *part;
     json_array_foreach(content, i, part) {
-        OX_TRY(status, take_string(taker, json_string_value(json_object_get(part, "text"))));
+        OX_THEN(status, take_string(taker, json_string_value(json_object_get(part, "text"))));
     }
     return status;
 }
@@ -37,13 +37,13 @@ static enum ox_status take_row(const struct ox_text_taker *taker, const struct o
     }
     if (chat->kind != OX_CHAT_MESSAGES) {
         status = take_string(taker, chat->prompt);
-        OX_TRY(status, take_string(taker, chat->text));
+        OX_THEN(status, take_string(taker, chat->text));
         return status;
     }
     size_t i;
     json_t *message;
     json_array_foreach(json_object_get(chat->conversation, "messages"), i, message) {
-        OX_TRY(status, take_content(taker, json_object_get(message, "content")));
+        OX_THEN(status, take_content(taker, json_object_get(message, "content")));
     }
     return status;
 }
@@ -69,7 +69,7 @@ static enum ox_status take_all(const struct ox_corpus_config *config, const stru
     bool found = false;
     enum ox_status status = OX_OK;
     for (;;) {
-        OX_TRY(status, ox_documents_next(documents, &document, &found));
+        OX_THEN(status, ox_documents_next(documents, &document, &found));
         if (status != OX_OK || !found) {
             break;
         }
@@ -100,13 +100,13 @@ enum ox_status ox_corpus_each_text(const struct ox_corpus_config *given, const s
     documents_config.format = rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
     documents_config.piece_bytes = taker->cuts != OX_CUTS_NONE ? OX_CORPUS_PIECE_BYTES : 0;
     documents_config.cut_before_newline = taker->cuts == OX_CUTS_BEFORE_NEWLINE;
-    OX_TRY(status, ox_corpus_separator(rows ? "" : config.separator, &separator, &documents_config.separator_bytes));
+    OX_THEN(status, ox_corpus_separator(rows ? "" : config.separator, &separator, &documents_config.separator_bytes));
     documents_config.separator = separator;
-    OX_TRY(status, ox_documents_open(&inputs.files, &documents_config, &documents));
+    OX_THEN(status, ox_documents_open(&inputs.files, &documents_config, &documents));
     if (status == OX_OK) {
         ox_inputs_say_left(&inputs.files);
     }
-    OX_TRY(status, take_all(&config, taker, rows, documents));
+    OX_THEN(status, take_all(&config, taker, rows, documents));
     ox_documents_close(&documents);
     ox_inputs_close(&inputs);
     free(separator);

@@ -75,7 +75,7 @@ struct run {
 static enum ox_status add_id(struct job *job, int64_t id, bool trained) {
     enum ox_status status = id >= 0 ? ox_ids_add(&job->ids, id) : OX_OK;
     if (id >= 0) {
-        OX_TRY(status, ox_id_mask_append(&job->trained, trained, 1));
+        OX_THEN(status, ox_id_mask_append(&job->trained, trained, 1));
     }
     return status;
 }
@@ -86,9 +86,9 @@ static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct wo
     const bool has_eos = ox_chat_has_end(rules->tokenizer, rules->text_eos, text, bytes, true);
     enum ox_status status = piece->begins && !has_bos ? add_id(job, rules->text_bos, true) : OX_OK;
     const size_t first = job->ids.count;
-    OX_TRY(status, piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
-                                 : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids));
-    OX_TRY(status, ox_id_mask_append(&job->trained, true, job->ids.count - first));
+    OX_THEN(status, piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
+                                  : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids));
+    OX_THEN(status, ox_id_mask_append(&job->trained, true, job->ids.count - first));
     return status == OX_OK && piece->ends && !has_eos ? add_id(job, rules->text_eos, true) : status;
 }
 
@@ -289,7 +289,7 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
 static enum ox_status add_piece(struct job *job, const struct ox_document *document) {
     enum ox_status status =
         ox_tok_reserve((void **)&job->pieces, &job->capacity, job->count + 1, sizeof *job->pieces);
-    OX_TRY(status, ox_text_append(&job->text, document->text, document->bytes));
+    OX_THEN(status, ox_text_append(&job->text, document->text, document->bytes));
     if (status == OX_OK) {
         job->pieces[job->count++] = (struct piece){.path = document->path,
                                                    .line = document->line,
@@ -460,13 +460,13 @@ static enum ox_status encode_starved(struct run *run) {
         if (job->starved) {
             ox_ids_free(&job->ids);
             ox_id_mask_free(&job->trained);
-            OX_TRY(status, encode_job(&run->work->rules, &run->workers[0], job));
+            OX_THEN(status, encode_job(&run->work->rules, &run->workers[0], job));
             job->starved = false;
         }
     }
     if (alone) {
         close_workers(run);
-        OX_TRY(status, open_workers(run, run->work->threads));
+        OX_THEN(status, open_workers(run, run->work->threads));
     }
     return status;
 }
@@ -479,7 +479,7 @@ static enum ox_status read_alone(struct run *run) {
     }
     run->job_count[1 - run->turn] = 0;
     close_workers(run);
-    OX_TRY(status, open_workers(run, run->work->threads));
+    OX_THEN(status, open_workers(run, run->work->threads));
     run->alone = true;
     if (status == OX_OK) {
         fill_batch(run, run->turn);
@@ -506,11 +506,11 @@ static enum ox_status run_all(struct run *run) {
         atomic_store(&run->failed_job, UINT32_MAX);
         ox_pool_run(run->pool, work_on_turn, run);
         status = encode_starved(run);
-        OX_TRY(status, turn_result(run));
+        OX_THEN(status, turn_result(run));
         run->turn = 1 - run->turn;
         log_progress(run);
     }
-    OX_TRY(status, ox_first_failure_result(&run->read));
+    OX_THEN(status, ox_first_failure_result(&run->read));
     return status == OX_OK ? write_batch(run, 1 - run->turn) : status;
 }
 
@@ -543,7 +543,7 @@ static enum ox_status open_run(struct run *run) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to tokenize it", run->work->path);
     }
     enum ox_status status = ox_pool_open(run->work->threads, &run->pool);
-    OX_TRY(status, open_workers(run, run->work->threads));
+    OX_THEN(status, open_workers(run, run->work->threads));
     return status;
 }
 
@@ -551,7 +551,7 @@ enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work) {
     struct run run = {.work = work, .begin_ns = ox_clock_ns()};
     run.logged_ns = run.begin_ns;
     enum ox_status status = open_run(&run);
-    OX_TRY(status, run_all(&run));
+    OX_THEN(status, run_all(&run));
     close_run(&run);
     return status;
 }

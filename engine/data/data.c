@@ -129,7 +129,7 @@ static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_k
     int32_t header[HEADER_BYTES / 4];
     bool masked = false;
     enum ox_status status = ox_file_read_at(fd, file->path, header, sizeof header, 0);
-    OX_TRY(status, kind == OX_DATA_LLMC ? read_llmc(file, header) : read_llmq(file, header, &masked));
+    OX_THEN(status, kind == OX_DATA_LLMC ? read_llmc(file, header) : read_llmq(file, header, &masked));
     if (status != OX_OK) {
         return status;
     }
@@ -211,10 +211,7 @@ static enum ox_status open_cache(struct ox_data *data) {
     const struct ox_cache_header *const header = &cache->header;
     cache->fd = data->files[0].fd;
     cache->where = data->files[0].path;
-    const enum ox_status status = ox_cache_read_header(cache->fd, cache->where, &cache->header, &cache->salt);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_cache_read_header(cache->fd, cache->where, &cache->header, &cache->salt));
     data->token_count = header->token_count;
     data->document_count = header->document_count;
     const uint64_t words[] = {(uint64_t)data->kind, header->key[0],         header->key[1],
@@ -316,10 +313,7 @@ static enum ox_status drop_damaged(const struct ox_data *data, enum ox_status st
 static enum ox_status read_cache(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
                                  int32_t *tokens, uint8_t *marks) {
     uint32_t *const words = (uint32_t *)tokens;
-    const enum ox_status status = drop_damaged(data, ox_cache_read_tokens(&data->cache, first, count, words));
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(drop_damaged(data, ox_cache_read_tokens(&data->cache, first, count, words)));
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t word = words[i], id = word & ((UINT32_C(1) << OX_CACHE_BEGINS_BIT) - 1);
         if (id >= vocab) {
@@ -409,7 +403,7 @@ enum ox_status ox_data_kind_of_files(const struct ox_files *files, enum ox_data_
 enum ox_status ox_data_find_kind(const char *path, enum ox_data_kind *kind) {
     struct ox_files files;
     enum ox_status status = ox_files_list(path, &files);
-    OX_TRY(status, ox_data_kind_of_files(&files, kind));
+    OX_THEN(status, ox_data_kind_of_files(&files, kind));
     ox_files_free(&files);
     return status;
 }
@@ -420,7 +414,7 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
     if (status == OX_OK && kind == OX_DATA_AUTO) {
         status = ox_data_kind_of_files(&files, &kind);
     }
-    OX_TRY(status, ox_data_open_files(&files, kind, out));
+    OX_THEN(status, ox_data_open_files(&files, kind, out));
     ox_files_free(&files);
     return status;
 }
@@ -438,7 +432,7 @@ enum ox_status ox_data_open_files(struct ox_files *files, enum ox_data_kind kind
         status = open_cache_file(data, path);
     } else if (status == OX_OK) {
         status = open_files(data, path);
-        OX_TRY(status, find_fingerprint(data));
+        OX_THEN(status, find_fingerprint(data));
     }
     if (status != OX_OK) {
         ox_data_close(&data);

@@ -41,10 +41,7 @@ static enum ox_status add_file(struct ox_documents *documents, char *path) {
     struct stat info;
     int fd = -1;
     file->path = path;
-    const enum ox_status status = open_file(path, &fd, &info);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(open_file(path, &fd, &info));
     close(fd);
     file->bytes = (uint64_t)info.st_size;
     file->inode = (uint64_t)info.st_ino;
@@ -115,7 +112,7 @@ enum ox_status ox_documents_fill(struct ox_documents *documents, size_t wanted) 
         size_t got = 0;
         enum ox_status status = make_room(documents);
         char *const target = documents->buffer + documents->end;
-        OX_TRY(status, ox_unpack_read(documents->unpacker, target, documents->block_bytes, &got));
+        OX_THEN(status, ox_unpack_read(documents->unpacker, target, documents->block_bytes, &got));
         if (status != OX_OK) {
             return status;
         }
@@ -137,7 +134,7 @@ static enum ox_status start_file(struct ox_documents *documents) {
     struct stat info;
     const char *const path = documents->files[documents->file_idx].path;
     enum ox_status status = open_file(path, &documents->fd, &info);
-    OX_TRY(status, ox_unpack_open(documents->fd, path, &documents->unpacker));
+    OX_THEN(status, ox_unpack_open(documents->fd, path, &documents->unpacker));
     if (status != OX_OK) {
         return status;
     }
@@ -184,7 +181,7 @@ static enum ox_status hash_one(const struct ox_documents_file *file, uint64_t *h
     char *const block = malloc(block_bytes);
     status = block == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory to read documents", file->path) : OX_OK;
     do {
-        OX_TRY(status, ox_unpack_read(unpacker, block, block_bytes, &got));
+        OX_THEN(status, ox_unpack_read(unpacker, block, block_bytes, &got));
         if (status == OX_OK && got > 0) {
             file_hash = ox_hash64(block, got, file_hash);
             done += got;
@@ -251,8 +248,8 @@ enum ox_status ox_documents_next(struct ox_documents *documents, struct ox_docum
     *found = false;
     while (documents->file_idx < documents->file_count) {
         enum ox_status status = documents->fd < 0 ? start_file(documents) : OX_OK;
-        OX_TRY(status, documents->config.format == OX_DOCUMENTS_ROWS ? ox_documents_next_row(documents, out, found)
-                                                                     : ox_documents_next_text(documents, out, found));
+        OX_THEN(status, documents->config.format == OX_DOCUMENTS_ROWS ? ox_documents_next_row(documents, out, found)
+                                                                      : ox_documents_next_text(documents, out, found));
         if (status != OX_OK) {
             return status;
         }

@@ -126,8 +126,8 @@ enum ox_status ox_files_list(const char *path, struct ox_files *out) {
     struct entries entries = {0};
     *out = (struct ox_files){.root = strdup(path), .is_folder = ox_path_is_folder(path)};
     enum ox_status status = out->root != NULL ? OX_OK : fail_memory(path);
-    OX_TRY(status, out->is_folder ? add_folder(&entries, path, 0) : add_entry(&entries, path, OX_LEFT_COUNT));
-    OX_TRY(status, take_entries(out, &entries));
+    OX_THEN(status, out->is_folder ? add_folder(&entries, path, 0) : add_entry(&entries, path, OX_LEFT_COUNT));
+    OX_THEN(status, take_entries(out, &entries));
     for (uint32_t i = 0; i < entries.count; i++) {
         free(entries.list[i].path);
     }

@@ -277,7 +277,7 @@ enum ox_status ox_foreign_data_check(const char *path, bool by_name) {
     enum ox_status status =
         ox_unpack_start(path, sample->bytes, sizeof sample->bytes, &sample->count, &all, &sample->packed);
     if (status != OX_OK || sample->packed) {
-        OX_TRY(status, check_packed(path, sample, by_name));
+        OX_THEN(status, check_packed(path, sample, by_name));
         free(sample);
         return status;
     }
@@ -291,8 +291,8 @@ enum ox_status ox_foreign_data_check(const char *path, bool by_name) {
                      : ox_fail(OX_E_CONFIG, "%s: is %s, which is not read; make JSON lines or text of it: %s", path,
                                form->what, command);
     }
-    OX_TRY(status, check_megatron(path, sample));
-    OX_TRY(status, check_binary(path, sample));
+    OX_THEN(status, check_megatron(path, sample));
+    OX_THEN(status, check_binary(path, sample));
     free(sample);
     return status;
 }

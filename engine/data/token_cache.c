@@ -139,8 +139,8 @@ static enum ox_status open_named(const char *folder, struct ox_file_writer *out)
         uint64_t number = 0;
         enum ox_status status = draw_random(&number);
         snprintf(name, sizeof name, "%s%016" PRIx64 "%s", temporary_prefix, number, temporary_suffix);
-        OX_TRY(status, ox_path_join(folder, name, path));
-        OX_TRY(status, ox_file_create(path, 0, out));
+        OX_THEN(status, ox_path_join(folder, name, path));
+        OX_THEN(status, ox_file_create(path, 0, out));
         if (status != OX_OK) {
             return status;
         }
@@ -258,8 +258,8 @@ static enum ox_status open_files(struct ox_cache_writer *writer, const char *pat
         ox_cache_sweep(writer->folder);
     }
     enum ox_status status = draw_random(&writer->salt);
-    OX_TRY(status, open_unnamed(writer->folder, &writer->staged));
-    OX_TRY(status, path != NULL ? open_named(writer->folder, &writer->file) : open_unnamed(folder, &writer->file));
+    OX_THEN(status, open_unnamed(writer->folder, &writer->staged));
+    OX_THEN(status, path != NULL ? open_named(writer->folder, &writer->file) : open_unnamed(folder, &writer->file));
     return status;
 }
 
@@ -371,7 +371,7 @@ enum ox_status ox_cache_commit(struct ox_cache_writer **writer_in, const struct 
     own->is_chat = header->is_chat;
     own->bad_count = header->bad_count;
     enum ox_status status = append_documents(writer);
-    OX_TRY(status, write_header(writer));
+    OX_THEN(status, write_header(writer));
     if (status == OX_OK && writer->path != NULL) {
         status = publish(writer);
     } else if (status == OX_OK) {

@@ -215,7 +215,7 @@ static enum ox_status unpack(struct ox_unpacker *u, unsigned char *data, size_t 
         } else if (u->in_bytes == in_before && u->out_bytes == out_before && !u->done && u->is_read) {
             status = fail_damaged(u, "it ends in the middle");
         }
-        OX_TRY(status, check_growth(u));
+        OX_THEN(status, check_growth(u));
     }
     *got = bytes - u->out_bytes;
     return status;
@@ -283,7 +283,7 @@ enum ox_status ox_unpack_start(const char *path, void *start, size_t bytes, size
         return status;
     }
     status = ox_unpack_open(fd, path, &unpacker);
-    OX_TRY(status, ox_unpack_read(unpacker, start, bytes, got));
+    OX_THEN(status, ox_unpack_read(unpacker, start, bytes, got));
     if (status == OX_OK && *got == bytes) {
         status = ox_unpack_read(unpacker, &more, 1, &more_bytes);
     }
@@ -316,7 +316,7 @@ enum ox_status ox_unpack_file(const char *path, size_t bytes_max, char **data, s
                                                      path, *bytes);
             text = grown != NULL ? grown : text;
         }
-        OX_TRY(status, ox_unpack_read(unpacker, text + *bytes, capacity - *bytes, &got));
+        OX_THEN(status, ox_unpack_read(unpacker, text + *bytes, capacity - *bytes, &got));
         *bytes += got;
         if (status == OX_OK && *bytes > bytes_max) {
             status = ox_fail(OX_E_CONFIG, "%s: is larger than %zu bytes; divide it", path, bytes_max);

@@ -67,10 +67,7 @@ static enum ox_status open_pack(struct ox_windows *windows, struct source *sourc
         .pad = windows->config.packing == OX_PACK_PAD,
         .drop_untrained = windows->config.drop_untrained,
     };
-    const enum ox_status status = ox_pack_open(&config, &source->pack);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_pack_open(&config, &source->pack));
     const struct ox_pack_counts *const counts = ox_pack_counts(source->pack);
     source->rows = counts->rows;
     source->places = counts->places;

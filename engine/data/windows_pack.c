@@ -93,7 +93,7 @@ enum ox_status ox_pack_documents_in(const struct ox_data *data, uint64_t token_f
         return OX_OK;
     }
     enum ox_status status = ox_pack_document_at(data, token_first, first, &begin);
-    OX_TRY(status, ox_pack_document_at(data, token_first + token_count - 1, &last, &begin));
+    OX_THEN(status, ox_pack_document_at(data, token_first + token_count - 1, &last, &begin));
     *count = last + 1 - *first;
     return status;
 }
@@ -103,10 +103,7 @@ static enum ox_status read_begins(const struct ox_pack *pack, struct group *grou
     const uint64_t skipped = group->idx * OX_PACK_GROUP, first = pack->document_first + skipped;
     const uint32_t count = (uint32_t)ox_min_u64(OX_PACK_GROUP, pack->document_count - skipped);
     const bool to_end = first + count == ox_data_document_count(config->data);
-    const enum ox_status status = ox_data_documents(config->data, first, count + !to_end, group->begins);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_data_documents(config->data, first, count + !to_end, group->begins));
     if (to_end) {
         group->begins[count] = ox_data_token_count(config->data);
     }
@@ -340,7 +337,7 @@ enum ox_status ox_pack_open(const struct ox_pack_config *config, struct ox_pack 
         pack->groups[i].idx = UINT64_MAX;
     }
     status = find_untrained(pack);
-    OX_TRY(status, count_groups(pack));
+    OX_THEN(status, count_groups(pack));
     if (status != OX_OK) {
         goto fail;
     }
@@ -398,10 +395,7 @@ enum ox_status ox_pack_row(struct ox_pack *pack, uint64_t row, const struct ox_p
     OX_ASSERT(row < pack->counts.rows);
     const uint64_t idx = last_at_most(pack->group_first, pack->group_count, row);
     const struct group *group = NULL;
-    const enum ox_status status = find_group(pack, idx, &group);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(find_group(pack, idx, &group));
     row -= pack->group_first[idx];
     /* The rows no longer match those counted at open: the file was replaced, or the disk returns other bytes. */
     if (row >= group_rows(group)) {

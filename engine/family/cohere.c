@@ -28,7 +28,7 @@ static const struct ox_value_key cohere_values[] = {
 static enum ox_status cohere2_parse(const char *where, const json_t *json, const struct ox_family *family,
                                     struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_turns(where, json, "sliding_window_pattern", 4, out));
+    OX_THEN(status, ox_read_turns(where, json, "sliding_window_pattern", 4, out));
     if (status == OX_OK && (uint64_t)out->head_dim * out->heads != out->hidden) {
         return ox_fail(OX_E_CONFIG, "%s: \"head_dim\" is %u, which is not supported; it must be \"hidden_size\" %u "
                        "divided by \"num_attention_heads\" %u, or left out", where, out->head_dim, out->hidden,

@@ -78,10 +78,10 @@ enum ox_status ox_decoder_parse(const char *where, const json_t *json, const str
     out->rope_theta = missing->rope_theta > 0.0 ? missing->rope_theta : 10000.0;
     out->rotary_part = out->rotary_part > 0.0 ? out->rotary_part : 1.0;
     enum ox_status status = ox_config_read_sizes(where, json, sizes, SIZES);
-    OX_TRY(status, ox_config_read_sizes(where, json, &head_dim, 1));
-    OX_TRY(status, ox_config_read_float(where, json, eps_key(family), &out->norm_eps));
-    OX_TRY(status, ox_config_read_rope(where, json, out));
-    OX_TRY(status, derive(where, family, out));
+    OX_THEN(status, ox_config_read_sizes(where, json, &head_dim, 1));
+    OX_THEN(status, ox_config_read_float(where, json, eps_key(family), &out->norm_eps));
+    OX_THEN(status, ox_config_read_rope(where, json, out));
+    OX_THEN(status, derive(where, family, out));
     return status;
 }
 

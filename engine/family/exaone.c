@@ -17,10 +17,10 @@ static enum ox_status exaone4_parse(const char *where, const json_t *json, const
                                     struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
     if (json_is_null(json_object_get(json, "sliding_window"))) { /* all layers see all, and rotate */
-        OX_TRY(status, ox_read_layer_types(where, json, out));
+        OX_THEN(status, ox_read_layer_types(where, json, out));
         return status;
     }
-    OX_TRY(status, ox_read_turns(where, json, "sliding_window_pattern", 4, out));
+    OX_THEN(status, ox_read_turns(where, json, "sliding_window_pattern", 4, out));
     for (uint32_t i = 0; status == OX_OK && i < out->layers; i++) {
         ox_layers_add(&out->unrotated, i, ox_layers_has(&out->windowed, i) ? i : i + 1);
     }

@@ -32,7 +32,7 @@ static void scale_embeddings(struct ox_model_config *out) {
 static enum ox_status gemma2_parse(const char *where, const json_t *json, const struct ox_family *family,
                                    struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_turns(where, json, NULL, 2, out));
+    OX_THEN(status, ox_read_turns(where, json, NULL, 2, out));
     scale_embeddings(out);
     return status;
 }
@@ -85,7 +85,7 @@ static enum ox_status read_local(const char *where, const json_t *json, const js
     out->local_theta = 10000.0;
     enum ox_status status = ox_json_get_double(where, json, "rope_local_base_freq", false, &out->local_theta);
     if (json_is_object(local)) {
-        OX_TRY(status, ox_json_get_double(where, local, "rope_theta", false, &out->local_theta));
+        OX_THEN(status, ox_json_get_double(where, local, "rope_theta", false, &out->local_theta));
     }
     const bool is_plain = type == NULL || (json_is_string(type) && strcmp(json_string_value(type), "default") == 0);
     if (status == OX_OK && (!is_plain || json_object_size(local) > 2 || !(out->local_theta > 1.0))) {
@@ -102,7 +102,7 @@ static enum ox_status gemma3_parse(const char *where, const json_t *json, const 
     const json_t *const rope = json_object_get(json, "rope_parameters");
     json_t *const full = json_object_get(rope, "full_attention");
     enum ox_status status = plain == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory to read it", where) : OX_OK;
-    OX_TRY(status, read_local(where, json, rope, out));
+    OX_THEN(status, read_local(where, json, rope, out));
     if (status == OX_OK && json_object_size(rope) > 0) {
         for (const char *const *kind = (const char *const[]){"full_attention", "sliding_attention", NULL};
              status == OX_OK && *kind != NULL; kind++) {
@@ -114,8 +114,8 @@ static enum ox_status gemma3_parse(const char *where, const json_t *json, const 
             status = ox_fail(OX_E_NOMEM, "%s: no memory to read it", where);
         }
     }
-    OX_TRY(status, ox_decoder_parse(where, plain, family, out));
-    OX_TRY(status, ox_read_turns(where, json, "sliding_window_pattern", 6, out));
+    OX_THEN(status, ox_decoder_parse(where, plain, family, out));
+    OX_THEN(status, ox_read_turns(where, json, "sliding_window_pattern", 6, out));
     scale_embeddings(out);
     json_decref(plain);
     return status;

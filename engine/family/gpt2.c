@@ -105,9 +105,9 @@ static enum ox_status gpt2_parse(const char *where, const json_t *json, const st
     gpt2_size_keys(out, sizes);
     out->norm_eps = family->defaults.norm_eps;
     enum ox_status status = gpt2_check_dropout(where, json);
-    OX_TRY(status, ox_config_read_sizes(where, json, sizes, GPT2_SIZES));
-    OX_TRY(status, ox_config_read_sizes(where, json, &inner, 1));
-    OX_TRY(status, ox_config_read_float(where, json, "layer_norm_epsilon", &out->norm_eps));
+    OX_THEN(status, ox_config_read_sizes(where, json, sizes, GPT2_SIZES));
+    OX_THEN(status, ox_config_read_sizes(where, json, &inner, 1));
+    OX_THEN(status, ox_config_read_float(where, json, "layer_norm_epsilon", &out->norm_eps));
     if (status != OX_OK) {
         return status;
     }

@@ -19,7 +19,7 @@ static const struct ox_fixed_key llama_fixed_keys[] = {
 static enum ox_status llama_parse(const char *where, const json_t *json, const struct ox_family *family,
                                   struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_layer_types(where, json, out));
+    OX_THEN(status, ox_read_layer_types(where, json, out));
     return status;
 }
 
@@ -51,7 +51,7 @@ static const struct ox_fixed_key mistral_fixed_keys[] = {
 static enum ox_status mistral_parse(const char *where, const json_t *json, const struct ox_family *family,
                                     struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_window(where, json, &out->window));
+    OX_THEN(status, ox_read_window(where, json, &out->window));
     ox_layers_add(&out->windowed, 0, out->layers);
     ox_settle_windows(out);
     return status;
@@ -89,9 +89,9 @@ static enum ox_status read_windows(const char *where, const json_t *json, struct
     if (status == OX_OK && wanted) {
         status = ox_read_window(where, json, &out->window);
     }
-    OX_TRY(status, ox_config_read_sizes(where, json, &first, 1));
+    OX_THEN(status, ox_config_read_sizes(where, json, &first, 1));
     ox_layers_add(&out->windowed, first_layer, out->layers);
-    OX_TRY(status, ox_read_layer_types(where, json, out));
+    OX_THEN(status, ox_read_layer_types(where, json, out));
     ox_settle_windows(out);
     return status;
 }
@@ -120,7 +120,7 @@ static enum ox_status qwen2_parse(const char *where, const json_t *json, const s
                                   struct ox_model_config *out) {
     out->attention_bias = true;
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, read_windows(where, json, out));
+    OX_THEN(status, read_windows(where, json, out));
     return status;
 }
 
@@ -147,7 +147,7 @@ static const struct ox_family_row *const qwen3_rows[] = {
 static enum ox_status qwen3_parse(const char *where, const json_t *json, const struct ox_family *family,
                                   struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, read_windows(where, json, out));
+    OX_THEN(status, read_windows(where, json, out));
     return status;
 }
 

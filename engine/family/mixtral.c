@@ -18,7 +18,7 @@ static const struct ox_fixed_key mixtral_fixed_keys[] = {
 static enum ox_status mixtral_parse(const char *where, const json_t *json, const struct ox_family *family,
                                     struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_mixture(where, json, &mixtral_mixture, out));
+    OX_THEN(status, ox_read_mixture(where, json, &mixtral_mixture, out));
     out->mixture.router.renormalise = true;
     if (status == OX_OK && json_object_get(json, "sliding_window") != NULL) {
         status = ox_read_window(where, json, &out->window);

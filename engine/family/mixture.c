@@ -43,7 +43,7 @@ enum ox_status ox_read_mixture(const char *where, const json_t *json, const stru
     mixture->gate = ox_gate_swiglu();
     mixture->width = keys->width_missing;
     enum ox_status status = read_count(where, json, keys->experts_missing, &mixture->router.experts);
-    OX_TRY(status, ox_config_read_sizes(where, json, sizes, sizeof sizes / sizeof *sizes));
+    OX_THEN(status, ox_config_read_sizes(where, json, sizes, sizeof sizes / sizeof *sizes));
     return status;
 }
 
@@ -67,10 +67,7 @@ enum ox_status ox_read_dense_layers(const char *where, const json_t *json, struc
     const bool has_list = list != NULL && !json_is_null(list);
     uint32_t step = 1;
     const struct ox_size_key key = {"decoder_sparse_step", false, &step};
-    const enum ox_status status = ox_config_read_sizes(where, json, &key, 1);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_config_read_sizes(where, json, &key, 1));
     if (step == 0) {
         return ox_fail(OX_E_CONFIG, "%s: \"decoder_sparse_step\" is 0; it must be at least 1: every so many-th layer "
                        "has experts", where);

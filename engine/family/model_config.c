@@ -291,7 +291,7 @@ static enum ox_status check_attention_scale(const char *where, const json_t *jso
         status = ox_json_get_double(where, json, scale_keys[0], false, &multiplier);
     }
     if (!is_known(family, scale_keys[1])) {
-        OX_TRY(status, ox_json_get_double(where, json, scale_keys[1], false, &scalar));
+        OX_THEN(status, ox_json_get_double(where, json, scale_keys[1], false, &scalar));
     }
     if (status == OX_OK && (fabs(multiplier - neutral) > 1e-6 * neutral || scalar != config->head_dim)) {
         const bool by_key = scalar != config->head_dim;
@@ -507,7 +507,7 @@ static enum ox_status check_mixture(const char *where, const struct ox_mixture *
         return OX_OK;
     }
     enum ox_status status = check_size(where, "number of experts", router->experts, OX_EXPERTS_MAX);
-    OX_TRY(status, check_size(where, "width of an expert", mixture->width, WIDTH_MAX));
+    OX_THEN(status, check_size(where, "width of an expert", mixture->width, WIDTH_MAX));
     if (status == OX_OK && mixture->shared_width > WIDTH_MAX) {
         status = check_size(where, "width of the shared expert", mixture->shared_width, WIDTH_MAX);
     }
@@ -591,18 +591,18 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     out->vocab = family->defaults.vocab;
     const struct ox_size_key vocab = {"vocab_size", out->vocab == 0, &out->vocab};
     status = check_common_keys(where, json, family);
-    OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
-    OX_TRY(status, check_changing_keys(where, json, family));
-    OX_TRY(status, check_architecture(where, json, family));
-    OX_TRY(status, ox_config_read_sizes(where, json, &vocab, 1));
-    OX_TRY(status, ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied));
-    OX_TRY(status, ox_json_get_double(where, json, "initializer_range", false, &out->init_range));
-    OX_TRY(status, read_token_id(where, json, "bos_token_id", &out->bos_id));
-    OX_TRY(status, read_token_id(where, json, "eos_token_id", &out->eos_id));
-    OX_TRY(status, read_values(where, json, family->values, out));
-    OX_TRY(status, family->parse(where, json, family, out));
-    OX_TRY(status, ox_model_config_check(where, out));
-    OX_TRY(status, check_attention_scale(where, json, family, out));
+    OX_THEN(status, check_fixed_keys(where, json, family->fixed_keys));
+    OX_THEN(status, check_changing_keys(where, json, family));
+    OX_THEN(status, check_architecture(where, json, family));
+    OX_THEN(status, ox_config_read_sizes(where, json, &vocab, 1));
+    OX_THEN(status, ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied));
+    OX_THEN(status, ox_json_get_double(where, json, "initializer_range", false, &out->init_range));
+    OX_THEN(status, read_token_id(where, json, "bos_token_id", &out->bos_id));
+    OX_THEN(status, read_token_id(where, json, "eos_token_id", &out->eos_id));
+    OX_THEN(status, read_values(where, json, family->values, out));
+    OX_THEN(status, family->parse(where, json, family, out));
+    OX_THEN(status, ox_model_config_check(where, out));
+    OX_THEN(status, check_attention_scale(where, json, family, out));
     if (status == OX_OK) {
         warn_unknown_keys(where, json, family);
     }

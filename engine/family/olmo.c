@@ -37,7 +37,7 @@ const struct ox_family ox_family_olmo2 = {
 static enum ox_status olmo3_parse(const char *where, const json_t *json, const struct ox_family *family,
                                   struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_turns(where, json, NULL, 4, out));
+    OX_THEN(status, ox_read_turns(where, json, NULL, 4, out));
     return status;
 }
 
@@ -87,7 +87,7 @@ static const struct ox_value_key olmoe_values[] = {
 static enum ox_status olmoe_parse(const char *where, const json_t *json, const struct ox_family *family,
                                   struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_mixture(where, json, &olmoe_mixture, out));
+    OX_THEN(status, ox_read_mixture(where, json, &olmoe_mixture, out));
     return status;
 }
 

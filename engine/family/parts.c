@@ -60,7 +60,7 @@ enum ox_status ox_text_config(const char *where, const json_t *json, json_t **ou
     if (status == OX_OK && ox_family_find(whole) != NULL) {
         return OX_OK; /* where the key has no effect */
     }
-    OX_TRY(status, ox_json_get_string(where, text, "model_type", true, &part));
+    OX_THEN(status, ox_json_get_string(where, text, "model_type", true, &part));
     if (status == OX_OK && (!is_known(whole) || ox_family_find(part) == NULL)) {
         return refuse(where, whole, part);
     }

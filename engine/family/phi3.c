@@ -26,9 +26,9 @@ static enum ox_status phi3_parse(const char *where, const json_t *json, const st
     out->rotary_part = 1.0;
     enum ox_status status = ox_config_read_sizes(where, json, &first, 1);
     out->rope_scaling.original = original;
-    OX_TRY(status, ox_json_get_double(where, json, "partial_rotary_factor", false, &out->rotary_part));
-    OX_TRY(status, ox_decoder_parse(where, json, family, out));
-    OX_TRY(status, ox_config_read_sizes(where, json, &window, 1));
+    OX_THEN(status, ox_json_get_double(where, json, "partial_rotary_factor", false, &out->rotary_part));
+    OX_THEN(status, ox_decoder_parse(where, json, family, out));
+    OX_THEN(status, ox_config_read_sizes(where, json, &window, 1));
     if (status == OX_OK && out->rope_scaling.original != original) {
         return ox_fail(OX_E_CONFIG, "%s: \"original_max_position_embeddings\" is %u, but %u where the scaling is "
                        "described; remove the wrong one", where, original, out->rope_scaling.original);

@@ -17,9 +17,9 @@ static const char *const qwen_keys[] = {"sliding_window", "max_window_layers", "
 static enum ox_status parse(const char *where, const json_t *json, const struct ox_family *family,
                             const struct ox_mixture_keys *keys, struct ox_model_config *out) {
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_read_mixture(where, json, keys, out));
-    OX_TRY(status, ox_read_dense_layers(where, json, out));
-    OX_TRY(status, ox_read_layer_types(where, json, out));
+    OX_THEN(status, ox_read_mixture(where, json, keys, out));
+    OX_THEN(status, ox_read_dense_layers(where, json, out));
+    OX_THEN(status, ox_read_layer_types(where, json, out));
     return status;
 }
 
@@ -56,7 +56,7 @@ static enum ox_status qwen2_moe_parse(const char *where, const json_t *json, con
     const struct ox_size_key shared = {"shared_expert_intermediate_size", false, &out->mixture.shared_width};
     out->mixture.shared_width = 5632;
     enum ox_status status = ox_config_read_sizes(where, json, &shared, 1);
-    OX_TRY(status, parse(where, json, family, &qwen2_moe_mixture, out));
+    OX_THEN(status, parse(where, json, family, &qwen2_moe_mixture, out));
     out->out_bias = false;
     if (status == OX_OK && out->mixture.shared_width == 0) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" is 0, but every qwen2_moe has a shared expert", where, shared.key);

@@ -195,23 +195,23 @@ static enum ox_status read_scaling(const char *where, const json_t *rope, unsign
     for (size_t i = 0; i < NUMBER_KEYS; i++) {
         const struct number_key *const key = &number_keys[i];
         if ((key->kinds & 1u << kind) != 0) {
-            OX_TRY(status, ox_json_get_double(where, rope, key->name, (key->required & 1u << kind) != 0,
-                                              number_at(&read, key)));
+            OX_THEN(status, ox_json_get_double(where, rope, key->name, (key->required & 1u << kind) != 0,
+                                               number_at(&read, key)));
         }
     }
     if ((with_original & 1u << kind) != 0) {
-        OX_TRY(status, ox_json_get_u64(where, rope, "original_max_position_embeddings", kind == OX_ROPE_LLAMA3,
-                                       &original));
+        OX_THEN(status, ox_json_get_u64(where, rope, "original_max_position_embeddings", kind == OX_ROPE_LLAMA3,
+                                        &original));
     }
     if (kind == OX_ROPE_YARN) {
         if (status == OX_OK && json_object_get(rope, "factor") == NULL) { /* null: what the positions make it */
             status = ox_fail(OX_E_CONFIG, "%s: the key \"factor\" of yarn is missing", where);
         }
-        OX_TRY(status, ox_json_get_bool(where, rope, "truncate", false, &read.truncate));
+        OX_THEN(status, ox_json_get_bool(where, rope, "truncate", false, &read.truncate));
     }
     if (kind == OX_ROPE_LONG) {
-        OX_TRY(status, read_factors(where, rope, "short_factor", read.short_factors, &read.factor_count));
-        OX_TRY(status, read_factors(where, rope, "long_factor", read.long_factors, &read.factor_count));
+        OX_THEN(status, read_factors(where, rope, "short_factor", read.short_factors, &read.factor_count));
+        OX_THEN(status, read_factors(where, rope, "long_factor", read.long_factors, &read.factor_count));
     }
     const bool sized = original > 0 || (kind != OX_ROPE_LLAMA3);
     if (status == OX_OK && (!sized || original > UINT32_MAX ||
@@ -244,11 +244,11 @@ static enum ox_status read_object(const char *where, const json_t *json, const c
     }
     double inner = 0.0, outer = 0.0, part = 0.0;
     enum ox_status status = ox_json_get_double(inside, rope, "rope_theta", false, &inner);
-    OX_TRY(status, ox_json_get_double(inside, rope, "partial_rotary_factor", false, &part));
+    OX_THEN(status, ox_json_get_double(inside, rope, "partial_rotary_factor", false, &part));
     if (status == OX_OK && kind != OX_ROPE_DEFAULT) {
         status = read_scaling(inside, rope, kind, out);
     }
-    OX_TRY(status, ox_json_get_double(where, json, "rope_theta", false, &outer));
+    OX_THEN(status, ox_json_get_double(where, json, "rope_theta", false, &outer));
     if (status == OX_OK && inner != 0.0 && outer != 0.0 && inner != outer) {
         status = ox_fail(OX_E_CONFIG, "%s: \"rope_theta\" is %g, but %g inside \"%s\"; remove the wrong one",
                          where, outer, inner, key);
@@ -260,12 +260,12 @@ static enum ox_status read_object(const char *where, const json_t *json, const c
 
 enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out) {
     enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, &out->rope_theta);
-    OX_TRY(status, read_object(where, json, "rope_parameters", out));
+    OX_THEN(status, read_object(where, json, "rope_parameters", out));
     /* where a file has both, transformers takes the scaling from here */
     if (status == OX_OK && json_object_size(json_object_get(json, "rope_scaling")) > 0) {
         out->rope_scaling = (struct ox_rope_scaling){.original = out->rope_scaling.original};
     }
-    OX_TRY(status, read_object(where, json, "rope_scaling", out));
+    OX_THEN(status, read_object(where, json, "rope_scaling", out));
     if (status == OX_OK && out->rope_scaling.kind != OX_ROPE_DEFAULT) {
         set_defaults(out, &out->rope_scaling);
     }

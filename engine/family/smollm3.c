@@ -22,10 +22,7 @@ static enum ox_status read_unrotated(const char *where, const json_t *json, stru
     uint32_t interval = ox_when_missing(json, "no_rope_layer_interval", 4);
     const struct ox_size_key key = {"no_rope_layer_interval", false, &interval};
     char text[OX_JSON_EXCERPT_BYTES];
-    const enum ox_status status = ox_config_read_sizes(where, json, &key, 1);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_config_read_sizes(where, json, &key, 1));
     if (!given && interval == 0) {
         return ox_fail(OX_E_CONFIG, "%s: \"no_rope_layer_interval\" is not a number from 1 on", where);
     }
@@ -47,13 +44,13 @@ static enum ox_status smollm3_parse(const char *where, const json_t *json, const
     const struct ox_size_key window = {"sliding_window", false, &out->window};
     bool windows = false;
     enum ox_status status = ox_decoder_parse(where, json, family, out);
-    OX_TRY(status, ox_json_get_bool(where, json, "use_sliding_window", false, &windows));
-    OX_TRY(status, read_unrotated(where, json, out));
+    OX_THEN(status, ox_json_get_bool(where, json, "use_sliding_window", false, &windows));
+    OX_THEN(status, read_unrotated(where, json, out));
     if (windows) {
-        OX_TRY(status, ox_config_read_sizes(where, json, &window, 1));
+        OX_THEN(status, ox_config_read_sizes(where, json, &window, 1));
         out->windowed = out->unrotated;
     }
-    OX_TRY(status, ox_read_layer_types(where, json, out));
+    OX_THEN(status, ox_read_layer_types(where, json, out));
     ox_settle_windows(out);
     return status;
 }

@@ -74,7 +74,7 @@ enum ox_status ox_read_turns(const char *where, const json_t *json, const char *
     enum ox_status status = ox_read_window(where, json, &out->window);
     const json_t *const types = json_object_get(json, "layer_types");
     if (key != NULL && (types == NULL || json_is_null(types))) { /* where there are types, the number has no effect */
-        OX_TRY(status, ox_config_read_sizes(where, json, &size, 1));
+        OX_THEN(status, ox_config_read_sizes(where, json, &size, 1));
     }
     if (status == OX_OK && (interval == 0 || out->window == 0)) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" is missing or 0, but layers have windows by turns", where,
@@ -83,7 +83,7 @@ enum ox_status ox_read_turns(const char *where, const json_t *json, const char *
     for (uint32_t i = 0; status == OX_OK && i < out->layers; i++) {
         ox_layers_add(&out->windowed, i, (i + 1) % interval != 0 ? i + 1 : i);
     }
-    OX_TRY(status, ox_read_layer_types(where, json, out));
+    OX_THEN(status, ox_read_layer_types(where, json, out));
     return status;
 }
 

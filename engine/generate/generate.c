@@ -251,10 +251,7 @@ static enum ox_status reserve_staging(struct ox_generator *generator) {
 static enum ox_status reserve(struct ox_generator *generator) {
     const uint64_t fixed = carve_memory(generator, NULL, &generator->memory);
     generator->arena_bytes = generator->need[generator->home];
-    const enum ox_status status = ox_device_mem_open(generator->device, generator->arena_bytes, &generator->arena);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_device_mem_open(generator->device, generator->arena_bytes, &generator->arena));
     carve_memory(generator, generator->arena, &generator->memory);
     unsigned char *const rest = (unsigned char *)generator->arena + fixed;
     switch (generator->home) {
@@ -330,7 +327,7 @@ static enum ox_status load_range(const struct ox_generator *generator, struct ra
         const struct range part = {range.unit_idx, range.first + at, ox_min_u64(range.count - at, PIECE)};
         memset(piece, 0, part.count * sizeof *piece);
         status = read_range(generator, part, piece);
-        OX_TRY(status, copy(generator, out + at, piece, part.count * sizeof *piece));
+        OX_THEN(status, copy(generator, out + at, piece, part.count * sizeof *piece));
     }
     return status;
 }
@@ -350,7 +347,7 @@ static enum ox_status load_planes(struct ox_generator *generator, uint32_t unit_
             hi[i] = ox_plane_hi(piece[i]);
         }
         if (generator->copies != NULL) {
-            OX_TRY(status, copy(generator, planes + at, hi, range.count * sizeof *hi));
+            OX_THEN(status, copy(generator, planes + at, hi, range.count * sizeof *hi));
         }
     }
     return status;
@@ -370,7 +367,7 @@ static enum ox_status load(struct ox_generator *generator) {
             status = load_planes(generator, i);
         }
     }
-    OX_TRY(status, load_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain));
+    OX_THEN(status, load_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain));
     if (status == OX_OK && bias != UINT64_MAX) {
         status = load_range(generator, (struct range){head, bias, model->config.hidden}, generator->memory.bias);
     }
@@ -389,8 +386,8 @@ static const float *weights_get(struct ox_generator *generator, struct range ran
     if (generator->planes != NULL) {
         OX_RUN(&generator->run, planes_join, .out = slot, .hi = generator->planes + first, .count = range.count);
     } else {
-        OX_TRY(generator->run.status, ox_mark_join(generator->marks[generator->slot_idx]));
-        OX_TRY(generator->run.status, load_range(generator, range, slot));
+        OX_THEN(generator->run.status, ox_mark_join(generator->marks[generator->slot_idx]));
+        OX_THEN(generator->run.status, load_range(generator, range, slot));
     }
     return slot;
 }
@@ -399,7 +396,7 @@ static void weights_done(struct ox_generator *generator) {
     if (generator->home == OX_WEIGHTS_FILES) { /* in other homes the lane alone overwrites them */
         struct ox_mark *const mark = &generator->marks[generator->slot_idx];
         generator->slot_idx = (generator->slot_idx + 1) % SLOT_COUNT;
-        OX_TRY(generator->run.status, generator->ops.mark(generator->run.lane, mark));
+        OX_THEN(generator->run.status, generator->ops.mark(generator->run.lane, mark));
     }
 }
 
@@ -409,11 +406,11 @@ static void row_get(struct ox_generator *generator, enum ox_role role, uint64_t 
     const uint64_t within = generator->model->units[embed_idx].role_offset[role] + idx * hidden;
     const uint64_t first = generator->unit_first[embed_idx] + within;
     if (generator->joined != NULL) {
-        OX_TRY(generator->run.status, copy(generator, out, generator->joined + first, hidden * sizeof *out));
+        OX_THEN(generator->run.status, copy(generator, out, generator->joined + first, hidden * sizeof *out));
     } else if (generator->planes != NULL) {
         OX_RUN(&generator->run, planes_join, .out = out, .hi = generator->planes + first, .count = hidden);
     } else {
-        OX_TRY(generator->run.status, load_range(generator, (struct range){embed_idx, within, hidden}, out));
+        OX_THEN(generator->run.status, load_range(generator, (struct range){embed_idx, within, hidden}, out));
     }
 }
 
@@ -434,8 +431,8 @@ static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t r
         }
     }
     if (generator->copies != NULL) {
-        OX_TRY(run->status, copy(generator, memory->positions, generator->staging.positions,
-                                 rows * sizeof *memory->positions));
+        OX_THEN(run->status, copy(generator, memory->positions, generator->staging.positions,
+                                  rows * sizeof *memory->positions));
     }
     if (learned) {
         OX_RUN(run, add, .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden);
@@ -528,10 +525,10 @@ static void judge_tile(struct ox_generator *generator, const struct tile *tile, 
     for (uint32_t first = 0; run->status == OX_OK && first < judged->rows; first += NLL_ROWS) {
         const uint32_t rows = (uint32_t)ox_min_u64(NLL_ROWS, judged->rows - first);
         tile_logits(generator, tile, generator->memory.n + (size_t)first * hidden, rows, generator->memory.tile);
-        OX_TRY(run->status, ox_lane_drain(run->lane));
+        OX_THEN(run->status, ox_lane_drain(run->lane));
         if (generator->copies != NULL) {
-            OX_TRY(run->status, copy(generator, generator->staging.tile, generator->memory.tile,
-                                     (uint64_t)rows * tile->count * sizeof(float)));
+            OX_THEN(run->status, copy(generator, generator->staging.tile, generator->memory.tile,
+                                      (uint64_t)rows * tile->count * sizeof(float)));
         }
         if (run->status == OX_OK) {
             judge_rows(generator, tile, judged, first, rows);
@@ -675,12 +672,12 @@ enum ox_status ox_generator_open(const struct ox_generator_config *config, struc
     generator->config = *config;
     generator->config.chunk_rows = (uint32_t)ox_min_u64(config->chunk_rows, config->contexts);
     generator->model = model;
-    OX_TRY(generator->run.status, measure(generator));
-    OX_TRY(generator->run.status, pick_home(generator));
-    OX_TRY(generator->run.status, open_device(generator));
-    OX_TRY(generator->run.status, reserve(generator));
-    OX_TRY(generator->run.status, make_angles(generator));
-    OX_TRY(generator->run.status, load(generator));
+    OX_THEN(generator->run.status, measure(generator));
+    OX_THEN(generator->run.status, pick_home(generator));
+    OX_THEN(generator->run.status, open_device(generator));
+    OX_THEN(generator->run.status, reserve(generator));
+    OX_THEN(generator->run.status, make_angles(generator));
+    OX_THEN(generator->run.status, load(generator));
     const enum ox_status status = generator->run.status;
     if (status != OX_OK) {
         ox_generator_close(&generator);

@@ -144,10 +144,7 @@ static int32_t draw_any(struct ox_sampler *sampler, const float *logits, float l
 enum ox_status ox_sampler_next(struct ox_sampler *sampler, const float *logits, uint64_t position, int32_t *id) {
     const struct ox_sampling *const sampling = &sampler->sampling;
     uint32_t largest = 0;
-    const enum ox_status status = find_largest(sampler, logits, position, &largest);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(find_largest(sampler, logits, position, &largest));
     const double chance = ox_uniform(sampling->seed, stream, position);
     if (sampling->temperature == 0) {
         *id = (int32_t)largest;

@@ -181,7 +181,7 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     if (status == OX_OK && ox_path_exists(path)) {
         return open_file(folder, "model.safetensors");
     }
-    OX_TRY(status, ox_path_join(folder->path, "model.safetensors.index.json", path));
+    OX_THEN(status, ox_path_join(folder->path, "model.safetensors.index.json", path));
     if (status == OX_OK && !ox_path_exists(path)) {
         status = ox_hf_check_folder(folder->path);
     }
@@ -191,8 +191,8 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
                          "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
                          folder->path);
     }
-    OX_TRY(status, ox_json_load(path, INDEX_BYTES_MAX, &index));
-    OX_TRY(status, open_indexed_files(folder, path, index));
+    OX_THEN(status, ox_json_load(path, INDEX_BYTES_MAX, &index));
+    OX_THEN(status, open_indexed_files(folder, path, index));
     json_decref(index);
     return status;
 }
@@ -319,7 +319,7 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
         float head[SAMPLE_ELEMS], other[SAMPLE_ELEMS];
         const uint64_t first = (embed->count - part) / (SAMPLE_COUNT - 1) * i;
         status = ox_st_read_f32(folder->head.file, folder->head.entry, first, part, head);
-        OX_TRY(status, ox_st_read_f32(folder->places[0].file, folder->places[0].entry, first, part, other));
+        OX_THEN(status, ox_st_read_f32(folder->places[0].file, folder->places[0].entry, first, part, other));
         if (status == OX_OK && memcmp(head, other, part * sizeof *head) != 0) {
             status = ox_fail(OX_E_CONFIG,
                              "%s: \"lm_head.weight\" differs from the embedding although they are tied; "
@@ -353,7 +353,7 @@ static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
             status = place_entry(folder, &place);
         }
     }
-    OX_TRY(status, check_complete(folder));
+    OX_THEN(status, check_complete(folder));
     if (status == OX_OK && folder->has_parts) {
         ox_log(OX_LOG_WARN, "%s: of this model of several parts the text model alone is read, and saved again",
                folder->path);
@@ -379,7 +379,7 @@ static enum ox_status build_model(struct ox_hf_folder *folder, const char *where
         folder->config = text;
         folder->has_parts = true;
     }
-    OX_TRY(status, ox_model_config_parse(where, folder->config, &config));
+    OX_THEN(status, ox_model_config_parse(where, folder->config, &config));
     if (status == OX_OK) {
         status = ox_model_build(&config, &folder->model);
         status = status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
@@ -397,7 +397,7 @@ enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out) {
     struct ox_hf_folder *folder = calloc(1, sizeof *folder);
     enum ox_status status = folder != NULL && (folder->path = strdup(shape->name)) != NULL
                                 ? ox_shape_config(shape, &folder->config) : fail_memory(shape->name);
-    OX_TRY(status, build_model(folder, shape->name));
+    OX_THEN(status, build_model(folder, shape->name));
     if (status != OX_OK) {
         ox_hf_close(&folder);
     }
@@ -422,10 +422,10 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     status = !is_folder                     ? ox_hf_check_file(path, false)
              : !ox_path_exists(config_path) ? ox_hf_check_folder(path) : OX_OK;
     if (is_folder) {
-        OX_TRY(status, ox_listed_verify_small(path));
+        OX_THEN(status, ox_listed_verify_small(path));
     }
-    OX_TRY(status, ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config));
-    OX_TRY(status, build_model(folder, config_path));
+    OX_THEN(status, ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config));
+    OX_THEN(status, build_model(folder, config_path));
     if (status == OX_OK && is_folder) {
         status = open_weights(folder, weights);
         status = status == OX_OK ? status : find_cause(folder, status);

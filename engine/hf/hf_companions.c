@@ -136,7 +136,7 @@ static void warn_skipped(const char *from, const char *skipped) {
 static enum ox_status copy_one(const char *folder, const char *name, const char *to, char *skipped) {
     char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, name, source);
-    OX_TRY(status, ox_path_join(to, name, target));
+    OX_THEN(status, ox_path_join(to, name, target));
     if (status != OX_OK || ox_path_is_folder(source)) {
         return status;
     }
@@ -187,7 +187,7 @@ static bool is_template(const char *name) {
 enum ox_status ox_hf_copy_templates(const char *from, const char *to) {
     char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(from, OX_HF_TEMPLATES, source);
-    OX_TRY(status, ox_path_join(to, OX_HF_TEMPLATES, target));
+    OX_THEN(status, ox_path_join(to, OX_HF_TEMPLATES, target));
     if (status != OX_OK || !ox_path_is_folder(source)) {
         return status;
     }

@@ -130,6 +130,6 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool e
         return ox_fail(OX_E_CONFIG, "--freeze %s: leaves nothing to train; freeze less, or use `offload eval`",
                        patterns);
     }
-    OX_TRY(status, eight_bits ? check_blocks(model) : OX_OK);
+    OX_THEN(status, eight_bits ? check_blocks(model) : OX_OK);
     return status;
 }

@@ -103,7 +103,7 @@ enum ox_status ox_hf_config_with(const json_t *config, const struct ox_hf_tokens
     bool changed = false;
     *out = json_deep_copy(config);
     enum ox_status status = *out != NULL ? set_ends(*out, tokens, NULL, &changed) : no_memory();
-    OX_TRY(status, set_fresh(*out, tokens));
+    OX_THEN(status, set_fresh(*out, tokens));
     if (status != OX_OK) {
         json_decref(*out);
         *out = NULL;
@@ -130,7 +130,7 @@ static enum ox_status write_generation(const char *folder, const json_t *origina
     bool changed = false, others = false, stays = false;
     enum ox_status status = ox_path_join(folder, generation_file, path);
     const bool exists = status == OX_OK && ox_path_exists(path);
-    OX_TRY(status, load_file(path, &object, &stays));
+    OX_THEN(status, load_file(path, &object, &stays));
     if (stays) {
         return OX_OK;
     }
@@ -139,9 +139,9 @@ static enum ox_status write_generation(const char *folder, const json_t *origina
         status = begin_generation(original, &object);
     }
     config = original != NULL ? json_deep_copy(original) : json_object();
-    OX_TRY(status, config != NULL ? set_ends(config, tokens, NULL, &others) : no_memory());
-    OX_TRY(status, set_ends(object, tokens, json_object_get(original, "eos_token_id"), &changed));
-    OX_TRY(status, set_fresh(object, tokens));
+    OX_THEN(status, config != NULL ? set_ends(config, tokens, NULL, &others) : no_memory());
+    OX_THEN(status, set_ends(object, tokens, json_object_get(original, "eos_token_id"), &changed));
+    OX_THEN(status, set_fresh(object, tokens));
     if (status == OX_OK && (exists ? changed || tokens->replaces : others || tokens->replaces) &&
         json_object_size(object) > 0) {
         status = ox_hf_write_json(folder, generation_file, object);
@@ -184,9 +184,9 @@ static enum ox_status write_templates(const char *folder, const json_t *template
     json_t *config = NULL;
     bool stays = false;
     enum ox_status status = remove_file(folder, "chat_template.json");
-    OX_TRY(status, remove_file(folder, template_file));
-    OX_TRY(status, ox_path_join(folder, config_file, path));
-    OX_TRY(status, load_file(path, &config, &stays));
+    OX_THEN(status, remove_file(folder, template_file));
+    OX_THEN(status, ox_path_join(folder, config_file, path));
+    OX_THEN(status, load_file(path, &config, &stays));
     if (status == OX_OK && !json_is_object(config)) {
         json_decref(config);
         config = json_object();
@@ -195,11 +195,11 @@ static enum ox_status write_templates(const char *folder, const json_t *template
         (config == NULL || json_object_set_new(config, template_key, template_value(templates, alone)) != 0)) {
         status = no_memory();
     }
-    OX_TRY(status, stays ? OX_OK : ox_hf_write_json(folder, config_file, config));
+    OX_THEN(status, stays ? OX_OK : ox_hf_write_json(folder, config_file, config));
     json_decref(config);
     if (status == OX_OK && alone != NULL) {
         status = ox_path_join(folder, template_file, path);
-        OX_TRY(status, ox_file_replace(path, json_string_value(alone), json_string_length(alone)));
+        OX_THEN(status, ox_file_replace(path, json_string_value(alone), json_string_length(alone)));
     }
     return status;
 }

@@ -165,8 +165,8 @@ static enum ox_status open_shards(struct ox_hf_writer *writer) {
         char name[SHARD_NAME_BYTES], path[OX_PATH_BYTES];
         shard_name(writer, i, name);
         status = ox_path_join(writer->path, name, path);
-        OX_TRY(status, (writer->joined ? ox_st_join : ox_st_create)(path, specs + shard->tensor_first,
-                                                                    shard->tensor_count, &shard->writer));
+        OX_THEN(status, (writer->joined ? ox_st_join : ox_st_create)(path, specs + shard->tensor_first,
+                                                                     shard->tensor_count, &shard->writer));
     }
     free(specs);
     return status;
@@ -200,9 +200,9 @@ enum ox_status ox_hf_create(const char *path, const struct ox_model *model, cons
                             enum ox_dtype dtype, uint64_t shard_bytes_max, struct ox_hf_writer **out) {
     struct ox_hf_writer *writer = NULL;
     enum ox_status status = open_writer(path, model, dtype, shard_bytes_max, &writer);
-    OX_TRY(status, check_empty(path));
-    OX_TRY(status, ox_model_config_json(&model->config, original_config, dtype_in_config(dtype), &writer->config));
-    OX_TRY(status, open_shards(writer));
+    OX_THEN(status, check_empty(path));
+    OX_THEN(status, ox_model_config_json(&model->config, original_config, dtype_in_config(dtype), &writer->config));
+    OX_THEN(status, open_shards(writer));
     if (status != OX_OK) {
         ox_hf_discard(&writer);
         return status;
@@ -260,8 +260,8 @@ enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
     }
     if (status == OX_OK && !hf->joined) {
         status = hf->shard_count > 1 ? write_index(hf) : OX_OK;
-        OX_TRY(status, ox_hf_write_json(hf->path, "config.json", hf->config));
-        OX_TRY(status, ox_folder_sync(hf->path));
+        OX_THEN(status, ox_hf_write_json(hf->path, "config.json", hf->config));
+        OX_THEN(status, ox_folder_sync(hf->path));
     }
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
         hf->shards[i].finished = false; /* so that ox_hf_discard keeps them */

@@ -230,10 +230,10 @@ static enum ox_status read_header(struct ox_st_file *file) {
     if (status == OX_OK) {
         ox_listed_take(file->reading, sizeof header_bytes, text, header_bytes);
     }
-    OX_TRY(status, ox_json_check_values(file->path, text, header_bytes));
-    OX_TRY(status, ox_json_parse(file->path, text, header_bytes, &header));
+    OX_THEN(status, ox_json_check_values(file->path, text, header_bytes));
+    OX_THEN(status, ox_json_parse(file->path, text, header_bytes, &header));
     free(text);
-    OX_TRY(status, read_entries(file, header));
+    OX_THEN(status, read_entries(file, header));
     json_decref(header);
     return status;
 }
@@ -282,10 +282,10 @@ enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
     }
     struct stat info = {0};
     status = ox_file_open_input(path, &file->fd, &file->file_bytes);
-    OX_TRY(status, examine(file, &info));
+    OX_THEN(status, examine(file, &info));
     file->written = info.st_mtim;
-    OX_TRY(status, ox_listed_open(path, file->fd, file->file_bytes, &file->reading));
-    OX_TRY(status, read_header(file));
+    OX_THEN(status, ox_listed_open(path, file->fd, file->file_bytes, &file->reading));
+    OX_THEN(status, read_header(file));
     if (status != OX_OK) {
         goto fail;
     }
@@ -351,7 +351,7 @@ enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_
 enum ox_status ox_st_verify(const struct ox_st_file *file) {
     struct stat now;
     enum ox_status status = ox_listed_finish(file->reading);
-    OX_TRY(status, examine(file, &now));
+    OX_THEN(status, examine(file, &now));
     if (status == OX_OK && ((uint64_t)now.st_size != file->file_bytes || now.st_mtim.tv_sec != file->written.tv_sec ||
                             now.st_mtim.tv_nsec != file->written.tv_nsec)) {
         status = ox_fail(OX_E_CORRUPT, "%s: was written to while it was read, so what came of it is not valid; repeat "

@@ -148,7 +148,7 @@ static enum ox_status make_config(const struct ox_shape_request *request, struct
                                    .more = is_phi3 ? more : NULL};
     json_t *json = NULL;
     enum ox_status status = ox_shape_config(&shape, &json);
-    OX_TRY(status, ox_model_config_parse(shape.name, json, config));
+    OX_THEN(status, ox_model_config_parse(shape.name, json, config));
     json_decref(json);
     if (status == OX_OK) {
         config->bos_id = request->bos_id;

@@ -271,7 +271,7 @@ enum ox_status ox_measure_turn(struct ox_measure_turns *turns, uint64_t end_ns) 
     const bool first = turns->work.turns == 0;
     struct ox_measure_rig rig;
     enum ox_status status = first ? choose_work(turns, end_ns) : OX_OK;
-    OX_TRY(status, open_room(turns, end_ns, &rig));
+    OX_THEN(status, open_room(turns, end_ns, &rig));
     if (status != OX_OK) {
         return status;
     }

@@ -28,10 +28,7 @@ struct drive {
 static enum ox_status choose_size(const char *folder, uint64_t allowed, uint64_t *bytes) {
     uint64_t free_bytes = 0;
     char size[OX_SIZE_TEXT_BYTES];
-    const enum ox_status status = ox_folder_free_bytes(folder, &free_bytes);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_folder_free_bytes(folder, &free_bytes));
     const uint64_t room = ox_min_u64(allowed, free_bytes) / 4;
     *bytes = ox_min_u64(room, BYTES_MOST) / OX_PROBE_UNIT_BYTES * OX_PROBE_UNIT_BYTES;
     return *bytes > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: a quarter of its room, %s, is too little to measure it",
@@ -73,8 +70,8 @@ static enum ox_status run_rounds(struct drive *drive) {
 static enum ox_status measure(struct drive *drive, struct ox_machine_drive *out) {
     struct ox_probe_latencies latencies = {.read = 0};
     enum ox_status status = fill(drive);
-    OX_TRY(status, run_rounds(drive));
-    OX_TRY(status, ox_probe_file_latencies(&drive->file, drive->bytes, drive->end_ns, &latencies));
+    OX_THEN(status, run_rounds(drive));
+    OX_THEN(status, ox_probe_file_latencies(&drive->file, drive->bytes, drive->end_ns, &latencies));
     if (status == OX_OK) {
         out->write_rate = ox_probe_median(drive->rates[OX_PROBE_WRITE], drive->rounds);
         out->read_rate = ox_probe_median(drive->rates[OX_PROBE_READ], drive->rounds);
@@ -106,12 +103,12 @@ enum ox_status ox_measure_drive(const struct ox_measure_input *input, uint32_t d
         return status;
     }
     status = input->io->drive_allocate(drive.file.drive, drive.bytes);
-    OX_TRY(status, ox_probe_file_write_one(&drive.file, &seconds));
+    OX_THEN(status, ox_probe_file_write_one(&drive.file, &seconds));
     if (status == OX_OK && seconds > SLOW_SECONDS) {
         out->read_rate = out->write_rate = out->mix_rate = OX_PROBE_HI_BYTES / seconds;
         out->latency_seconds = out->flush_seconds = seconds;
     } else {
-        OX_TRY(status, measure(&drive, out));
+        OX_THEN(status, measure(&drive, out));
     }
     ox_probe_file_close(&drive.file);
     return status;

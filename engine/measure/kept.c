@@ -20,7 +20,7 @@ static enum ox_status take_parts(struct ox_measure_kept *kept, const json_t *top
     uint64_t version = 0;
     const char *machine = "";
     enum ox_status status = ox_json_get_u64(kept->path, top, "offload_measurement", true, &version);
-    OX_TRY(status, ox_json_get_string(kept->path, top, "machine", true, &machine));
+    OX_THEN(status, ox_json_get_string(kept->path, top, "machine", true, &machine));
     if (status == OX_OK && (version != VERSION || strcmp(machine, kept->machine) != 0)) {
         return ox_fail(OX_E_CONFIG, "%s: is of another machine or version (%.80s)", kept->path, machine);
     }
@@ -115,7 +115,7 @@ enum ox_status ox_measure_kept_save(struct ox_measure_kept *kept) {
     snprintf(folder, sizeof folder, "%s", kept->path);
     *strrchr(folder, '/') = '\0';
     enum ox_status status = ox_folder_make(folder);
-    OX_TRY(status, ox_file_replace(kept->path, text, strlen(text)));
+    OX_THEN(status, ox_file_replace(kept->path, text, strlen(text)));
     free(text);
     return status;
 }

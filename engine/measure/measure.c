@@ -174,8 +174,8 @@ static void begin_compute(struct measuring *m) {
     }
     uint64_t end_ns = 0;
     enum ox_status status = begin_part(m, COMPUTE_SHARE, &end_ns);
-    OX_TRY(status, ox_measure_turns_open(m->input, &m->compute));
-    OX_TRY(status, ox_measure_turn(m->compute, end_ns));
+    OX_THEN(status, ox_measure_turns_open(m->input, &m->compute));
+    OX_THEN(status, ox_measure_turn(m->compute, end_ns));
     m->compute_end_ns = ox_clock_ns();
     if (status != OX_OK) {
         add_note(m->out, "compute is not measured, its rates are nominal: %s", ox_error_text());
@@ -202,7 +202,7 @@ static void end_compute(struct measuring *m) {
     }
     keep_apart(m);
     enum ox_status status = begin_part(m, COMPUTE_AGAIN_SHARE, &end_ns);
-    OX_TRY(status, ox_measure_turn(m->compute, end_ns));
+    OX_THEN(status, ox_measure_turn(m->compute, end_ns));
     ox_measure_turns_result(m->compute, &found);
     ox_measure_turns_close(&m->compute);
     memcpy(values, compute_values, sizeof values);
@@ -228,7 +228,7 @@ static bool update_seconds(struct measuring *m, struct ox_state_format format, d
     if (!take_kept(m, key, &value, 1)) {
         uint64_t end_ns = 0;
         enum ox_status status = begin_part(m, share, &end_ns);
-        OX_TRY(status, ox_measure_update(m->input, format, end_ns, &value.value));
+        OX_THEN(status, ox_measure_update(m->input, format, end_ns, &value.value));
         if (status != OX_OK) {
             add_note(m->out, "memory is not measured, its rates are nominal: %s", ox_error_text());
             return false;
@@ -296,7 +296,7 @@ static void measure_drive(struct measuring *m, uint32_t drive_idx) {
     } else {
         uint64_t end_ns = 0;
         enum ox_status status = begin_part(m, DRIVES_SHARE / m->input->drive_count, &end_ns);
-        OX_TRY(status, ox_measure_drive(m->input, drive_idx, end_ns, &found));
+        OX_THEN(status, ox_measure_drive(m->input, drive_idx, end_ns, &found));
         if (status != OX_OK) {
             add_note(m->out, "a drive is not measured, its rates are nominal: %s", ox_error_text());
             return;

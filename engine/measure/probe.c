@@ -85,7 +85,7 @@ static enum ox_status run_tasks(struct ox_lane *lane, uint32_t tasks, double *se
     for (uint32_t i = 0; i < tasks && status == OX_OK; i++) {
         struct ox_mark done;
         status = ox_host_lane_submit(lane, nothing, NULL, 0, &done);
-        OX_TRY(status, ox_mark_join(done));
+        OX_THEN(status, ox_mark_join(done));
     }
     *seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9 / tasks;
     return status;
@@ -125,10 +125,7 @@ enum ox_status ox_probe_arena_until(const struct ox_probe_room *room, struct ox_
     enum { PIECE_BYTES = 1 << 20, PATTERN = 251 };
     const uint64_t bytes = ox_align_up(room->bytes, OX_IO_ALIGN_BYTES);
     *out = (struct ox_arena){0};
-    const enum ox_status status = check_room("measurement", bytes, "end programs that use memory");
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(check_room("measurement", bytes, "end programs that use memory"));
     void *const base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         return ox_fail_errno(OX_E_NOMEM, errno, "measurement: cannot reserve memory");

@@ -75,7 +75,7 @@ enum ox_status ox_probe_file_open(const struct ox_io_backend *backend, const str
         memset(out->arena.base, 0x5a, out->arena.bytes);
     }
     status = backend->drive_open(backend, place->path, place->mode, &out->drive);
-    OX_TRY(status, backend->queue_open(backend, &out->drive, 1, out->depth, &out->queue));
+    OX_THEN(status, backend->queue_open(backend, &out->drive, 1, out->depth, &out->queue));
     if (status != OX_OK) {
         ox_probe_file_close(out);
         return status;
@@ -187,7 +187,7 @@ static enum ox_status time_flushes(struct ox_probe_file *file, uint64_t end_ns, 
     while (count < FLUSHES && status == OX_OK && (count == 0 || !is_over(end_ns))) {
         status = run_one(file, OX_IO_WRITE, (uint64_t)(count % 4) * OX_PROBE_HI_BYTES, OX_PROBE_HI_BYTES);
         const uint64_t begin_ns = ox_clock_ns();
-        OX_TRY(status, file->backend->drive_flush(file->drive));
+        OX_THEN(status, file->backend->drive_flush(file->drive));
         seconds[count++] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     }
     *median = status == OX_OK ? ox_probe_median(seconds, count) : 0.0;

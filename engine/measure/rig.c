@@ -16,8 +16,8 @@ enum ox_status ox_measure_rig_open(uint32_t threads, enum ox_real products, cons
     memset(out, 0, sizeof *out);
     enum ox_status status = ox_probe_arena_until(room, &out->arena);
     const struct ox_cpu_device_config config = {.thread_count = threads, .products = products};
-    OX_TRY(status, ox_cpu_device_open(&config, &out->device));
-    OX_TRY(status, ox_device_lane_open(out->device, "compute", &out->lane));
+    OX_THEN(status, ox_cpu_device_open(&config, &out->device));
+    OX_THEN(status, ox_device_lane_open(out->device, "compute", &out->lane));
     if (status != OX_OK) {
         ox_measure_rig_close(out);
         return status;
@@ -32,7 +32,7 @@ enum ox_status ox_measure_rig_time(struct ox_measure_rig *rig, enum ox_op op, co
     struct ox_lane_stats before, after;
     ox_lane_stats(rig->lane, &before);
     enum ox_status status = ox_op_queue(&rig->ops, rig->lane, op, args);
-    OX_TRY(status, ox_lane_drain(rig->lane));
+    OX_THEN(status, ox_lane_drain(rig->lane));
     ox_lane_stats(rig->lane, &after);
     *seconds += (double)(after.busy_ns - before.busy_ns) * 1e-9;
     return status;

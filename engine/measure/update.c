@@ -50,7 +50,7 @@ enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox
     memset(op.state, 0, state_bytes);
     uint32_t count = 0;
     double ignored = 0;
-    OX_TRY(status, ox_measure_rig_time(&rig, OX_OP_adam, &op, &ignored));
+    OX_THEN(status, ox_measure_rig_time(&rig, OX_OP_adam, &op, &ignored));
     while (count < ROUNDS_MAX && status == OX_OK && (count == 0 || ox_clock_ns() < end_ns)) {
         all[count] = 0;
         status = ox_measure_rig_time(&rig, OX_OP_adam, &op, &all[count++]);

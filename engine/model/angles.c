@@ -19,7 +19,7 @@ enum ox_status ox_angles_make(struct ox_run *run, const struct ox_model_config *
         const double scale = ox_model_rope_inv_freq(config, i, contexts, inv_freq);
         OX_RUN(run, rope_table, .cos_table = cos_tables + at, .sin_table = sin_tables + at, .inv_freq = inv_freq,
                .contexts = contexts, .half_dim = half_dim, .scale = scale);
-        OX_TRY(run->status, ox_lane_drain(run->lane)); /* it reads the frequencies */
+        OX_THEN(run->status, ox_lane_drain(run->lane)); /* it reads the frequencies */
     }
     free(inv_freq);
     return run->status;

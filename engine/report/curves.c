@@ -131,7 +131,7 @@ enum ox_status ox_curves_read(const char *folder, struct ox_curves **out) {
         return ox_fail(OX_E_CONFIG, "%s: does not exist; name the folder of a run", folder);
     }
     enum ox_status status = ox_path_is_folder(folder) ? OX_OK : ox_path_parent(folder, run);
-    OX_TRY(status, ox_path_join(run, "metrics.jsonl", path));
+    OX_THEN(status, ox_path_join(run, "metrics.jsonl", path));
     if (status != OX_OK) {
         return status;
     }

@@ -340,7 +340,7 @@ enum ox_status ox_metrics_check(const char *folder) {
     char path[OX_PATH_BYTES];
     int fd = -1;
     enum ox_status status = ox_path_join(folder, log_name, path);
-    OX_TRY(status, open_log(path, 0, &fd));
+    OX_THEN(status, open_log(path, 0, &fd));
     if (fd >= 0) {
         close(fd);
     }
@@ -356,8 +356,8 @@ enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metr
     metrics->fd = -1;
     metrics->last.stop.best_loss = (double)NAN;
     enum ox_status status = ox_path_join(folder, log_name, metrics->path);
-    OX_TRY(status, open_log(metrics->path, O_CREAT, &metrics->fd));
-    OX_TRY(status, trim(metrics, step));
+    OX_THEN(status, open_log(metrics->path, O_CREAT, &metrics->fd));
+    OX_THEN(status, trim(metrics, step));
     if (status != OX_OK) {
         ox_metrics_close(&metrics);
         return status;

@@ -198,15 +198,15 @@ static enum ox_status open_engine(struct ox_trainer *trainer) {
     trainer->engine_config.eval_only = true;
     trainer->engine_config.state = (struct ox_state_format){0}; /* there is no state, so any --dtype works */
     enum ox_status status = open_plan(trainer);
-    OX_TRY(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
-    OX_TRY(status, ox_engine_load_begin(trainer->engine, 0));
-    OX_TRY(status, ox_engine_load_weights(trainer->engine, trainer->folder));
+    OX_THEN(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
+    OX_THEN(status, ox_engine_load_begin(trainer->engine, 0));
+    OX_THEN(status, ox_engine_load_weights(trainer->engine, trainer->folder));
     return status == OX_OK ? ox_engine_load_commit(trainer->engine, NULL, 0) : status;
 }
 
 static enum ox_status open_parts(struct ox_trainer *trainer) {
     enum ox_status status = ox_trainer_prepare(trainer, true);
-    OX_TRY(status, ox_trainer_open_sources(trainer));
+    OX_THEN(status, ox_trainer_open_sources(trainer));
     return status == OX_OK ? open_engine(trainer) : status;
 }
 
@@ -273,7 +273,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_
     *out = (struct ox_eval_source){.path = "total"};
     uint64_t firsts[OX_CONFIG_DATA_MAX] = {0};
     enum ox_status status = open_parts(trainer);
-    OX_TRY(status, trainer->config.held_share > 0 ? ox_trainer_find_held(trainer, firsts) : OX_OK);
+    OX_THEN(status, trainer->config.held_share > 0 ? ox_trainer_find_held(trainer, firsts) : OX_OK);
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
         struct eval_sum sum = {0};

@@ -21,7 +21,7 @@ static enum ox_status open_tokenizer(struct preview *preview) {
         status = ox_fail(OX_E_CONFIG, "%.300s: %s; name one by --tokenizer", trainer->config.model,
                          ox_tokenizer_missing(trainer->config.model, missing));
     }
-    OX_TRY(status, ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer));
+    OX_THEN(status, ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer));
     trainer->input.vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;
     return status;
 }
@@ -101,7 +101,7 @@ static enum ox_status walk(struct preview *preview, uint64_t row_max, ox_preview
         preview->row.idx = i;
         preview->row.target_count = 0;
         status = ox_windows_fill(preview->trainer->input.train, i, preview->row.row, &preview->row.target_count);
-        OX_TRY(status, fn(context, preview->tokenizer, &preview->row));
+        OX_THEN(status, fn(context, preview->tokenizer, &preview->row));
     }
     return status;
 }
@@ -123,10 +123,10 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
         .beside_bytes = ox_fixed_overhead_bytes(preview.trainer->engine_config.compute_threads, 0, 0)};
     enum ox_status status = open_model(preview.trainer);
     ox_host_text_begin(&preview.trainer->claim, 0);
-    OX_TRY(status, open_tokenizer(&preview));
+    OX_THEN(status, open_tokenizer(&preview));
     status = ox_host_text_end(&preview.trainer->claim, status);
-    OX_TRY(status, open_row(&preview));
-    OX_TRY(status, ox_trainer_open_data(preview.trainer));
+    OX_THEN(status, open_row(&preview));
+    OX_THEN(status, ox_trainer_open_data(preview.trainer));
     if (status == OX_E_CONFIG && row_max > 0) {
         status = shorten(&preview, status);
     }

@@ -204,7 +204,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
         config->host_mem_bytes = ox_default_host_bytes(&claim);
     }
     uint64_t words[] = {config->host_mem_bytes, engine->compute_threads, engine->optimizer_threads};
-    OX_TRY(status, ox_team_share(trainer->team, words, sizeof words, "the budget of a machine"));
+    OX_THEN(status, ox_team_share(trainer->team, words, sizeof words, "the budget of a machine"));
     config->host_mem_bytes = words[0];
     engine->compute_threads = (uint32_t)words[1];
     engine->optimizer_threads = (uint32_t)words[2];
@@ -261,12 +261,12 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .chaos_seed = config->chaos_seed,
     };
     enum ox_status status = check_counts(config, model);
-    OX_TRY(status, name_drives(trainer));
+    OX_THEN(status, name_drives(trainer));
     set_budget(trainer);
-    OX_TRY(status, pick_device(trainer));
-    OX_TRY(status, ox_trainer_set_ranks(trainer));
-    OX_TRY(status, set_host_budget(trainer));
-    OX_TRY(status, ox_isa_pick(config->isa, &trainer->engine_config.isa));
+    OX_THEN(status, pick_device(trainer));
+    OX_THEN(status, ox_trainer_set_ranks(trainer));
+    OX_THEN(status, set_host_budget(trainer));
+    OX_THEN(status, ox_isa_pick(config->isa, &trainer->engine_config.isa));
     if (status == OX_OK && config->nvme_count > 0) {
         status = pick_io(config->io_backend, &trainer->engine_config.io);
     }
@@ -296,8 +296,8 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
         ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.model, path);
         memcpy(trainer->config.model, path, sizeof path);
     }
-    OX_TRY(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
-                            : ox_hf_open(path, weights, &trainer->folder));
+    OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
+                             : ox_hf_open(path, weights, &trainer->folder));
     if (status != OX_OK) {
         return status;
     }
@@ -402,10 +402,10 @@ static enum ox_status resize_embeddings(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     enum ox_status status = check_resume(&trainer->config);
-    OX_TRY(status, ox_trainer_open_model(trainer, weights));
-    OX_TRY(status, ox_trainer_check_data(trainer));
-    OX_TRY(status, resize_embeddings(trainer));
-    OX_TRY(status, choose_rate(trainer));
+    OX_THEN(status, ox_trainer_open_model(trainer, weights));
+    OX_THEN(status, ox_trainer_check_data(trainer));
+    OX_THEN(status, resize_embeddings(trainer));
+    OX_THEN(status, choose_rate(trainer));
     return status == OX_OK ? set_engine_config(trainer) : status;
 }
 
@@ -556,7 +556,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
         measure_machine(trainer);
         fit_machine(trainer);
     }
-    OX_TRY(status, ox_trainer_share_machine(trainer));
+    OX_THEN(status, ox_trainer_share_machine(trainer));
     if (status != OX_OK) {
         return status;
     }
@@ -579,7 +579,7 @@ enum ox_status ox_trainer_fit_steps(struct ox_trainer *trainer) {
     }
     trainer->config.host_mem_bytes = trainer->given_host_bytes;
     status = set_host_budget(trainer);
-    OX_TRY(status, trainer->config.plan_only ? ox_trainer_note_refusals(trainer) : OX_OK);
+    OX_THEN(status, trainer->config.plan_only ? ox_trainer_note_refusals(trainer) : OX_OK);
     if (status == OX_OK && trainer->plan != NULL && trainer->given_host_bytes == 0) {
         ox_engine_plan_close(&trainer->plan);
         status = predict(trainer, ox_trainer_open_plan(trainer));
@@ -595,8 +595,8 @@ static enum ox_status look_on(struct ox_trainer *trainer, bool ready) {
         trainer->input.leaves_nothing = true;
         status = ox_trainer_open_data(trainer);
     }
-    OX_TRY(status, ox_trainer_fit_steps(trainer));
-    OX_TRY(status, ox_trainer_check_later(trainer));
+    OX_THEN(status, ox_trainer_fit_steps(trainer));
+    OX_THEN(status, ox_trainer_check_later(trainer));
     if (status != OX_OK) {
         ox_engine_plan_close(&trainer->plan); /* which fits: it is not what is wrong */
     }
@@ -608,7 +608,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
     enum ox_status status = ox_trainer_check_best(trainer);
-    OX_TRY(status, ox_trainer_prepare(trainer, weights));
+    OX_THEN(status, ox_trainer_prepare(trainer, weights));
     bool ready = false;
     if (status == OX_OK) {
         status = config->plan_only ? ox_trainer_note_refusals(trainer) : ox_trainer_check_places(trainer);
@@ -616,20 +616,20 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
             ox_trainer_warn_open_folders(trainer);
         }
     }
-    OX_TRY(status, ox_run_look_ahead(trainer));
+    OX_THEN(status, ox_run_look_ahead(trainer));
     if (status == OX_OK && (config->max_steps == 0 || trainer->left_off.step < config->max_steps)) {
         status = ox_config_check_warmup(config); /* a resumed run may be beyond its end, and does nothing then */
     }
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
-        OX_TRY(status, ox_team_share(trainer->team, &ready, sizeof ready, "whether the data is ready"));
+        OX_THEN(status, ox_team_share(trainer->team, &ready, sizeof ready, "whether the data is ready"));
     }
     /* Data that is ready is opened first, so that its errors show before the search for a plan. */
     if (status == OX_OK && ready) {
         status = ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data");
     }
-    OX_TRY(status, ox_trainer_fit_steps(trainer));
-    OX_TRY(status, make_plan(trainer));
+    OX_THEN(status, ox_trainer_fit_steps(trainer));
+    OX_THEN(status, make_plan(trainer));
     if (status == OX_OK && (config->plan_only || config->dry_run)) {
         status = look_on(trainer, ready);
     }
@@ -648,8 +648,8 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
     trainer->lock_fd = -1;
     trainer->opened_ns = ox_clock_ns();
     enum ox_status status = ox_trainer_join(trainer);
-    OX_TRY(status, ox_trainer_start_over(trainer));
-    OX_TRY(status, open_parts(trainer));
+    OX_THEN(status, ox_trainer_start_over(trainer));
+    OX_THEN(status, open_parts(trainer));
     ox_team_abort(trainer->team, status);
     if (status != OX_OK && trainer->plan == NULL) {
         ox_trainer_close(&trainer);

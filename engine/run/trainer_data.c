@@ -143,7 +143,7 @@ static enum ox_status check_input(const char *flag, const char *path) {
     }
     char config[OX_PATH_BYTES], tokenizer[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(path, "config.json", config);
-    OX_TRY(status, ox_path_join(path, "tokenizer.json", tokenizer));
+    OX_THEN(status, ox_path_join(path, "tokenizer.json", tokenizer));
     const bool is_run = status == OX_OK && ox_path_is_folder(path) && ox_run_exists(path);
     const bool is_model = status == OX_OK && ox_path_is_file(config) && ox_path_is_file(tokenizer);
     return status == OX_OK && (is_run || is_model)
@@ -199,15 +199,15 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
         status = ox_fail(OX_E_CONFIG, "--data %s: every weight is 0, so there is nothing to train on; give at least "
                          "one above 0", config->data[0].path);
     }
-    OX_TRY(status, ox_config_eval_sets(config->eval_data, &trainer->input.eval_sets));
+    OX_THEN(status, ox_config_eval_sets(config->eval_data, &trainer->input.eval_sets));
     for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
         status = check_input("--eval-data", trainer->input.eval_sets.sets[i].path);
     }
     if (status == OX_OK && config->tokenizer[0] != '\0') {
         status = ox_hf_check_path("--tokenizer", config->tokenizer);
     }
-    OX_TRY(status, find_tokenizer(config, trainer->input.tokenizer_path));
-    OX_TRY(status, check_template(trainer));
+    OX_THEN(status, find_tokenizer(config, trainer->input.tokenizer_path));
+    OX_THEN(status, check_template(trainer));
     if (status == OX_OK) {
         say_no_bytes(trainer);
         status = find_origin(trainer);
@@ -576,10 +576,7 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
                                 struct ox_windows **out) {
     struct ox_window_source sources[OX_CONFIG_DATA_MAX];
     struct ox_windows_config config;
-    const enum ox_status status = ox_trainer_windows_config(trainer, has_chat(trainer), &config);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_trainer_windows_config(trainer, has_chat(trainer), &config));
     double passes[OX_CONFIG_DATA_MAX];
     const bool shares = trainer->config.mixture == OX_MIXTURE_TOKENS && !held;
     if (shares) {
@@ -617,7 +614,7 @@ enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *border
     struct ox_windows *held = NULL;
     const double share = trainer->config.held_share;
     enum ox_status status = find_borders(trainer, share, borders);
-    OX_TRY(status, open_part(trainer, borders, true, &held));
+    OX_THEN(status, open_part(trainer, borders, true, &held));
     const bool any = status == OX_OK && rows_of(held) > 0;
     ox_windows_close(&held);
     if (status == OX_OK && !any) {
@@ -660,7 +657,7 @@ static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *border
     }
     status = open_part(trainer, borders, true, &trainer->input.eval);
     if (status != OX_OK || rows_of(trainer->input.eval) > 0) {
-        OX_TRY(status, log_held_out(trainer->input.eval, (uint32_t)trainer->config.max_seq_length));
+        OX_THEN(status, log_held_out(trainer->input.eval, (uint32_t)trainer->config.max_seq_length));
         return status;
     }
     ox_windows_close(&trainer->input.eval);
@@ -706,8 +703,8 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
 enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
     enum ox_status status = set_cache_dir(trainer);
     ox_host_text_begin(&trainer->claim, trainer->engine_config.compute_threads - 1);
-    OX_TRY(status, open_sources(trainer));
-    OX_TRY(status, ox_trainer_find_tokens(trainer));
+    OX_THEN(status, open_sources(trainer));
+    OX_THEN(status, ox_trainer_find_tokens(trainer));
     status = ox_host_text_end(&trainer->claim, status);
     if (status != OX_OK) {
         ox_trainer_close_data(trainer);
@@ -756,10 +753,10 @@ static enum ox_status open_rows(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     uint64_t borders[OX_CONFIG_DATA_MAX];
     enum ox_status status = check_trained(trainer);
-    OX_TRY(status, open_eval_data(trainer));
-    OX_TRY(status, open_held_out(trainer, borders));
-    OX_TRY(status, open_part(trainer, borders, false, &trainer->input.train));
-    OX_TRY(status, check_rows(trainer));
+    OX_THEN(status, open_eval_data(trainer));
+    OX_THEN(status, open_held_out(trainer, borders));
+    OX_THEN(status, open_part(trainer, borders, false, &trainer->input.train));
+    OX_THEN(status, check_rows(trainer));
     if (status == OX_OK) {
         ox_trainer_log_rows(trainer->input.train, "training", (uint32_t)config->max_seq_length);
     }
@@ -786,7 +783,7 @@ static enum ox_status undo_cache(const struct ox_trainer *trainer, size_t existi
 enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
     enum ox_status status = set_cache_dir(trainer);
     const size_t existing = ox_path_existing(trainer->input.cache_dir);
-    OX_TRY(status, ox_trainer_open_sources(trainer));
+    OX_THEN(status, ox_trainer_open_sources(trainer));
     if (status == OX_OK) {
         status = open_rows(trainer);
         return status == OX_OK ? OX_OK : undo_cache(trainer, existing, status);

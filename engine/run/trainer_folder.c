@@ -65,8 +65,8 @@ static bool make_again(struct ox_trainer *trainer) {
         close(trainer->lock_fd);
         status = ox_run_lock(trainer);
     }
-    OX_TRY(status, ox_run_write_identity(folder, &trainer->identity));
-    OX_TRY(status, ox_trainer_record_options(trainer));
+    OX_THEN(status, ox_run_write_identity(folder, &trainer->identity));
+    OX_THEN(status, ox_trainer_record_options(trainer));
     return status == OX_OK;
 }
 
@@ -168,12 +168,12 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
     const char *from = "";
     memset(identity, 0, sizeof *identity);
     enum ox_status status = ox_path_join(output_dir, name, path);
-    OX_TRY(status, ox_json_load(path, IDENTITY_BYTES_MAX, &json));
-    OX_TRY(status, check_seal(path, json));
-    OX_TRY(status, ox_json_get_hex(path, json, "run_id", 2, identity->run_id));
-    OX_TRY(status, ox_json_get_hex(path, json, "branch", 1, &identity->branch));
-    OX_TRY(status, ox_json_get_hex(path, json, "parent", 2, identity->parent));
-    OX_TRY(status, ox_json_get_string(path, json, "from", true, &from));
+    OX_THEN(status, ox_json_load(path, IDENTITY_BYTES_MAX, &json));
+    OX_THEN(status, check_seal(path, json));
+    OX_THEN(status, ox_json_get_hex(path, json, "run_id", 2, identity->run_id));
+    OX_THEN(status, ox_json_get_hex(path, json, "branch", 1, &identity->branch));
+    OX_THEN(status, ox_json_get_hex(path, json, "parent", 2, identity->parent));
+    OX_THEN(status, ox_json_get_string(path, json, "from", true, &from));
     if (status == OX_OK) {
         snprintf(identity->from, sizeof identity->from, "%s", from);
         status = get_drives(path, json, identity);
@@ -334,10 +334,7 @@ static enum ox_status recover_identity(const struct ox_trainer *trainer, struct 
     if (ox_trainer_leads(trainer)) {
         find_run(trainer, identity, &found);
     }
-    const enum ox_status status = ox_team_share(trainer->team, &found, sizeof found, "which run this is");
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_team_share(trainer->team, &found, sizeof found, "which run this is"));
     if (found.in_checkpoint || found.in_store) {
         memcpy(identity->run_id, found.run_id, sizeof identity->run_id);
         identity->branch = found.branch;
@@ -407,7 +404,7 @@ enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run
     for (int i = 0; i < IDENTITY_COPIES && status == OX_OK; i++) {
         char path[OX_PATH_BYTES];
         status = ox_path_join(output_dir, identity_names[i], path);
-        OX_TRY(status, ox_file_replace(path, text, strlen(text)));
+        OX_THEN(status, ox_file_replace(path, text, strlen(text)));
     }
     free(text);
     return status;
@@ -428,7 +425,7 @@ void ox_run_forget_identity(const char *output_dir) {
 enum ox_status ox_run_find_model(const char *model, char *path) {
     char config[OX_PATH_BYTES], newest[OX_PATH_BYTES];
     enum ox_status status = ox_hf_check_path("--model", model);
-    OX_TRY(status, ox_path_join(model, "config.json", config));
+    OX_THEN(status, ox_path_join(model, "config.json", config));
     if (status != OX_OK) {
         return status;
     }
@@ -648,7 +645,7 @@ enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = check_input(config, "--data", config->data[i].path);
     }
-    OX_TRY(status, check_input(config, "--tokenizer", config->tokenizer));
+    OX_THEN(status, check_input(config, "--tokenizer", config->tokenizer));
     for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
         status = check_input(config, "--eval-data", trainer->input.eval_sets.sets[i].path);
     }
@@ -666,7 +663,7 @@ enum ox_status ox_run_check_names(const char *output_dir) {
                              "another --output", path);
         }
     }
-    OX_TRY(status, ox_checkpoint_check_places(output_dir));
+    OX_THEN(status, ox_checkpoint_check_places(output_dir));
     return status;
 }
 

@@ -96,8 +96,8 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
     }
     make_paths_absolute(config);
     enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
-    OX_TRY(status, ox_path_join(trainer->config.output_dir, record_name, path));
-    OX_TRY(status, ox_file_replace(path, yaml, strlen(yaml)));
+    OX_THEN(status, ox_path_join(trainer->config.output_dir, record_name, path));
+    OX_THEN(status, ox_file_replace(path, yaml, strlen(yaml)));
     free(yaml);
     free(config);
     return status;
@@ -129,7 +129,7 @@ static enum ox_status load_record(const struct ox_trainer *trainer, const char *
     }
     enum ox_status status = ox_path_join(folder, record_name, path);
     ox_config_init(out);
-    OX_TRY(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
+    OX_THEN(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
     out->sum_groups = ox_max_u64(out->sum_groups, 1); /* runs of older versions had one group */
     return status;
 }

@@ -448,7 +448,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
     char *body = NULL, *verdict = NULL;
     *text = NULL;
     enum ox_status status = verdict_text(trainer, advice, &verdict);
-    OX_TRY(status, ox_plan_text(plan->train, &plan->input, detail, &body));
+    OX_THEN(status, ox_plan_text(plan->train, &plan->input, detail, &body));
     if (status != OX_OK) {
         free(verdict);
         return status;

@@ -166,11 +166,11 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
            : processes > 1 ? processes
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     engine->cuda_count = here ? devices / ox_trainer_machines(trainer) : 0;
-    OX_TRY(status, check_count(trainer, *out, devices));
-    OX_TRY(status, check_work(trainer, *out));
-    OX_TRY(status, check_supported(trainer, *out));
-    OX_TRY(status, check_nccl(trainer, *out));
-    OX_TRY(status, check_reduction(trainer, *out));
+    OX_THEN(status, check_count(trainer, *out, devices));
+    OX_THEN(status, check_work(trainer, *out));
+    OX_THEN(status, check_supported(trainer, *out));
+    OX_THEN(status, check_nccl(trainer, *out));
+    OX_THEN(status, check_reduction(trainer, *out));
     return status;
 }
 
@@ -310,7 +310,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     }
     const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1;
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
-    OX_TRY(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
+    OX_THEN(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
         trainer->config.chunk_elems = trainer->plan->whole.chunk_elems;
     }

@@ -108,7 +108,7 @@ enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
         view.cleared = found->clearing;
     }
     free(found);
-    OX_TRY(status, ox_team_share(trainer->team, &view, sizeof view, "whether there is anything to resume"));
+    OX_THEN(status, ox_team_share(trainer->team, &view, sizeof view, "whether there is anything to resume"));
     if (status == OX_OK && view.over) {
         trainer->starts_over = true;
         config->resume_from_checkpoint[0] = '\0';
@@ -144,7 +144,7 @@ void ox_run_note_finished(struct ox_trainer *trainer) {
     free(checkpoint);
     for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
         status = ox_path_join(trainer->drives.folders[i], FINISHED_NAME, path);
-        OX_TRY(status, ox_file_replace(path, note, strlen(note)));
+        OX_THEN(status, ox_file_replace(path, note, strlen(note)));
     }
     if (status != OX_OK) {
         ox_log(OX_LOG_WARN, "the store stays that of this run, and no other run takes its place: %s", ox_error_text());
@@ -170,10 +170,7 @@ bool ox_run_store_is_finished(const char *folder) {
 
 enum ox_status ox_run_forget_finished(const char *folder) {
     char path[OX_PATH_BYTES];
-    const enum ox_status status = ox_path_join(folder, FINISHED_NAME, path);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_path_join(folder, FINISHED_NAME, path));
     if (unlink(path) != 0) {
         return errno == ENOENT || errno == ENOTDIR
                    ? OX_OK : ox_fail_errno(OX_E_IO, errno, "%s: says that the run has finished, and cannot be removed",
@@ -191,8 +188,8 @@ enum ox_status ox_run_take_places(const struct ox_trainer *trainer) {
             continue;
         }
         status = ox_store_check_unused(&folder, 1);
-        OX_TRY(status, ox_store_remove(&folder, 1));
-        OX_TRY(status, ox_run_forget_finished(folder));
+        OX_THEN(status, ox_store_remove(&folder, 1));
+        OX_THEN(status, ox_run_forget_finished(folder));
         if (status == OX_OK) {
             ox_log(OX_LOG_INFO, "--nvme %s: the store of a run that has finished is replaced; its checkpoint has "
                    "all of it", folder);

@@ -29,7 +29,7 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     }
     enum ox_status status = ox_trace_header_open(
         &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
-    OX_TRY(status, ox_trace_check_room(head, trainer->config.trace_bytes));
+    OX_THEN(status, ox_trace_check_room(head, trainer->config.trace_bytes));
     ox_trace_header_close(&head);
     return status;
 }
@@ -51,7 +51,7 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
         ox_log(OX_LOG_INFO, "%s: begins anew after step %" PRIu64 "; what was recorded before is replaced", path,
                trainer->state.step);
     }
-    OX_TRY(status, predict_tasks(trainer, &sim));
+    OX_THEN(status, predict_tasks(trainer, &sim));
     ox_cpu_name(cpu);
     snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s",
              model->config.family, ox_count_text((double)model->param_count, params),

@@ -349,7 +349,7 @@ enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struc
         }
         snprintf(name, sizeof name, "checkpoint-%" PRIu64, trainer->state.step);
         status = ox_path_join(folder, name, path);
-        OX_TRY(status, ox_checkpoint_write(trainer->engine, &trainer->state, &there));
+        OX_THEN(status, ox_checkpoint_write(trainer->engine, &trainer->state, &there));
         if (status != OX_OK) {
             ox_log(OX_LOG_WARN, "%s: takes no checkpoint either: %s", folder, ox_error_text());
             rmdir(folder);

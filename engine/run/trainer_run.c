@@ -300,10 +300,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
         return OX_OK;
     }
     struct ox_eval_report report;
-    const enum ox_status status = ox_trainer_eval(trainer, &report);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_trainer_eval(trainer, &report));
     trainer->last_eval = (struct ox_last_eval){.step = report.step, .loss = report.loss};
     note_best(trainer);
     if (report.step > 0) { /* what the run begins with is no result of it */
@@ -359,8 +356,8 @@ static bool is_wanted(const struct ox_trainer *trainer) {
 static enum ox_status catch_up(struct ox_trainer *trainer) {
     struct left_out left_out;
     enum ox_status status = find_left_out(trainer, &left_out);
-    OX_TRY(status, ox_team_share(trainer->team, &left_out, sizeof left_out, "what was left out"));
-    OX_TRY(status, ox_trainer_find_best(trainer));
+    OX_THEN(status, ox_team_share(trainer->team, &left_out, sizeof left_out, "what was left out"));
+    OX_THEN(status, ox_trainer_find_best(trainer));
     trainer->last_eval = left_out.eval;
     note_best(trainer);
     if (status == OX_OK && left_out.evaluates) {
@@ -411,7 +408,7 @@ static enum ox_status go_back_to_commit(struct ox_trainer *trainer) {
     trainer->persist.last_step = trainer->state.step;
     trainer->is_torn = false;
     enum ox_status status = ox_trainer_rewind_reports(trainer);
-    OX_TRY(status, ox_trainer_find_best(trainer));
+    OX_THEN(status, ox_trainer_find_best(trainer));
     return status == OX_OK ? ox_engine_roll_back(trainer->engine) : status;
 }
 
@@ -455,7 +452,7 @@ struct owed {
 static enum ox_status look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_seen, struct owed *out) {
     *out = (struct owed){.last = trainer->state.step == trainer->max_steps};
     enum ox_status status = look_outside(trainer, saves_seen, &out->asked);
-    OX_TRY(status, ox_run_check_folder(trainer));
+    OX_THEN(status, ox_run_check_folder(trainer));
     out->evaluates = ox_trainer_evaluates_at(trainer, &trainer->state) && !out->last;
     out->saves_now = out->asked.save && !out->last;
     out->saves_behind = ox_trainer_saves_at(trainer, &trainer->state) && !out->last && !out->saves_now;
@@ -539,12 +536,12 @@ static void record_eval(const struct ox_trainer *trainer) {
 
 static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = catch_up(trainer);
-    OX_TRY(status, loop(trainer, ended_by));
+    OX_THEN(status, loop(trainer, ended_by));
     const bool complete = status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps;
     if (complete) {
         status = ox_trainer_save(trainer); /* before the evaluation, which may fail or be stopped */
     }
-    OX_TRY(status, complete ? evaluate(trainer) : OX_OK);
+    OX_THEN(status, complete ? evaluate(trainer) : OX_OK);
     if (complete && status == OX_OK) {
         record_eval(trainer);
     }

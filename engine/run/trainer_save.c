@@ -38,12 +38,12 @@ static enum ox_status take_template(struct ox_trainer *trainer, const struct ox_
     if (status == OX_E_CONFIG && config->chat_template[0] == '\0' && !ox_trainer_has_conversations(trainer)) {
         return OX_OK; /* rows that are texts need none */
     }
-    OX_TRY(status, ox_chat_kwargs(config->chat_template_kwargs, &kwargs));
+    OX_THEN(status, ox_chat_kwargs(config->chat_template_kwargs, &kwargs));
     const struct ox_chat_options options = {
         .chat_template = chat_template, .kwargs = kwargs, .now = ox_chat_date(trainer->input.clock_s)};
-    OX_TRY(status, ox_chat_open(tokenizer, &options, &renderer));
-    OX_TRY(status, ox_chat_ends_of_turn(renderer, &ends));
-    OX_TRY(status, ox_template_texts(chat_template, &trainer->input.tokens.templates));
+    OX_THEN(status, ox_chat_open(tokenizer, &options, &renderer));
+    OX_THEN(status, ox_chat_ends_of_turn(renderer, &ends));
+    OX_THEN(status, ox_template_texts(chat_template, &trainer->input.tokens.templates));
     for (size_t i = 0; i < ends.count && status == OX_OK; i++) {
         add_end(trainer, ends.ids[i]);
     }
@@ -70,13 +70,13 @@ static enum ox_status find_tokens(struct ox_trainer *trainer) {
         add_end(trainer, ox_tokenizer_eos(tokenizer));
     }
     char further[OX_PATH_BYTES];
-    OX_TRY(status, ox_path_join(trainer->input.tokenizer_path, OX_HF_TEMPLATES, further));
+    OX_THEN(status, ox_path_join(trainer->input.tokenizer_path, OX_HF_TEMPLATES, further));
     if (ox_trainer_has_conversations(trainer) || trainer->config.chat_template[0] != '\0' ||
         (status == OX_OK && ox_path_is_folder(further))) {
-        OX_TRY(status, take_template(trainer, tokenizer));
+        OX_THEN(status, take_template(trainer, tokenizer));
     }
     ox_tokenizer_close(&tokenizer);
-    OX_TRY(status, ox_hf_config_with(ox_hf_config(trainer->folder), tokens, &trainer->input.saved_config));
+    OX_THEN(status, ox_hf_config_with(ox_hf_config(trainer->folder), tokens, &trainer->input.saved_config));
     return status;
 }
 

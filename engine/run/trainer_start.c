@@ -29,7 +29,7 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
                            "another folder", folder);
         }
         enum ox_status status = ox_run_check_beside_model(trainer, "--nvme", trainer->drives.folders[i]);
-        OX_TRY(status, trainer->team != NULL ? ox_path_refuse_link(trainer->drives.folders[i]) : OX_OK);
+        OX_THEN(status, trainer->team != NULL ? ox_path_refuse_link(trainer->drives.folders[i]) : OX_OK);
         if (status != OX_OK) {
             return status;
         }
@@ -136,7 +136,7 @@ enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
     enum ox_status status = check_drives(trainer);
-    OX_TRY(status, ox_trainer_leads(trainer) ? check_output(trainer) : OX_OK);
+    OX_THEN(status, ox_trainer_leads(trainer) ? check_output(trainer) : OX_OK);
     return status == OX_OK && fresh ? refuse_existing(trainer) : status;
 }
 
@@ -147,7 +147,7 @@ static enum ox_status clear_away(struct ox_trainer *trainer) {
     if (ox_run_has_store(trainer)) {
         status = ox_store_remove(trainer->drives.folders, config->nvme_count);
     }
-    OX_TRY(status, ox_run_remove_others(trainer));
+    OX_THEN(status, ox_run_remove_others(trainer));
     if (status == OX_OK && trainer->identity.clearing && ox_trainer_leads(trainer)) {
         status = ox_run_clear(config->output_dir);
     }
@@ -161,7 +161,7 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = ox_run_check_inputs(trainer);
-    OX_TRY(status, ox_store_check_unused(trainer->drives.folders, config->nvme_count));
+    OX_THEN(status, ox_store_check_unused(trainer->drives.folders, config->nvme_count));
     status = ox_trainer_settle(trainer, status, "whether an earlier run is in use");
     if (status == OX_OK && (!ox_run_exists(config->output_dir) ||
                             ox_run_read_identity(config->output_dir, identity) != OX_OK)) {
@@ -180,8 +180,8 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
 /* Removes what a start has left that was cut off; the rest of it is written over. */
 static enum ox_status clear_remains(struct ox_trainer *trainer) {
     enum ox_status status = ox_run_read_identity(trainer->config.output_dir, &trainer->identity);
-    OX_TRY(status, ox_run_check_stores(trainer));
-    OX_TRY(status, ox_store_check_unused(trainer->drives.folders, trainer->config.nvme_count));
+    OX_THEN(status, ox_run_check_stores(trainer));
+    OX_THEN(status, ox_store_check_unused(trainer->drives.folders, trainer->config.nvme_count));
     status = ox_trainer_settle(trainer, status, "what an earlier start has left");
     return status == OX_OK ? clear_away(trainer) : status;
 }
@@ -207,7 +207,7 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     }
     *made = !ox_path_is_folder(trainer->config.output_dir);
     enum ox_status status = ox_folder_make(trainer->config.output_dir);
-    OX_TRY(status, ox_run_lock(trainer));
+    OX_THEN(status, ox_run_lock(trainer));
     if (status == OX_OK) {
         ox_run_clear_triggers(trainer->config.output_dir);
         ox_folder_sweep(trainer->config.output_dir);
@@ -247,7 +247,7 @@ static enum ox_status draw_run(struct ox_trainer *trainer) {
     struct ox_run_identity *const identity = &trainer->identity;
     uint64_t words[3] = {0};
     enum ox_status status = ox_run_draw(words, 3);
-    OX_TRY(status, ox_team_share(trainer->team, words, sizeof words, "the identity of the run"));
+    OX_THEN(status, ox_team_share(trainer->team, words, sizeof words, "the identity of the run"));
     memcpy(identity->run_id, words, sizeof identity->run_id);
     identity->branch = words[2];
     return status;
@@ -306,22 +306,22 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     bool made = false;
     enum ox_status status = config->overwrite_output_dir ? OX_OK : refuse_existing(trainer);
-    OX_TRY(status, claim_folder(trainer, &made));
+    OX_THEN(status, claim_folder(trainer, &made));
     status = ox_trainer_settle(trainer, status, "the claim of the run's folder"); /* before anything is deleted */
     if (status != OX_OK) {
         return status;
     }
     /* Checked again, now that the lock keeps others from starting a run there. */
     status = make_way(trainer);
-    OX_TRY(status, draw_run(trainer));
-    OX_TRY(status, begin_run(trainer));
+    OX_THEN(status, draw_run(trainer));
+    OX_THEN(status, begin_run(trainer));
     if (status == OX_OK) {
         take_identity(trainer);
         status = create_store(trainer);
     }
-    OX_TRY(status, check_room(trainer)); /* an earlier run is deleted by now, and the store has its room */
-    OX_TRY(status, load_all(trainer, NULL));
-    OX_TRY(status, mark_started(trainer));
+    OX_THEN(status, check_room(trainer)); /* an earlier run is deleted by now, and the store has its room */
+    OX_THEN(status, load_all(trainer, NULL));
+    OX_THEN(status, mark_started(trainer));
     return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
 }
 
@@ -430,7 +430,7 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
 static enum ox_status reopen_engine(struct ox_trainer *trainer) {
     ox_engine_close(&trainer->engine);
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
-    OX_TRY(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
+    OX_THEN(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
     return status;
 }
 
@@ -438,7 +438,7 @@ static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *pa
     struct ox_run_state found = {0};
     enum ox_status status = ox_trainer_leads(trainer) ? ox_checkpoint_verify(path) : OX_OK;
     status = ox_trainer_settle(trainer, status, "the checkpoint");
-    OX_TRY(status, ox_checkpoint_read_state(path, &found));
+    OX_THEN(status, ox_checkpoint_read_state(path, &found));
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
 
@@ -451,11 +451,11 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     if (status == OX_OK && any) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
-        OX_TRY(status, has_store ? ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) : OX_OK);
+        OX_THEN(status, has_store ? ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) : OX_OK);
     }
-    OX_TRY(status, create_store(trainer));
-    OX_TRY(status, load_all(trainer, path));
-    OX_TRY(status, ox_run_remove_others(trainer));
+    OX_THEN(status, create_store(trainer));
+    OX_THEN(status, load_all(trainer, path));
+    OX_THEN(status, ox_run_remove_others(trainer));
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         trainer->saving.last_step = trainer->state.step + 1;
         snprintf(trainer->result, sizeof trainer->result, "%s", path);
@@ -491,11 +491,11 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     char path[OX_PATH_BYTES] = "";
     bool resumed = false;
     enum ox_status status = open_run(trainer);
-    OX_TRY(status, ox_run_check_drives_given(trainer));
-    OX_TRY(status, ox_run_is_released(trainer) ? ox_run_take_places(trainer) : OX_OK);
+    OX_THEN(status, ox_run_check_drives_given(trainer));
+    OX_THEN(status, ox_run_is_released(trainer) ? ox_run_take_places(trainer) : OX_OK);
     status = ox_trainer_settle(trainer, status, "the drives of the run");
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
-    OX_TRY(status, resume_store(trainer, newest_step, path, &resumed));
+    OX_THEN(status, resume_store(trainer, newest_step, path, &resumed));
     snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
     if (status == OX_OK && !resumed && path[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
@@ -507,9 +507,9 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     }
     if (status == OX_OK && !resumed) {
         status = ox_run_check_stores(trainer);
-        OX_TRY(status, read_checkpoint(trainer, path));
-        OX_TRY(status, trainer->config.nvme_count > 0 ? mark_starting(trainer) : OX_OK);
-        OX_TRY(status, load_checkpoint(trainer, path));
+        OX_THEN(status, read_checkpoint(trainer, path));
+        OX_THEN(status, trainer->config.nvme_count > 0 ? mark_starting(trainer) : OX_OK);
+        OX_THEN(status, load_checkpoint(trainer, path));
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
                                              record_clock(trainer) | ox_trainer_record_arithmetic(trainer) |
@@ -550,18 +550,18 @@ static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
 static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path, bool fresh) {
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = fresh ? draw_run(trainer) : ox_run_find_identity(trainer, identity);
-    OX_TRY(status, ox_run_draw(&identity->branch, 1));
-    OX_TRY(status, ox_team_share(trainer->team, &identity->branch, sizeof identity->branch, "the branch of the run"));
+    OX_THEN(status, ox_run_draw(&identity->branch, 1));
+    OX_THEN(status, ox_team_share(trainer->team, &identity->branch, sizeof identity->branch, "the branch of the run"));
     if (status == OX_OK && !trainer->config.overwrite_output_dir) {
         status = ox_run_check_stores(trainer);
     }
-    OX_TRY(status, read_checkpoint(trainer, path));
-    OX_TRY(status, set_origin(trainer, path, trainer->state.run_id));
+    OX_THEN(status, read_checkpoint(trainer, path));
+    OX_THEN(status, set_origin(trainer, path, trainer->state.run_id));
     if (status == OX_OK) {
         trainer->made_run = fresh;
         status = turn_to(trainer, path);
     }
-    OX_TRY(status, load_checkpoint(trainer, path));
+    OX_THEN(status, load_checkpoint(trainer, path));
     return status == OX_OK ? mark_started(trainer) : status;
 }
 
@@ -577,7 +577,7 @@ static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
     }
     bool fresh = !ox_run_exists(trainer->config.output_dir);
     status = ox_team_share(trainer->team, &fresh, sizeof fresh, "whether the folder holds a run");
-    OX_TRY(status, begin_branch(trainer, path, fresh));
+    OX_THEN(status, begin_branch(trainer, path, fresh));
     return status == OX_OK || !fresh ? status : undo_start(trainer, made, status);
 }
 
@@ -590,9 +590,9 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
         return OX_OK;
     }
     enum ox_status status = ox_trainer_plan_text(trainer, OX_PLAN_TASKS, NULL, &plan);
-    OX_TRY(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
-    OX_TRY(status, ox_file_replace(path, plan, strlen(plan)));
-    OX_TRY(status, ox_trainer_record_options(trainer));
+    OX_THEN(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
+    OX_THEN(status, ox_file_replace(path, plan, strlen(plan)));
+    OX_THEN(status, ox_trainer_record_options(trainer));
     free(plan);
     return status;
 }
@@ -649,8 +649,8 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
             status = refuse_existing(trainer);
         }
-        OX_TRY(status, ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data"));
-        OX_TRY(status, ox_trainer_fit_steps(trainer));
+        OX_THEN(status, ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data"));
+        OX_THEN(status, ox_trainer_fit_steps(trainer));
         if (status != OX_OK) {
             return status;
         }
@@ -702,11 +702,11 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
         status = check_room(trainer); /* before texts are tokenized */
     }
-    OX_TRY(status, ox_trainer_check_drive_space(trainer));
-    OX_TRY(status, prepare_data(trainer));
-    OX_TRY(status, ox_trainer_compare(trainer));
-    OX_TRY(status, ox_trainer_check_wear(trainer));
-    OX_TRY(status, ox_trainer_check_trace(trainer));
+    OX_THEN(status, ox_trainer_check_drive_space(trainer));
+    OX_THEN(status, prepare_data(trainer));
+    OX_THEN(status, ox_trainer_compare(trainer));
+    OX_THEN(status, ox_trainer_check_wear(trainer));
+    OX_THEN(status, ox_trainer_check_trace(trainer));
     if (status == OX_OK) {
         trainer->engine_config.stop = &trainer->events->stop;
         status = make_foreign_rows(trainer);
@@ -714,9 +714,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
     }
-    OX_TRY(status, resume[0] == '\0'                ? start_fresh(trainer)
-                   : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
-    OX_TRY(status, resume[0] == '\0' ? OX_OK : ox_trainer_check_shared(trainer));
+    OX_THEN(status, resume[0] == '\0'                ? start_fresh(trainer)
+                    : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
+    OX_THEN(status, resume[0] == '\0' ? OX_OK : ox_trainer_check_shared(trainer));
     if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
         status = check_room(trainer);
     }
@@ -729,13 +729,13 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         ox_trainer_persist_start(trainer);
     }
     /* A new run has its options from its first commit on; an older one keeps those that it had until it goes on. */
-    OX_TRY(status, trainer->made_run ? write_descriptions(trainer) : OX_OK);
-    OX_TRY(status, ox_trainer_open_reports(trainer));
-    OX_TRY(status, trainer->made_run ? OX_OK : write_descriptions(trainer));
+    OX_THEN(status, trainer->made_run ? write_descriptions(trainer) : OX_OK);
+    OX_THEN(status, ox_trainer_open_reports(trainer));
+    OX_THEN(status, trainer->made_run ? OX_OK : write_descriptions(trainer));
     if (status == OX_OK && trainer->state.step > 0 && ox_trainer_leads(trainer)) {
         restore_line(trainer);
     }
-    OX_TRY(status, ox_team_share(trainer->team, &trainer->state, sizeof trainer->state, "the state of the run"));
+    OX_THEN(status, ox_team_share(trainer->team, &trainer->state, sizeof trainer->state, "the state of the run"));
     if (status == OX_OK) {
         announce_choices(trainer);
     }

@@ -71,7 +71,7 @@ static enum ox_status compare_options(struct ox_trainer *trainer) {
     struct ox_team *const team = trainer->team;
     char *yaml = NULL, *const all = calloc(ox_team_count(team), OPTIONS_BYTES), *const mine = calloc(1, OPTIONS_BYTES);
     enum ox_status status = all != NULL && mine != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory to compare options");
-    OX_TRY(status, ox_config_to_yaml(&trainer->config, OX_CMD_TRAIN, &yaml));
+    OX_THEN(status, ox_config_to_yaml(&trainer->config, OX_CMD_TRAIN, &yaml));
     if (status == OX_OK) {
         snprintf(mine, OPTIONS_BYTES, "%s", yaml);
         status = ox_team_gather(team, OX_TEAM_RUN, mine, OPTIONS_BYTES, all, "the options of all processes");
@@ -101,8 +101,8 @@ enum ox_status ox_trainer_join(struct ox_trainer *trainer) {
         status = ox_fail(OX_E_CONFIG, "the launcher says that it has started %u processes, and MPI knows of %u; start "
                          "them with mpirun, or with srun --mpi=pmix", expected, ox_team_count(trainer->team));
     }
-    OX_TRY(status, compare_options(trainer));
-    OX_TRY(status, ox_team_share(trainer->team, &trainer->config.clock_s, sizeof trainer->config.clock_s, "the date"));
+    OX_THEN(status, compare_options(trainer));
+    OX_THEN(status, ox_team_share(trainer->team, &trainer->config.clock_s, sizeof trainer->config.clock_s, "the date"));
     return status;
 }
 
@@ -229,7 +229,7 @@ static uint32_t processes_of(const char *name) {
 /* Removes the store in a folder, and the folder itself if it was made for the store. */
 static enum ox_status remove_store(const char *folder, bool made) {
     enum ox_status status = ox_store_remove(&folder, 1);
-    OX_TRY(status, ox_run_forget_finished(folder));
+    OX_THEN(status, ox_run_forget_finished(folder));
     if (status == OX_OK && made && rmdir(folder) != 0) {
         ox_log(OX_LOG_WARN, "%s: stays behind, because it is not empty", folder);
     }

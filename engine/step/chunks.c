@@ -254,7 +254,7 @@ enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32
     OX_ASSERT(!rank->pending.exists && !rank->planes.must_restore && !rank->planes.must_take_back);
     ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(rank, unit_idx, chunk_idx, out);
-    OX_TRY(status, copy_device(rank, unit_idx, out, false));
+    OX_THEN(status, copy_device(rank, unit_idx, out, false));
     const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
     if (resident.hi != NULL) {
         memcpy(out->hi, resident.hi + out->first, out->count * OX_HI_BYTES);
@@ -463,7 +463,7 @@ enum ox_status ox_rank_put_missing(struct ox_rank *rank) {
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
             struct ox_chunk_view view;
             status = ox_rank_chunk_get(rank, unit_idx, i, &view);
-            OX_TRY(status, write_chunk(rank, unit_idx, i, &view, missing));
+            OX_THEN(status, write_chunk(rank, unit_idx, i, &view, missing));
         }
     }
     return status;

@@ -90,7 +90,7 @@ static enum ox_status ready(struct ox_seat *seat, void *context) {
     (void)context;
     enum ox_status status = rank->comm == NULL || ox_comm_cause(rank->comm) == OX_OK ? OX_OK
                                                                                      : ox_comm_revive(rank->comm);
-    OX_TRY(status, ox_overlap_make_ready(rank));
+    OX_THEN(status, ox_overlap_make_ready(rank));
     return status;
 }
 
@@ -121,7 +121,7 @@ static void find_gpu_nodes(const struct ox_engine *engine, uint32_t ranks, int o
         struct ox_cuda_device_info info = {0};
         struct ox_device *device = NULL;
         enum ox_status status = ox_cuda_device_open(&config.cuda, &device);
-        OX_TRY(status, ox_cuda_device_query(device, &info));
+        OX_THEN(status, ox_cuda_device_query(device, &info));
         out[i] = status == OX_OK ? ox_place_pci_node("/sys/bus/pci/devices", info.pci) : -1;
         ox_device_close(&device);
     }
@@ -226,12 +226,12 @@ static enum ox_status connect_ranks(struct ox_engine *engine) {
         .count = count, .devices = devices, .limits = ox_link_limits(&engine->config)};
     enum ox_status status = count == 1 ? OX_OK : ox_pool_open(count, &engine->threads);
     status = ox_team_agree(engine->config.team, OX_TEAM_RUN, status, "threads of ranks");
-    OX_TRY(status, engine->config.team == NULL ? ox_comm_local_open(&local, comms)
-                                               : ox_comm_mpi_open(NULL, &local, comms));
+    OX_THEN(status, engine->config.team == NULL ? ox_comm_local_open(&local, comms)
+                                                : ox_comm_mpi_open(NULL, &local, comms));
     for (uint32_t i = 0; i < count; i++) {
         engine->seats[i].rank->comm = comms[i];
     }
-    OX_TRY(status, use_nccl(engine));
+    OX_THEN(status, use_nccl(engine));
     for (uint32_t i = 0; i < count; i++) {
         struct ox_rank *const rank = engine->seats[i].rank;
         struct ox_comm *delayed = NULL;
@@ -264,7 +264,7 @@ enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_e
     *plan = NULL;
     enum ox_status status = engine->shares != NULL ? open_ranks(engine) : ox_fail(OX_E_NOMEM, "engine: no memory");
     status = ox_team_agree(config->team, OX_TEAM_RUN, status, "memory of ranks");
-    OX_TRY(status, connect_ranks(engine));
+    OX_THEN(status, connect_ranks(engine));
     if (status != OX_OK) {
         ox_engine_close(&engine);
         return status;
@@ -444,7 +444,7 @@ static enum ox_status make_ready(struct ox_engine *engine) {
         return OX_OK;
     }
     enum ox_status status = ox_engine_check_store(engine);
-    OX_TRY(status, ox_engine_all(engine, ready, NULL, "the return to the last commit"));
+    OX_THEN(status, ox_engine_all(engine, ready, NULL, "the return to the last commit"));
     engine->failed = status != OX_OK;
     return status;
 }
@@ -484,7 +484,7 @@ static enum ox_status roll_back(struct ox_seat *seat, void *context) {
 
 enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
     enum ox_status status = ox_engine_check_store(engine);
-    OX_TRY(status, ox_engine_all(engine, roll_back, NULL, "the return to the last commit"));
+    OX_THEN(status, ox_engine_all(engine, roll_back, NULL, "the return to the last commit"));
     return status;
 }
 
@@ -586,7 +586,7 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
     }
     give_input(engine, input);
     status = run_and_end(engine, evaluate, &out->with_update, ox_rank_end);
-    OX_TRY(status, end_ranks(engine, add_eval(engine, out)));
+    OX_THEN(status, end_ranks(engine, add_eval(engine, out)));
     out->losses = ox_rank_losses(ox_first_rank(engine));
     for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {
         out->loss_sum += out->losses[mb_idx];

@@ -115,8 +115,8 @@ static enum ox_status agree_on_point(struct ox_engine *engine, const struct ox_s
     struct ox_team *const team = engine->config.team;
     struct ox_store_offer mine = {0}, all[OX_COMM_RANKS_MAX];
     enum ox_status status = ox_team_agree(team, OX_TEAM_RUN, ox_store_look(config, &mine), "a look at the stores");
-    OX_TRY(status, ox_team_gather(team, OX_TEAM_RUN, &mine, sizeof mine, all, "what the stores hold"));
-    OX_TRY(status, ox_store_agree(all, ox_team_count(team), out));
+    OX_THEN(status, ox_team_gather(team, OX_TEAM_RUN, &mine, sizeof mine, all, "what the stores hold"));
+    OX_THEN(status, ox_store_agree(all, ox_team_count(team), out));
     return status != OX_OK || out->committed ? status
                                              : ox_fail(OX_E_CORRUPT, "the stores of the processes hold no commit");
 }
@@ -181,7 +181,7 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
         status = open_at_commit(engine, &opening.config);
     }
     end_opening(&opening);
-    OX_TRY(status, ox_team_agree(team, OX_TEAM_RUN, connect_store(engine), "the ports of the stores"));
+    OX_THEN(status, ox_team_agree(team, OX_TEAM_RUN, connect_store(engine), "the ports of the stores"));
     if (status != OX_OK && team != NULL) {
         close_store(engine);
     }
@@ -224,10 +224,7 @@ static enum ox_status load_and_verify(struct ox_seat *seat, void *context) {
 }
 
 enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
-    const enum ox_status status = open_store(engine, run_id, false);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(open_store(engine, run_id, false));
     struct ox_store_info info;
     ox_store_info(engine->store, &info);
     return ox_engine_all(engine, load_and_verify, &info, "the last commit");
@@ -259,7 +256,7 @@ static enum ox_status end_load(struct ox_engine *engine, enum ox_status status) 
 static enum ox_status commit(struct ox_engine *engine, enum ox_status status, const void *meta, uint32_t meta_bytes) {
     struct ox_team *const team = engine->config.team;
     if (team == NULL || engine->store == NULL) {
-        OX_TRY(status, engine->store == NULL ? OX_OK : ox_store_commit(engine->store, meta, meta_bytes));
+        OX_THEN(status, engine->store == NULL ? OX_OK : ox_store_commit(engine->store, meta, meta_bytes));
         return ox_team_agree(team, OX_TEAM_RUN, status, "what was loaded");
     }
     status = ox_team_agree(team, OX_TEAM_RUN, status, "the writes of a transaction");

@@ -167,7 +167,7 @@ enum ox_status ox_guard_updated(struct ox_rank *rank, const struct ox_unit_run *
                                                     : compare(rank, run->unit_idx, chunk_idx, run->base_step,
                                                               &sums->read);
     if (run->target.lo != NULL && !ox_unit_from_store(run) && !rank->pending.failed) {
-        OX_TRY(status, compare_copy(rank, run, chunk_idx, sums->read.lo));
+        OX_THEN(status, compare_copy(rank, run, chunk_idx, sums->read.lo));
     }
     kept->planes = sums->written;
     kept->known = true;
@@ -227,7 +227,7 @@ enum ox_status ox_guard_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         const struct ox_view at = ox_tiers_nth_view_if(&rank->tiers, plan, task, (enum ox_use_role)use->role, use->nth);
         const struct gathered_job job = {.rank = rank, .buf_idx = use->buf_idx, .unit_idx = buf->unit_idx,
                                          .weights = at.ptr, .bytes = buf->bytes};
-        OX_TRY(status, ox_host_lane_submit(lane, check_gathered, &job, sizeof job, NULL));
+        OX_THEN(status, ox_host_lane_submit(lane, check_gathered, &job, sizeof job, NULL));
     }
     return status;
 }

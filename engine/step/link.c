@@ -37,7 +37,7 @@ enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
         ox_link_abort(rank, status);
         return status;
     }
-    OX_TRY(status, ox_comm_nccl_open(rank->comm, &config, &over));
+    OX_THEN(status, ox_comm_nccl_open(rank->comm, &config, &over));
     rank->comm = over != NULL ? over : rank->comm;
     return status;
 }

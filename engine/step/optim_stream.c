@@ -503,7 +503,7 @@ enum ox_status ox_stream_open(const struct ox_stream_config *config, struct ox_s
     pthread_cond_init(&stream->reader.wake, NULL);
     pthread_cond_init(&stream->writer.wake, NULL);
     enum ox_status status = side_open(stream, "reads", reader_main, &stream->reader);
-    OX_TRY(status, side_open(stream, "writes", writer_main, &stream->writer));
+    OX_THEN(status, side_open(stream, "writes", writer_main, &stream->writer));
     if (status != OX_OK) {
         ox_stream_close(&stream);
         return status;

@@ -128,7 +128,7 @@ enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *ta
 enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task) {
     enum ox_status status =
         rank->leads ? ox_store_begin(rank->store, task->carried ? rank->pending.step : rank->step.input->step) : OX_OK;
-    OX_TRY(status, ox_link_meet(rank, "the beginning of a transaction"));
+    OX_THEN(status, ox_link_meet(rank, "the beginning of a transaction"));
     if (status == OX_OK && task->carried) {
         rank->pending.begun = true;
     }
@@ -141,7 +141,7 @@ static enum ox_status keep(struct ox_rank *rank) {
     if (status == OX_OK && rank->leads) {
         ox_store_keep(rank->store);
     }
-    OX_TRY(status, ox_link_meet(rank, "a step that is kept"));
+    OX_THEN(status, ox_link_meet(rank, "a step that is kept"));
     return status;
 }
 
@@ -152,12 +152,12 @@ static enum ox_status commit(struct ox_rank *rank, const void *meta, uint32_t me
     enum ox_status status = ox_link_meet(rank, "the writes of a transaction");
     if (status == OX_OK && votes) {
         status = rank->leads ? ox_store_prepare(rank->store, meta, meta_bytes) : OX_OK;
-        OX_TRY(status, ox_link_meet(rank, "a prepared transaction"));
+        OX_THEN(status, ox_link_meet(rank, "a prepared transaction"));
     }
     if (status == OX_OK && rank->leads) {
         status = ox_store_commit(rank->store, votes ? NULL : meta, votes ? 0 : meta_bytes);
     }
-    OX_TRY(status, ox_link_meet(rank, "a commit"));
+    OX_THEN(status, ox_link_meet(rank, "a commit"));
     return status;
 }
 
@@ -253,7 +253,7 @@ static enum ox_status return_saved(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < unit_count(rank); i++) {
         const uint32_t count = rank->due.saved_chunks[i];
-        OX_TRY(status, count > 0 ? ox_rank_return_saved(rank, i, count) : OX_OK);
+        OX_THEN(status, count > 0 ? ox_rank_return_saved(rank, i, count) : OX_OK);
     }
     if (status == OX_OK) {
         ox_overlap_forget_saved(rank);

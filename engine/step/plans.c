@@ -202,7 +202,7 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
             ox_shard_fix(&plan->whole, i, config->frozen_bf16 ? 0 : OX_LO_BYTES * OX_GROUP_ELEMS);
         }
     }
-    OX_TRY(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));
+    OX_THEN(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
         check_sizes(config, &plan->whole, plan->unit_elems[i]);
         for (uint32_t k = 0; k < plan->whole.shards[i].chunk_count; k++) {
@@ -266,10 +266,7 @@ static enum ox_status choose(const struct ox_engine_config *config, struct ox_en
 /* ---- the ranks after the first ---------------------------------------------------------------------------------- */
 
 static enum ox_status build(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_plan **out) {
-    const enum ox_status status = ox_plan_open(input, out);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_plan_open(input, out));
     ox_plan_build(*out, input, kind);
     return ox_proof_check(*out, input);
 }
@@ -303,12 +300,12 @@ static enum ox_status open_other(const struct ox_engine_plan *first, const struc
         out->table.shards[i].homes = first->table.shards[i].homes;
     }
     out->input.table = &out->table;
-    OX_TRY(status, build(&out->input, first->train->kind, &out->train));
-    OX_TRY(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
+    OX_THEN(status, build(&out->input, first->train->kind, &out->train));
+    OX_THEN(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
     if (first->eval_after_step != NULL) {
-        OX_TRY(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
+        OX_THEN(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
     }
-    OX_TRY(status, ox_proof_check_pair(out->train, out->eval));
+    OX_THEN(status, ox_proof_check_pair(out->train, out->eval));
     return status;
 }
 
@@ -326,7 +323,7 @@ static enum ox_status check_together(const struct ox_engine_plan *plan) {
     }
     enum ox_status status = OX_OK;
     for (int kind = 0; kind < 3 && plans[kind][0] != NULL; kind++) {
-        OX_TRY(status, ox_proof_check_ranks(plans[kind], inputs, count));
+        OX_THEN(status, ox_proof_check_ranks(plans[kind], inputs, count));
     }
     return status;
 }
@@ -344,7 +341,7 @@ static enum ox_status open_others(struct ox_engine_plan *plan, const struct ox_p
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
         status = open_other(plan, budget, i, &plan->others[i - 1]);
     }
-    OX_TRY(status, check_together(plan));
+    OX_THEN(status, check_together(plan));
     return status;
 }
 
@@ -386,7 +383,7 @@ static enum ox_status choose_for_all(const struct ox_engine_config *config, stru
     enum ox_status status = OX_OK;
     for (int i = 0; i < CHOICES_MAX; i++) {
         status = choose(config, plan);
-        OX_TRY(status, open_others(plan, &budget));
+        OX_THEN(status, open_others(plan, &budget));
         const uint64_t host = lacking(plan, OX_TIER_HOST, budget.host_bytes);
         const uint64_t device = budget.unified ? 0 : lacking(plan, OX_TIER_DEVICE, budget.device_bytes);
         if (host + device == 0) {
@@ -436,7 +433,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     }
     describe_model(config, plan);
     status = divide_budget(config, plan);
-    OX_TRY(status, open_table(config, plan));
+    OX_THEN(status, open_table(config, plan));
     if (status == OX_OK) {
         plan->input.budget.nvme_fixed_bytes =
             config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / store_ranks(&plan->input);

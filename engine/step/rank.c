@@ -90,12 +90,12 @@ static enum ox_status check_whole(const struct ox_plan_model *model) {
 
 static enum ox_status open_parts(struct ox_rank *rank) {
     enum ox_status status = check_whole(&rank->plan->input.model);
-    OX_TRY(status, open_device(rank));
-    OX_TRY(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
-    OX_TRY(status, open_memory(rank));
-    OX_TRY(status, ox_guard_open(rank));
-    OX_TRY(status, ox_pool_open(1, &rank->reduce_pool));
-    OX_TRY(status, open_lanes(rank));
+    OX_THEN(status, open_device(rank));
+    OX_THEN(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
+    OX_THEN(status, open_memory(rank));
+    OX_THEN(status, ox_guard_open(rank));
+    OX_THEN(status, ox_pool_open(1, &rank->reduce_pool));
+    OX_THEN(status, open_lanes(rank));
     return status == OX_OK ? make_constants(rank) : status;
 }
 
@@ -184,9 +184,9 @@ void ox_rank_disconnect_store(struct ox_rank *rank) {
 enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store) {
     rank->store = store;
     enum ox_status status = ox_store_port_open(rank->store, &rank->read_port);
-    OX_TRY(status, ox_store_port_open(rank->store, &rank->write_port));
-    OX_TRY(status, ox_store_port_open(rank->store, &rank->chunk_slots.transfers.port));
-    OX_TRY(status, ox_optim_open(rank));
+    OX_THEN(status, ox_store_port_open(rank->store, &rank->write_port));
+    OX_THEN(status, ox_store_port_open(rank->store, &rank->chunk_slots.transfers.port));
+    OX_THEN(status, ox_optim_open(rank));
     if (status == OX_OK) {
         register_slots(rank);
     }

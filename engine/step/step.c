@@ -234,7 +234,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
     default:
         OX_ASSERT(!"not a task of the compute lane");
     }
-    OX_TRY(status, ox_guard_issue(rank, is->plan, (uint32_t)(is->task - is->plan->tasks), is->lane));
+    OX_THEN(status, ox_guard_issue(rank, is->plan, (uint32_t)(is->task - is->plan->tasks), is->lane));
     return status == OX_OK ? rank->ops.mark(is->lane, done) : status;
 }
 
@@ -322,10 +322,7 @@ static bool stops(const struct ox_rank *rank) {
 
 /* Waits for the norm, and decides whether the step is skipped. Without overlap the optimizer follows. */
 static enum ox_status decide(struct ox_rank *rank, uint32_t norm_idx, bool *skip) {
-    const enum ox_status status = ox_mark_join(rank->marks[norm_idx]);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_mark_join(rank->marks[norm_idx]));
     if (stops(rank)) {
         return ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
     }
@@ -361,7 +358,7 @@ static enum ox_status issue_all(struct ox_rank *rank, const struct ox_plan *plan
             status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
                                                                        : "stopped within an evaluation");
         }
-        OX_TRY(status, issue_task(rank, plan, i));
+        OX_THEN(status, issue_task(rank, plan, i));
         bool skip = false;
         if (status == OX_OK && plan->tasks[i].kind == OX_TASK_NORM) {
             status = decide(rank, i, &skip);
@@ -502,9 +499,9 @@ enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, con
         .unscale = (double)(float)(1 / scale), .finite = true, .weights_step = rank->planes.step};
     note_packed(rank, plan);
     enum ox_status status = poison(rank, plan);
-    OX_TRY(status, make_logits_buffer(rank, input));
+    OX_THEN(status, make_logits_buffer(rank, input));
     ox_overlap_begin_step(rank, true);
-    OX_TRY(status, ox_link_begin(rank));
+    OX_THEN(status, ox_link_begin(rank));
     if (plan->kind != OX_PLAN_EVAL) {
         set_slots(rank, plan);
     }

@@ -197,8 +197,8 @@ enum ox_status ox_team_open(uint64_t limit_ns, struct ox_team **out) {
         team->all[i] = calloc(process_count, OX_COMM_MEET_BYTES);
         status = team->all[i] != NULL ? status : ox_fail(OX_E_NOMEM, "no memory to join the other processes");
     }
-    OX_TRY(status, name_process(ox_comm_mpi_open(NULL, &config, &team->comm)));
-    OX_TRY(status, count_on_machines(team));
+    OX_THEN(status, name_process(ox_comm_mpi_open(NULL, &config, &team->comm)));
+    OX_THEN(status, count_on_machines(team));
     if (status != OX_OK) {
         ox_team_close(&team);
     }

@@ -56,7 +56,7 @@ static enum ox_status look_at_lists(struct ox_chat_renderer *renderer) {
     json_t *const first = conversation_of(one_message("user", json_string(word)));
     json_t *const second = conversation_of(one_message("user", list));
     enum ox_status status = ox_chat_render_probe(renderer, first, word, &plain, &in_plain);
-    OX_TRY(status, ox_chat_render_probe(renderer, second, word, &listed, &in_listed));
+    OX_THEN(status, ox_chat_render_probe(renderer, second, word, &listed, &in_listed));
     if (status == OX_OK) {
         const bool yes = in_listed && (!in_plain || strcmp(plain.text, listed.text) == 0);
         renderer->reads_lists = yes ? 1 : -1;
@@ -77,7 +77,7 @@ static enum ox_status join_content(json_t *message, struct ox_text *text) {
         const json_t *const part = json_object_get(json_array_get(list, i), "text");
         status = ox_text_append(text, json_string_value(part), json_string_length(part));
     }
-    OX_TRY(status, ox_text_append(text, "", 1));
+    OX_THEN(status, ox_text_append(text, "", 1));
     if (status == OX_OK && json_object_set_new(message, "content", json_stringn(text->data, text->bytes - 1)) != 0) {
         status = no_memory();
     }
@@ -103,7 +103,7 @@ static enum ox_status join_lists(struct ox_chat_renderer *renderer, json_t *row)
         if (joined == NULL || message == NULL || json_array_set_new(joined, i, message) != 0) {
             status = no_memory();
         }
-        OX_TRY(status, join_content(message, &renderer->text));
+        OX_THEN(status, join_content(message, &renderer->text));
     }
     if (status == OX_OK && joined != NULL && json_object_set(row, "messages", joined) != 0) {
         status = no_memory();
@@ -223,7 +223,7 @@ static enum ox_status take_spans(struct ox_chat_renderer *renderer, const struct
         ox_tok_reserve((void **)&renderer->spans, &renderer->span_room, turns->count, sizeof *renderer->spans);
     const bool all = wants_all(renderer, chat);
     size_t next = 0;
-    OX_TRY(status, !all && numbered ? check_blocks(chat, turns) : OX_OK);
+    OX_THEN(status, !all && numbered ? check_blocks(chat, turns) : OX_OK);
     for (size_t i = 0; status == OX_OK && i < turns->count; i++) {
         const struct ox_template_turn *const turn = &turns->turns[i];
         const size_t message_idx = all ? 0 : numbered ? message_of_block(chat, &next) : turn->message_idx;
@@ -333,7 +333,7 @@ static enum ox_status cut_parts(struct ox_chat_renderer *renderer, const char *t
     const size_t room = 2 * renderer->span_count + 2 * renderer->place_count + 1;
     enum ox_status status =
         ox_tok_reserve((void **)&renderer->borders, &renderer->border_room, room, sizeof *renderer->borders);
-    OX_TRY(status, ox_tok_reserve((void **)&renderer->parts, &renderer->part_room, room, sizeof *renderer->parts));
+    OX_THEN(status, ox_tok_reserve((void **)&renderer->parts, &renderer->part_room, room, sizeof *renderer->parts));
     if (status != OX_OK) {
         return status;
     }
@@ -374,7 +374,7 @@ static enum ox_status cut_parts(struct ox_chat_renderer *renderer, const char *t
 
 static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int64_t id, bool mark) {
     enum ox_status status = ox_ids_add(ids, id);
-    OX_TRY(status, ox_id_mask_append(trained, mark, 1));
+    OX_THEN(status, ox_id_mask_append(trained, mark, 1));
     return status;
 }
 
@@ -392,7 +392,7 @@ static enum ox_status render_text(struct ox_chat_renderer *renderer, const struc
         return ox_template_render(options->chat_template, row, &options->now, &turns->output);
     }
     enum ox_status status = ox_template_render_turns(options->chat_template, row, &options->now, turns);
-    OX_TRY(status, take_spans(renderer, chat, turns, ox_template_marks_generation(options->chat_template, row)));
+    OX_THEN(status, take_spans(renderer, chat, turns, ox_template_marks_generation(options->chat_template, row)));
     return status == OX_OK && renderer->trains_rest && prompts.excluded_count > 0
                ? exclude_prompts(renderer, chat, row, turns)
                : status;
@@ -444,15 +444,15 @@ static enum ox_status render_conversation(struct ox_chat_renderer *renderer, con
                                     "message");
     }
     enum ox_status status = prepare(renderer, chat->conversation, &row);
-    OX_TRY(status, render_text(renderer, chat, row, &turns));
+    OX_THEN(status, render_text(renderer, chat, row, &turns));
     if (status == OX_E_CONFIG && turns.output.error != NULL) {
         status = explain_null(renderer, row, status);
     }
     if (status == OX_OK && !renderer->options.parse_special) {
         status = find_places(renderer, chat->conversation, &turns.output);
     }
-    OX_TRY(status, ox_chat_take_notes(renderer, chat, row, &turns.output));
-    OX_TRY(status, cut_parts(renderer, turns.output.text, turns.output.text_bytes));
+    OX_THEN(status, ox_chat_take_notes(renderer, chat, row, &turns.output));
+    OX_THEN(status, cut_parts(renderer, turns.output.text, turns.output.text_bytes));
     renderer->notes.rows[OX_NOTE_SPELLED] += status == OX_OK && renderer->spells;
     if (status == OX_OK && renderer->part_count > 0) {
         status = ox_encode_parts(renderer->encoder, turns.output.text, renderer->parts, renderer->part_count, ids,
@@ -499,7 +499,7 @@ static enum ox_status render_plain(struct ox_chat_renderer *renderer, const stru
     const size_t first = prompt_bytes == 0, end = text_bytes == 0 ? 1 : 2; /* no part is empty */
     renderer->text.bytes = 0;
     enum ox_status status = ox_text_append(&renderer->text, chat->prompt, prompt_bytes);
-    OX_TRY(status, ox_text_append(&renderer->text, chat->text, text_bytes));
+    OX_THEN(status, ox_text_append(&renderer->text, chat->text, text_bytes));
     if (status != OX_OK) {
         return status;
     }
@@ -560,7 +560,7 @@ static enum ox_status list_builtins(struct ox_chat_renderer *renderer, char *nam
         int64_t id = -1;
         status = ox_template_open(ox_template_folder(own), builtin->name, &other);
         renderer->options.chat_template = other;
-        OX_TRY(status, ox_chat_end_of_turn(renderer, &id));
+        OX_THEN(status, ox_chat_end_of_turn(renderer, &id));
         if (status == OX_OK && id >= 0) {
             const int written = snprintf(names + used, bytes - used, "%s%s", used > 0 ? ", " : "", builtin->name);
             used = used + (size_t)written < bytes ? used + (size_t)written : bytes - 1;
@@ -575,7 +575,7 @@ static enum ox_status fail_builtin(struct ox_chat_renderer *renderer, const char
     const char *const folder = ox_template_folder(renderer->options.chat_template);
     char tag[OX_CHAT_TAG_BYTES], names[256];
     enum ox_status status = ox_chat_lettered_end(renderer, tag);
-    OX_TRY(status, list_builtins(renderer, names, sizeof names));
+    OX_THEN(status, list_builtins(renderer, names, sizeof names));
     return status != OX_OK
                ? status
                : ox_fail(OX_E_CONFIG, "the tokenizer of %s has no special token %s%sfor the end of a turn that the "
@@ -652,8 +652,8 @@ enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const struct o
         renderer->kwargs = json_deep_copy(options->kwargs);
         status = renderer->kwargs != NULL ? OX_OK : no_memory();
     }
-    OX_TRY(status, ox_encoder_open(tokenizer, &renderer->encoder));
-    OX_TRY(status, check_builtin(renderer));
+    OX_THEN(status, ox_encoder_open(tokenizer, &renderer->encoder));
+    OX_THEN(status, check_builtin(renderer));
     if (status != OX_OK) {
         ox_chat_close(&renderer);
         return status;

@@ -209,7 +209,7 @@ static enum ox_status look_at_other(const struct ox_chat_renderer *renderer, con
         json_object_set(copy, "messages", messages) != 0) {
         status = no_memory();
     }
-    OX_TRY(status, ox_template_render(renderer->options.chat_template, copy, &renderer->options.now, &output));
+    OX_THEN(status, ox_template_render(renderer->options.chat_template, copy, &renderer->options.now, &output));
     if (status == OX_OK) {
         *same = output.text_bytes == with->text_bytes && memcmp(output.text, with->text, with->text_bytes) == 0;
     }
@@ -297,7 +297,7 @@ static enum ox_status look_at_parts(const struct ox_chat_renderer *renderer, con
         if (count > 1) {
             status = look_at_other(renderer, row, idx, with_other_bytes(message, i, 0, strlen(text)), with, half);
         }
-        OX_TRY(status, *half ? OX_OK : look_at_ends(renderer, row, idx, i, with, half));
+        OX_THEN(status, *half ? OX_OK : look_at_ends(renderer, row, idx, i, with, half));
     }
     return status;
 }
@@ -327,7 +327,7 @@ static enum ox_status find_ignored(struct ox_chat_renderer *renderer, const json
         }
         looks++;
         status = look_at_other(renderer, row, i, ox_template_other_content(message), output, &ignored);
-        OX_TRY(status, ignored ? OX_OK : look_at_parts(renderer, row, i, output, &half));
+        OX_THEN(status, ignored ? OX_OK : look_at_parts(renderer, row, i, output, &half));
         if (ignored || half) {
             note_place(renderer, ignored ? OX_NOTE_IGNORED : OX_NOTE_HALF, i, role_of(message));
         }

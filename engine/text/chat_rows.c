@@ -337,11 +337,11 @@ static enum ox_status read_message(struct reader *reader, const char *list_key, 
     }
     json_t *const message = json_copy((json_t *)given);
     enum ox_status status = add_object(reader, message, OX_PART_PROMPT);
-    OX_TRY(status, rename_key(reader, message, role_key, "role"));
-    OX_TRY(status, rename_key(reader, message, content_key, "content"));
-    OX_TRY(status, read_role(reader, where, message, role_key));
-    OX_TRY(status, ox_row_check_media(where, message));
-    OX_TRY(status, read_content(reader, where, message, content_key));
+    OX_THEN(status, rename_key(reader, message, role_key, "role"));
+    OX_THEN(status, rename_key(reader, message, content_key, "content"));
+    OX_THEN(status, read_role(reader, where, message, role_key));
+    OX_THEN(status, ox_row_check_media(where, message));
+    OX_THEN(status, read_content(reader, where, message, content_key));
     if (status != OX_OK) {
         return status;
     }
@@ -406,7 +406,7 @@ static enum ox_status read_history(struct reader *reader) {
             return ox_row_fail_value(reader->where, "history", "a list of [user, assistant] pairs", pair);
         }
         status = add_message(reader, "user", asked);
-        OX_TRY(status, add_message(reader, "assistant", answered));
+        OX_THEN(status, add_message(reader, "assistant", answered));
     }
     return status;
 }
@@ -416,20 +416,17 @@ static enum ox_status read_instruction(struct reader *reader) {
     const char *const where = reader->where;
     enum ox_status status =
         ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_INSTRUCTION), true, &instruction);
-    OX_TRY(status, ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_INPUT), false, &input));
-    OX_TRY(status, ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_OUTPUT), true, &output));
-    OX_TRY(status, add_system(reader));
-    OX_TRY(status, read_history(reader));
-    OX_TRY(status, add_joined(reader, "user", instruction, input));
+    OX_THEN(status, ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_INPUT), false, &input));
+    OX_THEN(status, ox_json_get_string(where, reader->row, key_of(reader, OX_COLUMN_OUTPUT), true, &output));
+    OX_THEN(status, add_system(reader));
+    OX_THEN(status, read_history(reader));
+    OX_THEN(status, add_joined(reader, "user", instruction, input));
     return status == OX_OK ? add_message(reader, "assistant", output) : status;
 }
 
 static enum ox_status copy_text(struct reader *reader, enum ox_chat_column column, char **out) {
     const char *text = NULL;
-    const enum ox_status status = ox_json_get_string(reader->where, reader->row, key_of(reader, column), true, &text);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_json_get_string(reader->where, reader->row, key_of(reader, column), true, &text));
     *out = strdup(text);
     return *out != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory for a text", reader->where);
 }
@@ -450,7 +447,7 @@ static enum ox_status read_completion(struct reader *reader) {
     }
     reader->chat->kind = OX_CHAT_COMPLETION;
     enum ox_status status = copy_text(reader, OX_COLUMN_PROMPT, &reader->chat->prompt);
-    OX_TRY(status, copy_text(reader, OX_COLUMN_COMPLETION, &reader->chat->text));
+    OX_THEN(status, copy_text(reader, OX_COLUMN_COMPLETION, &reader->chat->text));
     return status;
 }
 
@@ -727,16 +724,16 @@ static enum ox_status read_ids(struct reader *reader) {
     enum ox_status status = find_numbers(reader, "input_ids", 0, ID_MOST, &ids);
     size_t begin = 0, end = json_array_size(ids);
     for (int k = 0; k < MASKS; k++) {
-        OX_TRY(status, find_numbers(reader, masks[k], 0, 1, &lists[k]));
+        OX_THEN(status, find_numbers(reader, masks[k], 0, 1, &lists[k]));
     }
-    OX_TRY(status, find_numbers(reader, "labels", LABEL_IGNORED, ID_MOST, &lists[MASKS]));
-    OX_TRY(status, find_attended(reader, &begin, &end));
+    OX_THEN(status, find_numbers(reader, "labels", LABEL_IGNORED, ID_MOST, &lists[MASKS]));
+    OX_THEN(status, find_attended(reader, &begin, &end));
     chat->kind = OX_CHAT_IDS;
     for (size_t i = begin; i < end && status == OX_OK; i++) {
         bool trained = false;
         status = find_trained(reader, lists, MASKS, i, number_at(ids, i), &trained);
-        OX_TRY(status, ox_ids_add(&chat->ids, number_at(ids, i)));
-        OX_TRY(status, ox_id_mask_append(&chat->trained, trained, 1));
+        OX_THEN(status, ox_ids_add(&chat->ids, number_at(ids, i)));
+        OX_THEN(status, ox_id_mask_append(&chat->trained, trained, 1));
     }
     return status;
 }
@@ -762,9 +759,9 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, const struct o
     if (status == OX_OK && !ox_row_is_empty(json_object_get(row, "input_ids")) && !ox_row_names_form(columns)) {
         status = read_ids(&reader);
     } else {
-        OX_TRY(status, find_form(where, row, columns, &reader.form));
-        OX_TRY(status, ox_row_check_media(where, row));
-        OX_TRY(status, read_form(&reader));
+        OX_THEN(status, find_form(where, row, columns, &reader.form));
+        OX_THEN(status, ox_row_check_media(where, row));
+        OX_THEN(status, read_form(&reader));
     }
     if (status != OX_OK) {
         ox_chat_free(out);

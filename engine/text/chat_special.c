@@ -73,7 +73,7 @@ static enum ox_status mark_text(struct marking *marking, const char *text, size_
             size_t next = pos;
             ox_utf8_next(text, &next);
             status = ox_text_append(&marking->text, text + copied, next - copied);
-            OX_TRY(status, ox_text_append(&marking->text, marking->mark, OX_MARK_BYTES));
+            OX_THEN(status, ox_text_append(&marking->text, marking->mark, OX_MARK_BYTES));
             copied = next;
             ++*count;
         }
@@ -102,9 +102,9 @@ static enum ox_status count_marks(struct marking *marking, const json_t *value, 
         status = count_marks(marking, json_array_get(value, i), count);
     }
     json_object_foreach((json_t *)value, key, member) {
-        OX_TRY(status, mark_text(marking, key, strlen(key), true, &own));
+        OX_THEN(status, mark_text(marking, key, strlen(key), true, &own));
         *count += own;
-        OX_TRY(status, count_marks(marking, member, count));
+        OX_THEN(status, count_marks(marking, member, count));
     }
     return status;
 }
@@ -125,8 +125,8 @@ static enum ox_status copy_member(struct marking *marking, const char *key, json
     json_t *copy = NULL;
     size_t count = 0;
     enum ox_status status = copy_marked(marking, member, &copy);
-    OX_TRY(status, mark_text(marking, key, strlen(key), true, &count));
-    OX_TRY(status, ox_text_append(&marking->text, "", 1));
+    OX_THEN(status, mark_text(marking, key, strlen(key), true, &count));
+    OX_THEN(status, ox_text_append(&marking->text, "", 1));
     if (status != OX_OK) {
         json_decref(copy);
         return status;
@@ -156,7 +156,7 @@ static enum ox_status copy_marked(struct marking *marking, json_t *value, json_t
         }
     }
     json_object_foreach(value, key, member) {
-        OX_TRY(status, copy_member(marking, key, member, copy));
+        OX_THEN(status, copy_member(marking, key, member, copy));
     }
     if (status != OX_OK) {
         json_decref(copy);
@@ -335,7 +335,7 @@ static enum ox_status look_at_row(const struct ox_chat_renderer *renderer, const
     struct ox_template_turns turns = {0};
     json_t *const row = make_row(kind);
     enum ox_status status = ox_chat_give_kwargs(renderer, row) ? OX_OK : no_memory();
-    OX_TRY(status, ox_template_render_turns(renderer->options.chat_template, row, &renderer->options.now, &turns));
+    OX_THEN(status, ox_template_render_turns(renderer->options.chat_template, row, &renderer->options.now, &turns));
     for (size_t i = 0; i < turns.count && status == OX_OK; i++) {
         const struct ox_template_turn *const turn = &turns.turns[i];
         status = add_turn(renderer, turns.output.text + turn->begin_byte, turn->end_byte - turn->begin_byte, ends);
@@ -349,7 +349,7 @@ enum ox_status ox_chat_ends_of_turn(struct ox_chat_renderer *renderer, struct ox
     struct ends ends = {0};
     int64_t first = -1;
     enum ox_status status = ox_chat_end_of_turn(renderer, &first);
-    OX_TRY(status, first >= 0 ? ox_ids_add(out, first) : OX_OK);
+    OX_THEN(status, first >= 0 ? ox_ids_add(out, first) : OX_OK);
     for (size_t i = 0; i < sizeof end_rows / sizeof *end_rows && status == OX_OK; i++) {
         status = look_at_row(renderer, &end_rows[i], &ends);
     }
@@ -371,7 +371,7 @@ enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[
     int64_t id = 0;
     tag[0] = '\0';
     enum ox_status status = ox_chat_end_of_turn(renderer, &id);
-    OX_TRY(status, render_end(renderer, &output, &end));
+    OX_THEN(status, render_end(renderer, &output, &end));
     end = status == OX_OK && end != NULL ? end + strspn(end, " \n") : "";
     const size_t bytes = strcspn(end, "> \n") + 1;
     for (size_t i = 0; i < sizeof openings / sizeof *openings && id < 0; i++) {

@@ -90,7 +90,7 @@ static enum ox_status add_folder(struct ox_template *chat_template, const char *
         memcpy(stem, name, bytes - 6);
         stem[bytes - 6] = '\0';
         status = ox_path_join(path, name, file);
-        OX_TRY(status, add_file(chat_template, stem, file));
+        OX_THEN(status, add_file(chat_template, stem, file));
         if (status != OX_OK) {
             break;
         }
@@ -151,8 +151,8 @@ static enum ox_status find_templates(struct ox_template *chat_template, const ch
     if (status == OX_OK && ox_path_exists(path)) {
         status = add_file(chat_template, "default", path);
     }
-    OX_TRY(status, ox_path_join(folder, "additional_chat_templates", path));
-    OX_TRY(status, add_folder(chat_template, path));
+    OX_THEN(status, ox_path_join(folder, "additional_chat_templates", path));
+    OX_THEN(status, add_folder(chat_template, path));
     if (status == OX_OK && chat_template->count == 0) {
         set_origin(chat_template, "tokenizer_config.json", folder);
         status = add_from_json(chat_template, "tokenizer_config.json", config);
@@ -160,7 +160,7 @@ static enum ox_status find_templates(struct ox_template *chat_template, const ch
     if (status == OX_OK && chat_template->count == 0) {
         set_origin(chat_template, "chat_template.json", folder);
         status = load_optional(folder, "chat_template.json", path, &legacy);
-        OX_TRY(status, add_from_json(chat_template, path, legacy));
+        OX_THEN(status, add_from_json(chat_template, path, legacy));
         json_decref(legacy);
     }
     return status;
@@ -211,7 +211,7 @@ static enum ox_status take_file(struct ox_template *chat_template, const char *p
         return add_file(chat_template, "default", path);
     }
     enum ox_status status = ox_json_load_large(path, CONFIG_BYTES_MAX, &config);
-    OX_TRY(status, add_from_json(chat_template, path, config));
+    OX_THEN(status, add_from_json(chat_template, path, config));
     json_decref(config);
     if (status == OX_OK && chat_template->count == 0) {
         status = ox_fail(OX_E_CONFIG, "%s: no \"chat_template\" in it", path);
@@ -269,7 +269,7 @@ static enum ox_status find_tokens(struct ox_template *chat_template, const char 
         chat_template->special_tokens == NULL ? no_memory() : take_tokens(chat_template->special_tokens, config);
     if (status == OX_OK && json_object_get(config, "added_tokens_decoder") == NULL) {
         status = load_optional(folder, "special_tokens_map.json", path, &map);
-        OX_TRY(status, take_tokens(chat_template->special_tokens, map));
+        OX_THEN(status, take_tokens(chat_template->special_tokens, map));
         json_decref(map);
     }
     return status;
@@ -313,16 +313,16 @@ enum ox_status ox_template_open(const char *path, const char *choice, struct ox_
     }
     choice = choice != NULL ? choice : "";
     enum ox_status status = folder_of(path, folder);
-    OX_TRY(status, ox_listed_verify_small(folder));
-    OX_TRY(status, load_optional(folder, "tokenizer_config.json", file, &config));
+    OX_THEN(status, ox_listed_verify_small(folder));
+    OX_THEN(status, load_optional(folder, "tokenizer_config.json", file, &config));
     if (ox_path_is_file(choice)) {
-        OX_TRY(status, take_file(chat_template, choice));
+        OX_THEN(status, take_file(chat_template, choice));
     } else {
-        OX_TRY(status, find_templates(chat_template, folder, config));
-        OX_TRY(status, choose(chat_template, folder, choice));
+        OX_THEN(status, find_templates(chat_template, folder, config));
+        OX_THEN(status, choose(chat_template, folder, choice));
     }
-    OX_TRY(status, find_tokens(chat_template, folder, config));
-    OX_TRY(status, set_hash(chat_template));
+    OX_THEN(status, find_tokens(chat_template, folder, config));
+    OX_THEN(status, set_hash(chat_template));
     snprintf(chat_template->folder, sizeof chat_template->folder, "%s", folder);
     json_decref(config);
     if (status != OX_OK) {
@@ -472,11 +472,11 @@ enum ox_status ox_template_variables(const json_t *special_tokens, const json_t 
          (json_is_object(more) && json_object_update(variables, (json_t *)more) != 0))) {
         status = no_memory();
     }
-    OX_TRY(status, plain_messages(json_object_get(conversation, "messages"), &messages));
+    OX_THEN(status, plain_messages(json_object_get(conversation, "messages"), &messages));
     if (status == OX_OK && json_object_set(variables, "messages", messages) != 0) {
         status = no_memory();
     }
-    OX_TRY(status, set_rest(variables, conversation));
+    OX_THEN(status, set_rest(variables, conversation));
     json_decref(messages);
     if (status != OX_OK) {
         json_decref(variables);
@@ -524,7 +524,7 @@ enum ox_status ox_template_render(const struct ox_template *chat_template, const
     json_t *variables = NULL;
     *out = (struct ox_jinja_output){0};
     enum ox_status status = ox_template_variables(chat_template->special_tokens, conversation, &variables);
-    OX_TRY(status, pick(chat_template, variables, &named));
+    OX_THEN(status, pick(chat_template, variables, &named));
     if (status == OX_OK) {
         const struct ox_jinja_input input = {.variables = variables, .now = *now, .stop = chat_template->stop};
         status = ox_jinja_render(named->jinja, &input, &limits, out);

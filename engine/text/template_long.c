@@ -109,7 +109,7 @@ static enum ox_status search_window(const struct windows *w, const struct window
     struct ox_template_turns found = {0};
     json_t *part = NULL;
     enum ox_status status = cut_out(w, window, &part);
-    OX_TRY(status, ox_template_search_turns(w->chat_template, part, w->now, &found));
+    OX_THEN(status, ox_template_search_turns(w->chat_template, part, w->now, &found));
     *same = status == OX_OK && take(w, window, &found);
     w->out->rendered_messages += found.rendered_messages;
     ox_template_turns_free(&found);

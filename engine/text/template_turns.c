@@ -618,7 +618,7 @@ static enum ox_status search_stood_in(const struct search *search, struct ox_tem
     }
     inner.conversation = row;
     status = begin_search(&inner, &other);
-    OX_TRY(status, search_turns(&inner, &other));
+    OX_THEN(status, search_turns(&inner, &other));
     *done = status == OX_OK && take_turns(search, &other, out);
     ox_template_turns_free(&other);
     json_decref(row);
@@ -634,8 +634,8 @@ enum ox_status ox_template_search_turns(const struct ox_template *chat_template,
     if (status == OX_OK && ox_template_marks_generation(chat_template, conversation)) {
         return take_spans(out);
     }
-    OX_TRY(status, search_stood_in(&search, out, &done));
-    OX_TRY(status, done ? OX_OK : search_turns(&search, out));
+    OX_THEN(status, search_stood_in(&search, out, &done));
+    OX_THEN(status, done ? OX_OK : search_turns(&search, out));
     out->rendered_messages = work;
     return status;
 }
@@ -667,7 +667,7 @@ enum ox_status ox_template_find_content(const struct ox_template *chat_template,
     struct ox_jinja_output output = {0};
     *out = (struct ox_template_turn){.message_idx = message_idx};
     enum ox_status status = row != NULL && json_array_set_new(messages, message_idx, other) == 0 ? OX_OK : no_memory();
-    OX_TRY(status, render_first(&search, json_array_size(messages), NULL, false, &output));
+    OX_THEN(status, render_first(&search, json_array_size(messages), NULL, false, &output));
     if (status == OX_OK) {
         const size_t shorter = output.text_bytes < whole->text_bytes ? output.text_bytes : whole->text_bytes;
         size_t behind = 0;

@@ -42,7 +42,7 @@ static enum ox_status read_added(const char *where, const json_t *json, struct o
     };
     const char *text = NULL;
     enum ox_status status = ox_json_get_string(where, json, "content", true, &text);
-    OX_TRY(status, ox_json_get_u64(where, json, "id", true, id));
+    OX_THEN(status, ox_json_get_u64(where, json, "id", true, id));
     for (size_t i = 0; i < sizeof flags / sizeof *flags && status == OX_OK; i++) {
         status = ox_json_get_bool(where, json, flags[i].key, true, flags[i].value);
     }
@@ -176,7 +176,7 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
         uint64_t id = 0;
         enum ox_status status =
             read_added(where, json_array_get(list, i), &tokenizer->added[tokenizer->added_count], &id);
-        OX_TRY(status, keep_added(where, tokenizer, id, &id_max));
+        OX_THEN(status, keep_added(where, tokenizer, id, &id_max));
         if (status != OX_OK) {
             free(tokenizer->added[tokenizer->added_count].text);
             return status;
@@ -225,7 +225,7 @@ static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokeni
             status = ox_trie_add(&tokenizer->raw, token->text, token->bytes, index);
         }
         if ((token->searches & (special ? OX_FIND_SPECIAL_LATE : OX_FIND_OTHER_LATE)) != 0) {
-            OX_TRY(status, add_late(where, tokenizer, &work, index));
+            OX_THEN(status, add_late(where, tokenizer, &work, index));
         }
     }
     ox_normal_scratch_close(&work);
@@ -267,18 +267,18 @@ static enum ox_status load_tokenizer(const char *path, const char *folder, struc
     if (status == OX_OK && !json_is_object(json)) {
         status = ox_fail(OX_E_CONFIG, "%s: not a JSON object; give a tokenizer.json", path);
     }
-    OX_TRY(status, ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer));
-    OX_TRY(status, ox_tok_pre_open(path, json_object_get(json, "pre_tokenizer"), &tokenizer->pre, &byte_level));
+    OX_THEN(status, ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer));
+    OX_THEN(status, ox_tok_pre_open(path, json_object_get(json, "pre_tokenizer"), &tokenizer->pre, &byte_level));
     if (status == OX_OK) {
         const json_t *const decoder = json_object_get(json, "decoder");
         tokenizer->has_decoder = decoder != NULL && !json_is_null(decoder);
         status = ox_tok_decoder_open(path, decoder, &tokenizer->decoder);
     }
-    OX_TRY(status, ox_tok_post_open(path, json_object_get(json, "post_processor"), &tokenizer->post));
-    OX_TRY(status, ox_bpe_open(path, json_object_get(json, "model"), byte_level, &tokenizer->bpe));
-    OX_TRY(status, ox_tok_beside_open(folder, json_object_get(json, "added_tokens"), beside));
-    OX_TRY(status, load_added(path, json_object_get(json, "added_tokens"), beside, tokenizer));
-    OX_TRY(status, build_tries(path, tokenizer));
+    OX_THEN(status, ox_tok_post_open(path, json_object_get(json, "post_processor"), &tokenizer->post));
+    OX_THEN(status, ox_bpe_open(path, json_object_get(json, "model"), byte_level, &tokenizer->bpe));
+    OX_THEN(status, ox_tok_beside_open(folder, json_object_get(json, "added_tokens"), beside));
+    OX_THEN(status, load_added(path, json_object_get(json, "added_tokens"), beside, tokenizer));
+    OX_THEN(status, build_tries(path, tokenizer));
     json_decref(json);
     return status;
 }
@@ -311,11 +311,11 @@ static enum ox_status load_flags(const char *where, const json_t *config, struct
     bool bos = false;
     bool eos = false;
     enum ox_status status = ox_json_get_bool(where, config, "add_bos_token", false, &bos);
-    OX_TRY(status, ox_json_get_bool(where, config, "add_eos_token", false, &eos));
+    OX_THEN(status, ox_json_get_bool(where, config, "add_eos_token", false, &eos));
     if (json_is_boolean(json_object_get(config, "add_bos_token")) ||
         json_is_boolean(json_object_get(config, "add_eos_token"))) {
-        OX_TRY(status, set_ids(&tokenizer->post.before, bos, tokenizer->bos));
-        OX_TRY(status, set_ids(&tokenizer->post.after, eos, tokenizer->eos));
+        OX_THEN(status, set_ids(&tokenizer->post.before, bos, tokenizer->bos));
+        OX_THEN(status, set_ids(&tokenizer->post.after, eos, tokenizer->eos));
     }
     return status;
 }
@@ -328,7 +328,7 @@ static enum ox_status load_ends(const char *folder, const struct ox_tok_beside *
     named_token(tokenizer, beside->config, "eos_token", &tokenizer->eos);
     named_token(tokenizer, beside->config, "pad_token", &tokenizer->pad);
     enum ox_status status = load_flags(beside->where, beside->config, tokenizer);
-    OX_TRY(status, ox_path_join(folder, "config.json", path));
+    OX_THEN(status, ox_path_join(folder, "config.json", path));
     if (status == OX_OK && ox_path_exists(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
         json_t *config = NULL;
         status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
@@ -422,9 +422,9 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     ox_path_warn_shared(path);
     tokenizer->bos = tokenizer->eos = -1;
     status = ox_listed_verify_small(folder);
-    OX_TRY(status, load_tokenizer(file, folder, &beside, tokenizer));
-    OX_TRY(status, load_ends(folder, &beside, tokenizer));
-    OX_TRY(status, check_post(file, tokenizer));
+    OX_THEN(status, load_tokenizer(file, folder, &beside, tokenizer));
+    OX_THEN(status, load_ends(folder, &beside, tokenizer));
+    OX_THEN(status, check_post(file, tokenizer));
     ox_tok_beside_close(&beside);
     if (status != OX_OK) {
         ox_tokenizer_close(&tokenizer);
@@ -450,8 +450,8 @@ enum ox_status ox_tokenizer_open_cutter(const json_t *pre_tokenizer, struct ox_t
     bool byte_level = false;
     enum ox_status status =
         tokenizer != NULL && model != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a pre-tokenizer");
-    OX_TRY(status, ox_tok_pre_open(where, pre_tokenizer, &tokenizer->pre, &byte_level));
-    OX_TRY(status, ox_bpe_open(where, model, byte_level, &tokenizer->bpe));
+    OX_THEN(status, ox_tok_pre_open(where, pre_tokenizer, &tokenizer->pre, &byte_level));
+    OX_THEN(status, ox_bpe_open(where, model, byte_level, &tokenizer->bpe));
     json_decref(model);
     if (status != OX_OK) {
         ox_tokenizer_close(&tokenizer);

@@ -173,7 +173,7 @@ static enum ox_status take_decoder(const char *where, const json_t *decoder, con
             return ox_fail(OX_E_CONFIG, "%s: in \"added_tokens_decoder\" \"%.80s\" must be an id, and what it names an "
                            "object with a text \"content\"", where, key);
         }
-        OX_TRY(status, append(out, value, text, has_text(named_texts, text), id));
+        OX_THEN(status, append(out, value, text, has_text(named_texts, text), id));
     }
     return status;
 }
@@ -253,7 +253,7 @@ static enum ox_status take_names(const json_t *config, const json_t *named, cons
     }
     enum ox_status status = failed == 0 ? OX_OK : no_memory();
     json_object_foreach((json_t *)named, key, value) {
-        OX_TRY(status, has_text(there, text_of(value)) ? OX_OK : append(out, value, text_of(value), true, -1));
+        OX_THEN(status, has_text(there, text_of(value)) ? OX_OK : append(out, value, text_of(value), true, -1));
     }
     for (size_t i = 0; i < json_array_size(list) && status == OX_OK; i++) {
         json_t *const one = json_array_get(list, i);
@@ -286,13 +286,13 @@ enum ox_status ox_tok_beside_open(const char *folder, const json_t *listed, stru
     }
     if (status == OX_OK && decoder == NULL) {
         status = load_optional(folder, "special_tokens_map.json", path, &map);
-        OX_TRY(status, take_map(config, map));
+        OX_THEN(status, take_map(config, map));
     }
-    OX_TRY(status, collect_names(config, named, named_texts));
+    OX_THEN(status, collect_names(config, named, named_texts));
     if (status == OX_OK && decoder == NULL) {
         status = load_optional(folder, "added_tokens.json", path, &added);
         const struct legacy from = {config, map, added, listed, named_texts};
-        OX_TRY(status, take_added(path, &from, out));
+        OX_THEN(status, take_added(path, &from, out));
     } else if (status == OX_OK) {
         status = take_decoder(out->where, decoder, named_texts, out);
     }
@@ -304,7 +304,7 @@ enum ox_status ox_tok_beside_open(const char *folder, const json_t *listed, stru
         json_object_set(config, "extra_special_tokens", json_object_get(map, "additional_special_tokens")) != 0) {
         status = no_memory();
     }
-    OX_TRY(status, take_names(config, named, named_texts, listed, out));
+    OX_THEN(status, take_names(config, named, named_texts, listed, out));
     json_decref(named);
     json_decref(named_texts);
     json_decref(map);

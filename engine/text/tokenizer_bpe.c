@@ -126,7 +126,7 @@ static enum ox_status put_merge(const char *where, struct ox_bpe *bpe, size_t ra
     const size_t right_bytes = strlen(right);
     struct ox_text joined = {0};
     enum ox_status status = ox_text_append(&joined, left, left_bytes);
-    OX_TRY(status, ox_text_append(&joined, right, right_bytes + 1));
+    OX_THEN(status, ox_text_append(&joined, right, right_bytes + 1));
     if (status != OX_OK) {
         ox_text_free(&joined);
         return status;
@@ -249,10 +249,10 @@ static enum ox_status read_settings(const char *where, const json_t *model, stru
     const char *unk = NULL;
     double dropout = 0;
     enum ox_status status = ox_json_get_string(where, model, "unk_token", false, &unk);
-    OX_TRY(status, ox_json_get_bool(where, model, "byte_fallback", false, &bpe->byte_fallback));
-    OX_TRY(status, ox_json_get_bool(where, model, "fuse_unk", false, &bpe->fuse_unk));
-    OX_TRY(status, ox_json_get_bool(where, model, "ignore_merges", false, &bpe->ignore_merges));
-    OX_TRY(status, ox_json_get_double(where, model, "dropout", false, &dropout));
+    OX_THEN(status, ox_json_get_bool(where, model, "byte_fallback", false, &bpe->byte_fallback));
+    OX_THEN(status, ox_json_get_bool(where, model, "fuse_unk", false, &bpe->fuse_unk));
+    OX_THEN(status, ox_json_get_bool(where, model, "ignore_merges", false, &bpe->ignore_merges));
+    OX_THEN(status, ox_json_get_double(where, model, "dropout", false, &dropout));
     if (status == OX_OK && dropout != 0) {
         status = ox_fail(OX_E_CONFIG, "%s: the model has a dropout of %g; set it to null", where, dropout);
     }
@@ -313,14 +313,14 @@ enum ox_status ox_bpe_open(const char *where, const json_t *model, bool byte_lev
         status = ox_fail(OX_E_CONFIG, "%s: the model needs \"vocab\" (an object, not empty) and \"merges\" (a list)",
                          where);
     }
-    OX_TRY(status, size_vocabulary(where, vocab, out));
-    OX_TRY(status, fill_vocabulary(where, vocab, out));
-    OX_TRY(status, fill_chars(where, out));
+    OX_THEN(status, size_vocabulary(where, vocab, out));
+    OX_THEN(status, fill_vocabulary(where, vocab, out));
+    OX_THEN(status, fill_chars(where, out));
     if (status == OX_OK) {
         fill_bytes(out);
         status = read_settings(where, model, out);
     }
-    OX_TRY(status, read_merges(where, merges, out));
+    OX_THEN(status, read_merges(where, merges, out));
     if (status != OX_OK) {
         ox_bpe_close(out);
     }

@@ -132,11 +132,11 @@ static enum ox_status byte_fallback(const struct pieces *from, struct pieces *to
             status = ox_text_append(&run, &c, 1);
         } else {
             status = end_run(&run, to);
-            OX_TRY(status, add_piece(to, text, bytes));
+            OX_THEN(status, add_piece(to, text, bytes));
         }
         begin = from->ends[i];
     }
-    OX_TRY(status, end_run(&run, to));
+    OX_THEN(status, end_run(&run, to));
     ox_text_free(&run);
     return status;
 }
@@ -149,7 +149,7 @@ static enum ox_status byte_level(const struct pieces *from, struct pieces *to) {
         status = append_bytes(&raw, from->text.data + begin, from->ends[i] - begin);
         begin = from->ends[i];
     }
-    OX_TRY(status, ox_utf8_lossy(&to->text, raw.data, raw.bytes));
+    OX_THEN(status, ox_utf8_lossy(&to->text, raw.data, raw.bytes));
     ox_text_free(&raw);
     return status == OX_OK ? end_piece(to) : status;
 }
@@ -168,7 +168,7 @@ static enum ox_status each_piece(const struct ox_tok_step *step, const struct pi
             OX_ASSERT(step->kind == OX_TOK_METASPACE);
             status = restore_spaces(step, text, bytes, i == 0, &to->text);
         }
-        OX_TRY(status, end_piece(to));
+        OX_THEN(status, end_piece(to));
         if (status != OX_OK) {
             return status;
         }
@@ -208,7 +208,7 @@ static enum ox_status list_texts(const struct ox_tokenizer *tokenizer, const int
         if (!tokenizer->has_decoder && out->count > 0) { /* without a decoder, spaces separate the tokens */
             status = ox_text_append(&out->text, " ", 1);
         }
-        OX_TRY(status, add_piece(out, text, strlen(text)));
+        OX_THEN(status, add_piece(out, text, strlen(text)));
         if (status != OX_OK) {
             return status;
         }

@@ -122,9 +122,9 @@ enum ox_status ox_tok_replace(struct ox_matcher *matcher, const struct ox_tok_st
     bool found = true;
     for (size_t copied = 0; status == OX_OK && found; copied = walk.end) {
         status = ox_match_next(matcher, &walk, &found);
-        OX_TRY(status, ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied));
+        OX_THEN(status, ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied));
         if (found) {
-            OX_TRY(status, ox_text_append(out, step->content, step->content_bytes));
+            OX_THEN(status, ox_text_append(out, step->content, step->content_bytes));
         }
         if (status == OX_OK && out->bytes > bytes_max) {
             status = ox_fail(OX_E_CONFIG, "a Replace of the tokenizer's normalizer makes more than %zu bytes of the "
@@ -148,7 +148,7 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
             if (bytes > 0 && !work->continues) {
                 status = ox_text_append(target, step->content, step->content_bytes);
             }
-            OX_TRY(status, ox_text_append(target, text, bytes));
+            OX_THEN(status, ox_text_append(target, text, bytes));
         } else {
             OX_ASSERT(step->kind == OX_TOK_REPLACE);
             status = ox_tok_replace(work->matcher, step, text, bytes, bytes_max, target);
@@ -311,7 +311,7 @@ static enum ox_status prefix_space(struct ox_encoder *encoder, uint32_t index, s
     }
     text->bytes = 0;
     enum ox_status status = ox_text_append(text, " ", 1);
-    OX_TRY(status, ox_text_append(text, fragment.text, fragment.bytes));
+    OX_THEN(status, ox_text_append(text, fragment.text, fragment.bytes));
     const struct fragment whole = {text->data, text->bytes, fragment.at_start};
     return status == OX_OK ? pre_tokenize(encoder, index + 1, whole) : status;
 }
@@ -402,7 +402,7 @@ static enum ox_status encode_raw(struct ox_encoder *encoder, const char *text, s
                                      .at_start = at_start && scan.gap_begin == 0};
         status = pre_tokenize(encoder, 0, gap);
         if (scan.token != NULL) {
-            OX_TRY(status, ox_ids_add(encoder->out, scan.token->id));
+            OX_THEN(status, ox_ids_add(encoder->out, scan.token->id));
         }
     }
     return status;
@@ -420,7 +420,7 @@ static enum ox_status encode_text(struct ox_encoder *encoder, const char *text, 
             status = encode_raw(encoder, text + scan.gap_begin, scan.gap_end - scan.gap_begin, scan.gap_begin == 0);
         }
         if (scan.token != NULL) {
-            OX_TRY(status, ox_ids_add(encoder->out, scan.token->id));
+            OX_THEN(status, ox_ids_add(encoder->out, scan.token->id));
         }
     }
     return status;
@@ -440,9 +440,9 @@ static enum ox_status encode(struct ox_encoder *encoder, const char *text, size_
     enum ox_status status = check_utf8(text, bytes);
     encoder->out = out;
     if (post) {
-        OX_TRY(status, ox_ids_append(out, ends->before.ids, ends->before.count));
+        OX_THEN(status, ox_ids_append(out, ends->before.ids, ends->before.count));
     }
-    OX_TRY(status, encode_text(encoder, text, bytes));
+    OX_THEN(status, encode_text(encoder, text, bytes));
     if (status == OX_OK && post) {
         status = ox_ids_append(out, ends->after.ids, ends->after.count);
     }
@@ -540,7 +540,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
     if (scan->gap_end > scan->gap_begin) {
         const size_t bytes = scan->gap_end - scan->gap_begin;
         status = encode_raw(encoder, scan->text + scan->gap_begin, bytes, scan->gap_begin == 0);
-        OX_TRY(status, ox_id_mask_append(marks, false, encoder->out->count - first));
+        OX_THEN(status, ox_id_mask_append(marks, false, encoder->out->count - first));
         while ((*part)->end <= scan->gap_begin) {
             (*part)++;
         }
@@ -559,7 +559,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
             }
         }
         status = ox_ids_add(encoder->out, scan->token->id);
-        OX_TRY(status, ox_id_mask_append(marks, marked, 1));
+        OX_THEN(status, ox_id_mask_append(marks, marked, 1));
     }
     return status;
 }
@@ -573,7 +573,7 @@ enum ox_status ox_encoder_open(const struct ox_tokenizer *tokenizer, struct ox_e
     }
     encoder->tokenizer = tokenizer;
     enum ox_status status = ox_matcher_open(&encoder->normal.matcher);
-    OX_TRY(status, ox_bpe_scratch_open(&tokenizer->bpe, &encoder->bpe));
+    OX_THEN(status, ox_bpe_scratch_open(&tokenizer->bpe, &encoder->bpe));
     if (status != OX_OK) {
         ox_encoder_close(&encoder);
         return status;
@@ -619,7 +619,7 @@ enum ox_status ox_encode_pieces(struct ox_encoder *encoder, const char *text, si
     encoder->take = take;
     encoder->take_context = context;
     encoder->continues = continues;
-    OX_TRY(status, encode_raw(encoder, text, bytes, true));
+    OX_THEN(status, encode_raw(encoder, text, bytes, true));
     encoder->continues = false;
     encoder->take = NULL;
     return status;

@@ -95,7 +95,7 @@ static enum ox_status put_space(struct translation *t, bool negated) {
     if (!t->in_class) {
         status = put(t, negated ? "[^" : "[");
     }
-    OX_TRY(status, put(t, space_items));
+    OX_THEN(status, put(t, space_items));
     return status == OX_OK && !t->in_class ? put(t, "]") : status;
 }
 
@@ -108,8 +108,8 @@ static enum ox_status put_property(struct translation *t, const char *name, bool
         return put(t, item);
     }
     enum ox_status status = put(t, t->in_class ? "" : negated ? "[^" : "[");
-    OX_TRY(status, ox_unicode_put_property(name, negated && t->in_class, t->unicode, &t->out));
-    OX_TRY(status, put(t, t->in_class ? "" : "]"));
+    OX_THEN(status, ox_unicode_put_property(name, negated && t->in_class, t->unicode, &t->out));
+    OX_THEN(status, put(t, t->in_class ? "" : "]"));
     if (status == OX_E_CONFIG) {
         return refuse(t, "this property", length);
     }
@@ -135,7 +135,7 @@ static enum ox_status translate_code(struct translation *t) {
     }
     enum ox_status status = put(t, "\\x{");
     t->at += 2;
-    OX_TRY(status, copy(t, digits));
+    OX_THEN(status, copy(t, digits));
     return status == OX_OK ? put(t, "}") : status;
 }
 
@@ -288,7 +288,7 @@ static enum ox_status translate(struct translation t, pcre2_code **out) {
                      : ox_fail(OX_E_CONFIG, "%s: the expression \"%s\" is too long: %zu bytes", t.where,
                                excerpt(t.pattern, begin), bytes);
     }
-    OX_TRY(status, compile(&t, out));
+    OX_THEN(status, compile(&t, out));
     ox_text_free(&t.out);
     return status;
 }
@@ -393,7 +393,7 @@ static enum ox_status open_regex(const char *where, const char *pattern, enum ox
     struct translation t = {.where = where, .pattern = pattern, .unicode = version};
     enum ox_status status = translate(t, &regex->fast);
     t.exact = true;
-    OX_TRY(status, translate(t, &regex->exact));
+    OX_THEN(status, translate(t, &regex->exact));
     if (status != OX_OK) {
         close_regex(out);
         return status;

@@ -110,7 +110,7 @@ static enum ox_status read_steps(struct reader *reader, const json_t *json, cons
 static enum ox_status read_replace(struct reader *reader, const json_t *json, bool regex_allowed) {
     struct ox_tok_step *step = NULL;
     enum ox_status status = new_step(reader, OX_TOK_REPLACE, &step);
-    OX_TRY(status, read_pattern(reader, json, regex_allowed, step));
+    OX_THEN(status, read_pattern(reader, json, regex_allowed, step));
     return status == OX_OK ? read_content(reader, json, "content", step) : status;
 }
 
@@ -142,10 +142,7 @@ static enum ox_status read_normalizer(struct reader *reader, const json_t *json,
 static enum ox_status add_split(struct reader *reader, const char *regex, enum ox_unicode_version version,
                                 enum ox_split_behavior behavior) {
     struct ox_tok_step *step = NULL;
-    const enum ox_status status = new_step(reader, OX_TOK_SPLIT, &step);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(new_step(reader, OX_TOK_SPLIT, &step));
     step->behavior = behavior;
     return ox_pattern_open(reader->where, regex, version, &step->pattern);
 }
@@ -155,7 +152,7 @@ static enum ox_status read_byte_level(struct reader *reader, const json_t *json)
     bool prefix_space = false;
     bool use_regex = true;
     enum ox_status status = ox_json_get_bool(reader->where, json, "add_prefix_space", true, &prefix_space);
-    OX_TRY(status, ox_json_get_bool(reader->where, json, "use_regex", false, &use_regex));
+    OX_THEN(status, ox_json_get_bool(reader->where, json, "use_regex", false, &use_regex));
     if (status == OX_OK && prefix_space) {
         status = new_step(reader, OX_TOK_PREFIX_SPACE, &step);
     }
@@ -171,9 +168,9 @@ static enum ox_status read_split(struct reader *reader, const json_t *json) {
     struct ox_tok_step *step = NULL;
     const char *name = NULL;
     enum ox_status status = new_step(reader, OX_TOK_SPLIT, &step);
-    OX_TRY(status, read_pattern(reader, json, true, step));
-    OX_TRY(status, ox_json_get_bool(reader->where, json, "invert", false, &step->invert));
-    OX_TRY(status, ox_json_get_string(reader->where, json, "behavior", true, &name));
+    OX_THEN(status, read_pattern(reader, json, true, step));
+    OX_THEN(status, ox_json_get_bool(reader->where, json, "invert", false, &step->invert));
+    OX_THEN(status, ox_json_get_string(reader->where, json, "behavior", true, &name));
     if (status != OX_OK) {
         return status;
     }
@@ -189,7 +186,7 @@ static enum ox_status read_scheme(struct reader *reader, const json_t *json, str
     const char *name = names[OX_PREPEND_ALWAYS];
     bool prefix_space = true;
     enum ox_status status = ox_json_get_string(reader->where, json, "prepend_scheme", false, &name);
-    OX_TRY(status, ox_json_get_bool(reader->where, json, "add_prefix_space", false, &prefix_space));
+    OX_THEN(status, ox_json_get_bool(reader->where, json, "add_prefix_space", false, &prefix_space));
     if (status != OX_OK) {
         return status;
     }
@@ -207,8 +204,8 @@ static enum ox_status read_scheme(struct reader *reader, const json_t *json, str
 static enum ox_status read_metaspace(struct reader *reader, const json_t *json) {
     struct ox_tok_step *step = NULL;
     enum ox_status status = new_step(reader, OX_TOK_METASPACE, &step);
-    OX_TRY(status, read_char(reader, json, "replacement", step));
-    OX_TRY(status, read_scheme(reader, json, step));
+    OX_THEN(status, read_char(reader, json, "replacement", step));
+    OX_THEN(status, read_scheme(reader, json, step));
     if (status == OX_OK) {
         step->split = true;
         status = ox_json_get_bool(reader->where, json, "split", false, &step->split);
@@ -244,8 +241,8 @@ static enum ox_status read_pre(struct reader *reader, const json_t *json, const 
 static enum ox_status read_strip(struct reader *reader, const json_t *json) {
     struct ox_tok_step *step = NULL;
     enum ox_status status = new_step(reader, OX_TOK_STRIP, &step);
-    OX_TRY(status, read_char(reader, json, "content", step));
-    OX_TRY(status, ox_json_get_u64(reader->where, json, "start", true, &step->start));
+    OX_THEN(status, read_char(reader, json, "content", step));
+    OX_THEN(status, ox_json_get_u64(reader->where, json, "start", true, &step->start));
     return status == OX_OK ? ox_json_get_u64(reader->where, json, "stop", true, &step->stop) : status;
 }
 

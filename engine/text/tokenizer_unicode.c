@@ -330,7 +330,7 @@ enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_scratch 
             end = pos;
         }
         status = ox_text_append(out, text + copied, firm - copied);
-        OX_TRY(status, apply_part(form, work, text + firm, end - firm, out));
+        OX_THEN(status, apply_part(form, work, text + firm, end - firm, out));
         copied = firm = pos = end;
     }
     return status == OX_OK ? ox_text_append(out, text + copied, bytes - copied) : status;

@@ -129,13 +129,13 @@ static enum ox_status add_first_tokens(struct ox_bpe_trainer *trainer) {
     enum ox_status status = OX_OK;
     uint32_t id = 0;
     for (uint32_t i = 0; i < specials->count; i++) {
-        OX_TRY(status, ox_bpe_token_id(trainer, specials->texts[i], strlen(specials->texts[i]), &id));
+        OX_THEN(status, ox_bpe_token_id(trainer, specials->texts[i], strlen(specials->texts[i]), &id));
     }
     for (uint32_t cp = 0, found = 0; found < 256; cp++) {
         const int byte = ox_byte_level_byte(cp);
         if (byte >= 0) {
             char text[4];
-            OX_TRY(status, ox_bpe_token_id(trainer, text, ox_utf8_put(cp, text), &trainer->byte_ids[byte]));
+            OX_THEN(status, ox_bpe_token_id(trainer, text, ox_utf8_put(cp, text), &trainer->byte_ids[byte]));
             found++;
         }
     }
@@ -208,7 +208,7 @@ static enum ox_status take_word(void *context, const char *text, size_t bytes) {
         struct ox_bpe_word word = {.begin = trainer->texts.bytes, .length = (uint32_t)bytes};
         status = ox_tok_reserve((void **)&trainer->words, &trainer->word_capacity, trainer->word_count + 1,
                                 sizeof *trainer->words);
-        OX_TRY(status, ox_text_append(&trainer->texts, text, bytes));
+        OX_THEN(status, ox_text_append(&trainer->texts, text, bytes));
         if (status != OX_OK) {
             return fail_words(trainer);
         }
@@ -222,8 +222,8 @@ static enum ox_status take_word(void *context, const char *text, size_t bytes) {
 static enum ox_status open_cutter(struct ox_bpe_trainer *trainer) {
     json_t *const pre = ox_bpe_pre_tokenizer(trainer->config.words);
     enum ox_status status = pre != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory to train a tokenizer");
-    OX_TRY(status, ox_tokenizer_open_cutter(pre, &trainer->cutter));
-    OX_TRY(status, ox_encoder_open(trainer->cutter, &trainer->encoder));
+    OX_THEN(status, ox_tokenizer_open_cutter(pre, &trainer->cutter));
+    OX_THEN(status, ox_encoder_open(trainer->cutter, &trainer->encoder));
     json_decref(pre);
     return status;
 }
@@ -243,7 +243,7 @@ enum ox_status ox_bpe_trainer_open(const struct ox_bpe_training *config, struct 
     }
     trainer->config = *config;
     enum ox_status status = open_cutter(trainer);
-    OX_TRY(status, open_vocabulary(trainer));
+    OX_THEN(status, open_vocabulary(trainer));
     if (status != OX_OK) {
         ox_bpe_trainer_close(&trainer);
         return status;

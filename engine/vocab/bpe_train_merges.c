@@ -206,7 +206,7 @@ static enum ox_status push_findings(struct learning *l) {
         }
     }
     for (size_t i = 0; i < entry_count; i++) {
-        OX_TRY(status, push(l, entries[i]));
+        OX_THEN(status, push(l, entries[i]));
         if (status != OX_OK && !is_in_block(l, entries[i].words)) {
             free(entries[i].words);
         }
@@ -254,11 +254,11 @@ static enum ox_status merge_in(struct learning *l, uint32_t left, uint32_t right
         }
         if (kept > 0) {
             status = count_pair(l, symbols[kept - 1], left, word_idx, -1);
-            OX_TRY(status, count_pair(l, symbols[kept - 1], id, word_idx, 1));
+            OX_THEN(status, count_pair(l, symbols[kept - 1], id, word_idx, 1));
         }
         if (i + 2 < word->length) {
-            OX_TRY(status, count_pair(l, right, symbols[i + 2], word_idx, -1));
-            OX_TRY(status, count_pair(l, id, symbols[i + 2], word_idx, 1));
+            OX_THEN(status, count_pair(l, right, symbols[i + 2], word_idx, -1));
+            OX_THEN(status, count_pair(l, id, symbols[i + 2], word_idx, 1));
         }
         symbols[kept++] = id;
         i++;
@@ -277,8 +277,8 @@ static enum ox_status new_token(struct ox_bpe_trainer *trainer, uint32_t left, u
     memcpy(text, trainer->tokens.data + begin[left], first);
     memcpy(text + first, trainer->tokens.data + begin[right], bytes - first);
     enum ox_status status = ox_bpe_token_id(trainer, text, bytes, id);
-    OX_TRY(status, ox_tok_reserve((void **)&trainer->merges, &trainer->merge_capacity, trainer->merge_count + 1,
-                                  sizeof *trainer->merges));
+    OX_THEN(status, ox_tok_reserve((void **)&trainer->merges, &trainer->merge_capacity, trainer->merge_count + 1,
+                                   sizeof *trainer->merges));
     if (status == OX_OK) {
         trainer->merges[trainer->merge_count++] = (struct ox_bpe_learned){.left = left, .right = right};
     }
@@ -329,7 +329,7 @@ static enum ox_status merge_all(struct learning *l) {
 enum ox_status ox_bpe_learn(struct ox_bpe_trainer *trainer) {
     struct learning l = {.trainer = trainer};
     enum ox_status status = count_words(&l);
-    OX_TRY(status, merge_all(&l));
+    OX_THEN(status, merge_all(&l));
     for (size_t i = 0; i < l.heap_count; i++) {
         if (!is_in_block(&l, l.heap[i].words)) {
             free(l.heap[i].words);

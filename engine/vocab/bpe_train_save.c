@@ -78,7 +78,7 @@ static enum ox_status describe(const struct ox_bpe_trainer *trainer, json_t **ou
     static const char no_memory[] = "no memory to write a tokenizer";
     json_t *const vocab = json_object(), *const merges = json_array();
     enum ox_status status = add_vocabulary(trainer, vocab) ? OX_OK : ox_fail(OX_E_NOMEM, no_memory);
-    OX_TRY(status, add_merges(trainer, merges));
+    OX_THEN(status, add_merges(trainer, merges));
     if (status == OX_OK) {
         *out = json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:b, s:b, s:b}, "
                          "s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:O, s:O}}",
@@ -117,7 +117,7 @@ static enum ox_status write_json(const char *folder, const char *name, const jso
     if (status == OX_OK && text == NULL) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
     }
-    OX_TRY(status, ox_file_replace(path, text, strlen(text)));
+    OX_THEN(status, ox_file_replace(path, text, strlen(text)));
     free(text);
     return status;
 }
@@ -129,10 +129,10 @@ enum ox_status ox_bpe_trainer_save(const struct ox_bpe_trainer *trainer, const c
     if (status == OX_OK && ox_path_existing(path) == strlen(path)) {
         status = ox_fail(OX_E_CONFIG, "%s: is there already; give --output another folder, or remove it", path);
     }
-    OX_TRY(status, describe(trainer, &json));
-    OX_TRY(status, ox_folder_make(folder));
-    OX_TRY(status, write_json(folder, "tokenizer_config.json", settings));
-    OX_TRY(status, write_json(folder, "tokenizer.json", json));
+    OX_THEN(status, describe(trainer, &json));
+    OX_THEN(status, ox_folder_make(folder));
+    OX_THEN(status, write_json(folder, "tokenizer_config.json", settings));
+    OX_THEN(status, write_json(folder, "tokenizer.json", json));
     json_decref(json);
     json_decref(settings);
     return status;

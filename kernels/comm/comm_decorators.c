@@ -44,49 +44,49 @@ static enum ox_status begin(struct ox_comm *comm, uint64_t *turn) {
 static enum ox_status end(struct ox_comm *comm, uint64_t turn, enum ox_status status) {
     struct decorated *const self = decorated_of(comm);
     delay(self, 2 * turn + 1);
-    OX_TRY(status, injected(self, true, turn));
+    OX_THEN(status, injected(self, true, turn));
     return status;
 }
 
 static enum ox_status decorated_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
     uint64_t turn = 0;
     enum ox_status status = begin(comm, &turn);
-    OX_TRY(status, ox_comm_gather(comm->inner, call));
+    OX_THEN(status, ox_comm_gather(comm->inner, call));
     return end(comm, turn, status);
 }
 
 static enum ox_status decorated_exchange(struct ox_comm *comm, const struct ox_comm_exchange *call) {
     uint64_t turn = 0;
     enum ox_status status = begin(comm, &turn);
-    OX_TRY(status, ox_comm_exchange(comm->inner, call));
+    OX_THEN(status, ox_comm_exchange(comm->inner, call));
     return end(comm, turn, status);
 }
 
 static enum ox_status decorated_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
     uint64_t turn = 0;
     enum ox_status status = begin(comm, &turn);
-    OX_TRY(status, ox_comm_reduce_scatter(comm->inner, call));
+    OX_THEN(status, ox_comm_reduce_scatter(comm->inner, call));
     return end(comm, turn, status);
 }
 
 static enum ox_status decorated_send(struct ox_comm *comm, const struct ox_comm_send *call) {
     uint64_t turn = 0;
     enum ox_status status = begin(comm, &turn);
-    OX_TRY(status, ox_comm_send(comm->inner, call));
+    OX_THEN(status, ox_comm_send(comm->inner, call));
     return end(comm, turn, status);
 }
 
 static enum ox_status decorated_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
     uint64_t turn = 0;
     enum ox_status status = begin(comm, &turn);
-    OX_TRY(status, ox_comm_recv(comm->inner, call));
+    OX_THEN(status, ox_comm_recv(comm->inner, call));
     return end(comm, turn, status);
 }
 
 static enum ox_status decorated_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {
     uint64_t turn = 0;
     enum ox_status status = begin(comm, &turn);
-    OX_TRY(status, ox_comm_meet(comm->inner, call));
+    OX_THEN(status, ox_comm_meet(comm->inner, call));
     return end(comm, turn, status);
 }
 

@@ -148,7 +148,7 @@ static enum ox_status copies_end(struct ox_comm_endpoint *self, enum ox_status s
     if (done.lane == NULL) {
         return status;
     }
-    OX_TRY(status, ox_mark_join(done));
+    OX_THEN(status, ox_mark_join(done));
     if (status != OX_OK) {
         struct ox_first_failure first = {0};
         ox_first_failure_note(&first, status);
@@ -261,7 +261,7 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     self->source = source;
     self->target = call->reduce_scatter != NULL ? call->reduce_scatter->target : NULL;
     enum ox_status status = check_memory(self, call->on_host, post->what);
-    OX_TRY(status, arrive(self, OX_COMM_CHANNEL_LINK, post, "", &group->limits));
+    OX_THEN(status, arrive(self, OX_COMM_CHANNEL_LINK, post, "", &group->limits));
     if (status != OX_OK) {
         return leave(self, status);
     }
@@ -372,9 +372,9 @@ static enum ox_status group_send(struct ox_comm *comm, const struct ox_comm_send
     enter(self);
     const bool wired = group->endpoints[call->peer] == NULL;
     enum ox_status status = wired ? check_memory(self, call->on_host, call->what) : OX_OK;
-    OX_TRY(status, match(self, &post, call->source));
+    OX_THEN(status, match(self, &post, call->source));
     if (wired) {
-        OX_TRY(status, transfer_over_wire(self, &post, (void *)(uintptr_t)call->source));
+        OX_THEN(status, transfer_over_wire(self, &post, (void *)(uintptr_t)call->source));
         return leave(self, status);
     }
     struct ox_comm_patience patience;
@@ -394,7 +394,7 @@ static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv
     ox_comm_post_recv(call, &post);
     enter(self);
     enum ox_status status = peer == NULL ? check_memory(self, call->on_host, call->what) : OX_OK;
-    OX_TRY(status, match(self, &post, NULL));
+    OX_THEN(status, match(self, &post, NULL));
     if (status == OX_OK && peer == NULL) {
         status = transfer_over_wire(self, &post, call->target);
     } else if (status == OX_OK) {
@@ -529,7 +529,7 @@ enum ox_status ox_comm_endpoints_open(struct ox_comm_group *group, const struct 
         ox_comm_init(&self->base, &group_ops, group->first + i, group->count);
         out[i] = &self->base;
         if (self->device != NULL) {
-            OX_TRY(status, ox_device_lane_open(self->device, "link.copy", &self->lane));
+            OX_THEN(status, ox_device_lane_open(self->device, "link.copy", &self->lane));
         }
     }
     for (uint32_t i = 0; i < group->local && status != OX_OK; i++) {
@@ -545,7 +545,7 @@ enum ox_status ox_comm_local_open(const struct ox_comm_local_config *config, str
     struct ox_comm_group *group = NULL;
     memset(out, 0, config->count * sizeof *out);
     enum ox_status status = ox_comm_group_open(config, 0, config->count, &group);
-    OX_TRY(status, ox_comm_endpoints_open(group, config, out));
+    OX_THEN(status, ox_comm_endpoints_open(group, config, out));
     if (status != OX_OK && group != NULL) {
         ox_comm_group_close(group);
     }

@@ -71,10 +71,7 @@ static enum ox_status arrives(struct ox_comm_group *group, const struct ox_comm_
     if (channel->arrived != ox_comm_ranks_all(group->count)) {
         return is_link ? check_deadlock(group) : OX_OK;
     }
-    const enum ox_status status = ox_comm_posts_check(channel->posts[parity], group->count);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_comm_posts_check(channel->posts[parity], group->count));
     channel->arrived = 0;
     channel->round++;
     if (is_link) {

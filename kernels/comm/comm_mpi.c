@@ -83,7 +83,7 @@ enum ox_status ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_lo
     }
     const uint32_t fail_ms = config->limits.fail_ms;
     const uint32_t open_ms = fail_ms < OPEN_LEAST_MS ? OPEN_LEAST_MS : fail_ms > OPEN_MOST_MS ? OPEN_MOST_MS : fail_ms;
-    OX_TRY(status, plugin->open(config->count, open_ms, &wire));
-    OX_TRY(status, ox_comm_wire_open(wire, config, out));
+    OX_THEN(status, plugin->open(config->count, open_ms, &wire));
+    OX_THEN(status, ox_comm_wire_open(wire, config, out));
     return status;
 }

@@ -43,8 +43,8 @@ static enum ox_status finish(struct endpoint *self, const struct ox_comm_post *p
         if (done) {
             break;
         }
-        OX_TRY(status, ox_comm_cause(self->base.inner));
-        OX_TRY(status, ox_comm_patience_check(&patience, &self->base, post, others));
+        OX_THEN(status, ox_comm_cause(self->base.inner));
+        OX_THEN(status, ox_comm_patience_check(&patience, &self->base, post, others));
         const uint64_t ns = ox_min_u64(ox_max_u64((ox_clock_ns() - patience.begin_ns) / 16, 2000), 200000);
         nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
     }
@@ -62,8 +62,8 @@ static enum ox_status work(struct endpoint *self, const struct ox_comm_post *pos
         return OX_OK;
     }
     enum ox_status status = self->rank != NULL ? OX_OK : ox_fail(OX_E_COMM, "NCCL: not open after a failure");
-    OX_TRY(status, self->library->begin(self->rank, work));
-    OX_TRY(status, finish(self, post));
+    OX_THEN(status, self->library->begin(self->rank, work));
+    OX_THEN(status, finish(self, post));
     return status;
 }
 
@@ -104,7 +104,7 @@ static enum ox_status nccl_gather(struct ox_comm *comm, const struct ox_comm_gat
     }
     ox_comm_post_gather(comm, call, &post);
     enum ox_status status = ox_comm_endpoint_agree(comm->inner, &post);
-    OX_TRY(status, work(self, &post, &job));
+    OX_THEN(status, work(self, &post, &job));
     return status;
 }
 
@@ -132,7 +132,7 @@ static enum ox_status nccl_exchange(struct ox_comm *comm, const struct ox_comm_e
     }
     ox_comm_post_exchange(comm, call, &post);
     enum ox_status status = ox_comm_endpoint_agree(comm->inner, &post);
-    OX_TRY(status, work(self, &post, &job));
+    OX_THEN(status, work(self, &post, &job));
     return status;
 }
 
@@ -152,7 +152,7 @@ static enum ox_status nccl_reduce_scatter(struct ox_comm *comm, const struct ox_
     }
     ox_comm_post_reduce_scatter(comm, call, &post);
     enum ox_status status = ox_comm_endpoint_agree(comm->inner, &post);
-    OX_TRY(status, work(self, &post, &job));
+    OX_THEN(status, work(self, &post, &job));
     return status;
 }
 
@@ -162,7 +162,7 @@ static enum ox_status transfer(struct endpoint *self, const struct ox_comm_post 
     struct ox_nccl_work job = {.parts = parts};
     add_part(parts, &job, part);
     enum ox_status status = ox_comm_endpoint_match(self->base.inner, post);
-    OX_TRY(status, work(self, post, &job));
+    OX_THEN(status, work(self, post, &job));
     return status;
 }
 
@@ -209,10 +209,10 @@ static enum ox_status open_rank(struct endpoint *self) {
     struct ox_comm_post post;
     ox_comm_post_meet(&meet, &post);
     enum ox_status status = inner->rank == 0 ? self->library->id(id) : OX_OK;
-    OX_TRY(status, ox_comm_meet(inner, &meet));
-    OX_TRY(status, self->library->open(self->device, ids, inner->rank, inner->count, &self->rank));
-    OX_TRY(status, finish(self, &post));
-    OX_TRY(status, ox_comm_meet(inner, &open));
+    OX_THEN(status, ox_comm_meet(inner, &meet));
+    OX_THEN(status, self->library->open(self->device, ids, inner->rank, inner->count, &self->rank));
+    OX_THEN(status, finish(self, &post));
+    OX_THEN(status, ox_comm_meet(inner, &open));
     if (status != OX_OK && ox_comm_cause(inner) == OX_OK) {
         ox_comm_abort(inner, status, ox_error_text());
         status = ox_comm_cause(inner);
@@ -225,7 +225,7 @@ static enum ox_status nccl_revive(struct ox_comm *comm) {
     struct endpoint *const self = endpoint_of(comm);
     drop(self);
     enum ox_status status = ox_comm_revive(comm->inner);
-    OX_TRY(status, open_rank(self));
+    OX_THEN(status, open_rank(self));
     return status;
 }
 

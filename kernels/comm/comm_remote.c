@@ -560,8 +560,8 @@ enum ox_status ox_comm_wire_open(struct ox_wire *wire, const struct ox_comm_loca
     memset(out, 0, config->count * sizeof *out);
     enum ox_status status = ox_comm_group_open(config, wire->process * config->count,
                                                wire->process_count * config->count, &group);
-    OX_TRY(status, remote_open(group, wire, config->silent_ms));
-    OX_TRY(status, ox_comm_endpoints_open(group, config, out));
+    OX_THEN(status, remote_open(group, wire, config->silent_ms));
+    OX_THEN(status, ox_comm_endpoints_open(group, config, out));
     if (status == OX_OK && pthread_create(&group->remote->thread, NULL, serve, group) != 0) {
         status = ox_fail(OX_E_NOMEM, "communication of %u processes: no thread for it", wire->process_count);
         for (uint32_t i = 0; i < config->count; i++) {

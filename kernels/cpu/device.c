@@ -189,7 +189,7 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
     }
     pthread_once(&blas_once, blas_single_thread);
     status = ox_cpu_bf16_open(config->products, &cpu->cpu.bf16);
-    OX_TRY(status, reserve_blas(config->thread_count));
+    OX_THEN(status, reserve_blas(config->thread_count));
     if (status != OX_OK) {
         ox_cpu_bf16_close(&cpu->cpu.bf16);
         ox_pool_close(&cpu->cpu.pool);

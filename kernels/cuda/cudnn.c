@@ -156,7 +156,7 @@ enum ox_status ox_cudnn_attention_forward(const struct ox_cuda_queue *queue, con
     bring(&call, &values, &of);
     pthread_mutex_lock(&cudnn->lock);
     enum ox_status status = ox_cuda_check(cudaSetDevice(queue->device->idx), "choosing the device");
-    OX_TRY(status, plan_of(cudnn, &of, &plan));
+    OX_THEN(status, plan_of(cudnn, &of, &plan));
     if (status == OX_OK && plan->plan != NULL) {
         status = ox_cudnn_plan_run(plan, &call);
         *took = status == OX_OK;
@@ -208,7 +208,7 @@ enum ox_status ox_cudnn_attention_backward(const struct ox_cuda_queue *queue,
     }
     pthread_mutex_lock(&cudnn->lock);
     enum ox_status status = ox_cuda_check(cudaSetDevice(queue->device->idx), "choosing the device");
-    OX_TRY(status, plan_of(cudnn, &of, &plan));
+    OX_THEN(status, plan_of(cudnn, &of, &plan));
     const bool takes = status == OX_OK && plan->plan != NULL;
     for (uint32_t sequence = 0; takes && status == OX_OK && sequence < shape->batch; sequence += of.batch) {
         for (uint32_t head = 0; status == OX_OK && head < shape->kv_heads; head += of.kv_heads) {

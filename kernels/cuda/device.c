@@ -56,7 +56,7 @@ static enum ox_status mem_open(struct ox_device *device, uint64_t bytes, void **
     struct ox_cuda_device *const cuda = cuda_of(device);
     *out = NULL;
     enum ox_status status = use(cuda);
-    OX_TRY(status, open_block(cuda, bytes, out));
+    OX_THEN(status, open_block(cuda, bytes, out));
     if (status != OX_OK || (uintptr_t)*out % OX_IO_ALIGN_BYTES == 0) {
         return status;
     }
@@ -213,12 +213,12 @@ static void open_attention(struct ox_cuda_device *cuda, const struct ox_cuda_con
 static enum ox_status open_device(struct ox_cuda_device *cuda, const struct ox_cuda_config *config) {
     enum { CAPABILITY_LEAST = 80 }; /* the lowest built for: bfloat16 on tensor cores begins there */
     enum ox_status status = use(cuda);
-    OX_TRY(status, ox_cuda_check(cudaGetDeviceProperties(&cuda->prop, cuda->idx), "asking for properties"));
+    OX_THEN(status, ox_cuda_check(cudaGetDeviceProperties(&cuda->prop, cuda->idx), "asking for properties"));
     if (status == OX_OK && capability_of(cuda) < CAPABILITY_LEAST) {
         return ox_fail(OX_E_DEVICE, "GPU %d: %s has compute capability %d.%d, and 8.0 (Ampere) is the least; use "
                        "--device cpu", cuda->idx, cuda->prop.name, cuda->prop.major, cuda->prop.minor);
     }
-    OX_TRY(status, ox_cuda_blas_open(&cuda->blas));
+    OX_THEN(status, ox_cuda_blas_open(&cuda->blas));
     if (status == OX_OK) {
         open_attention(cuda, config);
     }
@@ -275,9 +275,9 @@ static enum ox_status facts(struct ox_device *device, struct ox_cuda_device_info
     int driver = 0, runtime = 0;
     size_t free_bytes = 0, total_bytes = 0;
     enum ox_status status = use(cuda);
-    OX_TRY(status, ox_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory"));
-    OX_TRY(status, ox_cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version"));
-    OX_TRY(status, ox_cuda_check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version"));
+    OX_THEN(status, ox_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory"));
+    OX_THEN(status, ox_cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version"));
+    OX_THEN(status, ox_cuda_check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version"));
     *out = (struct ox_cuda_device_info){
         .memory_bytes = total_bytes,
         .free_bytes = free_bytes,

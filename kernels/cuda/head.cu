@@ -257,7 +257,7 @@ static ox_status walk_tiles(head_job *job, bool backward) {
         job->vocab = vocab - left;
         job->vocab_count = tile_vocab < left ? tile_vocab : left;
         status = find_weights(job);
-        OX_TRY(status, backward ? add_gradients(job) : compute_logits(job));
+        OX_THEN(status, backward ? add_gradients(job) : compute_logits(job));
     }
     return status;
 }

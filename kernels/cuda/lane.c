@@ -381,7 +381,7 @@ static enum ox_status open_thread(struct cuda_lane *lane, uint32_t queue_len, st
     const struct ox_host_lane_config config = {.label = lane->base.label, .owner = lane, .queue_len = queue_len};
     struct ox_mark ready = {0};
     enum ox_status status = ox_host_lane_open(&config, out);
-    OX_TRY(status, ox_host_lane_submit(*out, use_device, NULL, 0, &ready));
+    OX_THEN(status, ox_host_lane_submit(*out, use_device, NULL, 0, &ready));
     return status == OX_OK ? ox_mark_join(ready) : status;
 }
 
@@ -395,8 +395,8 @@ enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *labe
     lane->device = device;
     pthread_mutex_init(&lane->base.lock, NULL);
     enum ox_status status = open_stream(lane);
-    OX_TRY(status, open_thread(lane, QUEUE_LEN, &lane->feeder));
-    OX_TRY(status, open_thread(lane, MARK_COUNT + 1, &lane->watcher));
+    OX_THEN(status, open_thread(lane, QUEUE_LEN, &lane->feeder));
+    OX_THEN(status, open_thread(lane, MARK_COUNT + 1, &lane->watcher));
     if (status != OX_OK) {
         lane_free(lane);
         return status;

@@ -116,7 +116,7 @@ static enum ox_status describe_layouts(const struct gemm *p, struct description 
         status = check(cublasLtMatrixLayoutCreate(&out->b, p->in_type, b_plain ? p->k : p->n, b_plain ? p->n : p->k,
                                                   (int64_t)p->b_ld), "a layout");
     }
-    OX_TRY(status, check(cublasLtMatrixLayoutCreate(&out->d, p->out_type, p->m, p->n, (int64_t)p->d_ld), "a layout"));
+    OX_THEN(status, check(cublasLtMatrixLayoutCreate(&out->d, p->out_type, p->m, p->n, (int64_t)p->d_ld), "a layout"));
     return status;
 }
 
@@ -124,9 +124,9 @@ static enum ox_status describe(const struct gemm *p, struct description *out) {
     const cublasLtEpilogue_t epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     enum ox_status status =
         check(cublasLtMatmulDescCreate(&out->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
-    OX_TRY(status, set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->a_op, sizeof p->a_op));
-    OX_TRY(status, set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &p->b_op, sizeof p->b_op));
-    OX_TRY(status, set(out->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    OX_THEN(status, set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->a_op, sizeof p->a_op));
+    OX_THEN(status, set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &p->b_op, sizeof p->b_op));
+    OX_THEN(status, set(out->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     return status == OX_OK ? describe_layouts(p, out) : status;
 }
 
@@ -170,7 +170,7 @@ static enum ox_status ask(struct ox_cuda_blas *blas, const struct gemm *p, const
         return status;
     }
     status = prefer(p, preference);
-    OX_TRY(status, check(set_bias(description, p, (const void *)(uintptr_t)p->align), "choosing an algorithm"));
+    OX_THEN(status, check(set_bias(description, p, (const void *)(uintptr_t)p->align), "choosing an algorithm"));
     if (status == OX_OK) {
         status = check(cublasLtMatmulAlgoGetHeuristic(blas->handle, description->desc, description->a, description->b,
                                                       description->d, description->d, preference, wanted, results,
@@ -368,7 +368,7 @@ static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct
         return ox_fail(OX_E_NOMEM, "GPU: no memory for %d algorithms", (int)OFFERED_MAX);
     }
     enum ox_status status = ask(queue->device->blas, &taken->gemm, description, OFFERED_MAX, results, &found);
-    OX_TRY(status, time_one(queue, description, taken, at, 0.0, &best));
+    OX_THEN(status, time_one(queue, description, taken, at, 0.0, &best));
     search->taken_seconds += best;
     for (int i = 0; i < found && status == OX_OK; i++) {
         const struct known other = {.gemm = taken->gemm, .algo = results[i].algo,
@@ -392,7 +392,7 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct gemm p, cons
     struct known known;
     p.align = align_of(&p, at);
     enum ox_status status = describe(&p, &description);
-    OX_TRY(status, algorithm(blas, &p, &description, &known));
+    OX_THEN(status, algorithm(blas, &p, &description, &known));
     if (status == OX_OK) {
         status = queue->search != NULL ? search_all(queue, &description, &known, at)
                                        : check(multiply(queue, &description, &known, at), "a GEMM");
@@ -460,7 +460,7 @@ enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_
                                    const struct ox_op_linear_backward *backward, struct ox_cuda_search *search) {
     struct ox_cuda_queue queue = {.device = (const struct ox_cuda_device *)device, .search = search};
     enum ox_status status = ox_cuda_check(cudaSetDevice(queue.device->idx), "choosing the device");
-    OX_TRY(status, ox_cuda_check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "a stream"));
+    OX_THEN(status, ox_cuda_check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "a stream"));
     if (status != OX_OK) {
         return status;
     }

@@ -395,10 +395,10 @@ static const char *generations_text(uint32_t generations) {
 static enum ox_status check_all(struct checker *c) {
     const struct ox_plan_budget *const budget = &c->in->budget;
     enum ox_status status = check_kinds(c->plan);
-    OX_TRY(status, check_order(c));
-    OX_TRY(status, check_uses(c));
-    OX_TRY(status, check_arena(c, OX_TIER_DEVICE, budget->unified ? 0 : budget->device_bytes));
-    OX_TRY(status, check_arena(c, OX_TIER_HOST, budget->host_bytes));
+    OX_THEN(status, check_order(c));
+    OX_THEN(status, check_uses(c));
+    OX_THEN(status, check_arena(c, OX_TIER_DEVICE, budget->unified ? 0 : budget->device_bytes));
+    OX_THEN(status, check_arena(c, OX_TIER_HOST, budget->host_bytes));
     if (status == OX_OK && c->plan->peak_bytes[OX_TIER_NVME] > budget->nvme_bytes) {
         char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
         status = ox_fail(OX_E_CONFIG, "plan needs %s of NVMe (%s of the state, and the spool), the budget is %s",
@@ -406,8 +406,8 @@ static enum ox_status check_all(struct checker *c) {
                          generations_text(ox_proof_generations(c->in)),
                          ox_size_text(budget->nvme_bytes, have));
     }
-    OX_TRY(status, check_work(c));
-    OX_TRY(status, ox_proof_check_sizes(c->plan, c->in));
+    OX_THEN(status, check_work(c));
+    OX_THEN(status, ox_proof_check_sizes(c->plan, c->in));
     return status == OX_OK ? ox_proof_check_effects(c->plan, c->in) : status;
 }
 

@@ -107,8 +107,8 @@ enum ox_status ox_proof_check_ranks(const struct ox_plan *const *plans, const st
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         status = plans[i]->kind == plans[0]->kind ? OX_OK : refuse(i, "the step is not of the kind");
-        OX_TRY(status, check_input(inputs[i], inputs[0], i, count));
-        OX_TRY(status, check_joint(plans[i], plans[0], i));
+        OX_THEN(status, check_input(inputs[i], inputs[0], i, count));
+        OX_THEN(status, check_joint(plans[i], plans[0], i));
     }
     return status;
 }

@@ -187,8 +187,8 @@ static enum ox_status check_table(const struct ox_plan *plan, const struct ox_pl
 enum ox_status ox_proof_check_sizes(const struct ox_plan *plan, const struct ox_plan_input *input) {
     uint64_t spool = 0;
     enum ox_status status = check_table(plan, input);
-    OX_TRY(status, check_residents(plan, input));
-    OX_TRY(status, check_replaced(plan, input));
-    OX_TRY(status, check_spool(plan, input, &spool));
+    OX_THEN(status, check_residents(plan, input));
+    OX_THEN(status, check_replaced(plan, input));
+    OX_THEN(status, check_spool(plan, input, &spool));
     return status == OX_OK ? check_store(plan, input, spool) : status;
 }

@@ -260,11 +260,11 @@ static enum ox_status open_search(struct ox_search *s) {
     }
     s->best_homes = s->homes + table->unit_count;
     enum ox_status status = ox_plan_open(s->in, &s->plans.train);
-    OX_TRY(status, ox_plan_open(s->in, &s->plans.eval));
+    OX_THEN(status, ox_plan_open(s->in, &s->plans.eval));
     if (status == OX_OK && !s->in->model.eval_only) {
         status = ox_plan_open(s->in, &s->plans.eval_after_step);
     }
-    OX_TRY(status, ox_built_open(table->unit_count, &s->built));
+    OX_THEN(status, ox_built_open(table->unit_count, &s->built));
     return status == OX_OK ? ox_sim_open(s->plans.train->task_cap, &s->sim) : status;
 }
 

@@ -205,7 +205,7 @@ static enum ox_status read_field(const char *where, const json_t *object, const 
     }
     double value = 0.0;
     enum ox_status status = ox_json_get_double(where, object, field->key, true, &value);
-    OX_TRY(status, check_number(where, field, value));
+    OX_THEN(status, check_number(where, field, value));
     if (status == OX_OK && (field->kind == BYTES || field->kind == COUNT) && value != floor(value)) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be a whole number, but is %.17g", where, field->key, value);
     }
@@ -343,21 +343,21 @@ static enum ox_status read_machine(const char *where, json_t *top, struct ox_mac
         return ox_fail(OX_E_CONFIG, "%s: is a profile of format %" PRIu64 ", and this program reads format %d; make "
                        "it again with `offload bench all --output`", where, version, VERSION);
     }
-    OX_TRY(status, read_object(where, top, top_fields, top_others, out));
+    OX_THEN(status, read_object(where, top, top_fields, top_others, out));
     json_t *const gpu = json_object_get(top, "gpu"), *const host = json_object_get(top, "host");
     out->has_gpu = gpu != NULL && !json_is_null(gpu);
     if (status == OX_OK && out->has_gpu) {
         status = read_part(where, "gpu", gpu, gpu_fields, &out->gpu);
     }
-    OX_TRY(status, read_part(where, "host", host, host_fields, &out->host));
-    OX_TRY(status, read_part(where, "host.adam", json_object_get(host, "adam"), adam_fields, &out->host.adam));
-    OX_TRY(status, check_formats(where, &out->host.adam));
-    OX_TRY(status, read_list(where, top, &drive_list, out->drives, &out->drive_count));
+    OX_THEN(status, read_part(where, "host", host, host_fields, &out->host));
+    OX_THEN(status, read_part(where, "host.adam", json_object_get(host, "adam"), adam_fields, &out->host.adam));
+    OX_THEN(status, check_formats(where, &out->host.adam));
+    OX_THEN(status, read_list(where, top, &drive_list, out->drives, &out->drive_count));
     if (status == OX_OK && json_object_get(top, comm_list.key) != NULL) {
         status = read_list(where, top, &comm_list, out->comm, &out->comm_count);
     }
-    OX_TRY(status, check_order(where, out));
-    OX_TRY(status, check_sources(where, json_object_get(top, "sources")));
+    OX_THEN(status, check_order(where, out));
+    OX_THEN(status, check_sources(where, json_object_get(top, "sources")));
     return status;
 }
 
@@ -417,12 +417,12 @@ enum ox_status ox_machine_check(const char *where, const struct ox_machine *mach
     if (status == OX_OK && machine->has_gpu) {
         status = check_object(where, "gpu", gpu_fields, &machine->gpu);
     }
-    OX_TRY(status, check_object(where, "host", host_fields, &machine->host));
-    OX_TRY(status, check_object(where, "host.adam", adam_fields, &machine->host.adam));
-    OX_TRY(status, check_formats(where, &machine->host.adam));
-    OX_TRY(status, check_list(where, &drive_list, machine->drives, machine->drive_count));
-    OX_TRY(status, check_list(where, &comm_list, machine->comm, machine->comm_count));
-    OX_TRY(status, check_order(where, machine));
+    OX_THEN(status, check_object(where, "host", host_fields, &machine->host));
+    OX_THEN(status, check_object(where, "host.adam", adam_fields, &machine->host.adam));
+    OX_THEN(status, check_formats(where, &machine->host.adam));
+    OX_THEN(status, check_list(where, &drive_list, machine->drives, machine->drive_count));
+    OX_THEN(status, check_list(where, &comm_list, machine->comm, machine->comm_count));
+    OX_THEN(status, check_order(where, machine));
     return status;
 }
 

@@ -280,7 +280,7 @@ static bool sibling_path(const char *path, uint32_t own, uint32_t idx, char out[
 static enum ox_status open_rank(const char *path, uint32_t idx, struct ox_trace_rank *out) {
     *out = (struct ox_trace_rank){.idx = idx};
     enum ox_status status = ox_trace_open(path, 0, &out->trace);
-    OX_TRY(status, ox_trace_steps_open(out->trace, &out->steps));
+    OX_THEN(status, ox_trace_steps_open(out->trace, &out->steps));
     return status;
 }
 
@@ -328,7 +328,7 @@ static void open_others(const char *path, struct ox_trace_ranks *out) {
         sibling_path(path, shown.idx, idx, other);
         enum ox_status status = ox_path_exists(other) ? open_rank(other, idx, rank)
                                                       : ox_fail(OX_E_CONFIG, "%s: is not there", other);
-        OX_TRY(status, check_together(other, &shown, rank));
+        OX_THEN(status, check_together(other, &shown, rank));
         if (status == OX_OK) {
             out->count++;
         } else {

@@ -50,7 +50,7 @@ static enum ox_status read_header(struct reader *reader, uint64_t file_bytes, st
         return ox_fail(OX_E_NOMEM, "%s: no memory to read it", reader->path);
     }
     status = ox_file_read_at(reader->fd, reader->path, data, bytes, 0);
-    OX_TRY(status, ox_trace_header_decode(reader->path, data, bytes, head, &reader->capacity));
+    OX_THEN(status, ox_trace_header_decode(reader->path, data, bytes, head, &reader->capacity));
     free(data);
     reader->header_bytes = bytes;
     reader->torn = (file_bytes - bytes) % OX_TRACE_RECORD_BYTES != 0;
@@ -166,7 +166,7 @@ static enum ox_status read_records(const struct reader *reader, uint64_t count_m
         if (before < count) { /* the older part at the ring's end */
             status = read_places(reader, reader->places - (count - before), count - before, trace);
         }
-        OX_TRY(status, read_places(reader, end - before, before, trace));
+        OX_THEN(status, read_places(reader, end - before, before, trace));
     }
     qsort(trace->records, trace->count, sizeof *trace->records, by_seq);
     trace->torn += reader->torn;
@@ -179,7 +179,7 @@ static enum ox_status read_records(const struct reader *reader, uint64_t count_m
 static enum ox_status open_trace(struct reader *reader, uint64_t count_max, struct ox_trace *trace) {
     uint64_t bytes = 0;
     enum ox_status status = ox_file_open_input(reader->path, &reader->fd, &bytes);
-    OX_TRY(status, read_header(reader, bytes, &trace->head));
+    OX_THEN(status, read_header(reader, bytes, &trace->head));
     return status == OX_OK ? read_records(reader, count_max, trace) : status;
 }
 

@@ -185,8 +185,8 @@ enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head
         writer->buffers[i] = malloc((size_t)BUFFER_RECORDS * OX_TRACE_RECORD_BYTES);
         status = writer->buffers[i] != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
     }
-    OX_TRY(status, open_file(writer, path));
-    OX_TRY(status, write_header(writer, head, bytes_max));
+    OX_THEN(status, open_file(writer, path));
+    OX_THEN(status, write_header(writer, head, bytes_max));
     if (status == OX_OK) {
         const struct ox_host_lane_config lane = {.label = "trace", .owner = writer, .queue_len = 2};
         status = ox_host_lane_open(&lane, &writer->lane);

@@ -5,7 +5,7 @@
 #   sh tests/coverage/coverage.sh -r             reports once more what the last run counted
 #
 # The sources are compiled as they are written (-O0), so that a branch is a condition of the text: `a && b` has four. A
-# line that an OX_ASSERT stands on is left out, because what it denies is a mistake in the program. OX_TRY counts as the
+# line that an OX_ASSERT stands on is left out, because what it denies is a mistake in the program. OX_THEN counts as the
 # `if` that it is. A process that is killed leaves no counts. tests/coverage/untaken.txt explains branches that no test
 # takes. This fails where a test fails, an explanation is out of date or, of all tests, a branch is left without one.
 #

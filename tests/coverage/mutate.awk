@@ -100,6 +100,6 @@ in_assert {
         plant("status", RSTART, RLENGTH, "return ((void)(" substr($0, RSTART + 7, RLENGTH - 8) "), OX_OK);")
     else if (match(code, /return ox_.*\);$/))
         plant("status", RSTART, RLENGTH, "return ((void)(" substr($0, RSTART + 7, RLENGTH - 8) "), 0);")
-    if (code !~ /enum ox_status/ && match(code, /(OX_TRY\(.*\)|(^|[ >.])status = .*);$/) && closing(index(code, "(")) > 0)
+    if (code !~ /enum ox_status/ && match(code, /(OX_THEN\(.*\)|(^|[ >.])status = .*);$/) && closing(index(code, "(")) > 0)
         plant("dropped", RSTART, RLENGTH, " ;")
 }

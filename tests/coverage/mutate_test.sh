@@ -29,7 +29,7 @@ static enum ox_status g(int a, int *b) {
         return ox_fail(OX_E_IO, "no");
     }
     enum ox_status status = h(a + 1);
-    OX_TRY(status, h(a));
+    OX_THEN(status, h(a));
     while (p->b > 0)
         status = ox_h(a);
     return status;

@@ -78,10 +78,10 @@ static enum ox_status find(void) {
     char path[OX_PATH_BYTES], first[OX_PATH_BYTES];
     struct ox_run_state state;
     enum ox_status status = ox_checkpoint_find_latest(test_path("out"), first);
-    OX_TRY(status, ox_checkpoint_find_branch(test_path("out"), run_id, 7, path));
-    OX_TRY(status, ox_checkpoint_read_state(test_path("out/checkpoint-1"), &state));
-    OX_TRY(status, ox_checkpoint_verify(test_path("out/checkpoint-1")));
-    OX_TRY(status, ox_checkpoint_make_latest(test_path("out"), test_path("out/checkpoint-1")));
+    OX_THEN(status, ox_checkpoint_find_branch(test_path("out"), run_id, 7, path));
+    OX_THEN(status, ox_checkpoint_read_state(test_path("out/checkpoint-1"), &state));
+    OX_THEN(status, ox_checkpoint_verify(test_path("out/checkpoint-1")));
+    OX_THEN(status, ox_checkpoint_make_latest(test_path("out"), test_path("out/checkpoint-1")));
     CHECK(status != OX_OK || (strcmp(first, path) == 0 && state.step == 1));
     return status;
 }

@@ -111,9 +111,9 @@ static enum ox_status use(const char *name, enum ox_drive_mode mode) {
         return status;
     }
     status = ox_drive_file_allocate(drive, BYTES);
-    OX_TRY(status, ox_drive_file_flush(drive));
+    OX_THEN(status, ox_drive_file_flush(drive));
     ox_drive_file_close(drive);
-    OX_TRY(status, mode == OX_DRIVE_UNNAMED ? OX_OK : ox_drive_file_remove(NULL, name));
+    OX_THEN(status, mode == OX_DRIVE_UNNAMED ? OX_OK : ox_drive_file_remove(NULL, name));
     return status;
 }
 

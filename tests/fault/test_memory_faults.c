@@ -65,10 +65,10 @@ static enum ox_status use(struct ox_store *store) {
     }
     const struct ox_io_region region = {buffer, 4096};
     ox_store_port_register(port, &region, 1);
-    OX_TRY(status, spool(port));
+    OX_THEN(status, spool(port));
     calls_arm(false); /* the kit has buffers of its own */
-    OX_TRY(status, kit_commit(store, port, 1));
-    OX_TRY(status, kit_verify(store, port, 1, &wrong));
+    OX_THEN(status, kit_commit(store, port, 1));
+    OX_THEN(status, kit_verify(store, port, 1, &wrong));
     CHECK(!wrong);
     calls_arm(true);
     ox_store_port_close(&port);
@@ -84,8 +84,8 @@ static enum ox_status work_store(void *context) {
     if (store != NULL) {
         ox_store_close(&store);
     }
-    OX_TRY(status, ox_store_look(&kit.config, &offer));
-    OX_TRY(status, ox_store_open(&kit.config, &store));
+    OX_THEN(status, ox_store_look(&kit.config, &offer));
+    OX_THEN(status, ox_store_open(&kit.config, &store));
     CHECK((store != NULL) == (status == OX_OK));
     if (store != NULL) {
         status = use(store);

@@ -116,28 +116,28 @@ static enum ox_status end(struct ox_comm *comm, bool hit, enum ox_status status)
 static enum ox_status watched_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
     bool hit = false;
     enum ox_status status = begin(comm, call->what, &hit);
-    OX_TRY(status, ox_comm_gather(comm->inner, call));
+    OX_THEN(status, ox_comm_gather(comm->inner, call));
     return end(comm, hit, status);
 }
 
 static enum ox_status watched_exchange(struct ox_comm *comm, const struct ox_comm_exchange *call) {
     bool hit = false;
     enum ox_status status = begin(comm, call->what, &hit);
-    OX_TRY(status, ox_comm_exchange(comm->inner, call));
+    OX_THEN(status, ox_comm_exchange(comm->inner, call));
     return end(comm, hit, status);
 }
 
 static enum ox_status watched_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {
     bool hit = false;
     enum ox_status status = begin(comm, call->what, &hit);
-    OX_TRY(status, ox_comm_meet(comm->inner, call));
+    OX_THEN(status, ox_comm_meet(comm->inner, call));
     return end(comm, hit, status);
 }
 
 static enum ox_status watched_revive(struct ox_comm *comm) {
     bool hit = false;
     enum ox_status status = begin(comm, "revive", &hit);
-    OX_TRY(status, ox_comm_revive(comm->inner));
+    OX_THEN(status, ox_comm_revive(comm->inner));
     return end(comm, hit, status);
 }
 

@@ -420,7 +420,7 @@ static enum ox_status try_start(struct pair *pair) {
         now = &pair->sides[i];
         status = ox_store_look(&now->kit.config, &offers[i]);
     }
-    OX_TRY(status, ox_store_agree(offers, SIDES, &point));
+    OX_THEN(status, ox_store_agree(offers, SIDES, &point));
     CHECK(status != OX_OK || (point.committed && point.step == 3));
     for (uint32_t i = 0; i < SIDES && status == OX_OK; i++) {
         status = open_at(&pair->sides[i], &point);

@@ -8,7 +8,7 @@ static inline enum ox_status documents_open(const char *path, const struct ox_do
                                             struct ox_documents **out) {
     struct ox_files files;
     enum ox_status status = ox_files_list(path, &files);
-    OX_TRY(status, ox_documents_open(&files, config, out));
+    OX_THEN(status, ox_documents_open(&files, config, out));
     ox_files_free(&files);
     return status;
 }

@@ -274,9 +274,9 @@ static enum ox_status measure_extras(struct comparison *comparison, const char *
     static const struct runner summed = {.count = 0, .sums_up = true}, saved = {.count = 0, .saves = true};
     static const struct runner ahead = {.count = 0, .ahead = true}, both = {.count = 0, .ahead = true, .sums_up = true};
     enum ox_status status = measure_more(comparison, base, "with_sums", &summed);
-    OX_TRY(status, measure_more(comparison, base, "with_saved", &saved));
-    OX_TRY(status, measure_more(comparison, base, "weights_alone", &ahead));
-    OX_TRY(status, measure_more(comparison, base, "weights_alone_with_sums", &both));
+    OX_THEN(status, measure_more(comparison, base, "with_saved", &saved));
+    OX_THEN(status, measure_more(comparison, base, "weights_alone", &ahead));
+    OX_THEN(status, measure_more(comparison, base, "weights_alone_with_sums", &both));
     return status;
 }
 
@@ -290,10 +290,7 @@ static enum ox_status measure_stream(struct comparison *comparison, struct ox_st
              grad_dtype == OX_GRAD_BF16 ? "bf16" : "f32");
     fill_planes(comparison, format, grad_dtype);
     struct pair pair;
-    const enum ox_status status = compare(comparison, &stream, &pair);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(compare(comparison, &stream, &pair));
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, grad_dtype);
     const double param_bytes = traffic.read + traffic.written, params = (double)comparison->params;
     ox_bench_add(bench, &(struct ox_bench_figure){.value = param_bytes, .unit = "B/param"}, "%s.bytes", base);
@@ -365,8 +362,8 @@ static enum ox_status set_up(struct comparison *comparison) {
                        config->size_bytes, PARAM_BYTES * GRAIN);
     }
     enum ox_status status = ox_isa_pick(config->isa, &comparison->isa);
-    OX_TRY(status, ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool));
-    OX_TRY(status, ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena));
+    OX_THEN(status, ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool));
+    OX_THEN(status, ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena));
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
     ox_optim_hyper_init(&settings, &comparison->hyper);

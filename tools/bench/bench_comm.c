@@ -68,7 +68,7 @@ static enum ox_status call(const struct talking *talking, uint32_t rank) {
     const struct ox_comm_recv recv = {.peer = rank ^ 1, .target = target, .bytes = slice, .on_host = true,
                                       .what = "measurement"};
     enum ox_status status = rank % 2 == 0 ? ox_comm_send(comm, &send) : ox_comm_recv(comm, &recv);
-    OX_TRY(status, rank % 2 == 0 ? ox_comm_recv(comm, &recv) : ox_comm_send(comm, &send));
+    OX_THEN(status, rank % 2 == 0 ? ox_comm_recv(comm, &recv) : ox_comm_send(comm, &send));
     return status;
 }
 
@@ -78,9 +78,9 @@ static void round_of(void *context, uint32_t rank, uint32_t count) {
     enum ox_status status = meet(talking->comms[rank]);
     const uint64_t begin_ns = ox_clock_ns();
     for (uint32_t i = 0; i < talking->calls; i++) {
-        OX_TRY(status, call(talking, rank));
+        OX_THEN(status, call(talking, rank));
     }
-    OX_TRY(status, meet(talking->comms[rank]));
+    OX_THEN(status, meet(talking->comms[rank]));
     if (rank == 0) {
         talking->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     }
@@ -93,7 +93,7 @@ static void meetings_of(void *context, uint32_t rank, uint32_t count) {
     enum ox_status status = meet(talking->comms[rank]);
     const uint64_t begin_ns = ox_clock_ns();
     for (uint32_t i = 0; i < MEETINGS; i++) {
-        OX_TRY(status, meet(talking->comms[rank]));
+        OX_THEN(status, meet(talking->comms[rank]));
     }
     if (rank == 0) {
         talking->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9 / MEETINGS;
@@ -144,8 +144,8 @@ static enum ox_status measure_ranks(struct ox_bench *bench, uint32_t ranks, cons
         return status;
     }
     memset(talking.arena.base, 1, ranks * talking.part_bytes);
-    OX_TRY(status, ox_pool_open(ranks, &pool));
-    OX_TRY(status, ox_comm_local_open(&(struct ox_comm_local_config){.count = ranks}, talking.comms));
+    OX_THEN(status, ox_pool_open(ranks, &pool));
+    OX_THEN(status, ox_comm_local_open(&(struct ox_comm_local_config){.count = ranks}, talking.comms));
     for (uint32_t i = 0; i < rounds && status == OX_OK; i++) {
         status = run_once(&talking, pool, meetings_of);
         seconds[i] = talking.seconds;

@@ -46,10 +46,7 @@ static double run_once(struct copying *copying, struct ox_pool *pool, unsigned w
 static enum ox_status measure(struct ox_bench *bench, struct copying *copying, uint32_t threads) {
     double rates[WORK_COUNT][OX_BENCH_ROUNDS_MAX];
     struct ox_pool *pool = NULL;
-    const enum ox_status status = ox_pool_open(threads, &pool);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_pool_open(threads, &pool));
     for (unsigned work = 0; work < WORK_COUNT; work++) {
         run_once(copying, pool, work);
     }

@@ -65,7 +65,7 @@ static enum ox_status open_lane(struct ox_bench_device *device) {
 static enum ox_status open_gpu(uint64_t lead_bytes, bool own_attention, struct ox_bench_device *gpu) {
     const struct ox_cuda_config config = {.own_attention = own_attention};
     enum ox_status status = ox_cuda_device_open(&config, &gpu->device);
-    OX_TRY(status, ox_cuda_device_query(gpu->device, &gpu->facts));
+    OX_THEN(status, ox_cuda_device_query(gpu->device, &gpu->facts));
     if (status == OX_OK) {
         ox_ops_init_cuda(gpu->device, &gpu->ops);
         gpu->compute = (struct ox_compute){.device = OX_DEVICE_CUDA};
@@ -97,7 +97,7 @@ enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
 
 enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out) {
     enum ox_status status = allocate(out);
-    OX_TRY(status, open_gpu(gpu->lead_bytes, true, *out));
+    OX_THEN(status, open_gpu(gpu->lead_bytes, true, *out));
     if (status != OX_OK) {
         ox_bench_device_close(out);
     }
@@ -111,7 +111,7 @@ void ox_bench_gpu_close(struct ox_bench *bench) {
 enum ox_status ox_bench_cpu_open(uint32_t threads, struct ox_bench_device **out) {
     const struct ox_cpu_device_config config = {.thread_count = threads};
     enum ox_status status = allocate(out);
-    OX_TRY(status, ox_cpu_device_open(&config, &(*out)->device));
+    OX_THEN(status, ox_cpu_device_open(&config, &(*out)->device));
     if (status == OX_OK) {
         ox_ops_init_cpu(&(*out)->ops);
         ox_ops_optim_init_cpu(&(*out)->ops);
@@ -184,8 +184,8 @@ static enum ox_status time_once(struct ox_bench_device *device, const struct ox_
     for (uint32_t i = 0; i < repeats && status == OX_OK; i++) {
         status = work->queue(work->context);
     }
-    OX_TRY(status, device->ops.mark(device->lane, &done));
-    OX_TRY(status, ox_mark_join(done));
+    OX_THEN(status, device->ops.mark(device->lane, &done));
+    OX_THEN(status, ox_mark_join(done));
     const uint64_t ns = gpu ? device->watch.device_ns : device->watch.busy_ns;
     *seconds = (double)ox_max_u64(ns, 1) * 1e-9 / repeats;
     return status;
@@ -195,7 +195,7 @@ enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct
                                     double *seconds) {
     double all[OX_BENCH_ROUNDS_MAX];
     enum ox_status status = time_once(device, work, 1, seconds); /* warm-up: chooses algorithms, loads code */
-    OX_TRY(status, time_once(device, work, 1, seconds));
+    OX_THEN(status, time_once(device, work, 1, seconds));
     const double requested = repeat_seconds / *seconds;
     const uint32_t repeats = requested < 1.0 ? 1 : requested > REPEATS_MAX ? REPEATS_MAX : (uint32_t)requested;
     for (uint32_t i = 0; i < rounds && status == OX_OK; i++) {
@@ -232,10 +232,7 @@ static void loop_share(void *context, uint32_t idx, uint32_t count) {
 static enum ox_status time_loop(struct copying *copying, uint32_t rounds, double *seconds) {
     double all[OX_BENCH_ROUNDS_MAX];
     struct ox_pool *pool = NULL;
-    const enum ox_status status = ox_pool_open(copying->device->compute.threads, &pool);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_pool_open(copying->device->compute.threads, &pool));
     copying->loop = (struct ox_bench_loop){.kind = OX_BENCH_LOOP_COPY, .to = copying->copy.target,
                                            .from = copying->copy.source};
     ox_pool_run(pool, loop_share, copying);

@@ -148,7 +148,7 @@ enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_pr
                                 uring ? "--fixedbufs=1" : NULL, "--registerfiles=1", NULL};
     char *text = NULL;
     enum ox_status status = run_program(args, &text);
-    OX_TRY(status, read_report(text, rate));
+    OX_THEN(status, read_report(text, rate));
     free(text);
     return status;
 }

@@ -240,10 +240,7 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
                        "B",
                        bench->config->size_bytes, bytes_of(&gemms));
     }
-    const enum ox_status status = ox_bench_arena_open("gemm", bytes_of(&gemms), &gemms.arena);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_bench_arena_open("gemm", bytes_of(&gemms), &gemms.arena));
     float *const values = (float *)gemms.arena.base;
     for (uint64_t i = 0; i < gemms.a_elems + gemms.b_elems; i++) {
         values[i] = (float)(i % 251) * 0x1p-8f - 0.5f;
@@ -270,8 +267,8 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     enum ox_status measured = measure_bf16(bench, &gemms);
     ox_bench_add_load(&meter, bench, "gemm");
     if (bench->gpu != NULL) {
-        OX_TRY(measured, ox_bench_gpu_gemm(bench));
-        OX_TRY(measured, ox_bench_gpu_attention(bench));
+        OX_THEN(measured, ox_bench_gpu_gemm(bench));
+        OX_THEN(measured, ox_bench_gpu_attention(bench));
     }
     return measured;
 }

@@ -29,7 +29,7 @@ static enum ox_status measure(struct ox_bench *bench, struct update *update, enu
     double seconds = 0.0;
     update->op.format = format;
     enum ox_status status = OX_QUEUE(&update->gpu->ops, update->gpu->lane, zero, &zero);
-    OX_TRY(status, ox_bench_device_time(update->gpu, &work, ox_bench_rounds(bench, 9, 3), &seconds));
+    OX_THEN(status, ox_bench_device_time(update->gpu, &work, ox_bench_rounds(bench, 9, 3), &seconds));
     if (status != OX_OK) {
         return status;
     }

@@ -104,10 +104,7 @@ static enum ox_status compare(struct gemms *gemms, bool backward) {
 
 static enum ox_status measure(struct gemms *gemms, bool backward, double *seconds) {
     const struct ox_bench_work work = {.queue = backward ? queue_backward : queue_forward, .context = gemms};
-    const enum ox_status status = ox_bench_device_time(gemms->gpu, &work, gemms->rounds, seconds);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_bench_device_time(gemms->gpu, &work, gemms->rounds, seconds));
     ox_bench_add(gemms->bench, &(struct ox_bench_figure){.value = flops_of(gemms, backward) / *seconds,
                                                             .unit = "FLOP/s"}, "gemm.gpu.%s.%s.%s",
                  gemms->layer->name, backward ? "backward" : "forward", real_of(gemms));

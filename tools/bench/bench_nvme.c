@@ -241,10 +241,10 @@ static enum ox_status measure(struct measuring *m) {
 
 static enum ox_status measure_drive(struct measuring *m, const struct ox_nvme_budget *drive) {
     enum ox_status status = choose_size(m, drive);
-    OX_TRY(status, ox_bench_scratch_open(drive->path, m->target.folder));
-    OX_TRY(status, check_space(m, drive));
-    OX_TRY(status, ox_path_join(m->target.folder, OX_BENCH_DRIVE_FILE, m->target.path));
-    OX_TRY(status, measure(m));
+    OX_THEN(status, ox_bench_scratch_open(drive->path, m->target.folder));
+    OX_THEN(status, check_space(m, drive));
+    OX_THEN(status, ox_path_join(m->target.folder, OX_BENCH_DRIVE_FILE, m->target.path));
+    OX_THEN(status, measure(m));
     ox_bench_scratch_close();
     return status;
 }

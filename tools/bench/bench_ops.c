@@ -64,7 +64,7 @@ static enum ox_status measure(struct measuring *m) {
     double seconds = 0.0;
     ox_bench_tensors_select(&m->tensors, m->op);
     enum ox_status status = clear_state(m);
-    OX_TRY(status, ox_bench_device_time(m->device, &work, m->rounds, &seconds));
+    OX_THEN(status, ox_bench_device_time(m->device, &work, m->rounds, &seconds));
     if (status != OX_OK) {
         return status;
     }
@@ -268,7 +268,7 @@ enum ox_status ox_bench_gpu_attention(struct ox_bench *bench) {
         return status;
     }
     const uint64_t bytes = bytes_of(&m, &m.tensors.shape);
-    OX_TRY(status, ox_bench_device_numbers(m.device, bytes, &memory));
+    OX_THEN(status, ox_bench_device_numbers(m.device, bytes, &memory));
     if (status != OX_OK) {
         return status;
     }

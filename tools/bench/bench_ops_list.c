@@ -448,10 +448,10 @@ enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
         angles[i] = pow(10000.0, -(double)i / half_dim);
     }
     enum ox_status status = put_rows(t);
-    OX_TRY(status, OX_QUEUE(&t->device->ops, lane_of(t), rope_table, &(struct ox_op_rope_table){
-        .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
-        .half_dim = half_dim, .scale = 1.0}));
-    OX_TRY(status, ox_bench_moe_fill(t));
-    OX_TRY(status, ox_lane_drain(lane_of(t)));
+    OX_THEN(status, OX_QUEUE(&t->device->ops, lane_of(t), rope_table, &(struct ox_op_rope_table){
+         .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
+         .half_dim = half_dim, .scale = 1.0}));
+    OX_THEN(status, ox_bench_moe_fill(t));
+    OX_THEN(status, ox_lane_drain(lane_of(t)));
     return status;
 }

@@ -253,8 +253,8 @@ enum ox_status ox_bench_moe_fill(const struct ox_bench_tensors *t) {
         logits[i] = (float)((uint32_t)i * 2654435761u) * 0x1p-30f;
     }
     enum ox_status status = ox_bench_device_put(t->device, t->moe.logits, logits, count * sizeof *logits);
-    OX_TRY(status, route_forward(t, &cost));
-    OX_TRY(status, route_sort(t, &cost));
+    OX_THEN(status, route_forward(t, &cost));
+    OX_THEN(status, route_sort(t, &cost));
     free(logits);
     return status;
 }

@@ -189,10 +189,7 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
     static struct ox_machine machine; /* tens of kilobytes */
     static struct ox_doctor doctor;   /* half a megabyte */
     enum ox_isa isa = OX_ISA_SCALAR;
-    const enum ox_status status = ox_isa_pick(bench->config->isa, &isa);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_isa_pick(bench->config->isa, &isa));
     memset(&machine, 0, sizeof machine);
     memset(&doctor, 0, sizeof doctor);
     ox_doctor_machine(&doctor);

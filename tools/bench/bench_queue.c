@@ -29,7 +29,7 @@ enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const str
         backend->drive_info(file.drive, drive);
         backend->queue_info(file.queue, queue);
         status = backend->drive_allocate(file.drive, target->bytes);
-        OX_TRY(status, ox_probe_file_run(&file, OX_PROBE_WRITE, target->bytes, 0, &speed));
+        OX_THEN(status, ox_probe_file_run(&file, OX_PROBE_WRITE, target->bytes, 0, &speed));
         ox_probe_file_close(&file);
     }
     return status;
@@ -101,8 +101,8 @@ static enum ox_status step_open(const struct ox_io_backend *backend, const struc
     memset(step, 0, sizeof *step);
     step->chunk_count = (uint32_t)(target->bytes / 2 / CHUNK_BYTES);
     enum ox_status status = store_open(backend, target, create, step);
-    OX_TRY(status, ox_store_port_open(step->store, &step->transfers.port));
-    OX_TRY(status, ox_bench_arena_open("nvme", (uint64_t)SLOTS * CHUNK_BYTES, &step->slots));
+    OX_THEN(status, ox_store_port_open(step->store, &step->transfers.port));
+    OX_THEN(status, ox_bench_arena_open("nvme", (uint64_t)SLOTS * CHUNK_BYTES, &step->slots));
     if (status != OX_OK) {
         step_close(step);
         return status;
@@ -162,8 +162,8 @@ enum ox_status ox_bench_store_run(const struct ox_io_backend *backend, const str
     }
     const uint64_t begin_ns = ox_clock_ns();
     status = ox_store_begin(step.store, step.number + 1);
-    OX_TRY(status, step_stream(&step));
-    OX_TRY(status, ox_store_commit(step.store, NULL, 0));
+    OX_THEN(status, step_stream(&step));
+    OX_THEN(status, ox_store_commit(step.store, NULL, 0));
     *rate = 2.0 * step.chunk_count * CHUNK_BYTES / ((double)(ox_clock_ns() - begin_ns) * 1e-9);
     step_close(&step);
     return status;
@@ -181,7 +181,7 @@ enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const st
             const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.slots.base};
             status = ox_store_run(step.transfers.port, &op, 1);
         }
-        OX_TRY(status, ox_store_commit(step.store, NULL, 0));
+        OX_THEN(status, ox_store_commit(step.store, NULL, 0));
     }
     step_close(&step);
     return status;

@@ -85,10 +85,7 @@ static enum ox_status set_paths(const char *parent) {
 }
 
 static enum ox_status make_folder(const char *parent) {
-    const enum ox_status status = set_paths(parent);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(set_paths(parent));
     if (mkdir(scratch.folder, 0700) != 0 && errno != EEXIST) {
         return ox_fail_errno(OX_E_CONFIG, errno, "--nvme: cannot write to %s; name a folder that you may write to",
                              parent);

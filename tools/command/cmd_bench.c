@@ -46,10 +46,7 @@ static enum ox_status use_model(struct ox_bench *bench) {
     if (strcmp(what, "gemm") != 0 && strcmp(what, "ops") != 0 && strcmp(what, "all") != 0) {
         return ox_fail(OX_E_CONFIG, "--model is for the sizes of `offload bench gemm`, `ops` and `all`; remove it");
     }
-    const enum ox_status status = ox_hf_open(path, false, &folder);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_hf_open(path, false, &folder));
     const struct ox_model_config model = ox_hf_model(folder)->config;
     ox_hf_close(&folder);
     if (model.head_dim > OX_BENCH_HEAD_DIM_MAX || model.head_dim % 2 != 0) {
@@ -99,7 +96,7 @@ int ox_cmd_bench(const struct ox_config *config) {
     static struct ox_bench bench; /* tens of kilobytes */
     bench = (struct ox_bench){.config = config, .json = strcmp(config->format, "json") == 0};
     enum ox_status status = check_output(config);
-    OX_TRY(status, use_model(&bench));
+    OX_THEN(status, use_model(&bench));
     if (status == OX_OK) {
         status = run_part(&bench);
         ox_bench_gpu_close(&bench);

@@ -26,10 +26,10 @@ static enum ox_status compare(const struct ox_config *config) {
     if (config->output_dir[0] != '\0') {
         status = ox_cmd_write_file(config->output_dir, write_page, &comparison);
     }
-    OX_TRY(status, strcmp(config->format, "json") == 0
-                       ? ox_print_json(stdout, ox_comparison_json(&comparison), JSON_INDENT(2) | JSON_REAL_PRECISION(9),
-                                       "the comparison")
-                       : ox_comparison_text(&comparison, stdout));
+    OX_THEN(status, strcmp(config->format, "json") == 0
+                        ? ox_print_json(stdout, ox_comparison_json(&comparison),
+                                        JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the comparison")
+                        : ox_comparison_text(&comparison, stdout));
     if (status == OX_OK && config->output_dir[0] != '\0') {
         ox_log(OX_LOG_INFO, "wrote the page %s", config->output_dir);
     }

@@ -85,7 +85,7 @@ int ox_cmd_doctor(const struct ox_config *config) {
         print_text(doctor);
     }
     if (config->strict) {
-        OX_TRY(status, check_usable(doctor));
+        OX_THEN(status, check_usable(doctor));
     }
     free(doctor);
     return ox_cmd_exit(status);

@@ -15,10 +15,7 @@ static const uint64_t shard_bytes_max = UINT64_C(5000000000);
 
 static enum ox_status report(const struct ox_config *config, const char *source, enum ox_dtype dtype) {
     struct ox_hf_folder *folder = NULL;
-    const enum ox_status status = ox_hf_open(config->output_dir, true, &folder);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_hf_open(config->output_dir, true, &folder));
     const struct ox_model *const model = ox_hf_model(folder);
     const uint64_t bytes = ox_hf_bytes(model, dtype);
     if (strcmp(config->format, "json") == 0) {
@@ -44,11 +41,11 @@ int ox_cmd_export(const struct ox_config *config) {
     char source[OX_CONFIG_TEXT_BYTES];
     enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
     enum ox_status status = ox_run_find_model(config->model, source);
-    OX_TRY(status, ox_hf_check_file(source, true));
+    OX_THEN(status, ox_hf_check_file(source, true));
     if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
     }
-    OX_TRY(status, ox_export_folder(source, config->output_dir, dtype, shard_bytes_max));
-    OX_TRY(status, report(config, source, dtype));
+    OX_THEN(status, ox_export_folder(source, config->output_dir, dtype, shard_bytes_max));
+    OX_THEN(status, report(config, source, dtype));
     return ox_cmd_exit(status);
 }

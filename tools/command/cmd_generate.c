@@ -89,7 +89,7 @@ static enum ox_status open_model(struct generating *g) {
     char path[OX_PATH_BYTES];
     bool found = false;
     enum ox_status status = ox_hf_check_file(model, true);
-    OX_TRY(status, ox_hf_check_folder(model));
+    OX_THEN(status, ox_hf_check_folder(model));
     for (int i = 0; status == OX_OK && i < 2; i++) {
         status = ox_path_join(model, names[i], path);
         found = found || (status == OX_OK && ox_path_is_file(path));
@@ -99,7 +99,7 @@ static enum ox_status open_model(struct generating *g) {
                          "--model %s: has no weights, neither %s nor %s; name a folder with weights", model,
                          names[0], names[1]);
     }
-    OX_TRY(status, ox_hf_open(model, true, &g->folder));
+    OX_THEN(status, ox_hf_open(model, true, &g->folder));
     if (status != OX_OK) {
         return status;
     }
@@ -115,7 +115,7 @@ static enum ox_status open_model(struct generating *g) {
         return status;
     }
     status = own ? OX_OK : ox_hf_check_path("--tokenizer", g->config->tokenizer);
-    OX_TRY(status, ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer));
+    OX_THEN(status, ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer));
     return status != OX_OK && own
                ? ox_fail_in(status, "the model folder has no usable tokenizer; name one with --tokenizer")
                : status;
@@ -193,12 +193,12 @@ static enum ox_status open_chat(struct generating *g) {
     if (status == OX_OK && !config->thinking && json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
         status = ox_fail(OX_E_NOMEM, "no memory for the variables of the chat template");
     }
-    OX_TRY(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
-                                    config->chat_template, &g->chat_template));
+    OX_THEN(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
+                                     config->chat_template, &g->chat_template));
     options.chat_template = g->chat_template;
     options.now = ox_chat_date(config->clock_s);
     options.kwargs = kwargs;
-    OX_TRY(status, ox_chat_open(g->tokenizer, &options, &g->renderer));
+    OX_THEN(status, ox_chat_open(g->tokenizer, &options, &g->renderer));
     json_decref(kwargs);
     return status;
 }
@@ -225,8 +225,8 @@ static enum ox_status encode_chat(struct generating *g, const char *where, const
             : json_pack("{s:[{s:s,s:s}]}", "messages", "role", "user", "content", text);
     enum ox_status status =
         chat.conversation != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s: --system-prompt is not UTF-8 text", where);
-    OX_TRY(status, open_chat(g));
-    OX_TRY(status, ox_chat_render(g->renderer, where, &chat, &g->ids, &marks));
+    OX_THEN(status, open_chat(g));
+    OX_THEN(status, ox_chat_render(g->renderer, where, &chat, &g->ids, &marks));
     ox_id_mask_free(&marks);
     json_decref(chat.conversation);
     return status;
@@ -248,7 +248,7 @@ static enum ox_status read_prompt(struct generating *g) {
     } else if ((text = strdup(config->prompt)) == NULL) {
         status = ox_fail(OX_E_NOMEM, "no memory for the prompt");
     }
-    OX_TRY(status, config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
+    OX_THEN(status, config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
     free(text);
     if (status == OX_OK && g->ids.count == 0) {
         return ox_fail(OX_E_CONFIG, "%s: the chat template renders it to nothing, so there is nothing to continue; "
@@ -287,13 +287,13 @@ static enum ox_status find_stops(struct generating *g) {
         return OX_OK;
     }
     enum ox_status status = read_stops(&g->stops, g->config->model, ox_hf_config(g->folder));
-    OX_TRY(status, ox_path_join(g->config->model, "generation_config.json", path));
+    OX_THEN(status, ox_path_join(g->config->model, "generation_config.json", path));
     if (status == OX_OK && ox_path_exists(path)) {
         status = ox_json_load(path, JSON_BYTES_MAX, &json);
-        OX_TRY(status, read_stops(&g->stops, path, json));
+        OX_THEN(status, read_stops(&g->stops, path, json));
         json_decref(json);
     }
-    OX_TRY(status, ox_ids_add(&g->stops, g->tokenizer != NULL ? ox_tokenizer_eos(g->tokenizer) : -1));
+    OX_THEN(status, ox_ids_add(&g->stops, g->tokenizer != NULL ? ox_tokenizer_eos(g->tokenizer) : -1));
     return status == OX_OK && g->config->chat ? ox_chat_ends_of_turn(g->renderer, &g->stops) : status;
 }
 
@@ -323,7 +323,7 @@ static enum ox_status stream_to(struct generating *g, size_t count, bool last) {
         return OX_OK;
     }
     enum ox_status status = decode(g, ids, stream->shown - stream->from, &before, &before_bytes);
-    OX_TRY(status, decode(g, ids, count - stream->from, &text, &bytes));
+    OX_THEN(status, decode(g, ids, count - stream->from, &text, &bytes));
     if (status == OX_OK && bytes > before_bytes && (last || !ends_open(text, bytes))) {
         const size_t added = bytes - before_bytes;
         if (fwrite(text + before_bytes, 1, added, stdout) != added || fflush(stdout) != 0) {
@@ -390,7 +390,7 @@ static enum ox_status pick_device(struct generating *g) {
         warn_of_gpu();
         return pick_cpu(config);
     }
-    OX_TRY(status, ox_cuda_memory_check(&memory, bytes));
+    OX_THEN(status, ox_cuda_memory_check(&memory, bytes));
     g->on_gpu = status == OX_OK;
     g->gpu_bytes = bytes;
     g->process_bytes = process_bytes;
@@ -402,8 +402,8 @@ static enum ox_status open_text(struct generating *g) {
     const struct ox_host_claim claim = claim_of(g);
     ox_host_text_begin(&claim, 0);
     enum ox_status status = open_model(g);
-    OX_TRY(status, read_prompt(g));
-    OX_TRY(status, find_stops(g));
+    OX_THEN(status, read_prompt(g));
+    OX_THEN(status, find_stops(g));
     return ox_host_text_end(&claim, status);
 }
 
@@ -431,8 +431,8 @@ static enum ox_status open_generator(struct generating *g) {
         .chunk_rows = g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
     const struct ox_sampling sampling = {.temperature = config->temperature, .top_k = config->top_k,
                                          .top_p = config->top_p, .seed = config->seed};
-    OX_TRY(status, ox_sampler_open(&sampling, model->vocab, &g->sampler));
-    OX_TRY(status, ox_generator_open(&generator, &g->generator));
+    OX_THEN(status, ox_sampler_open(&sampling, model->vocab, &g->sampler));
+    OX_THEN(status, ox_generator_open(&generator, &g->generator));
     return status;
 }
 
@@ -474,8 +474,8 @@ static enum ox_status generate_all(struct generating *g, const float *logits) {
             g->steps++;
         }
         int32_t id = 0;
-        OX_TRY(status, ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id));
-        OX_TRY(status, ox_ids_add(&g->ids, id));
+        OX_THEN(status, ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id));
+        OX_THEN(status, ox_ids_add(&g->ids, id));
         if (status == OX_OK && is_stop(g, id)) {
             g->finish = "stop";
         } else if (status == OX_OK) {
@@ -496,14 +496,14 @@ static enum ox_status generate(struct generating *g) {
     g->streams = strcmp(g->config->format, "json") != 0;
     enum ox_status status = ox_generator_read(g->generator, g->ids.ids, (uint32_t)g->prompt_count,
                                               reports ? &g->nll_sum : NULL, &logits);
-    OX_TRY(status, ox_hf_verify(g->folder)); /* all weights are read, and nothing is printed yet */
-    OX_TRY(status, stream_to(g, g->prompt_count, false));
+    OX_THEN(status, ox_hf_verify(g->folder)); /* all weights are read, and nothing is printed yet */
+    OX_THEN(status, stream_to(g, g->prompt_count, false));
     if (status == OX_OK && reports) {
         status = examine_logits(g, logits);
     }
-    OX_TRY(status, generate_all(g, logits));
-    OX_TRY(status, stream_to(g, g->text_end, true));
-    OX_TRY(status, ox_hf_verify(g->folder)); /* nobody has written to the weights, which may be read in every pass */
+    OX_THEN(status, generate_all(g, logits));
+    OX_THEN(status, stream_to(g, g->text_end, true));
+    OX_THEN(status, ox_hf_verify(g->folder)); /* nobody has written to the weights, which may be read in every pass */
     if (g->streams && g->stream.line_open) {
         putchar('\n');
     }
@@ -536,10 +536,7 @@ static json_t *logits_json(const struct generating *g) {
 static enum ox_status print_json(const struct generating *g) {
     char *text = NULL;
     size_t bytes = 0;
-    const enum ox_status status = decode(g, g->ids.ids + g->text_begin, g->text_end - g->text_begin, &text, &bytes);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(decode(g, g->ids.ids + g->text_begin, g->text_end - g->text_begin, &text, &bytes));
     json_t *const json = json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "model", ox_json_text(g->config->model), "ids", ids_json(g),
         "text", json_stringn(text, bytes), "prompt_tokens", (json_int_t)g->prompt_count, "new_tokens",

@@ -46,7 +46,7 @@ static enum ox_status known_shape(const struct ox_config *config, const struct o
     const struct ox_shape *const shape = ox_shape_find(config->like);
     json_t *json = NULL;
     enum ox_status status = shape != NULL ? ox_shape_config(shape, &json) : fail_like(config->like);
-    OX_TRY(status, ox_model_config_parse(config->like, json, out));
+    OX_THEN(status, ox_model_config_parse(config->like, json, out));
     json_decref(json);
     if (status == OX_OK && (config->tokenizer[0] != '\0' || config->vocab_size > 0)) {
         out->vocab = request->vocab;
@@ -66,7 +66,7 @@ static enum ox_status read_vocabulary(const struct ox_config *config, struct ox_
         return OX_OK;
     }
     enum ox_status status = ox_hf_check_path("--tokenizer", config->tokenizer);
-    OX_TRY(status, ox_tokenizer_open(config->tokenizer, &tokenizer));
+    OX_THEN(status, ox_tokenizer_open(config->tokenizer, &tokenizer));
     if (status != OX_OK) {
         return status;
     }
@@ -90,14 +90,14 @@ static enum ox_status write_folder(const struct ox_config *config, const json_t 
     if (status == OX_OK && ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG, "%s: is there already; give --output another folder, or remove it", path);
     }
-    OX_TRY(status, ox_folder_make(config->output_dir));
+    OX_THEN(status, ox_folder_make(config->output_dir));
     if (status == OX_OK && config->tokenizer[0] != '\0' && ox_path_is_folder(config->tokenizer)) {
         status = ox_hf_copy_companions(config->tokenizer, config->output_dir);
     } else if (status == OX_OK && config->tokenizer[0] != '\0') {
         status = ox_path_join(config->output_dir, "tokenizer.json", own);
-        OX_TRY(status, ox_file_copy(config->tokenizer, own));
+        OX_THEN(status, ox_file_copy(config->tokenizer, own));
     }
-    OX_TRY(status, ox_hf_write_json(config->output_dir, "config.json", json));
+    OX_THEN(status, ox_hf_write_json(config->output_dir, "config.json", json));
     return status;
 }
 
@@ -127,16 +127,16 @@ int ox_cmd_init(const struct ox_config *config) {
         status = known_shape(config, &request, &chosen);
     } else if (status == OX_OK) {
         status = read_count(config->params, &request.param_count);
-        OX_TRY(status, ox_shape_choose(&request, &chosen, reasons));
+        OX_THEN(status, ox_shape_choose(&request, &chosen, reasons));
     }
-    OX_TRY(status, ox_model_build(&chosen, &model));
-    OX_TRY(status, ox_model_config_json(&chosen, NULL, "float32", &json));
+    OX_THEN(status, ox_model_build(&chosen, &model));
+    OX_THEN(status, ox_model_config_json(&chosen, NULL, "float32", &json));
     /* Some families have a default that a smaller vocabulary lacks. */
     if (status == OX_OK &&
         json_object_set_new(json, "pad_token_id", pad_id < 0 ? json_null() : json_integer(pad_id)) != 0) {
         status = ox_fail(OX_E_NOMEM, "no memory for a config.json");
     }
-    OX_TRY(status, write_folder(config, json));
+    OX_THEN(status, write_folder(config, json));
     if (status == OX_OK) {
         report(config, model, reasons);
     }

@@ -115,7 +115,7 @@ static enum ox_status add_files(struct inspection *in, const char *folder) {
     for (int i = 0; i < count; i++) {
         char path[OX_PATH_BYTES];
         status = ox_path_join(folder, names[i]->d_name, path);
-        OX_TRY(status, add_file(in, path, names[i]->d_name));
+        OX_THEN(status, add_file(in, path, names[i]->d_name));
         if (status != OX_OK) {
             add_damage(in);
         }
@@ -155,7 +155,7 @@ static enum ox_status inspect_model(struct inspection *in, const char *path) {
     }
     char index[OX_PATH_BYTES];
     status = add_files(in, path);
-    OX_TRY(status, ox_path_join(path, "model.safetensors.index.json", index));
+    OX_THEN(status, ox_path_join(path, "model.safetensors.index.json", index));
     if (status == OX_OK && (json_array_size(json_object_get(in->report, "tensors")) > 0 || ox_path_exists(index))) {
         if (ox_hf_open(path, true, &folder) != OX_OK) {
             add_damage(in);
@@ -260,7 +260,7 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
                                            .queue_depth = QUEUE_DEPTH};
     struct ox_store_offer offer;
     enum ox_status status = ox_store_look(&config, &offer);
-    OX_TRY(status, ox_store_open(&config, &store));
+    OX_THEN(status, ox_store_open(&config, &store));
     if (status != OX_OK) {
         return status == OX_E_CONFIG
                    ? ox_fail_in(status, "name a store on several drives as FOLDER,FOLDER,...")
@@ -496,7 +496,7 @@ int ox_cmd_inspect(const struct ox_config *config) {
     if (status == OX_OK && in.short_of_memory) {
         status = ox_fail(OX_E_NOMEM, "no memory to describe %s", config->model);
     }
-    OX_TRY(status, print_report(&in, strcmp(config->format, "json") == 0));
+    OX_THEN(status, print_report(&in, strcmp(config->format, "json") == 0));
     if (status == OX_OK && damaged > 0) {
         status = ox_fail(OX_E_CORRUPT, "%s: %zu damaged, as listed above", config->model, damaged);
     }

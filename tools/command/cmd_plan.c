@@ -196,7 +196,7 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
 enum ox_status ox_plan_open_run(const struct ox_config *config, struct ox_trainer **trainer) {
     const struct ox_config *own = NULL;
     enum ox_status status = ox_profile_config(config, &own);
-    OX_TRY(status, ox_trainer_open(own, trainer));
+    OX_THEN(status, ox_trainer_open(own, trainer));
     if (status == OX_OK || *trainer == NULL) {
         return status;
     }
@@ -213,10 +213,10 @@ int ox_cmd_plan(const struct ox_config *given) {
     config = *given;
     config.plan_only = true;
     enum ox_status status = ox_profile_memory(&config);
-    OX_TRY(status, ox_plan_open_run(&config, &trainer));
+    OX_THEN(status, ox_plan_open_run(&config, &trainer));
     struct ox_advice advice[OX_ADVICE_COUNT];
-    OX_TRY(status, ox_trainer_advise(trainer, advice));
-    OX_TRY(status, print_plan(trainer, &config, true, advice));
+    OX_THEN(status, ox_trainer_advise(trainer, advice));
+    OX_THEN(status, print_plan(trainer, &config, true, advice));
     ox_trainer_close(&trainer);
     return ox_cmd_exit(status);
 }

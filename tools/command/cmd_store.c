@@ -73,12 +73,12 @@ int ox_cmd_store(const struct ox_config *config) {
     for (uint32_t i = 0; i < stores.count; i++) {
         folders[i] = stores.folders[i];
     }
-    OX_TRY(status, ox_store_check_unused(folders, stores.count)); /* of all of them, before any is removed */
+    OX_THEN(status, ox_store_check_unused(folders, stores.count)); /* of all of them, before any is removed */
     for (uint32_t i = 0; i < stores.count && status == OX_OK; i++) {
         const uint64_t bytes = store_bytes(folders[i]);
         char size[OX_SIZE_TEXT_BYTES];
         status = ox_store_remove(&folders[i], 1);
-        OX_TRY(status, ox_run_forget_finished(folders[i]));
+        OX_THEN(status, ox_run_forget_finished(folders[i]));
         if (status == OX_OK) {
             printf("removed the store in %s: %s\n", folders[i], ox_size_text(bytes, size));
         }

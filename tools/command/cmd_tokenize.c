@@ -154,7 +154,7 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
     }
     enum ox_status status = ox_foreign_data_check(config->data[0].path, true);
-    OX_TRY(status, ox_unpack_file(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
+    OX_THEN(status, ox_unpack_file(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
     if (status != OX_OK) {
         return status;
     }
@@ -210,7 +210,7 @@ static enum ox_status render_row(const struct rendering *rendering, const char *
     if (status == OX_OK && chat.kind != OX_CHAT_MESSAGES) {
         status = ox_fail(OX_E_CONFIG, "%s: no template renders this form of a row: it is trained as it is", where);
     }
-    OX_TRY(status, ox_template_render(rendering->template, chat.conversation, &rendering->now, output));
+    OX_THEN(status, ox_template_render(rendering->template, chat.conversation, &rendering->now, output));
     ox_chat_free(&chat);
     return status;
 }
@@ -248,7 +248,7 @@ static enum ox_status render_rows(const struct ox_config *config) {
     rendering.now = ox_chat_date(config->clock_s);
     enum ox_status status = ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
                                              config->chat_template, &rendering.template);
-    OX_TRY(status, for_lines(rendering.path, render_line, &rendering));
+    OX_THEN(status, for_lines(rendering.path, render_line, &rendering));
     ox_template_close(&rendering.template);
     return status;
 }
@@ -257,9 +257,9 @@ static enum ox_status tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
     const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
     enum ox_status status = config->tokenizer[0] != '\0' ? ox_hf_check_path("--tokenizer", path) : OX_OK;
-    OX_TRY(status, ox_tokenizer_open(path, &t.tokenizer));
-    OX_TRY(status, ox_encoder_open(t.tokenizer, &t.encoder));
-    OX_TRY(status, config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config));
+    OX_THEN(status, ox_tokenizer_open(path, &t.tokenizer));
+    OX_THEN(status, ox_encoder_open(t.tokenizer, &t.encoder));
+    OX_THEN(status, config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config));
     ox_ids_free(&t.ids);
     ox_encoder_close(&t.encoder);
     ox_tokenizer_close(&t.tokenizer);
@@ -293,6 +293,6 @@ int ox_cmd_tokenize(const struct ox_config *given) {
     const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     ox_host_text_begin(&claim, 0);
-    OX_TRY(status, config->render ? render_rows(config) : tokenize(config));
+    OX_THEN(status, config->render ? render_rows(config) : tokenize(config));
     return ox_cmd_exit(ox_host_text_end(&claim, status));
 }

@@ -165,7 +165,7 @@ static enum ox_status read_metrics(struct progress *s) {
     }
     status = ox_file_open_input(path, &fd, &bytes);
     const uint64_t from = bytes > WINDOW_BYTES ? bytes - WINDOW_BYTES : 0;
-    OX_TRY(status, ox_file_read_at(fd, path, text, bytes - from, from));
+    OX_THEN(status, ox_file_read_at(fd, path, text, bytes - from, from));
     if (status == OX_OK) {
         text[bytes - from] = '\0';
         read_lines(s, text, from == 0);

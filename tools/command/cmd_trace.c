@@ -26,9 +26,9 @@ static enum ox_status run_report(const struct ox_config *config) {
     if (config->output_dir[0] != '\0') {
         status = ox_cmd_write_file(config->output_dir, write_page, &report);
     }
-    OX_TRY(status, json ? ox_print_json(stdout, ox_trace_report_json(&report),
-                                        JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report")
-                        : ox_trace_report_text(&report, stdout));
+    OX_THEN(status, json ? ox_print_json(stdout, ox_trace_report_json(&report),
+                                         JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report")
+                         : ox_trace_report_text(&report, stdout));
     if (status == OX_OK && config->output_dir[0] != '\0') {
         ox_log(OX_LOG_INFO, "wrote the page %s", config->output_dir);
     }
@@ -61,8 +61,8 @@ static enum ox_status run_export(const struct ox_config *config) {
     }
     struct recording recording = {0};
     enum ox_status status = ox_trace_open(config->run, 0, &recording.trace);
-    OX_TRY(status, ox_trace_steps_open(recording.trace, &recording.steps));
-    OX_TRY(status, ox_cmd_write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording));
+    OX_THEN(status, ox_trace_steps_open(recording.trace, &recording.steps));
+    OX_THEN(status, ox_cmd_write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording));
     if (status == OX_OK) {
         ox_log(OX_LOG_INFO, "wrote %llu records to %s; open it in %s", (unsigned long long)recording.trace->count,
                config->output_dir,

@@ -51,7 +51,7 @@ int ox_cmd_train(const struct ox_config *config) {
     struct ox_trainer *trainer = NULL;
     int ended_by = 0;
     enum ox_status status = ox_plan_open_run(config, &trainer);
-    OX_TRY(status, config->dry_run ? ox_plan_print_dry(trainer, config) : train(trainer, config, &ended_by));
+    OX_THEN(status, config->dry_run ? ox_plan_print_dry(trainer, config) : train(trainer, config, &ended_by));
     ended_by = config->dry_run ? ox_signals_take()->stop : ended_by;
     const int exit_status = status == OX_OK && ended_by != 0 ? 128 + ended_by : ox_cmd_exit(status);
     ox_trainer_close(&trainer);

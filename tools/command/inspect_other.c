@@ -84,8 +84,8 @@ enum ox_status ox_inspect_refuse_other(const char *path) {
         return status;
     }
     status = refuse_by_name(path);
-    OX_TRY(status, refuse_tokens(path));
-    OX_TRY(status, ox_foreign_data_check(path, true));
+    OX_THEN(status, refuse_tokens(path));
+    OX_THEN(status, ox_foreign_data_check(path, true));
     if (status == OX_OK && bytes > 0 && !ends_with(path, ".json") && is_text(start, bytes)) {
         status = refuse(path, "a text", "`offload tokenize --model DIR --data FILE` counts its tokens");
     }

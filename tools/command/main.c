@@ -157,7 +157,7 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     }
     static struct ox_config config; /* tens of kilobytes */
     enum ox_status status = find_processes(command);
-    OX_TRY(status, ox_args_parse(command, argc, argv, &config));
+    OX_THEN(status, ox_args_parse(command, argc, argv, &config));
     ox_log_set_sink(log_to_stderr, &config.quiet);
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
@@ -168,7 +168,7 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     }
     const char *const temporary = getenv("TMPDIR");
     snprintf(config.temporary_folder, sizeof config.temporary_folder, "%s", temporary != NULL ? temporary : "/tmp");
-    OX_TRY(status, ox_launch_meet(&launch));
+    OX_THEN(status, ox_launch_meet(&launch));
     trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
     if (launch.idx > 0) { /* the first process prints results */
         config.quiet = true;

@@ -25,7 +25,7 @@ enum ox_status ox_cmd_write_file(const char *path, ox_write_fn *write, const voi
     if (fclose(out) != 0 && status == OX_OK) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
     }
-    OX_TRY(status, ox_file_replace(path, data, bytes));
+    OX_THEN(status, ox_file_replace(path, data, bytes));
     free(data);
     return status;
 }

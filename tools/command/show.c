@@ -38,10 +38,7 @@ static enum ox_status print_part(const struct ox_tokenizer *tokenizer, const str
                                  size_t end) {
     char *text = NULL;
     size_t bytes = 0;
-    const enum ox_status status = ox_decode(tokenizer, span->ids + begin, end - begin, false, &text, &bytes);
-    if (status != OX_OK) {
-        return status;
-    }
+    OX_TRY(ox_decode(tokenizer, span->ids + begin, end - begin, false, &text, &bytes));
     printf("    %-8s ", span->trained[begin] ? "trained" : "masked");
     print_text(text, bytes);
     free(text);

@@ -115,10 +115,10 @@ enum ox_status ox_train_tokenizer(const struct ox_config *config) {
     uint32_t vocab_count = 0;
     ox_host_text_begin(&claim, 0);
     enum ox_status status = ox_bpe_specials_read(config->special_tokens, &specials);
-    OX_TRY(status, ox_bpe_trainer_open(&training, &work.trainer));
-    OX_TRY(status, read_texts(config, &work));
-    OX_TRY(status, ox_bpe_trainer_run(work.trainer, &vocab_count));
-    OX_TRY(status, ox_bpe_trainer_save(work.trainer, config->output_dir));
+    OX_THEN(status, ox_bpe_trainer_open(&training, &work.trainer));
+    OX_THEN(status, read_texts(config, &work));
+    OX_THEN(status, ox_bpe_trainer_run(work.trainer, &vocab_count));
+    OX_THEN(status, ox_bpe_trainer_save(work.trainer, config->output_dir));
     ox_status_clear();
     if (status == OX_OK) {
         report(config, &work, vocab_count);

@@ -176,7 +176,7 @@ enum ox_status ox_comparison_open(const char *const *paths, uint32_t count, stru
         struct ox_compared_run *const run = &out->runs[out->count++];
         run->path = paths[i];
         status = ox_curves_read(paths[i], &run->curves);
-        OX_TRY(status, read_options(paths[i], &run->options));
+        OX_THEN(status, read_options(paths[i], &run->options));
         if (status == OX_OK) {
             sum_up(run);
         }

@@ -56,17 +56,17 @@ static enum ox_status read_source(ox_launch_get *get, const struct source *sourc
         return OX_OK;
     }
     enum ox_status status = read_number(get, source->idx, &idx);
-    OX_TRY(status, read_number(get, source->count, &count));
-    OX_TRY(status, read_number(get, source->local_idx, &local_idx));
-    OX_TRY(status, read_number(get, source->local_count, &local_count));
+    OX_THEN(status, read_number(get, source->count, &count));
+    OX_THEN(status, read_number(get, source->local_idx, &local_idx));
+    OX_THEN(status, read_number(get, source->local_count, &local_count));
     if (status == OX_OK && (idx == NO_NUMBER || count == NO_NUMBER)) {
         const char *const set = idx == NO_NUMBER ? source->count : source->idx;
         return ox_fail(OX_E_CONFIG, "%s is set, but %s is not; a launcher sets both; where none has started this, "
                        "`unset %s` first", set, idx == NO_NUMBER ? source->idx : source->count, set);
     }
-    OX_TRY(status, check_below(source->idx, idx, source->count, count));
-    OX_TRY(status, check_below(source->local_idx, local_idx, source->local_count, local_count));
-    OX_TRY(status, check_below(source->local_idx, local_idx, source->count, count));
+    OX_THEN(status, check_below(source->idx, idx, source->count, count));
+    OX_THEN(status, check_below(source->local_idx, local_idx, source->local_count, local_count));
+    OX_THEN(status, check_below(source->local_idx, local_idx, source->count, count));
     if (status == OX_OK) {
         *out = (struct ox_launch){.launcher = source->launcher, .idx = (uint32_t)idx, .count = (uint32_t)count,
                                   .local_idx = local_idx == NO_NUMBER ? 0 : (uint32_t)local_idx,

@@ -111,7 +111,7 @@ enum ox_status ox_profile_config(const struct ox_config *config, const struct ox
     memcpy(own.given_profile, own.profile, sizeof own.given_profile);
     if (own.profile[0] == '\0' && variable != NULL) {
         snprintf(own.profile, sizeof own.profile, "%s", variable);
-        OX_TRY(status, find_profile(VARIABLE, own.profile));
+        OX_THEN(status, find_profile(VARIABLE, own.profile));
     }
     if (own.profile[0] == '\0' && !(user_path("XDG_CONFIG_HOME", "/.config", "offload/machine.json", own.profile) &&
                                     access(own.profile, R_OK) == 0)) {
@@ -132,7 +132,7 @@ enum ox_status ox_profile_memory(struct ox_config *config) {
         return OX_OK;
     }
     enum ox_status status = find_profile("--profile", config->profile);
-    OX_TRY(status, ox_predict_machine(config->profile, 1, &machine));
+    OX_THEN(status, ox_predict_machine(config->profile, 1, &machine));
     if (status != OX_OK) {
         return status;
     }

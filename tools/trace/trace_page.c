@@ -392,7 +392,7 @@ enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *
     enum ox_status status = ox_page_tables(&page);
     fputs("<footer>Written by <code>offload trace report</code>. Figures that name no step are of the step of "
           "median length.</footer>\n</main>\n", out);
-    OX_TRY(status, ox_page_data(&page));
+    OX_THEN(status, ox_page_data(&page));
     fprintf(out, "<script>\n%s</script>\n</body></html>\n", ox_trace_page_js);
     return status == OX_OK && ferror(out) ? ox_fail(OX_E_IO, "the page could not be written") : status;
 }

@@ -60,7 +60,7 @@ static enum ox_status join_ranks(struct ox_trace_report *report) {
         }
     }
     ox_trace_joint_waits(&report->ranks, &report->joint, report->waits);
-    OX_TRY(status, ox_trace_joint_follow(&report->ranks, &report->joint, &report->chain));
+    OX_THEN(status, ox_trace_joint_follow(&report->ranks, &report->joint, &report->chain));
     return status;
 }
 
@@ -77,8 +77,8 @@ enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *ou
         status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; wait for the run, or record it with more "
                          "--trace-bytes", path);
     }
-    OX_TRY(status, analyze_all(out));
-    OX_TRY(status, join_ranks(out));
+    OX_THEN(status, analyze_all(out));
+    OX_THEN(status, join_ranks(out));
     if (status != OX_OK) {
         ox_trace_report_close(out);
     }

@@ -200,7 +200,7 @@ static enum ox_status mpi_poll(struct ox_wire *wire, uint32_t *process, void *me
     int done = 0, count = 0;
     *bytes = 0;
     enum ox_status status = posts_reap(self);
-    OX_TRY(status, check(MPI_Test(&self->incoming, &done, &about), "receiving a message"));
+    OX_THEN(status, check(MPI_Test(&self->incoming, &done, &about), "receiving a message"));
     if (status == OX_OK && done != 0) {
         MPI_Get_count(&about, MPI_BYTE, &count);
         *process = (uint32_t)about.MPI_SOURCE;
@@ -235,9 +235,10 @@ static enum ox_status mpi_begin(struct ox_wire *wire, const struct ox_wire_trans
         const int bytes = (int)(rest < PART_BYTES ? rest : PART_BYTES), tag = (int)transfer->tag;
         const int peer = (int)transfer->process;
         request->parts[i] = MPI_REQUEST_NULL;
-        OX_TRY(status, check(transfer->sends ? MPI_Isend(at, bytes, MPI_BYTE, peer, tag, self->data, &request->parts[i])
-                                             : MPI_Irecv(at, bytes, MPI_BYTE, peer, tag, self->data,
-                                                         &request->parts[i]), "a transfer"));
+        OX_THEN(status, check(transfer->sends ? MPI_Isend(at, bytes, MPI_BYTE, peer, tag, self->data,
+                                                          &request->parts[i])
+                                              : MPI_Irecv(at, bytes, MPI_BYTE, peer, tag, self->data,
+                                                          &request->parts[i]), "a transfer"));
     }
     *out = request; /* also on failure: what has begun must be dropped */
     return status;
@@ -447,7 +448,7 @@ static enum ox_status meet_peers(struct wire *self, uint32_t ranks, uint32_t lim
     greet(&self->own, ranks);
     enum ox_status status = check(MPI_Iallgather(&self->own, bytes, MPI_BYTE, self->peers, bytes, MPI_BYTE,
                                                  self->events, &request), "greeting");
-    OX_TRY(status, finish(&request, "the start of all processes", limit_ms));
+    OX_THEN(status, finish(&request, "the start of all processes", limit_ms));
     for (uint32_t p = 0; p < self->base.process_count && status == OX_OK; p++) {
         if (self->peers[p].plugin_version != OX_MPI_PLUGIN_VERSION) {
             status = ox_fail(OX_E_CONFIG, "MPI: %s runs another version of offload; start all with the same",
@@ -481,15 +482,15 @@ static enum ox_status plugin_open(uint32_t ranks, uint32_t limit_ms, struct ox_w
     self->events = self->data = MPI_COMM_NULL;
     self->incoming = MPI_REQUEST_NULL;
     status = check(MPI_Comm_idup(MPI_COMM_WORLD, &self->events, &request), "opening");
-    OX_TRY(status, finish(&request, "the start of all processes", limit_ms));
-    OX_TRY(status, check(MPI_Comm_idup(MPI_COMM_WORLD, &self->data, &request), "opening"));
-    OX_TRY(status, finish(&request, "the start of all processes", limit_ms));
-    OX_TRY(status, meet_peers(self, ranks, limit_ms));
+    OX_THEN(status, finish(&request, "the start of all processes", limit_ms));
+    OX_THEN(status, check(MPI_Comm_idup(MPI_COMM_WORLD, &self->data, &request), "opening"));
+    OX_THEN(status, finish(&request, "the start of all processes", limit_ms));
+    OX_THEN(status, meet_peers(self, ranks, limit_ms));
     if (status == OX_OK) {
         MPI_Comm_set_errhandler(self->events, MPI_ERRORS_RETURN);
         MPI_Comm_set_errhandler(self->data, MPI_ERRORS_RETURN);
     }
-    OX_TRY(status, listen_on(self));
+    OX_THEN(status, listen_on(self));
     if (status == OX_E_CONFIG) { /* all processes find it alike */
         gate_close(&self->base, true);
         return status;

@@ -34,7 +34,7 @@ static enum ox_status nccl_id(unsigned char out[OX_NCCL_ID_BYTES]) {
     struct ox_nccl self = {.comm = NULL};
     ncclUniqueId id;
     enum ox_status status = ox_nccl_library_open(&self.library);
-    OX_TRY(status, check(&self, self.library->unique_id(&id), "making an identifier"));
+    OX_THEN(status, check(&self, self.library->unique_id(&id), "making an identifier"));
     if (status == OX_OK) {
         memcpy(out, &id, sizeof id);
     }
@@ -70,10 +70,10 @@ static enum ox_status nccl_open(struct ox_device *device, const unsigned char id
     self->device = (const struct ox_cuda_device *)device;
     self->opening = true;
     enum ox_status status = ox_nccl_library_open(&self->library);
-    OX_TRY(status, choose(self));
-    OX_TRY(status, ox_cuda_check(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "opening a stream"));
-    OX_TRY(status, ox_cuda_check(cudaEventCreateWithFlags(&self->end, cudaEventDisableTiming), "opening an event"));
-    OX_TRY(status, check(self, self->library->init(&self->comm, (int)count, unique, (int)rank, &config), "opening"));
+    OX_THEN(status, choose(self));
+    OX_THEN(status, ox_cuda_check(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "opening a stream"));
+    OX_THEN(status, ox_cuda_check(cudaEventCreateWithFlags(&self->end, cudaEventDisableTiming), "opening an event"));
+    OX_THEN(status, check(self, self->library->init(&self->comm, (int)count, unique, (int)rank, &config), "opening"));
     if (status != OX_OK) {
         nccl_close(self);
         return status;
@@ -110,7 +110,7 @@ static enum ox_status nccl_begin(struct ox_nccl *self, const struct ox_nccl_work
                    : check(self, library->all_gather(work->source, work->target, work->equal_bytes, ncclInt8,
                                                      self->comm, self->stream), "gathering");
     }
-    OX_TRY(status, check(self, library->group_start(), "beginning a group"));
+    OX_THEN(status, check(self, library->group_start(), "beginning a group"));
     if (status != OX_OK) {
         return status;
     }
@@ -127,8 +127,8 @@ static enum ox_status nccl_poll(struct ox_nccl *self, bool *done) {
     ncclResult_t state = ncclSuccess;
     *done = false;
     enum ox_status status = choose(self);
-    OX_TRY(status, check(self, self->library->async_error(self->comm, &state), "asking for errors"));
-    OX_TRY(status, check(self, state, "moving bytes"));
+    OX_THEN(status, check(self, self->library->async_error(self->comm, &state), "asking for errors"));
+    OX_THEN(status, check(self, state, "moving bytes"));
     if (status != OX_OK || state == ncclInProgress) {
         return status;
     }

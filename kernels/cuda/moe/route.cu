@@ -51,14 +51,14 @@ extern "C" ox_status ox_cuda_router_backward(const ox_cuda_queue *queue, const v
     gemm.a_stride = op->experts, gemm.b_stride = gemm.c_stride = op->in_count;
     gemm.a_transposed = true, gemm.in = op->real, gemm.out = OX_REAL_F32;
     if (op->dweight != NULL) {
-        OX_TRY(status, ox_cuda_gemm(queue, &gemm));
+        OX_THEN(status, ox_cuda_gemm(queue, &gemm));
     }
     gemm = {};
     gemm.c = op->din, gemm.a = dlogits, gemm.b = op->weight, gemm.addend = op->residual;
     gemm.m = op->rows, gemm.n = op->in_count, gemm.k = op->experts;
     gemm.a_stride = op->experts, gemm.b_stride = gemm.c_stride = op->in_count;
     gemm.in = gemm.out = op->real;
-    OX_TRY(status, ox_cuda_gemm(queue, &gemm));
+    OX_THEN(status, ox_cuda_gemm(queue, &gemm));
     if (status == OX_OK && op->dbias != NULL) {
         ox_op_linear_backward sums = {};
         sums.dbias = op->dbias, sums.dout = op->dlogits, sums.rows = op->rows, sums.out_count = op->experts;

@@ -323,7 +323,7 @@ static enum ox_status try_pair(struct comm_rank *rank, const struct comm_try *ca
     }
     const uint32_t peer = even ? rank->rank + 1 : rank->rank - 1;
     enum ox_status status = try_one_way(rank, call, peer, even);
-    OX_TRY(status, try_one_way(rank, call, peer, !even));
+    OX_THEN(status, try_one_way(rank, call, peer, !even));
     return status;
 }
 

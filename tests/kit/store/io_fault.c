@@ -180,7 +180,7 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
     for (uint32_t i = 0; i < drive_count && status == OX_OK; i++) {
         queue->drives[i] = drives[i]->inner;
     }
-    OX_TRY(status, fault->inner->queue_open(fault->inner, queue->drives, drive_count, depth, &queue->inner));
+    OX_THEN(status, fault->inner->queue_open(fault->inner, queue->drives, drive_count, depth, &queue->inner));
     if (status != OX_OK) {
         queue_close(queue);
         return status;

@@ -148,7 +148,7 @@ static enum ox_status keep(struct ox_store *store, struct ox_store_port *port, c
         *wrong |= status == OX_OK && !kit_matches(op.buffer, extents[i].bytes, *base, i);
         free(op.buffer);
     }
-    OX_TRY(status, write_some(store, port, step, 1, 2, info.extent_count));
+    OX_THEN(status, write_some(store, port, step, 1, 2, info.extent_count));
     if (status == OX_OK) {
         ox_store_keep(store);
     }
@@ -168,9 +168,9 @@ enum ox_status kit_commit_after(struct ox_store *store, struct ox_store_port *po
         base = at;
         has_base = true;
     }
-    OX_TRY(status, ox_store_begin(store, step));
-    OX_TRY(status, write_some(store, port, step, 0, of_kept ? 2 : 1, info.extent_count));
-    OX_TRY(status, ox_store_commit(store, &step, sizeof step));
+    OX_THEN(status, ox_store_begin(store, step));
+    OX_THEN(status, write_some(store, port, step, 0, of_kept ? 2 : 1, info.extent_count));
+    OX_THEN(status, ox_store_commit(store, &step, sizeof step));
     if (status != OX_OK) {
         ox_store_forget(store);
     }

@@ -64,7 +64,7 @@ static enum ox_status run_forward(struct bench *bench, uint32_t rows, uint32_t i
                                                  .in_count = in_count, .out_count = out_count,
                                                  .layout = OX_WEIGHT_IN_OUT};
     enum ox_status status = OX_QUEUE(&bench->ops, bench->lane, linear_forward, &forward);
-    OX_TRY(status, ox_lane_drain(bench->lane));
+    OX_THEN(status, ox_lane_drain(bench->lane));
     unsigned wrong = 0;
     for (uint32_t row = 0; row < rows && status == OX_OK; row++) {
         for (uint32_t i = 0; i < out_count; i++) {
