@@ -129,7 +129,7 @@ plant_include engine/text/bad.c engine/data/data.h 'engine/text may not include 
 plant_include engine/config/bad.c nvme/io.h 'engine/config may not include nvme'
 plant_include engine/model/bad.c engine/hf/hf.h 'engine/model may not include engine/hf'
 plant_include engine/data/bad.c engine/text/tokenizer_internal.h "engine/text/tokenizer_internal.h is private"
-plant_include engine/hf/bad.c engine/config/config.h 'engine/hf may not include engine/config'
+plant_include engine/hf/bad.c engine/step/engine.h 'engine/hf may not include engine/step'
 plant_include engine/step/bad.c engine/run/trainer.h 'engine/step may not include engine/run'
 plant_include engine/report/bad.c engine/data/data.h 'engine/report may not include engine/data'
 plant_include engine/checkpoint/bad.c engine/step/rank_internal.h "engine/step/rank_internal.h is private"
