@@ -117,7 +117,7 @@ static void test_foreign_words(void) {
         {"eval --model m --data d --max_samples 5", "use --max-windows N, in sequences"},
         {"inspect m --bf16", "`offload inspect` does not take --bf16, nor anything like it; remove it"},
         {"generate -m m", "'-m': use --model FOLDER"},
-        {"eval --early_stopping_patience 3", "`offload eval` does not take --early_stopping_patience, nor"},
+        {"eval --early_stopping_patience 3", "`offload eval` does not take --early-stopping-patience; remove it"},
         {"top --gradient_checkpointing r", "`offload top` does not take --gradient_checkpointing, nor"},
         {"generate --num_beams 4", "does not exist: --temperature 0 is greedy, else tokens are drawn"},
         {"eval --threads 4", "use --compute-threads N"},
