@@ -193,7 +193,8 @@ static void test_standard_place(const char *slow) {
     begin("plan", "--profile=rtx4091-1-drive");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "no profile of that name; the program comes with "
-                                                       "a100-4-drives, cpu-2-cores, h200-4-drives, rtx4090-1-drive"));
+                                                       "a100-4-drives, cpu-2-cores, h100-x8-4-drives, h200-4-drives, "
+                                                       "rtx4090-1-drive"));
     json = plan("--profile=h200-4-drives", NULL);
     check_text(json, "machine", "H200, 128 GB, four Gen4 drives");
     json_decref(json);

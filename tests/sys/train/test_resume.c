@@ -376,8 +376,8 @@ static void test_other_folder(void) {
     sys_args_add(&args, "--max-steps 3 --resume-from-checkpoint latest --global-batch-size 4");
     sys_run_well(&args, &process);
     CHECK(said("resumed at step 2 of 3 from the store's last commit"));
-    CHECK(said("warning: the store: was made with other training options: --gradient-accumulation-steps 2, now 4; "
-               "--max-steps 2, now 3; from here on"));
+    CHECK(said("warning: the store: was made with other training options: --max-steps 2, now 3; "
+               "--gradient-accumulation-steps 2, now 4; from here on"));
     CHECK(files_exist("away/checkpoint-3"));
     char *const record = files_read("away/config.resolved.yaml", NULL), line[LINE];
     snprintf(line, sizeof line, "\nchat_template: \"%s\"\n", text_path);
