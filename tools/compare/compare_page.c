@@ -3,6 +3,7 @@
 #include "tools/compare/compare.h"
 
 #include "base/bytes.h"
+#include "tools/trace/trace_report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,19 +14,6 @@ __asm__(".pushsection .rodata\n"
         ".globl ox_compare_page_js\nox_compare_page_js:\n.incbin \"tools/compare/compare_page.js\"\n.byte 0\n"
         ".popsection\n");
 extern const char ox_compare_page_css[], ox_compare_page_js[];
-
-/* Writes text with HTML's own characters escaped. */
-static void put(FILE *out, const char *text) {
-    for (; *text != '\0'; text++) {
-        switch (*text) {
-        case '<': fputs("&lt;", out); break;
-        case '>': fputs("&gt;", out); break;
-        case '&': fputs("&amp;", out); break;
-        case '"': fputs("&quot;", out); break;
-        default:  fputc(*text, out);
-        }
-    }
-}
 
 static void put_number(FILE *out, const char *format, double value) {
     fputs("<td>", out);
@@ -40,9 +28,9 @@ static void put_run(FILE *out, const struct ox_compared_run *run, uint32_t idx) 
     const struct ox_curve_point *const last = curves->count > 0 ? &curves->points[curves->count - 1] : NULL;
     char tokens[OX_SIZE_TEXT_BYTES], time[OX_SIZE_TEXT_BYTES];
     fprintf(out, "<tr data-run=\"%u\"><th title=\"", idx);
-    put(out, run->path);
+    ox_html_put(out, run->path);
     fprintf(out, "\"><label><input type=\"checkbox\" checked data-run=\"%u\"><i></i>", idx);
-    put(out, run->label);
+    ox_html_put(out, run->label);
     fputs("</label></th>", out);
     put_number(out, "%.0f", last != NULL ? last->step : 0);
     fprintf(out, "<td>%s</td><td>%s</td>", ox_comparison_tokens(last != NULL ? last->tokens : 0, tokens),
@@ -76,7 +64,7 @@ static void put_options(const struct ox_comparison *comparison, FILE *out) {
           "</th>", out);
     for (uint32_t run = 0; run < comparison->count; run++) {
         fputs("<th>", out);
-        put(out, comparison->runs[run].label);
+        ox_html_put(out, comparison->runs[run].label);
         fputs("</th>", out);
     }
     fputs("</tr></thead><tbody>\n", out);
@@ -89,7 +77,7 @@ static void put_options(const struct ox_comparison *comparison, FILE *out) {
         for (uint32_t run = 0; run < comparison->count; run++) {
             char **const texts = comparison->runs[run].options;
             fputs("<td>", out);
-            put(out, texts != NULL && texts[i] != NULL ? texts[i] : "not recorded");
+            ox_html_put(out, texts != NULL && texts[i] != NULL ? texts[i] : "not recorded");
             fputs("</td>", out);
         }
         fputs("</tr>\n", out);
@@ -123,7 +111,7 @@ enum ox_status ox_comparison_page(const struct ox_comparison *comparison, FILE *
             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
     for (uint32_t i = 0; i < comparison->count; i++) {
         fputs(i > 0 ? ", " : "", out);
-        put(out, comparison->runs[i].label);
+        ox_html_put(out, comparison->runs[i].label);
     }
     fprintf(out, "</title>\n<style>\n%s</style></head>\n<body><main>\n<header><h1>%s</h1></header>\n",
             ox_compare_page_css, comparison->count == 1 ? "A run" : "Runs beside each other");

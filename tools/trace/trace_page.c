@@ -16,25 +16,20 @@ __asm__(".pushsection .rodata\n"
 extern const char ox_trace_page_css[], ox_trace_page_js[];
 /* ---- small things ---------------------------------------------------------------------------------- */
 
-void ox_page_put(struct ox_page *p, const char *text) {
+void ox_html_put(FILE *out, const char *text) {
     for (; *text != '\0'; text++) {
         switch (*text) {
-        case '<':
-            fputs("&lt;", p->out);
-            break;
-        case '>':
-            fputs("&gt;", p->out);
-            break;
-        case '&':
-            fputs("&amp;", p->out);
-            break;
-        case '"':
-            fputs("&quot;", p->out);
-            break;
-        default:
-            fputc(*text, p->out);
+        case '<': fputs("&lt;", out); break;
+        case '>': fputs("&gt;", out); break;
+        case '&': fputs("&amp;", out); break;
+        case '"': fputs("&quot;", out); break;
+        default:  fputc(*text, out);
         }
     }
+}
+
+void ox_page_put(struct ox_page *p, const char *text) {
+    ox_html_put(p->out, text);
 }
 
 /* Matches names by prefix, so that a new kind of task gets the colour of its family. */

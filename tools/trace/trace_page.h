@@ -16,7 +16,7 @@ struct ox_page {
     const struct ox_trace_step *step; /* the typical step */
 };
 
-/* Writes text with HTML's own characters escaped. */
+/* Writes text as ox_html_put does. */
 void ox_page_put(struct ox_page *p, const char *text);
 void ox_page_size_cell(struct ox_page *p, uint64_t bytes);
 void ox_page_time_cell(struct ox_page *p, uint64_t ns);

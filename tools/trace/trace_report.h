@@ -61,6 +61,9 @@ json_t *ox_trace_report_json(const struct ox_trace_report *report);
 /* Writes one self-contained HTML file: no network, no library, and tables that need no scripts. */
 OX_MUST enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *out);
 
+/* Writes text with HTML's own characters escaped, for this page and others. */
+void ox_html_put(FILE *out, const char *text);
+
 #ifdef __cplusplus
 }
 #endif
