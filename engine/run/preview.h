@@ -4,11 +4,16 @@
 
 #include "engine/config/config.h"
 #include "engine/text/tokenizer.h"
+#include "engine/data/corpus.h"
 #include "engine/data/windows.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What the options say of how a file becomes documents: its format, what parts them, the keys of rows; not how they
+ * become tokens. The texts in it are those of `config`. */
+struct ox_corpus_config ox_corpus_of_options(const struct ox_config *config, const char *path);
 
 struct ox_preview_row {
     uint64_t idx;

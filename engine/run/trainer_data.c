@@ -1,4 +1,5 @@
 /* Opens the data of a run: its sources as tokens, and the rows for training and of held-out text. */
+#include "engine/run/preview.h"
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
@@ -101,25 +102,11 @@ static bool is_eval_path(const struct ox_trainer *trainer, const char *path) {
     return is;
 }
 
-static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, const char *path) {
-    const struct ox_config *const config = &trainer->config;
+struct ox_corpus_config ox_corpus_of_options(const struct ox_config *config, const char *path) {
     return (struct ox_corpus_config){
         .path = path,
-        .evaluates = (trainer->input.eval_alone && config->held_share == 0) || is_eval_path(trainer, path),
         .format = format_of(config->data_format),
-        .tokenizer = trainer->input.tokenizer_path,
-        .no_bytes = trainer->input.no_bytes,
-        .cache_dir = trainer->input.cache_dir,
         .separator = config->document_separator,
-        .chat_template = config->chat_template,
-        .chat_template_kwargs = config->chat_template_kwargs,
-        .clock_s = trainer->input.clock_s,
-        .train_on = (enum ox_train_on)config->train_on,
-        .add_bos = config->bos_per_window && config->add_bos == OX_CHOICE_AUTO ? OX_ADD_OFF : add_of(config->add_bos),
-        .add_eos = add_of(config->add_eos),
-        .plain = trainer->input.eval_alone,
-        .parse_special = config->parse_special,
-        .skip_bad_rows = (uint32_t)config->skip_bad_rows,
         .columns = {.names = {[OX_COLUMN_MESSAGES] = config->column_messages,
                               [OX_COLUMN_PROMPT] = config->column_prompt,
                               [OX_COLUMN_COMPLETION] = config->column_completion,
@@ -131,9 +118,28 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
                               [OX_COLUMN_TOOLS] = config->column_tools,
                               [OX_COLUMN_ROLE] = config->column_role,
                               [OX_COLUMN_CONTENT] = config->column_content}},
-        .threads = trainer->engine_config.compute_threads,
-        .stop = trainer->events != NULL ? &trainer->events->stop : NULL,
     };
+}
+
+static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, const char *path) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_corpus_config corpus = ox_corpus_of_options(config, path);
+    corpus.evaluates = (trainer->input.eval_alone && config->held_share == 0) || is_eval_path(trainer, path);
+    corpus.tokenizer = trainer->input.tokenizer_path;
+    corpus.no_bytes = trainer->input.no_bytes;
+    corpus.cache_dir = trainer->input.cache_dir;
+    corpus.chat_template = config->chat_template;
+    corpus.chat_template_kwargs = config->chat_template_kwargs;
+    corpus.clock_s = trainer->input.clock_s;
+    corpus.train_on = (enum ox_train_on)config->train_on;
+    corpus.add_bos = config->bos_per_window && config->add_bos == OX_CHOICE_AUTO ? OX_ADD_OFF : add_of(config->add_bos);
+    corpus.add_eos = add_of(config->add_eos);
+    corpus.plain = trainer->input.eval_alone;
+    corpus.parse_special = config->parse_special;
+    corpus.skip_bad_rows = (uint32_t)config->skip_bad_rows;
+    corpus.threads = trainer->engine_config.compute_threads;
+    corpus.stop = trainer->events != NULL ? &trainer->events->stop : NULL;
+    return corpus;
 }
 
 static enum ox_status check_input(const char *flag, const char *path) {

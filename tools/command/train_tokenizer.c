@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/data/corpus_texts.h"
 #include "engine/run/host_memory.h"
+#include "engine/run/preview.h"
 #include "engine/vocab/bpe_train.h"
 #include "tools/start/status_line.h"
 
@@ -63,21 +64,7 @@ static enum ox_status read_texts(const struct ox_config *config, struct work *wo
         .take = take_text, .progress = say_read, .context = work, .cuts = ox_bpe_trainer_cuts(work->trainer)};
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        const struct ox_corpus_config corpus = {
-            .path = config->data[i].path,
-            .format = (enum ox_corpus_format)config->data_format,
-            .separator = config->document_separator,
-            .columns = {.names = {[OX_COLUMN_MESSAGES] = config->column_messages,
-                                  [OX_COLUMN_PROMPT] = config->column_prompt,
-                                  [OX_COLUMN_COMPLETION] = config->column_completion,
-                                  [OX_COLUMN_INSTRUCTION] = config->column_instruction,
-                                  [OX_COLUMN_INPUT] = config->column_input,
-                                  [OX_COLUMN_OUTPUT] = config->column_output,
-                                  [OX_COLUMN_TEXT] = config->column_text,
-                                  [OX_COLUMN_SYSTEM] = config->column_system,
-                                  [OX_COLUMN_TOOLS] = config->column_tools,
-                                  [OX_COLUMN_ROLE] = config->column_role,
-                                  [OX_COLUMN_CONTENT] = config->column_content}}};
+        const struct ox_corpus_config corpus = ox_corpus_of_options(config, config->data[i].path);
         status = ox_corpus_each_text(&corpus, &taker);
     }
     return status;
