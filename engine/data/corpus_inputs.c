@@ -106,7 +106,7 @@ static bool is_about(const char *path) {
     return is_any(name, stems) || (strncmp(given, "README", 6) == 0) || strncmp(given, "LICEN", 5) == 0;
 }
 
-/* Of a compressed file, the name without the ending of that counts. */
+/* Whether the path ends so, and is longer; of a compressed file the name before the ending of compression counts. */
 static bool ends_inside(const char *path, const char *ending) {
     const size_t bytes = ox_unpack_name_bytes(path), length = strlen(ending);
     return bytes > length && strncmp(path + bytes - length, ending, length) == 0;

@@ -139,9 +139,9 @@ enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
 OX_MUST enum ox_status ox_model_config_parse(const char *where, const json_t *json,
                                              struct ox_model_config *out);
 
-/* Of a config.json of several parts, such as text and pictures: *out is that of the text model, which the caller owns;
- * NULL where there are no parts. OX_E_CONFIG where the text model is not supported, or where nothing is known about the
- * whole. */
+/* Finds the text model in a config.json of several parts, such as text and pictures: *out is its own config.json, which
+ * the caller owns; NULL where there are no parts. OX_E_CONFIG where the text model is not supported, or where nothing
+ * is known about the whole. */
 OX_MUST enum ox_status ox_text_config(const char *where, const json_t *json, json_t **out);
 /* Writes the text model's own name of a tensor of such a folder; false if it is of another part. */
 bool ox_text_tensor_name(const char *name, char *out, size_t bytes);

@@ -10,7 +10,7 @@
     {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},                                          \
     {.key = "use_sliding_window", .kind = OX_FIXED_FALSE}, OX_MIXTURE_FIXED_KEYS
 
-/* Of windows, which are off. */
+/* Keys that are read or do nothing here: those of windows, which are off, and the width of the shared expert. */
 static const char *const qwen_keys[] = {"sliding_window", "max_window_layers", "layer_types",
                                         "shared_expert_intermediate_size", NULL};
 

@@ -36,7 +36,7 @@ struct ox_hf_folder {
     uint32_t file_count;
     struct place *places; /* by tensor, NULL without weights */
     struct place head;    /* lm_head.weight of a tied model, if a file has it */
-    /* Of a model with added rows: the mean row of each tensor that has them, NULL for others and for fresh ones. */
+    /* The mean row of each tensor that gets added rows; NULL for other tensors, and where added rows are fresh. */
     float **means;
     uint64_t seed;
     bool has_parts;       /* the files also have tensors of other parts than the text model */

@@ -17,7 +17,7 @@ extern "C" {
 enum ox_dtype { OX_DTYPE_F32, OX_DTYPE_F16, OX_DTYPE_BF16, OX_DTYPE_OTHER };
 uint32_t ox_dtype_bytes(enum ox_dtype dtype); /* 0 for OTHER */
 const char *ox_dtype_name(enum ox_dtype dtype); /* "F32", "F16", "BF16" */
-/* Of a word of --save-dtype: "fp16", "bf16", else F32. */
+/* The format that a word of --save-dtype names: F16 for "fp16", BF16 for "bf16", else F32. */
 enum ox_dtype ox_dtype_of_word(const char *word);
 
 enum { OX_ST_RANK_MAX = 8 };

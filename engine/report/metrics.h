@@ -31,7 +31,7 @@ struct ox_early_stop {
     uint64_t stale_count;
 };
 
-/* Of one of several evaluation sets. */
+/* The result of one of several evaluation sets. */
 enum { OX_EVAL_REPORTS_MAX = 8 };
 struct ox_eval_set_report {
     char name[32];

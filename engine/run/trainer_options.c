@@ -31,7 +31,7 @@ static void make_absolute(char *path, const char *folder) {
     memcpy(path, joined, (size_t)bytes + 1);
 }
 
-/* Of several sets, each path. */
+/* Makes the path of each set of --eval-data absolute. */
 static void make_eval_absolute(char *text, size_t bytes, const char *folder) {
     struct ox_eval_sets *const sets = malloc(sizeof *sets);
     char *const whole = calloc(1, bytes);

@@ -90,8 +90,8 @@ struct ox_template_turns {
  * not be initialized; free it with ox_template_turns_free, after failures too. */
 OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
                                                 const struct tm *now, struct ox_template_turns *out);
-/* The same by renderings of all that is before a turn, however long the conversation is; ox_template_render_turns takes
- * it for short ones, and for parts of long ones. */
+/* Finds turns as ox_template_render_turns does, by renderings of all that is before a turn, however long the
+ * conversation is; that function calls it for short conversations, and for parts of long ones. */
 OX_MUST enum ox_status ox_template_search_turns(const struct ox_template *chat_template, const json_t *conversation,
                                                 const struct tm *now, struct ox_template_turns *out);
 /* Finds what of `whole`, the text of a conversation, its message `message_idx` decides by its content: from the first
