@@ -101,7 +101,7 @@ NCCL_0  := kernels/comm/nccl/absent.c
 CUDA_C  := $(filter-out $(CUDNN_C) $(CUDNN_0),$(wildcard kernels/cuda/*.c))
 CUDA_CU := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 SIMT_CU := $(wildcard tests/simt/*.cu)
-LIB_C   := $(wildcard base/*.c base/*/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c kernels/cpu/*/*.c kernels/comm/*.c offload/*/*.c engine/*/*.c)
+LIB_C   := $(wildcard base/*.c base/*/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c kernels/cpu/*/*.c kernels/comm/*.c offload/*/*.c engine/*/*.c engine/*/*/*.c)
 ifeq ($(ARCH),x86_64)
 LIB_C   := $(filter-out %_neon.c,$(LIB_C))
 else

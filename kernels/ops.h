@@ -376,7 +376,7 @@ enum ox_op_group {
     OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)                                               \
     OX_OP_MOE_LIST(OP, device)
 /* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
- * engine/step/ops_optim.h puts them into the table. */
+ * engine/step/update/ops_optim.h puts them into the table. */
 #define OX_OP_OPTIM_LIST(OP, device)                                                                   \
     OP(device, adam, OX_OPS_OTHER, OX_OP_NO_REAL, check_adam)                                          \
     OP(device, square_sums, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)

@@ -1,7 +1,7 @@
 #include "engine/measure/rig.h"
 
 #include "engine/measure/probe.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 
 #include <string.h>
 

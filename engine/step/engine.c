@@ -7,7 +7,13 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "engine/step/executor/executor.h"
+#include "engine/step/link/link.h"
+#include "engine/step/pending/overlap.h"
 #include "engine/step/place.h"
+#include "engine/step/planes/planes.h"
+#include "engine/step/rank/recorder.h"
+#include "engine/step/update/update.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -565,7 +571,7 @@ static enum ox_status add_eval(struct ox_engine *engine, struct ox_eval_result *
     for (uint32_t i = 0; i < engine->seat_count; i++) {
         table planned;
         ox_rank_add_traffic(engine->seats[i].rank, own.traffic);
-        ox_overlap_planned(engine->seats[i].rank, planned);
+        ox_rank_planned(engine->seats[i].rank, planned);
         ox_traffic_add(planned, own.planned);
     }
     const enum ox_status status =

@@ -1,8 +1,8 @@
-/* Shared by the files of the facade (engine.c, engine_store.c): the ranks of a process as one. */
+/* Shared by the files of the facade (engine.c, engine_store.c, rank.c): the ranks of a process as one. */
 #ifndef OX_ENGINE_STEP_ENGINE_INTERNAL_H
 #define OX_ENGINE_STEP_ENGINE_INTERNAL_H
 
-#include "engine/step/rank_internal.h"
+#include "engine/step/rank/rank.h"
 
 #include "base/pool.h"
 #include "engine/step/team.h"
@@ -46,6 +46,21 @@ static inline struct ox_rank *ox_first_rank(const struct ox_engine *engine) {
 static inline bool ox_engine_has_copies(const struct ox_engine *engine) {
     return engine->plan->input.ranks.sharding == OX_SHARDING_NONE && engine->rank_total > 1;
 }
+
+/* ---- opening and closing: rank.c ---- */
+
+/* Reserves all that the rank's plans need. `config` has the rank's part of threads and micro-batches. `plan` and
+ * `whole`, the table of whole units, outlive the rank. */
+OX_MUST enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct ox_engine_plan *plan,
+                                    const struct ox_shard_table *whole, struct ox_rank **out);
+void ox_rank_close(struct ox_rank **rank);
+/* Opens the rank's ports and its optimizer's stream. The store outlives the rank. */
+OX_MUST enum ox_status ox_rank_connect_store(struct ox_rank *rank, struct ox_store *store);
+void ox_rank_disconnect_store(struct ox_rank *rank);
+/* A rank of an engine, for tests. */
+struct ox_rank *ox_engine_rank(const struct ox_engine *engine, uint32_t idx);
+
+/* ---- all ranks of a process ---- */
 
 /* What each rank does at once with the others. */
 typedef enum ox_status ox_seat_fn(struct ox_seat *seat, void *context);

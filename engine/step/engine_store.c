@@ -6,6 +6,9 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/hash/hash.h"
+#include "engine/step/pending/overlap.h"
+#include "engine/step/planes/planes.h"
+#include "engine/step/tracing.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Describes a model to the planner and finds the plans of an engine, one for each rank; reserves nothing. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/rank/rank.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -10,25 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-bool ox_engine_on_cpu(const struct ox_engine_config *config) {
-    return config->device == OX_DEVICE_CPU;
-}
-
-const struct ox_precision *ox_engine_precision(const struct ox_engine_config *config) {
-    return ox_precision_of(config->dtype, ox_engine_on_cpu(config));
-}
-
-struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
-    const enum ox_real real = ox_engine_precision(config)->activations;
-    return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
-                             .rows = config->batch * config->seq, .dtype = config->dtype,
-                             .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
-}
-
-uint64_t ox_engine_rope_floats(const struct ox_engine_config *config) {
-    return ox_angles_floats(&config->model->config, config->seq);
-}
 
 static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
     return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit_idx, pass),

@@ -1,10 +1,13 @@
 /* Opens and closes a rank: its device, memory, lanes and threads. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/pool.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/planes/planes.h"
+#include "engine/step/rank/recorder.h"
+#include "engine/step/update/ops_optim.h"
+#include "engine/step/update/update.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,13 +151,6 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     free(rank->marks);
     free(rank);
     *rank_ptr = NULL;
-}
-
-void ox_rank_count(struct ox_rank *rank, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes) {
-    if (rank->config.budget.unified && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
-        return;
-    }
-    __atomic_fetch_add(&rank->traffic.crossed[link][kind], bytes, __ATOMIC_RELAXED);
 }
 
 /* ---- the store ----------------------------------------------------------------------------------- */

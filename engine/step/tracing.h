@@ -34,31 +34,6 @@ void ox_engine_trace_pause(struct ox_engine *engine, bool pause);
  * (of ox_clock_ns) until now. Does nothing without a trace. */
 void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uint64_t step, uint64_t begin_ns);
 
-/* Writes a task's label for profilers, as the trace's export has it: "forward unit 3, batch 1". */
-void ox_tracing_label(const struct ox_task *task, char text[OX_RANGE_BYTES]);
-
-/* ---- told by the executor: step.c --------------------------------------------------------------------- */
-
-struct ox_tracing;
-
-/* Begins a step, an evaluation or an update that is finished alone, with tasks of `plan`. `tracing` may be NULL, here
- * and below. */
-void ox_tracing_begin(struct ox_tracing *tracing, const struct ox_plan *plan, enum ox_trace_span span, uint64_t step);
-/* Called before a task is issued; its mark will be in *mark. `idle`: it does not work in this step. */
-void ox_tracing_issue(struct ox_tracing *tracing, uint32_t task_idx, bool idle, const struct ox_mark *mark);
-/* Ends what ox_tracing_begin began; all lanes are drained. */
-void ox_tracing_end(struct ox_tracing *tracing, enum ox_status status);
-
-/* ---- told by the optimizer's lane ----------------------------------------------------------------------- */
-
-/* Records how long each enum ox_trace_part of the running task took; the part that is work is what remains. */
-void ox_tracing_parts(struct ox_tracing *tracing, uint32_t task_idx, const uint64_t parts_ns[OX_TRACE_PART_COUNT]);
-/* Records that planes of a unit were read from begin_ns until now, not by the stream, which is idle. */
-void ox_tracing_read(struct ox_tracing *tracing, uint32_t unit_idx, uint64_t begin_ns, uint64_t bytes);
-
-/* Closes the recording, while the lanes are still open. */
-void ox_tracing_close(struct ox_tracing **tracing);
-
 #ifdef __cplusplus
 }
 #endif

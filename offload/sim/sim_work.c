@@ -1,5 +1,5 @@
 /* What each task of a plan needs from a machine: bytes and operations over the rates of its profile. The kinds of task
- * are those that engine/step/step.c, host_tasks.c and optim.c run; a change there needs its counterpart here. */
+ * are those that engine/step/executor/ and engine/step/update/ run; a change there needs its counterpart here. */
 #include "offload/sim/sim.h"
 #include "offload/plan/cases.h"
 

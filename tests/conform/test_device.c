@@ -1,7 +1,7 @@
 /* The device, whichever it is: memory, pinned memory, copies on lanes, ordering between lanes, and its tables. Run for
  * the CPU, the CUDA plugin on the emulated runtime, and the GPU of this machine. */
 #include "base/clock.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 #include "kernels/ops.h"
 #include "tests/kit/device/simt_kit.h"
 

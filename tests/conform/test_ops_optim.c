@@ -2,7 +2,7 @@
 #include "base/planes.h"
 #include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 #include "tests/kit/device/ops_kit.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The optimizer's stream over a store on a disk in memory: every chunk is updated once, in order, from the committed
  * planes. Whichever transfer fails, or wherever the lane stops, nothing is left behind and the next step works. */
-#include "engine/step/optim_stream.h"
+#include "engine/step/stream/optim_stream.h"
 #include "tests/kit/store/io_sim.h"
 #include "tests/kit/test.h"
 

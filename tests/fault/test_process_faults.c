@@ -6,7 +6,7 @@
  *
  *     test_process_faults [STRIDE [PLACE]]: tries every STRIDE-th of the faults, and all at the vote, at one place
  *     alone; OX_TEST_ALL=2: all */
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 #include "tests/kit/store/io_sim.h"
 #include "tests/kit/comm/process_threads.h"
 #include "tests/kit/run/golden.h"

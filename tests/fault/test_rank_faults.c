@@ -3,7 +3,7 @@
  * back together; what follows has the bits of one rank. A step that hangs ends the test.
  *
  *     test_rank_faults [HITS]: tries so many visits to each site, at every placement */
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 #include "tests/kit/store/io_sim.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"

@@ -1,7 +1,7 @@
 /* A bit of the state in memory changes in a whole tiny run. With a store the run goes back to the last commit, tells of
  * it, and ends with the bits of an undisturbed one; where memory keeps changing it ends with an error, and the next
  * process reaches these bits. Without a store it ends with an error, and no checkpoint has what changed. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/tiny_run.h"
 #include "tests/kit/test.h"

@@ -2,7 +2,7 @@
  * state notice it and name its place, nothing of it is committed, and the steps from the last commit on have the bits
  * of an undisturbed run. The same for one of several ranks, and for the copies that compute reads: gathered weights
  * and that of the lower halves. Without verification nothing is noticed. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

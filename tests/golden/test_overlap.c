@@ -3,7 +3,7 @@
  * and a new engine on the same store come between. `make test` takes one of some places for each story, at others each
  * time. */
 #include "engine/step/engine_internal.h"
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

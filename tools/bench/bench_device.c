@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/prng/prng.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "cpu_optim/optim.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -161,9 +161,9 @@ check_printing() {
         . '^(tools|tests)/|^base/status\.c$' 'only tools/ prints and exits; return a status instead'
 }
 
-# What runs within a step; engine.c and tracing.c open what a step uses.
+# What runs within a step; engine.c and recorder.c open what a step uses.
 check_allocation() {
-    grep -E '^(engine/step/|offload/plan/tier)[a-z_]*\.c$' "$scratch/sources" | grep -vE '/(engine|engine_store|rank|plans|team|tracing)\.c$' |
+    grep -E '^(engine/step/|offload/plan/tier)[a-z_/]*\.c$' "$scratch/sources" | grep -vE '/(engine|engine_store|rank|plans|team|recorder)\.c$' |
         sed "s|^|$scratch/code/|" | shape alloc
 }
 

@@ -35,17 +35,28 @@ BEGIN {
     room("engine/vocab", "base base/hash engine/text")
     room("engine/data", "base base/hash base/prng engine/text")
     room("engine/hf", "base base/hash engine/config engine/model")
+    # A step, from the lowest room: the rooms that run it, then engine/step, which holds them as one.
+    room("engine/step/stream", "base cpu_optim nvme")
+    room("engine/step/rank", "base nvme kernels/comm offload/plan offload/trace engine/model engine/step/engine.h" \
+        " engine/step/order.h engine/step/tracing.h")
+    room("engine/step/planes", "base base/hash engine/step/stream engine/step/rank")
+    room("engine/step/link", "base engine/step/rank engine/step/planes")
+    room("engine/step/pending", "base offload/proof engine/step/rank engine/step/planes engine/step/link")
+    room("engine/step/update", "base cpu_optim kernels engine/step/rank engine/step/planes engine/step/pending")
+    room("engine/step/executor", "base cpu_optim engine/step/rank engine/step/planes engine/step/link engine/step/pending" \
+        " engine/step/update")
     room("engine/step", "base base/hash nvme cpu_optim kernels kernels/comm offload/plan offload/proof offload/search offload/sim" \
-        " offload/trace engine/model")
+        " offload/trace engine/model engine/step/rank engine/step/planes engine/step/link engine/step/pending" \
+        " engine/step/update engine/step/executor")
     room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \
-        " engine/step/ops_optim.h")
+        " engine/step/update/ops_optim.h")
     room("engine/report", "base engine/step")
     room("engine/checkpoint", "base base/hash engine/hf engine/step")
     room("engine/generate", "base base/prng kernels engine/model engine/hf")
     room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
         " engine/step engine/measure engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
-    room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step engine/measure" \
+    room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step/update engine/measure" \
         " tools/doctor")
     room("tools/start", "base kernels/comm engine/config engine/run")
     room("tools/trace", "base nvme offload/trace engine/report")

@@ -1,7 +1,7 @@
 /* The table of operations: every row is whole, both devices have a function for it, and `offload bench ops` measures
  * it. */
 #include "base/lane.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 #include "kernels/cuda.h"
 #include "tests/kit/device/simt_kit.h"
 #include "tests/kit/test.h"

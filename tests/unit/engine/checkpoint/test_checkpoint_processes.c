@@ -2,7 +2,8 @@
  * where a process has no chunk; with a call on files that fails on one of them, and given up, all end alike. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
+#include "engine/step/planes/planes.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/comm/process_threads.h"
 #include "tests/kit/files.h"

@@ -3,7 +3,7 @@
  * back other bytes (tests/kit/calls.h); given up, and filled where no step came. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/step/rank_internal.h"
+#include "engine/step/engine_internal.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"

@@ -4,7 +4,7 @@
  *
  * The sums cover the elements that the optimizer updates, not the gaps between roles. They always tell what memory
  * holds: a failed step that changed memory leaves planes that are read back from the last commit, and put again. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/planes/planes.h"
 
 #include "base/assert.h"
 #include "base/hash/hash.h"

@@ -1,7 +1,12 @@
 /* Runs a plan. Tasks are issued in list order, and every lane waits for what its next task depends on. So the issuing
  * thread blocks only for the norm and to bound how far it runs ahead. After the first failure nothing more is issued,
  * all lanes drain, and the transaction is aborted. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/executor/executor.h"
+#include "engine/step/link/link.h"
+#include "engine/step/pending/overlap.h"
+#include "engine/step/planes/planes.h"
+#include "engine/step/rank/recorder.h"
+#include "engine/step/update/update.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -548,7 +553,7 @@ enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status) 
     status = ox_overlap_end_finish(rank, status);
     if (status == OX_OK) {
         ox_rank_add_traffic(rank, rank->traffic.finished);
-        ox_overlap_plan_finish(rank, rank->traffic.finished_planned);
+        ox_rank_plan_finish(rank, rank->traffic.finished_planned);
     }
     return status;
 }
@@ -573,7 +578,7 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
         out->lane_busy_seconds[i] += (double)(now.busy_ns - rank->before.lanes[i].busy_ns) * 1e-9;
         out->lane_wait_seconds[i] += (double)(now.wait_ns - rank->before.lanes[i].wait_ns) * 1e-9;
     }
-    ox_overlap_planned(rank, planned);
+    ox_rank_planned(rank, planned);
     ox_rank_add_traffic(rank, out->traffic);
     ox_traffic_add(traffic->finished, out->traffic);
     ox_traffic_add(planned, out->planned);

@@ -1,12 +1,15 @@
 /* Updates a unit: where each plane comes from and goes to, which elements decay, what is counted. The stream
- * (engine/step/optim_stream.h) moves the chunks; without a store everything is in memory and updated in place.
+ * (engine/step/stream/optim_stream.h) moves the chunks; without a store everything is in memory and updated in place.
  *
  * Planes that live in memory are updated there; the slot then only has the copy that goes to the store, so that memory
  * may change again while the write is in flight. Writes may end after the unit's task; the commit waits for them. Of a
  * step that stays uncommitted, planes that live in memory are neither copied nor written; the stream still reads
  * gradients from the drives, if they are there, and shows chunks to the tee. */
-#include "engine/step/rank_internal.h"
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/update.h"
+#include "engine/step/pending/overlap.h"
+#include "engine/step/planes/planes.h"
+#include "engine/step/rank/recorder.h"
+#include "engine/step/update/ops_optim.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -93,7 +96,8 @@ static struct ox_on_drives written_planes(const struct ox_rank *rank, const stru
                        : (struct ox_on_drives){.hi = true, .state = true};
 }
 
-uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *at, bool write) {
+/* Bytes that a chunk reads from the drives, or writes. */
+static uint64_t transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *at, bool write) {
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, at->run.unit_idx, at->chunk_idx);
     const struct ox_chunk_layout layout =
         ox_shard_chunk_layout(&rank->plan->table.sizes, chunk.count, (uint32_t)grad_width(rank));
@@ -103,6 +107,15 @@ uint64_t ox_optim_transfer_bytes(const struct ox_rank *rank, const struct ox_str
     }
     return (at->run.source.state == NULL ? layout.state_bytes : 0) + (at->run.source.hi == NULL ? layout.hi_bytes : 0) +
            (at->run.source.grad == NULL ? layout.numbers_bytes : 0);
+}
+
+/* Called on the stream's threads. */
+static void observe_transfer(void *owner, const struct ox_stream_transfer *transfer) {
+    const struct ox_rank *const rank = owner;
+    ox_tracing_transfer(rank->tracing, &(struct ox_tracing_transfer){
+        .unit_idx = transfer->chunk->run.unit_idx, .write = transfer->write,
+        .bytes = transfer_bytes(rank, transfer->chunk, transfer->write), .busy_since_ns = transfer->busy_since_ns,
+        .end_ns = transfer->end_ns});
 }
 
 /* Copies planes that live in memory into the slot: those that are to be written. */
@@ -193,11 +206,6 @@ static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, stru
 
 /* ---- the update: the lane's thread -------------------------------------------------------------------- */
 
-static bool decays(const struct ox_rank *rank, const struct ox_tensor *tensor) {
-    const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
-    return rank->config.decay_all || (embedding ? rank->config.decay_embeddings : tensor->decay);
-}
-
 /* Updates elements of one role; `range` counts from the unit's first element. */
 static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay,
                             struct ox_update_sums *sums) {
@@ -227,33 +235,6 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
             ox_state_planes_at(rank->config.state, unit->replaced.state, ox_slice_elems(rank, unit->unit_idx), begin);
     }
     return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, unit->hyper);
-}
-
-_Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GROUP_ELEMS % (int)OX_Q8_BLOCK == 0,
-               "a span of q8 state begins with a block");
-
-bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk) {
-    const struct ox_model *const model = rank->config.model;
-    const struct ox_unit *const unit = &model->units[unit_idx];
-    const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
-    const struct ox_tensor *tensor = walk->next == NULL ? &model->tensors[unit->tensor_first] : walk->next;
-    bool found = false;
-    while (tensor < past && !found) {
-        const enum ox_role role = tensor->role;
-        if (!tensor->trained) {
-            tensor++;
-            continue;
-        }
-        walk->decay = decays(rank, tensor);
-        walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
-        for (; tensor < past && tensor->role == role && tensor->trained; tensor++) {
-            OX_ASSERT(decays(rank, tensor) == walk->decay);
-            walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
-        }
-        found = walk->range.begin < walk->range.end;
-    }
-    walk->next = tensor;
-    return found;
 }
 
 /* What no update changes is saved too: what was saved is put back, and written, as a whole. */
@@ -443,7 +424,11 @@ enum ox_status ox_optim_open(struct ox_rank *rank) {
         .chaos_seed = rank->config.chaos_seed,
         .chaos_ns_max = OX_CHAOS_NS_MAX,
     };
-    return ox_stream_open(&config, &rank->stream);
+    const enum ox_status status = ox_stream_open(&config, &rank->stream);
+    if (status == OX_OK) {
+        ox_stream_observe(rank->stream, observe_transfer, rank);
+    }
+    return status;
 }
 
 enum ox_status ox_optim_drain(struct ox_rank *rank) {

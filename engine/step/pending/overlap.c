@@ -9,16 +9,14 @@
  *
  * What a speculative update has replaced is on the drives or saved in memory, as the plan says. From the drives the
  * repeated update reads it itself; what is saved returns to where it lives when the step ends. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/pending/overlap.h"
+#include "engine/step/link/link.h"
+#include "engine/step/planes/planes.h"
 
 #include "base/assert.h"
 #include "offload/proof/proof.h"
 
 #include <string.h>
-
-static bool overlaps(const struct ox_rank *rank) {
-    return rank->plan->input.placement.overlap && !rank->config.eval_only;
-}
 
 static uint32_t unit_count(const struct ox_rank *rank) {
     return rank->plan->table.unit_count;
@@ -44,7 +42,7 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     step->facts = facts_of_pending(rank) | (own_work ? OX_FACT_OWN_WORK : 0u) |
                   (train && rank->store != NULL && ox_plan_transacts(&rank->plan->input, step->input->stays)
                        ? OX_FACT_COMMITS : 0u);
-    if (train && overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
+    if (train && ox_rank_overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
         (step->input->max_grad_norm == 0 || !rank->order.holds)) {
         step->facts |= OX_FACT_SPECULATES;
         struct ox_optim_settings settings = step->input->adam;
@@ -52,11 +50,6 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
-}
-
-/* Whether the carried update of a unit takes all planes from the drives. */
-static bool is_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t unit_idx) {
-    return (facts & OX_FACT_FROM_MEMORY) == 0 && ox_plan_returns_to_drives(&rank->plan->input, unit_idx);
 }
 
 static bool speculates(const struct ox_rank *rank) {
@@ -78,14 +71,14 @@ void ox_overlap_saves(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_id
 struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const struct ox_task *task) {
     const struct ox_step_state *const step = &rank->step;
     if (!task->carried) {
-        return (struct ox_update_args){.hyper = overlaps(rank) ? &step->speculative_hyper : &step->hyper,
+        return (struct ox_update_args){.hyper = ox_rank_overlaps(rank) ? &step->speculative_hyper : &step->hyper,
                                       .stays = step->input->stays, .base_step = step->weights_step};
     }
     if (!rank->due.now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
     return (struct ox_update_args){.hyper = &rank->pending.hyper,
-                                  .from_store = is_from_store(rank, step->facts, task->unit_idx),
+                                  .from_store = ox_rank_from_store(rank, step->facts, task->unit_idx),
                                   .stays = step->pending_stays, .base_step = rank->pending.base_step};
 }
 
@@ -111,7 +104,7 @@ enum ox_status ox_overlap_check_counts(struct ox_rank *rank) {
 }
 
 enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *task, uint64_t nonfinite_count) {
-    const bool speculative = overlaps(rank) && !task->carried;
+    const bool speculative = ox_rank_overlaps(rank) && !task->carried;
     if (speculative) { /* harmless if the norm requires clipping or is not finite */
         rank->step.speculative_nonfinite_count += nonfinite_count;
         return OX_OK;
@@ -175,77 +168,11 @@ enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *tas
     return status;
 }
 
-typedef uint64_t traffic_row[OX_TRAFFIC_KIND_COUNT];
-
-/* What an optimizer's task finds in a step: the facts, and what of its unit is due. */
-struct finds {
-    uint32_t facts;
-    enum ox_due due;
-    bool stays; /* the update is not committed */
-};
-
-static void add_adam(const struct ox_rank *rank, const struct ox_task *task, struct finds finds, traffic_row *out) {
-    const struct ox_adam_work work = {.updates = ox_task_has_due(task, finds.due),
-                                      .grad_at_rest = !overlaps(rank) || task->carried,
-                                      .stays = finds.stays,
-                                      .from_store = task->carried && is_from_store(rank, finds.facts, task->unit_idx)};
-    ox_plan_adam_traffic(&rank->plan->input, task->unit_idx, work, out);
-}
-
-/* Adds what a task moves, if its work differs from step to step. */
-static void add_task(const struct ox_rank *rank, const struct ox_task *task, struct finds finds, traffic_row *out) {
-    const struct ox_plan_input *const input = &rank->plan->input;
-    if (!ox_task_works(task, finds.facts, finds.due)) {
-        return;
-    }
-    if (ox_task_updates_on_host(task)) {
-        add_adam(rank, task, finds, out);
-    } else if (task->kind == OX_TASK_MOVE && (task->move == OX_MOVE_PLANES || task->move == OX_MOVE_NONFINITE)) {
-        out[ox_lane_link((enum ox_lane_id)task->lane)][ox_task_traffic(task)] += ox_plan_move_bytes(input, task);
-    }
-}
-
-static struct finds finds_now(const struct ox_rank *rank, const struct ox_task *task) {
-    const struct ox_step_state *const step = &rank->step;
-    return (struct finds){.facts = step->facts,
-                          .due = ox_rank_due_now(rank, task),
-                          .stays = task->carried ? step->pending_stays : step->input->stays};
-}
-
-void ox_overlap_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    const struct ox_plan *const plan = rank->step.plan;
-    const struct ox_step_case usual = ox_usual_case(&rank->plan->input, plan->kind, (struct ox_step_ways){0});
-    uint64_t usual_bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
-    memcpy(out, plan->traffic, sizeof plan->traffic);
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        const struct ox_task *const task = &plan->tasks[i];
-        const enum ox_due due = ox_case_due(usual, &rank->plan->input, task->unit_idx);
-        add_task(rank, task, finds_now(rank, task), out);
-        add_task(rank, task, (struct finds){.facts = usual.facts, .due = due}, usual_bytes);
-    }
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out[link][kind] -= usual_bytes[link][kind];
-        }
-    }
-}
-
-void ox_overlap_plan_finish(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    const struct ox_plan *const plan = rank->step.plan;
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        add_task(rank, &plan->tasks[i], finds_now(rank, &plan->tasks[i]), out);
-    }
-}
-
 /* ---- the end of a step ------------------------------------------------------------------------------- */
 
 static bool has_planes_in_memory(const struct ox_rank *rank, uint32_t unit_idx) {
     const struct ox_homes *const homes = &rank->plan->table.shards[unit_idx].homes;
     return homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME;
-}
-
-void ox_overlap_forget_saved(struct ox_rank *rank) {
-    memset(rank->due.saved_chunks, 0, unit_count(rank) * sizeof *rank->due.saved_chunks);
 }
 
 /* Puts what the step has saved back to where it lives. */
@@ -256,7 +183,7 @@ static enum ox_status return_saved(struct ox_rank *rank) {
         OX_THEN(status, count > 0 ? ox_rank_return_saved(rank, i, count) : OX_OK);
     }
     if (status == OX_OK) {
-        ox_overlap_forget_saved(rank);
+        ox_rank_forget_saved(rank);
     }
     return status;
 }
@@ -295,7 +222,7 @@ static void fall_back(struct ox_rank *rank) {
     }
     ox_store_info(rank->store, &info);
     forget_pending(rank);
-    ox_overlap_forget_saved(rank);
+    ox_rank_forget_saved(rank);
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
     rank->planes.step = info.step;
     rank->planes.must_restore |= info.committed;
@@ -339,7 +266,7 @@ static void leave_pending(struct ox_rank *rank) {
                                : ox_plan_goes_ahead(&rank->plan->input, i) ? OX_DUE_STATE : OX_DUE_NOTHING;
     }
     rank->planes.step = pending->step;
-    ox_overlap_forget_saved(rank);
+    ox_rank_forget_saved(rank);
 }
 
 /* Ends a step without an update: nothing of it stays. */
@@ -394,7 +321,7 @@ static void stop_own(struct ox_rank *rank) {
 }
 
 enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
-    if (!overlaps(rank)) {
+    if (!ox_rank_overlaps(rank)) {
         if (status == OX_OK) {
             rank->planes.step = rank->step.finite ? rank->step.input->step : rank->planes.step;
         } else if (rank->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the optimizer had not begun */

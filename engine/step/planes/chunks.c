@@ -1,5 +1,5 @@
 /* Reads and writes the planes of a unit between steps, wherever the plan has them. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/planes/planes.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -8,29 +8,6 @@
 #include "base/pool.h"
 
 #include <string.h>
-
-static unsigned char *resident_ptr(const struct ox_rank *rank, uint32_t buf_idx) {
-    return buf_idx == OX_NONE ? NULL : ox_tiers_resident(&rank->tiers, rank->plan->train, buf_idx).ptr;
-}
-
-struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_idx) {
-    const struct ox_plan *const plan = rank->plan->train;
-    const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
-    const uint64_t elems = shard->elem_count;
-    struct ox_resident out = {0};
-    if (shard->homes.weights == OX_TIER_HOST) {
-        unsigned char *const base = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
-        out.hi = (uint16_t *)base;
-        if (ox_rank_reads_lo(rank, unit_idx) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
-            out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
-        }
-    }
-    if (shard->homes.state == OX_TIER_HOST && ox_plan_home_state(plan, unit_idx) != OX_NONE) {
-        unsigned char *const base = resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
-        out.state = base;
-    }
-    return out;
-}
 
 /* A chunk's part of each plane of the state, in the unit's state and in a state of the chunk alone. */
 enum { STATE_PIECES = 5 };
@@ -197,7 +174,7 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
     const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
     struct state_piece pieces[STATE_PIECES + 1] = {{0}};
     if (shard->homes.weights == OX_TIER_DEVICE) {
-        unsigned char *const unit = resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
+        unsigned char *const unit = ox_rank_resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         unsigned char *const hi = unit + view->first * OX_HI_BYTES;
         pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
         if (ox_rank_reads_lo(rank, unit_idx) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
@@ -207,7 +184,7 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
     }
     if (ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
         const struct ox_chunk chunk = {.first = view->first, .count = view->count};
-        void *const state = resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
+        void *const state = ox_rank_resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
         state_pieces(rank, unit_idx, &chunk, planes_in_unit(rank, unit_idx, &chunk, state), view->state, pieces + 1);
         if (!to_device) {
             clear_padding(rank, &chunk, view->state.lo);
@@ -341,7 +318,7 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
 /* A chunk as it lies in what its unit has saved; where that is hi alone, the state is where it lives. The gaps between
  * roles are zeros there too: nobody writes them, and an arena begins with zeros. */
 static struct ox_chunk_view saved_chunk(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk) {
-    unsigned char *const saved = resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
+    unsigned char *const saved = ox_rank_resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
     void *const state = ox_plan_goes_ahead(&rank->plan->input, unit_idx)
                             ? ox_rank_resident(rank, unit_idx).state
                             : saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx);
@@ -389,13 +366,17 @@ enum ox_status ox_rank_return_saved(struct ox_rank *rank, uint32_t unit_idx, uin
     return copy_device(rank, unit_idx, &saved, true);
 }
 
+void ox_rank_forget_saved(struct ox_rank *rank) {
+    memset(rank->due.saved_chunks, 0, rank->plan->table.unit_count * sizeof *rank->due.saved_chunks);
+}
+
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
     OX_ASSERT(!rank->loading && !rank->pending.exists);
     rank->loading = true;
     rank->planes.must_restore = rank->planes.must_take_back = false;
-    ox_overlap_forget_saved(rank);
+    ox_rank_forget_saved(rank);
     rank->planes.lost_step = 0;
     rank->planes.step = step;
 }
@@ -471,23 +452,11 @@ enum ox_status ox_rank_put_missing(struct ox_rank *rank) {
 
 /* ---- gradients ---------------------------------------------------------------------------------- */
 
-uint64_t ox_unit_elems(const struct ox_rank *rank, uint32_t unit_idx) {
-    return rank->plan->input.model.units[unit_idx].elem_count;
-}
-
-uint32_t ox_unit_grad_idx(const struct ox_rank *rank, uint32_t unit_idx) {
-    return rank->plan->input.model.units[unit_idx].grad_idx;
-}
-
-uint64_t ox_grad_elems(const struct ox_rank *rank, uint32_t grad_idx) {
-    return rank->plan->input.model.grads[grad_idx].elem_count;
-}
-
 void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t first, uint64_t count,
                        float *out) {
     const uint32_t grad_idx = ox_unit_grad_idx(rank, unit_idx);
     const unsigned char *const base =
-        resident_ptr(rank, ox_plan_home_grad(rank->plan->train, grad_idx));
+        ox_tiers_resident(&rank->tiers, rank->plan->train, ox_plan_home_grad(rank->plan->train, grad_idx)).ptr;
     OX_ASSERT(rank->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
     OX_ASSERT(first + count <= ox_slice_elems(rank, unit_idx));
     for (uint64_t i = 0; i < count; i++) {
@@ -495,4 +464,61 @@ void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t f
                                                   : ((const float *)base)[first + i];
         out[i] = grad * (float)rank->step.unscale;
     }
+}
+
+/* ---- what compute reads, and what updates ----------------------------------------------------------- */
+
+enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *port, uint32_t unit_idx,
+                                   unsigned char *target) {
+    const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
+    const uint64_t step = rank->step.weights_step;
+    struct ox_transfers transfers = {.port = port};
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
+        const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, i);
+        status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
+            .step = step}, 1);
+        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
+        if (status == OX_OK && ox_rank_reads_lo(rank, unit_idx)) {
+            unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
+            status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
+                .kind = shard->fixed ? OX_STORE_READ : OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx,
+                .buffer = lo, .step = step}, 1);
+            ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
+        }
+    }
+    return ox_transfers_drain(&transfers);
+}
+
+static bool decays(const struct ox_rank *rank, const struct ox_tensor *tensor) {
+    const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
+    return rank->config.decay_all || (embedding ? rank->config.decay_embeddings : tensor->decay);
+}
+
+_Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GROUP_ELEMS % (int)OX_Q8_BLOCK == 0,
+               "a span of q8 state begins with a block");
+
+bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk) {
+    const struct ox_model *const model = rank->config.model;
+    const struct ox_unit *const unit = &model->units[unit_idx];
+    const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
+    const struct ox_tensor *tensor = walk->next == NULL ? &model->tensors[unit->tensor_first] : walk->next;
+    bool found = false;
+    while (tensor < past && !found) {
+        const enum ox_role role = tensor->role;
+        if (!tensor->trained) {
+            tensor++;
+            continue;
+        }
+        walk->decay = decays(rank, tensor);
+        walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
+        for (; tensor < past && tensor->role == role && tensor->trained; tensor++) {
+            OX_ASSERT(decays(rank, tensor) == walk->decay);
+            walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
+        }
+        found = walk->range.begin < walk->range.end;
+    }
+    walk->next = tensor;
+    return found;
 }

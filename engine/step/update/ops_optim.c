@@ -1,6 +1,6 @@
 /* An update on the compute lane makes the call that the optimizer's lane makes, on the device's threads, so it gives
  * the same bits. */
-#include "engine/step/ops_optim.h"
+#include "engine/step/update/ops_optim.h"
 
 #include "base/assert.h"
 #include "cpu_optim/norm.h"

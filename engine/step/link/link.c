@@ -1,6 +1,7 @@
 /* What a rank does together with the others: it gathers slices, agrees on how a step begins and what its norm came to,
  * and meets the others around a transaction. Without other ranks there is nothing to do. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/link/link.h"
+#include "engine/step/planes/planes.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"

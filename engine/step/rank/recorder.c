@@ -1,11 +1,11 @@
 /* Each lane has a ring of the tasks that were issued, in order. The lane's thread fills in times; the issuing thread
  * collects tasks that have ended and passes them to the writer of the file. They share no lock: each thread writes its
  * own counters and reads those of the other, and once a lane is drained the issuing thread owns all of the ring. */
-#include "engine/step/tracing.h"
+
+#include "engine/step/rank/recorder.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/step/rank_internal.h"
 #include "offload/trace/trace.h"
 
 #include <stdio.h>
@@ -161,15 +161,14 @@ static void put_flow(struct ox_tracing *tracing, struct flow *flow, bool write) 
     ox_trace_writer_put(tracing->writer, &record);
 }
 
-static void on_transfer(void *context, const struct ox_stream_transfer *transfer) {
-    struct ox_tracing *const tracing = context;
-    struct flow *const flow = &tracing->flows[transfer->write];
-    const uint32_t unit_idx = transfer->chunk->run.unit_idx;
-    const uint64_t since_ns = transfer->busy_since_ns - tracing->epoch_ns;
-    const uint64_t gap_ns = flow->open && since_ns > flow->end_ns ? since_ns - flow->end_ns : 0;
-    if (tracing->plan == NULL) {
+void ox_tracing_transfer(struct ox_tracing *tracing, const struct ox_tracing_transfer *transfer) {
+    if (tracing == NULL || tracing->plan == NULL) {
         return;
     }
+    struct flow *const flow = &tracing->flows[transfer->write];
+    const uint32_t unit_idx = transfer->unit_idx;
+    const uint64_t since_ns = transfer->busy_since_ns - tracing->epoch_ns;
+    const uint64_t gap_ns = flow->open && since_ns > flow->end_ns ? since_ns - flow->end_ns : 0;
     if (flow->unit_idx != unit_idx || flow->end_ns - flow->begin_ns >= FLOW_NS ||
         (gap_ns > 0 && flow->end_ns - flow->begin_ns >= FLOW_NS_MIN)) {
         put_flow(tracing, flow, transfer->write);
@@ -181,7 +180,7 @@ static void on_transfer(void *context, const struct ox_stream_transfer *transfer
         flow->idle_ns += gap_ns;
     }
     flow->end_ns = transfer->end_ns - tracing->epoch_ns;
-    flow->bytes += ox_optim_transfer_bytes(tracing->rank, transfer->chunk, transfer->write);
+    flow->bytes += transfer->bytes;
     flow->chunk_count++;
 }
 
@@ -272,9 +271,6 @@ static void observe(struct ox_tracing *tracing, bool on) {
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_observe(rank->lanes[i], on ? on_job : NULL, on ? &tracing->logs[i] : NULL);
     }
-    if (rank->stream != NULL) {
-        ox_stream_observe(rank->stream, on ? on_transfer : NULL, tracing);
-    }
 }
 
 void ox_tracing_begin(struct ox_tracing *tracing, const struct ox_plan *plan, enum ox_trace_span span, uint64_t step) {
@@ -328,9 +324,9 @@ static void put_traffic(struct ox_tracing *tracing, struct ox_trace_record recor
     }
     memcpy(planned, usual, sizeof planned);
     if (tracing->span != OX_TRACE_SPAN_UPDATE && !record.failed) {
-        ox_overlap_planned(tracing->rank, planned);
+        ox_rank_planned(tracing->rank, planned);
     } else if (tracing->span == OX_TRACE_SPAN_UPDATE) {
-        ox_overlap_plan_finish(tracing->rank, planned);
+        ox_rank_plan_finish(tracing->rank, planned);
     }
     for (uint8_t link = 0; link < OX_LINK_COUNT; link++) {
         for (uint8_t kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {

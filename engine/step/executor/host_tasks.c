@@ -1,6 +1,11 @@
 /* Runs the tasks of host lanes: drive reads and writes, reductions, norm, update, commit. Each runs on its
  * lane's thread; the plan has ordered everything it touches. */
-#include "engine/step/rank_internal.h"
+#include "engine/step/executor/executor.h"
+#include "engine/step/link/link.h"
+#include "engine/step/pending/overlap.h"
+#include "engine/step/planes/planes.h"
+#include "engine/step/rank/recorder.h"
+#include "engine/step/update/update.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -20,29 +25,6 @@ static struct ox_view view(const struct task_run *run, enum ox_use_role role) {
 }
 
 /* ---- drives --------------------------------------------------------------------------------------- */
-
-enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *port, uint32_t unit_idx,
-                                   unsigned char *target) {
-    const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
-    const uint64_t step = rank->step.weights_step;
-    struct ox_transfers transfers = {.port = port};
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
-        const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, i);
-        status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
-            .step = step}, 1);
-        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
-        if (status == OX_OK && ox_rank_reads_lo(rank, unit_idx)) {
-            unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
-            status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
-                .kind = shard->fixed ? OX_STORE_READ : OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx,
-                .buffer = lo, .step = step}, 1);
-            ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
-        }
-    }
-    return ox_transfers_drain(&transfers);
-}
 
 static enum ox_status read_weights(const struct task_run *run) {
     return ox_rank_read_planes(run->rank, run->rank->read_port, run->task->unit_idx,
@@ -79,15 +61,6 @@ static enum ox_status move_spooled(const struct task_run *run) {
 
 /* ---- reductions ------------------------------------------------------------------------------------ */
 
-
-uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx) {
-    uint64_t first = 0;
-    for (uint32_t i = 0; i < unit_idx; i++) {
-        const bool counts = rank->plan->input.model.units[i].trained; /* the others have no gradient */
-        first += counts ? ox_div_up(ox_unit_elems(rank, i), OX_GROUP_ELEMS) : 0;
-    }
-    return first;
-}
 
 static void reduce(const struct task_run *run) {
     struct ox_rank *const rank = run->rank;

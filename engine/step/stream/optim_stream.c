@@ -1,6 +1,6 @@
 /* The optimizer's stream: slots, the reader's and the writer's thread, and what they pass on to each other. Chunks are
  * numbered from 0 in the order in which their reads start; one such number says how far each thread has come. */
-#include "engine/step/optim_stream.h"
+#include "engine/step/stream/optim_stream.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"

@@ -1,0 +1,38 @@
+/* The executor of a step: issues the tasks of a plan in the order of its list. */
+#ifndef OX_ENGINE_STEP_EXECUTOR_H
+#define OX_ENGINE_STEP_EXECUTOR_H
+
+#include "engine/step/rank/rank.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Runs a plan and drains all lanes. ox_rank_end has to follow with the status of all ranks together, once all have
+ * returned: it says what the step leaves behind. */
+OX_MUST enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan,
+                                   const struct ox_step_input *input);
+OX_MUST enum ox_status ox_rank_end(struct ox_rank *rank, enum ox_status status);
+/* As these two, for the pending update alone. */
+OX_MUST enum ox_status ox_rank_run_pending(struct ox_rank *rank);
+OX_MUST enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status);
+/* Adds traffic and seconds of the step to the result, and traffic of the step to `out`. */
+void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out);
+void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
+void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* The losses of all micro-batches of the last step or evaluation. */
+const double *ox_rank_losses(const struct ox_rank *rank);
+struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
+
+/* A task for a host lane; the lane's owner is the rank. */
+struct ox_host_task {
+    const struct ox_plan *plan;
+    uint32_t task_idx;
+    bool idle; /* it does not work in this step */
+};
+enum ox_status ox_host_task_run(void *rank, const void *host_task);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

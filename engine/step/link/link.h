@@ -1,0 +1,30 @@
+/* What ranks do together: slices gathered, agreement on a step, meetings around a transaction. */
+#ifndef OX_ENGINE_STEP_LINK_H
+#define OX_ENGINE_STEP_LINK_H
+
+#include "engine/step/rank/rank.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How long ranks wait for each other. */
+struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config);
+/* Puts NCCL over the rank's endpoint, if all ranks can; all call it at once, each from its own thread. */
+OX_MUST enum ox_status ox_link_open_nccl(struct ox_rank *rank);
+/* Compares with the other ranks what a step begins with. Together with ox_link_agree it is where several ranks look at
+ * a stop, so that either all stop or none; OX_E_ABORTED then. Without other ranks these four do nothing. */
+OX_MUST enum ox_status ox_link_begin(struct ox_rank *rank);
+/* Compares what the norm has come to, and sets step.stopped if any rank is asked to stop. */
+OX_MUST enum ox_status ox_link_agree(struct ox_rank *rank);
+/* Waits until all ranks have come here in the update of the step; `what` names the place in messages. */
+OX_MUST enum ox_status ox_link_meet(struct ox_rank *rank, const char *what);
+/* Ends what the other ranks wait for, after a failure whose text is this thread's. */
+void ox_link_abort(struct ox_rank *rank, enum ox_status status);
+/* Runs a task of lane LINK. */
+OX_MUST enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
