@@ -17,6 +17,7 @@ enum ox_dim {
     OX_DIM_HIDDEN,
     OX_DIM_WIDTH,
     OX_DIM_HEAD, /* head_dim */
+    OX_DIM_HEADS, /* their number */
     OX_DIM_Q,   /* heads * head_dim */
     OX_DIM_KV,  /* kv_heads * head_dim */
     OX_DIM_QKV, /* Q + 2 KV */
@@ -97,7 +98,7 @@ struct ox_family {
     bool head_dim_is_derived; /* the key is written only if it does not follow from the other sizes */
     struct ox_family_defaults defaults;
     const struct ox_fixed_key *fixed_keys; /* ends with a row without a key; or NULL */
-    const char *const *keys[3]; /* groups of other keys that are read or have no effect; each ends with NULL */
+    const char *const *keys[4]; /* groups of other keys that are read or have no effect; each ends with NULL */
     const struct ox_value_key *values; /* ends with a row without a key; or NULL */
     /* Reads the family's own keys; `out` already holds what all families share. */
     enum ox_status (*parse)(const char *where, const json_t *json, const struct ox_family *family,
@@ -107,9 +108,9 @@ struct ox_family {
 };
 
 extern const struct ox_family ox_family_cohere2, ox_family_exaone4, ox_family_gemma2, ox_family_gemma3,
-    ox_family_gpt2, ox_family_granite, ox_family_llama, ox_family_mistral, ox_family_mixtral, ox_family_olmo2,
-    ox_family_olmo3, ox_family_olmoe, ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3,
-    ox_family_qwen3_moe, ox_family_smollm3;
+    ox_family_gpt2, ox_family_gpt_oss, ox_family_granite, ox_family_llama, ox_family_mistral, ox_family_mixtral,
+    ox_family_olmo2, ox_family_olmo3, ox_family_olmoe, ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe,
+    ox_family_qwen3, ox_family_qwen3_moe, ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);

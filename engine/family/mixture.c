@@ -41,6 +41,7 @@ enum ox_status ox_read_mixture(const char *where, const json_t *json, const stru
     mixture->router.scale = 1.0f;
     mixture->router.chosen = keys->chosen_missing;
     mixture->gate = ox_gate_swiglu();
+    mixture->layout = out->layout;
     mixture->width = keys->width_missing;
     enum ox_status status = read_count(where, json, keys->experts_missing, &mixture->router.experts);
     OX_THEN(status, ox_config_read_sizes(where, json, sizes, sizeof sizes / sizeof *sizes));

@@ -86,9 +86,11 @@ struct ox_rope_scaling {
 struct ox_mixture {
     struct ox_router router; /* experts: 0: the model has none */
     struct ox_gate gate;
+    enum ox_weight_layout layout; /* of the matrices of experts */
     uint32_t width;          /* of an expert */
     uint32_t shared_width;   /* of an expert that every row has, behind a gate; 0: none */
     struct ox_layers dense;  /* layers with an MLP instead */
+    bool mxfp4; /* files may have the matrices of experts in MXFP4, which has their input last */
     bool packed; /* files have one tensor of all experts where others have one for each; they say so, not config.json */
 };
 

@@ -7,6 +7,7 @@
 #include "base/hash/listed.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "engine/hf/mxfp4_tensor.h"
 #include "engine/hf/shapes.h"
 
 #include <inttypes.h>
@@ -35,6 +36,8 @@ struct ox_hf_folder {
     struct ox_st_file **files;
     uint32_t file_count;
     struct place *places; /* by tensor, NULL without weights */
+    struct ox_mxfp4_source *mxfp4;   /* by tensor; NULL where none is in MXFP4 */
+    struct ox_mxfp4_reader *reader; /* of these */
     struct place head;    /* lm_head.weight of a tied model, if a file has it */
     /* The mean row of each tensor that gets added rows; NULL for other tensors, and where added rows are fresh. */
     float **means;
@@ -252,6 +255,32 @@ static const char *expert_names(const struct ox_model *model, char *text, size_t
     return text;
 }
 
+/* One of the two tensors of one in MXFP4. The blocks stand for it. */
+static enum ox_status place_part(struct ox_hf_folder *folder, const struct place *place, enum ox_mxfp4_part part,
+                                 uint32_t idx) {
+    struct ox_mxfp4_source *const source = &folder->mxfp4[idx];
+    if (source->entries[part] != NULL || (part == OX_MXFP4_BLOCKS && folder->places[idx].entry != NULL)) {
+        return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is stored twice; fetch or save it again",
+                       ox_st_path(place->file), place->entry->name);
+    }
+    source->files[part] = place->file;
+    source->entries[part] = place->entry;
+    if (part == OX_MXFP4_BLOCKS) {
+        folder->places[idx] = *place;
+    }
+    return ox_mxfp4_check(ox_st_path(place->file), place->entry, part, &folder->model->tensors[idx]);
+}
+
+static bool is_mxfp4(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    return folder->mxfp4 != NULL && folder->mxfp4[tensor_idx].entries[OX_MXFP4_BLOCKS] != NULL;
+}
+
+/* Whether a tensor's weights are there, with their scales where they need some. */
+static bool is_placed(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    return folder->places[tensor_idx].entry != NULL &&
+           (!is_mxfp4(folder, tensor_idx) || folder->mxfp4[tensor_idx].entries[OX_MXFP4_SCALES] != NULL);
+}
+
 static enum ox_status place_entry(struct ox_hf_folder *folder, const struct place *place) {
     const char *name = place->entry->name;
     char inner[2 * OX_TENSOR_NAME_BYTES];
@@ -261,8 +290,14 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
         }
         name = inner;
     }
-    const int64_t idx = ox_model_find_tensor(folder->model, name);
-    if (idx == -1) {
+    char whole[2 * OX_TENSOR_NAME_BYTES];
+    const enum ox_mxfp4_part part =
+        folder->mxfp4 != NULL ? ox_mxfp4_part_of(name, whole, sizeof whole) : OX_MXFP4_NONE;
+    const int64_t idx = ox_model_find_tensor(folder->model, part == OX_MXFP4_NONE ? name : whole);
+    if (idx >= 0 && part != OX_MXFP4_NONE && folder->model->tensors[idx].rank == 3) {
+        return place_part(folder, place, part, (uint32_t)idx);
+    }
+    if (idx == -1 || part != OX_MXFP4_NONE) {
         char experts[OX_TENSOR_NAME_BYTES + 128];
         return ox_fail(OX_E_CONFIG,
                        "%s: tensor \"%s\" does not belong to the %s that config.json describes%s; use the config.json "
@@ -289,7 +324,7 @@ static enum ox_status check_complete(const struct ox_hf_folder *folder) {
     uint32_t missing_count = 0;
     const char *missing = "";
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        if (folder->places[i].entry == NULL) {
+        if (!is_placed(folder, i)) {
             missing = missing_count == 0 ? model->tensors[i].name : missing;
             missing_count++;
         }
@@ -344,7 +379,10 @@ static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
         return status;
     }
     folder->places = calloc(folder->model->tensor_count, sizeof *folder->places);
-    if (folder->places == NULL) {
+    if (folder->model->config.mixture.mxfp4) {
+        folder->mxfp4 = calloc(folder->model->tensor_count, sizeof *folder->mxfp4);
+    }
+    if (folder->places == NULL || (folder->model->config.mixture.mxfp4 && folder->mxfp4 == NULL)) {
         return fail_memory(folder->path);
     }
     for (uint32_t i = 0; i < folder->file_count; i++) {
@@ -451,6 +489,8 @@ void ox_hf_close(struct ox_hf_folder **folder) {
         free((*folder)->means[i]);
     }
     free((*folder)->means);
+    ox_mxfp4_close(&(*folder)->reader);
+    free((*folder)->mxfp4);
     ox_model_close(&(*folder)->model);
     json_decref((*folder)->config);
     free((*folder)->files);
@@ -535,10 +575,28 @@ static void read_added(const struct ox_hf_folder *folder, uint32_t tensor_idx, u
     }
 }
 
+static void tell_mxfp4(const struct ox_hf_folder *folder) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < folder->model->tensor_count; i++) {
+        count += is_mxfp4(folder, i);
+    }
+    if (count > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " tensors of experts are MXFP4; they are read exactly, and saved as BF16 in "
+               "an export, in checkpoints as --save-dtype says", folder->path, count);
+    }
+}
+
 enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                           uint64_t count, float *out) {
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
     const struct place *const place = &folder->places[tensor_idx];
+    if (is_mxfp4(folder, tensor_idx)) {
+        if (folder->reader == NULL) {
+            tell_mxfp4(folder);
+        }
+        return ox_mxfp4_read((struct ox_mxfp4_reader **)&folder->reader, &folder->mxfp4[tensor_idx],
+                             &folder->model->tensors[tensor_idx], first, count, out);
+    }
     const uint64_t there = first < place->entry->count ? ox_min_u64(count, place->entry->count - first) : 0;
     const enum ox_status status =
         there > 0 ? ox_st_read_f32(place->file, place->entry, first, there, out) : OX_OK;
@@ -550,7 +608,7 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
 
 enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
-    return folder->places[tensor_idx].entry->dtype;
+    return is_mxfp4(folder, tensor_idx) ? OX_DTYPE_BF16 : folder->places[tensor_idx].entry->dtype;
 }
 
 enum ox_status ox_hf_verify(const struct ox_hf_folder *folder) {

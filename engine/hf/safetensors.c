@@ -326,6 +326,16 @@ const char *ox_st_path(const struct ox_st_file *file) {
     return file->path;
 }
 
+enum ox_status ox_st_read_bytes(const struct ox_st_file *file, const struct ox_st_entry *entry, uint64_t first,
+                                uint64_t bytes, void *out) {
+    OX_ASSERT(first <= entry->bytes && bytes <= entry->bytes - first);
+    const enum ox_status status = ox_file_read_at(file->fd, file->path, out, bytes, entry->offset + first);
+    if (status == OX_OK) {
+        ox_listed_take(file->reading, entry->offset + first, out, bytes);
+    }
+    return status;
+}
+
 enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_entry *entry, uint64_t first,
                               uint64_t count, float *out) {
     OX_ASSERT(first <= entry->count && count <= entry->count - first);
@@ -336,11 +346,7 @@ enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_
                        file->path, entry->name, entry->dtype_text);
     }
     unsigned char *const target = (unsigned char *)out + count * (sizeof *out - elem_bytes);
-    const uint64_t bytes = count * elem_bytes, offset = entry->offset + first * elem_bytes;
-    const enum ox_status status = ox_file_read_at(file->fd, file->path, target, bytes, offset);
-    if (status == OX_OK) {
-        ox_listed_take(file->reading, offset, target, bytes);
-    }
+    const enum ox_status status = ox_st_read_bytes(file, entry, first * elem_bytes, count * elem_bytes, target);
     if (status == OX_OK && entry->dtype != OX_DTYPE_F32) {
         widen_in_place(out, count, entry->dtype);
     }

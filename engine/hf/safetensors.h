@@ -42,6 +42,9 @@ const char *ox_st_path(const struct ox_st_file *file);
 /* Reads elements [first, first + count) into out[count] as fp32, converted from F32, F16 or BF16. */
 OX_MUST enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_entry *entry,
                                       uint64_t first, uint64_t count, float *out);
+/* Reads bytes [first, first + bytes) of the tensor as they are. */
+OX_MUST enum ox_status ox_st_read_bytes(const struct ox_st_file *file, const struct ox_st_entry *entry, uint64_t first,
+                                        uint64_t bytes, void *out);
 /* Compares the file with what its checkpoint lists of it; to be called once all is read. What was read in the order of
  * the file is not read again. A difference is OX_E_CORRUPT. So is a file that was written to since it was opened. */
 OX_MUST enum ox_status ox_st_verify(const struct ox_st_file *file);

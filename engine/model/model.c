@@ -34,6 +34,8 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
         return (uint64_t)config->heads * config->head_dim;
     case OX_DIM_HEAD:
         return config->head_dim;
+    case OX_DIM_HEADS:
+        return config->heads;
     case OX_DIM_KV:
         return (uint64_t)config->kv_heads * config->head_dim;
     case OX_DIM_QKV:
@@ -91,6 +93,12 @@ static void format_name(const struct ox_family *family, const struct ox_family_r
     OX_ASSERT(end > 0 && end < OX_TENSOR_NAME_BYTES);
 }
 
+/* As transformers' Trainer decides by names: matrices decay, and sinks; biases do not, also those of all experts. */
+static bool decays(const struct ox_tensor *tensor) {
+    const bool is_bias = tensor->role == OX_ROLE_EXPERT_GATE_UP_BIAS || tensor->role == OX_ROLE_EXPERT_DOWN_BIAS;
+    return (tensor->rank >= 2 && !is_bias) || tensor->role == OX_ROLE_SINKS;
+}
+
 /* Adds a tensor to a unit whose tensors end at element `end` so far; returns where they end now. */
 static uint64_t add_tensor(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
                            const struct ox_family_row *row, uint32_t layer, uint32_t expert, uint64_t end) {
@@ -104,7 +112,7 @@ static uint64_t add_tensor(struct ox_model *model, const struct ox_family *famil
         tensor->shape[i] = extent_of(&model->config, row->shape[i]);
         tensor->count *= tensor->shape[i];
     }
-    tensor->decay = tensor->rank >= 2;
+    tensor->decay = decays(tensor);
     tensor->trained = true;
     tensor->init = row->init;
     if (unit->role_offset[row->role] == UINT64_MAX) {

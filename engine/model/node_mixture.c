@@ -158,7 +158,7 @@ static void multiply(const struct ox_node_call *call, const void *bias) {
     OX_RUN(&call->job->run, grouped_forward, .out = call->out, .in = call->in,
            .weight = ox_node_weight(call, call->node->role), .bias = bias, .scratch = call->scratch,
            .experts = experts_of(call), .in_count = call->node->in_count, .out_count = call->node->out_count,
-           .layout = shape->model->config.layout, .real = shape->compute.real);
+           .layout = mixture_of(shape)->layout, .real = shape->compute.real);
 }
 
 static void multiply_backward(const struct ox_node_call *call, float *dbias) {
@@ -166,7 +166,7 @@ static void multiply_backward(const struct ox_node_call *call, float *dbias) {
     OX_RUN(&call->job->run, grouped_backward, .din = call->din, .dweight = ox_node_grad(call, call->node->role),
            .dbias = dbias, .dout = call->dout, .in = call->in, .weight = ox_node_weight(call, call->node->role),
            .scratch = call->scratch, .experts = experts_of(call), .in_count = call->node->in_count,
-           .out_count = call->node->out_count, .layout = shape->model->config.layout, .real = shape->compute.real,
+           .out_count = call->node->out_count, .layout = mixture_of(shape)->layout, .real = shape->compute.real,
            .begins = call->job->begins);
 }
 

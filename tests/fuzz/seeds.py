@@ -193,6 +193,11 @@ def model():
     good("qwen3_moe", {**LLAMA, "model_type": "qwen3_moe"}, num_experts=4, num_experts_per_tok=3, decoder_sparse_step=2,
          mlp_only_layers=[0], moe_intermediate_size=8, norm_topk_prob=True)
     good("olmoe", {**LLAMA, "model_type": "olmoe"}, num_experts=4, num_experts_per_tok=1, clip_qkv=8.0)
+    good("gpt_oss", {**LLAMA, "model_type": "gpt_oss"}, num_local_experts=4, num_experts_per_tok=2, sliding_window=3,
+         swiglu_limit=7.0, quantization_config={"quant_method": "mxfp4"},
+         rope_scaling={"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 64})
+    bad("gpt_oss-quantised", {**LLAMA, "model_type": "gpt_oss"}, num_local_experts=4, num_experts_per_tok=2,
+        quantization_config={"quant_method": "gptq"})
     bad("mixtral-chosen", {**LLAMA, "model_type": "mixtral"}, num_local_experts=4, num_experts_per_tok=5)
     bad("qwen2_moe-layers", {**LLAMA, "model_type": "qwen2_moe"}, num_experts_per_tok=1, mlp_only_layers=[99])
     good("phi3", {**LLAMA, "model_type": "phi3"}, partial_rotary_factor=0.5, sliding_window=3,

@@ -27,6 +27,7 @@ from transformers.models.exaone4 import modeling_exaone4
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.gpt2 import modeling_gpt2
+from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.granite import modeling_granite
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
@@ -77,6 +78,14 @@ def longrope(pairs, part):
     return {"rope_type": "longrope", "rope_theta": 1000.0, "partial_rotary_factor": part,
             "short_factor": [1.0 + 0.05 * i for i in range(pairs)],
             "long_factor": [1.5 + 0.4 * i for i in range(pairs)]}
+
+
+def gpt_oss(**sizes):
+    yarn = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 0.5,
+            "truncate": False, "original_max_position_embeddings": 16}
+    return llama(transformers.GptOssConfig, vocab_size=61, hidden_size=32, intermediate_size=32, num_attention_heads=4,
+                 num_key_value_heads=2, head_dim=12, tie_word_embeddings=False, sliding_window=5,
+                 rope_parameters=yarn, **sizes)
 
 
 def gpt2(**sizes):
@@ -236,6 +245,12 @@ CASES = {
                                 tie_word_embeddings=False, num_experts=7, num_experts_per_tok=3,
                                 norm_topk_prob=False, clip_qkv=1.5),
         "seed": 143, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "gpt_oss": {  # experts as wide as the model, so that no shape tells a matrix from its transpose; clamps bind
+        "config": lambda: gpt_oss(num_hidden_layers=3, num_local_experts=6, num_experts_per_tok=2),
+        "seed": 357, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "expert_gain": 2.5},
+    "gpt_oss_mxfp4": {  # the files have the experts in MXFP4, which transformers reads here
+        "config": lambda: gpt_oss(num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=3),
+        "seed": 209, "seq": 11, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "mxfp4": True},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -291,8 +306,10 @@ def yarn_ramp(parameters, dim, pair):
         original = parameters["original_max_position_embeddings"]
         return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(parameters["rope_theta"]))
 
-    low = max(math.floor(pair_of(parameters["beta_fast"])), 0)
-    high = min(math.ceil(pair_of(parameters["beta_slow"])), dim - 1)
+    low, high = pair_of(parameters["beta_fast"]), pair_of(parameters["beta_slow"])
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
     return min(max((pair - low) / (high - low), 0.0), 1.0)
 
 
@@ -324,8 +341,10 @@ def rotary_forward(self, x, position_ids, layer_type=None):
     length = int(position_ids.max()) + 1
     frequencies = [rotary_frequency(parameters, dim, i, length) for i in range(dim // 2)]
     angles = position_ids[..., None].double() * torch.tensor(frequencies, dtype=torch.float64)
-    angles = angles.repeat_interleave(2, dim=-1) if isinstance(self, modeling_cohere2.Cohere2RotaryEmbedding) \
-        else torch.cat((angles, angles), dim=-1)
+    if isinstance(self, modeling_cohere2.Cohere2RotaryEmbedding):
+        angles = angles.repeat_interleave(2, dim=-1)
+    elif not isinstance(self, modeling_gpt_oss.GptOssRotaryEmbedding):
+        angles = torch.cat((angles, angles), dim=-1)
     return angles.cos() * gain, angles.sin() * gain
 
 
@@ -360,13 +379,15 @@ def in_float64():
                          (modeling_gemma2, "Gemma2"), (modeling_gemma3, "Gemma3"), (modeling_cohere2, "Cohere2"),
                          (modeling_exaone4, "Exaone4"), (modeling_mixtral, "Mixtral"),
                          (modeling_qwen2_moe, "Qwen2Moe"), (modeling_qwen3_moe, "Qwen3Moe"),
-                         (modeling_olmoe, "Olmoe")):
+                         (modeling_olmoe, "Olmoe"), (modeling_gpt_oss, "GptOss")):
         norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
                          else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
         replaced += [(getattr(module, name + norm), "forward", forward),
                      (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
                      (module, "eager_attention_forward", attention_forward)]
-        if hasattr(module, name + "TopKRouter"):
+        if name == "GptOss":  # computes scores and choice in its own type
+            replaced.pop()
+        elif hasattr(module, name + "TopKRouter"):
             replaced.append((getattr(module, name + "TopKRouter"), "forward", router_forward))
     replaced.append((modeling_cohere2, "apply_rotary_pos_emb", rotate_neighbours))
     kept = [getattr(place, name) for place, name, _ in replaced]
@@ -395,7 +416,10 @@ def make_model(case):
         noise = torch.randn(parameter.shape, generator=random)
         if parameter.dim() >= 2:
             embeds = is_embedding(name) or name.startswith("lm_head")
-            gain = 1.6 if name.endswith("mlp.gate.weight") else 0.8  # of a router: so that its choice is clear
+            # of a router: so that its choice is clear
+            gain = 1.6 if name.endswith(("mlp.gate.weight", "mlp.router.weight")) else 0.8
+            gain *= case.get("expert_gain", 1.0) if name.endswith("experts.gate_up_proj") else 1.0
+            gain /= case.get("expert_gain", 1.0) if name.endswith("experts.down_proj") else 1.0
             parameter.data = noise * (0.2 if embeds else gain / math.sqrt(min(parameter.shape[-2:])))
         else:
             parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0 - offset)
@@ -406,9 +430,35 @@ def make_model(case):
     return model.eval()
 
 
+def to_mxfp4(model, folder):
+    """Writes the folder as gpt-oss is published, with the values of experts drawn; returns what transformers reads."""
+    path, random = os.path.join(folder, "model.safetensors"), torch.Generator().manual_seed(4)
+    tensors = safetensors.torch.load_file(path)
+    for name in [n for n in tensors if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, inner, outer = tensors.pop(name).shape
+        tensors[name + "_blocks"] = torch.randint(0, 256, (experts, outer, inner // 32, 16), generator=random,
+                                                  dtype=torch.uint8)
+        tensors[name + "_scales"] = torch.randint(120, 124, (experts, outer, inner // 32), generator=random,
+                                                  dtype=torch.uint8)
+    safetensors.torch.save_file({n: t if t.dtype == torch.uint8 else t.bfloat16() for n, t in tensors.items()}, path,
+                                metadata={"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    config["dtype"] = "bfloat16"
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file, indent=2)
+        file.write("\n")
+    read = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
+    fresh = make_model({"config": lambda: model.config, "seed": 0})
+    fresh.load_state_dict({n: t.float() for n, t in read.state_dict().items()})
+    return fresh
+
+
 def by_saved_name(model, packed, tensors):
     """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each."""
-    if packed or not hasattr(model.config, "num_experts_per_tok"):
+    if packed or model.config.model_type == "gpt_oss" or not hasattr(model.config, "num_experts_per_tok"):
         return tensors
     mixtral = model.config.model_type == "mixtral"
     saved = {}
@@ -489,7 +539,8 @@ def learning_rate_at(step):
 
 
 def decays(name, parameter):
-    return parameter.dim() >= 2 and not is_embedding(name)
+    """As transformers' Trainer decides by names, but for embeddings."""
+    return (parameter.dim() >= 2 and not is_embedding(name) and not name.endswith("bias")) or name.endswith("sinks")
 
 
 def step_loss(model, micro_batches):
@@ -619,6 +670,8 @@ def make_case(name, folder):
     os.makedirs(folder)
     packed = case.get("packed", False)
     model.save_pretrained(folder, save_original_format=not packed)
+    if case.get("mxfp4", False):
+        model = to_mxfp4(model, folder)
 
     single = train(copy.deepcopy(model), batches, case["max_grad_norm"])
     with in_float64():

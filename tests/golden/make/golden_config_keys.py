@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes tests/golden/config_keys.json: which keys of config.json change what transformers computes.
 
-    python3 tests/golden/make/golden_config_keys.py [--output tests/golden]
+    python3 tests/golden/make/golden_config_keys.py [--output tests/golden] [CASE...]
+
+With cases, the rows of others stay as they are.
 
 Of every family's golden case each key of config.json, and each key that published folders have beside those, is left
 out, and given other values. Each such file is a row: the case, the file's changes, and what they do: nothing ("same"),
@@ -18,7 +20,7 @@ import torch
 import transformers
 
 CASES = ("llama_bias", "mistral_window", "qwen2", "qwen3", "qwen3_windows", "smollm3", "phi3_long", "olmo2", "olmo3",
-         "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe")
+         "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss")
 # Bookkeeping that no model reads.
 SKIPPED = ("architectures", "dtype", "transformers_version", "model_type", "_attn_implementation", "id2label", "label2id")
 # What published folders have beside what version 5 writes, and what other families have.
@@ -37,6 +39,9 @@ PUBLISHED = {
     "use_qk_norm": [True], "qk_layernorm": [True], "num_local_experts": [4], "clip_qkv": [0.1],
     "scale_attn_weights": [False], "scale_attn_by_inverse_layer_idx": [True], "reorder_and_upcast_attn": [True],
     "num_experts": [4], "norm_topk_prob": [True, False], "decoder_sparse_step": [1, 3], "mlp_only_layers": [[], [0], None],
+    "experts_per_token": [1], "initial_context_length": [8], "router_jitter_noise": [0.0], "n_group": [2],
+    "topk_group": [1], "n_shared_experts": [2], "first_k_dense_replace": [0, 2], "routed_scaling_factor": [2.0],
+    "swiglu_limit": [7.0], "router_aux_loss_coef": [0.9],
     "initializer_range": [0.5], "use_cache": [False], "max_position_embeddings": [128],
 }
 
@@ -119,14 +124,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, ".."))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity(transformers.utils.logging.CRITICAL)
     transformers.utils.logging.disable_progress_bar()
-    rows = [row for case in CASES for row in rows_of(case, os.path.join(here, ".."))]
+    path = os.path.join(args.output, "config_keys.json")
+    kept = []
+    if args.cases:
+        with open(path, encoding="utf-8") as file:
+            kept = json.load(file)
+    rows = [row for case in CASES for row in (
+        rows_of(case, os.path.join(here, "..")) if case in args.cases or not args.cases
+        else [row for row in kept if row["case"] == case])]
     lines = [json.dumps(row, separators=(",", ":")) for row in rows]
-    with open(os.path.join(args.output, "config_keys.json"), "w", encoding="utf-8") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write("[\n" + ",\n".join(lines) + "\n]\n")
     for effect in ("same", "changed", "shapes", "error"):
         print(effect, sum(row["effect"] == effect for row in rows))

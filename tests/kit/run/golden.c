@@ -13,7 +13,7 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo2", "olmo3",
                                     "gemma2", "gemma3", "granite", "cohere2", "exaone4", "frozen_blocks",
                                     "frozen_below", "frozen_parts", "frozen_table", "mixtral", "mixtral_packed",
-                                    "qwen3_moe", "qwen2_moe", "olmoe"};
+                                    "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "gpt_oss_mxfp4"};
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 void golden_open(const char *name, struct golden *out) {

@@ -54,6 +54,13 @@ static void test_refusals(void) {
         {"qwen2_moe", "norm_topk_prob", "1", "norm_topk_prob"},
         {"olmoe", "clip_qkv", "-1", "clip_qkv"},
         {"llama_bias", "num_local_experts", "8", "num_local_experts"},
+        {"gpt_oss", "swiglu_limit", "6.0", "\"swiglu_limit\" is 6.0"},
+        {"gpt_oss", "num_experts_per_tok", "7", "of 6 it can have 1 to 6"},
+        {"gpt_oss", "num_experts", "8", "\"num_experts\" is 8, but \"num_local_experts\" is 6"},
+        {"gpt_oss", "sliding_window", "null", "\"sliding_window\" is missing or 0"},
+        {"gpt_oss", "output_router_logits", "true", "auxiliary loss"},
+        {"gpt_oss", "quantization_config", "{\"quant_method\":\"gptq\"}", "\"mxfp4\" alone is read"},
+        {"gpt_oss", "quantization_config", "{}", "\"mxfp4\" alone is read"},
     };
     struct ox_model_config config;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -82,23 +89,35 @@ static void test_missing(void) {
     CHECK(ox_layer_is_sparse(&config, 1) && !ox_layer_is_sparse(&config, 2));
     REQUIRE_OK(parse_with("olmoe", "clip_qkv", "null", &config));
     CHECK(config.clip_qkv == 0.0);
+    REQUIRE_OK(parse_with("gpt_oss", "layer_types", "", &config));
+    CHECK(ox_layers_has(&config.windowed, 0) && !ox_layers_has(&config.windowed, 1) && config.window == 5);
+    REQUIRE_OK(parse_with("gpt_oss", "sliding_window", "", &config));
+    CHECK(config.window == 128);
+    REQUIRE_OK(parse_with("gpt_oss", "rope_parameters", "", &config));
+    CHECK(config.rope_scaling.kind == OX_ROPE_YARN && config.rope_scaling.factor == 32.0 &&
+          config.rope_scaling.original == 4096 && !config.rope_scaling.truncate && config.rope_theta == 150000.0);
+    REQUIRE_OK(parse_with("gpt_oss", "quantization_config", "{\"quant_method\":\"mxfp4\"}", &config));
 }
 
 /* A written file is read as the same model, also under the other name of the number of experts. */
 static void test_written(void) {
-    static const char *const names[] = {"mixtral", "qwen3_moe", "qwen2_moe", "olmoe"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    static const struct {
+        const char *name;
+        bool local;
+    } cases[] = {{"mixtral", true}, {"qwen3_moe", false}, {"qwen2_moe", false}, {"olmoe", false},
+                 {"gpt_oss", true}, {"gpt_oss_mxfp4", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static struct ox_model_config config, again;
-        json_t *const json = config_of(names[i]);
+        json_t *const json = config_of(cases[i].name);
         json_t *fresh = NULL, *kept = NULL;
-        REQUIRE_OK(ox_model_config_parse(names[i], json, &config));
+        REQUIRE_OK(ox_model_config_parse(cases[i].name, json, &config));
         REQUIRE_OK(ox_model_config_json(&config, NULL, "float32", &fresh));
-        log_warnings = 0;
+        log_count_warnings(NULL);
         REQUIRE_OK(ox_model_config_parse("written", fresh, &again));
         CHECK(log_warnings == 0 && memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
         CHECK(config.clip_qkv == again.clip_qkv && config.width == again.width);
         const bool local = json_object_get(fresh, "num_local_experts") != NULL;
-        CHECK(local == (i == 0) && (json_object_get(fresh, "num_experts") != NULL) == !local);
+        CHECK(local == cases[i].local && (json_object_get(fresh, "num_experts") != NULL) == !local);
         json_t *const count = json_incref(json_object_get(fresh, local ? "num_local_experts" : "num_experts"));
         CHECK(json_object_del(fresh, local ? "num_local_experts" : "num_experts") == 0);
         CHECK(json_object_set_new(fresh, local ? "num_experts" : "num_local_experts", count) == 0);
@@ -106,6 +125,9 @@ static void test_written(void) {
         CHECK(memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
         REQUIRE_OK(ox_model_config_json(&config, fresh, "float32", &kept));
         CHECK((json_object_get(kept, "num_experts") != NULL) == local);
+        json_decref(kept);
+        REQUIRE_OK(ox_model_config_json(&config, json, "bfloat16", &kept));
+        CHECK(json_object_get(kept, "quantization_config") == NULL);
         json_decref(kept);
         json_decref(fresh);
         json_decref(json);
@@ -118,6 +140,7 @@ static void test_written(void) {
 struct change {
     const char *left_out, *renamed, *name; /* a tensor; a tensor with another name */
     const char *added;                     /* a tensor beside it, of three elements */
+    const char *turned;                    /* a tensor whose shape is turned around */
 };
 
 static void copy_changed(const char *from, const char *to, struct change change) {
@@ -135,6 +158,10 @@ static void copy_changed(const char *from, const char *to, struct change change)
             specs[count] = (struct ox_st_spec){.name = renamed ? change.name : entry->name, .dtype = entry->dtype,
                                                .rank = entry->rank};
             memcpy(specs[count].shape, entry->shape, sizeof entry->shape);
+            if (change.turned != NULL && strcmp(entry->name, change.turned) == 0) {
+                specs[count].shape[entry->rank - 1] = entry->shape[entry->rank - 2];
+                specs[count].shape[entry->rank - 2] = entry->shape[entry->rank - 1];
+            }
             idx[count++] = i;
         }
     }
@@ -176,6 +203,19 @@ static void test_bad_folders(void) {
                        .name = "model.layers.0.mlp.switch_mlp.gate_proj.weight"},
          "whose experts have tensors such as \"model.layers.0.mlp.experts.0.gate_proj.weight\" [16, 40]"},
         {"mixtral_packed", {.left_out = "model.layers.1.mlp.experts.down_proj"}, "is missing (1 in all)"},
+        {"mixtral_packed", {.turned = "model.layers.0.mlp.experts.gate_up_proj"},
+         "has the shape [4, 32, 40], but config.json expects [4, 40, 32]"},
+        {"gpt_oss", {.turned = "model.layers.0.mlp.experts.gate_up_proj"},
+         "has the shape [6, 64, 32], but config.json expects [6, 32, 64]"},
+        {"gpt_oss", {.left_out = "model.layers.2.mlp.router.bias"}, "router.bias\" is missing (1 in all)"},
+        {"gpt_oss", {.left_out = "model.layers.0.self_attn.sinks"}, "sinks\" is missing (1 in all)"},
+        {"gpt_oss", {.renamed = "model.layers.1.mlp.experts.down_proj",
+                     .name = "model.layers.1.mlp.experts.down_proj_blocks"}, "is not the U8 [6, 32, 1, 16]"},
+        {"gpt_oss", {.renamed = "model.layers.1.mlp.experts.gate_up_proj",
+                     .name = "model.layers.1.mlp.experts.gate_proj.weight"},
+         "whose experts have tensors such as \"model.layers.0.mlp.experts.gate_up_proj\" [6, 32, 64]"},
+        {"mixtral", {.renamed = "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+                     .name = "model.layers.0.block_sparse_moe.experts.0.w1_blocks"}, "does not belong to the mixtral"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ox_hf_folder *folder = NULL;
@@ -195,7 +235,8 @@ static void test_bad_folders(void) {
 /* A folder is written with the layout that was read, and its tensors are the bytes that were there. The layout is known
  * without reading weights. */
 static void test_layouts(void) {
-    static const char *const names[] = {"mixtral", "mixtral_packed", "qwen3_moe", "qwen2_moe", "olmoe"};
+    static const char *const names[] = {"mixtral", "mixtral_packed", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss",
+                                        "gpt_oss_mxfp4"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct ox_hf_folder *folder = NULL, *again = NULL;
         struct ox_hf_writer *writer = NULL;
@@ -223,6 +264,93 @@ static void test_layouts(void) {
         ox_hf_close(&again);
         ox_hf_close(&folder);
     }
+}
+
+/* ---- MXFP4 ---- */
+
+/* A copy of the folder in MXFP4 whose file has `old` replaced by `new`, which is as long, once. */
+static const char *edited_mxfp4(const char *name, const char *old, const char *new) {
+    static const char from[] = "tests/golden/gpt_oss_mxfp4/model.safetensors";
+    char *bytes = NULL;
+    size_t size = 0;
+    REQUIRE_OK(ox_folder_make(test_path(name)));
+    REQUIRE_OK(ox_file_read(from, 1 << 20, &bytes, &size));
+    char *const at = memmem(bytes, size, old, strlen(old));
+    CHECK(at != NULL && strlen(old) == strlen(new));
+    memcpy(at, new, strlen(new));
+    REQUIRE_OK(ox_file_replace(test_pathf("%s/model.safetensors", name), bytes, size));
+    free(bytes);
+    json_t *const json = config_of("gpt_oss_mxfp4");
+    REQUIRE_OK(ox_hf_write_json(test_path(name), "config.json", json));
+    json_decref(json);
+    return test_path(name);
+}
+
+static void test_bad_mxfp4(void) {
+    static const struct {
+        const char *old, *new, *words;
+    } cases[] = {
+        {"0.mlp.experts.down_proj_scales", "0.mlp.experts.down_proj_scalez", "does not belong to the gpt_oss"},
+        {"0.mlp.experts.down_proj_scales", "0.self_attn.sinks_______scales", "does not belong to the gpt_oss"},
+        {"1.mlp.experts.down_proj_blocks", "0.mlp.experts.down_proj_blocks", "duplicate"},
+        {"\"U8\"", "\"I8\"", "is not the U8"},
+        {"[4,32,1]", "[4,1,32]", "is not the U8 [4, 32, 1] that MXFP4 has for a matrix of 32 inputs"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_hf_folder *folder = NULL;
+        char name[32];
+        snprintf(name, sizeof name, "mxfp4-%zu", i);
+        const enum ox_status status = ox_hf_open(edited_mxfp4(name, cases[i].old, cases[i].new), true, &folder);
+        const bool right = status != OX_OK && strstr(ox_error_text(), cases[i].words) != NULL;
+        if (!right) {
+            printf("mxfp4 %zu: %s\n", i, ox_error_text());
+        }
+        CHECK(right);
+    }
+}
+
+/* Pieces of any length, in any order, are those of the whole; one word says what is saved; a scale that is no number is
+ * found when it is read. */
+static void test_mxfp4(void) {
+    struct ox_hf_folder *folder = NULL;
+    log_count_warnings("are MXFP4");
+    log_warnings = 0;
+    REQUIRE_OK(ox_hf_open("tests/golden/gpt_oss_mxfp4", true, &folder));
+    const struct ox_model *const model = ox_hf_model(folder);
+    const int64_t idx = ox_model_find_tensor(model, "model.layers.1.mlp.experts.gate_up_proj");
+    CHECK(idx >= 0 && ox_hf_dtype(folder, (uint32_t)idx) == OX_DTYPE_BF16);
+    const uint64_t count = model->tensors[idx].count;
+    float *const whole = malloc(2 * count * sizeof *whole), *const parts = whole + count;
+    CHECK(whole != NULL);
+    REQUIRE_OK(ox_hf_read(folder, (uint32_t)idx, 0, count, whole));
+    for (uint64_t end = count, piece = 1; end > 0; end -= piece) {
+        piece = (piece * 7 + 13) % 3001 % end + 1;
+        REQUIRE_OK(ox_hf_read(folder, (uint32_t)idx, end - piece, piece, parts + end - piece));
+    }
+    CHECK(memcmp(whole, parts, count * sizeof *whole) == 0 && log_warnings == 1);
+    free(whole);
+    ox_hf_close(&folder);
+    struct ox_st_file *file = NULL;
+    REQUIRE_OK(ox_st_open("tests/golden/gpt_oss_mxfp4/model.safetensors", &file));
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(file, i);
+        at = strcmp(entry->name, "model.layers.1.mlp.experts.gate_up_proj_scales") == 0 ? entry->offset + 200 : at;
+    }
+    ox_st_close(&file);
+    char *bytes = NULL;
+    size_t size = 0;
+    REQUIRE_OK(ox_file_read("tests/golden/gpt_oss_mxfp4/model.safetensors", 1 << 20, &bytes, &size));
+    bytes[at] = (char)255;
+    edited_mxfp4("scale", "pt", "pt");
+    REQUIRE_OK(ox_file_replace(test_path("scale/model.safetensors"), bytes, size));
+    free(bytes);
+    REQUIRE_OK(ox_hf_open(test_path("scale"), true, &folder));
+    float value;
+    CHECK(ox_hf_read(folder, (uint32_t)idx, 0, 1, &value) == OX_OK);
+    CHECK(ox_hf_read(folder, (uint32_t)idx, count - 1, 1, &value) == OX_E_CORRUPT);
+    CHECK(strstr(ox_error_text(), "in expert 3") != NULL);
+    ox_hf_close(&folder);
 }
 
 /* In memory all experts of a role lie as a packed tensor has them: gate and up of one, then of the next. */
@@ -254,6 +382,8 @@ int main(void) {
     test_written();
     test_bad_folders();
     test_layouts();
+    test_bad_mxfp4();
+    test_mxfp4();
     test_memory();
     return test_end();
 }
