@@ -17,6 +17,18 @@ static const char phi3_more[] =
     "{\"sliding_window\":2047,\"original_max_position_embeddings\":4096,\"pad_token_id\":32000}";
 static const char phi4_more[] = "{\"original_max_position_embeddings\":16384,\"pad_token_id\":100349}";
 
+/* Mixtures of experts: how many, how many a token gets, how wide one is. */
+static const char mixtral_more[] = "{\"num_local_experts\":8,\"num_experts_per_tok\":2}";
+static const char olmoe_more[] = "{\"num_experts\":64,\"num_experts_per_tok\":8}";
+static const char qwen15_moe_more[] = "{\"num_experts\":60,\"num_experts_per_tok\":4,\"moe_intermediate_size\":1408,"
+                                      "\"shared_expert_intermediate_size\":5632}";
+static const char qwen3_30b_more[] = "{\"num_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":768,"
+                                     "\"norm_topk_prob\":true}";
+static const char qwen3_235b_more[] = "{\"num_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1536,"
+                                      "\"norm_topk_prob\":true}";
+static const char gpt_oss_20b_more[] = "{\"num_local_experts\":32,\"num_experts_per_tok\":4}";
+static const char gpt_oss_120b_more[] = "{\"num_local_experts\":128,\"num_experts_per_tok\":4}";
+
 /* Name, alias, family; tokens, width, MLP, layers, heads, heads of keys and values, elements of a head (0: width /
  * heads), positions, theta of the rotary embedding, a tied table; further keys. */
 static const struct ox_shape shapes[] = {
@@ -54,6 +66,15 @@ static const struct ox_shape shapes[] = {
     {"qwen3-32b", NULL, "qwen3", 151936, 5120, 25600, 64, 64, 8, 128, 40960, 1e6, false, NULL},
     {"phi-3-mini", "phi-3-mini-4k", "phi3", 32064, 3072, 8192, 32, 32, 32, 0, 4096, 1e4, false, phi3_more},
     {"phi-4", "phi-4-14b", "phi3", 100352, 5120, 17920, 40, 40, 10, 0, 16384, 2.5e5, false, phi4_more},
+    {"mixtral-8x7b", NULL, "mixtral", 32000, 4096, 14336, 32, 32, 8, 0, 32768, 1e6, false, mixtral_more},
+    {"mixtral-8x22b", NULL, "mixtral", 32000, 6144, 16384, 56, 48, 8, 0, 65536, 1e6, false, mixtral_more},
+    {"olmoe-1b-7b", "olmoe-7b", "olmoe", 50304, 2048, 1024, 16, 16, 16, 0, 4096, 1e4, false, olmoe_more},
+    {"qwen1.5-moe-a2.7b", NULL, "qwen2_moe", 151936, 2048, 5632, 24, 16, 16, 0, 8192, 1e6, false, qwen15_moe_more},
+    {"qwen3-30b-a3b", "qwen3-30b", "qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128, 40960, 1e6, false, qwen3_30b_more},
+    {"qwen3-235b-a22b", "qwen3-235b", "qwen3_moe", 151936, 4096, 12288, 94, 64, 4, 128, 40960, 1e6, false,
+     qwen3_235b_more},
+    {"gpt-oss-20b", NULL, "gpt_oss", 201088, 2880, 2880, 24, 64, 8, 64, 131072, 1.5e5, false, gpt_oss_20b_more},
+    {"gpt-oss-120b", NULL, "gpt_oss", 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1.5e5, false, gpt_oss_120b_more},
     {"smollm3-3b", NULL, "smollm3", 128256, 2048, 11008, 36, 16, 4, 0, 65536, 5e6, true, NULL},
 };
 
