@@ -145,7 +145,7 @@ struct ox_op_head_norm_backward {
     bool begins; /* dgain is set */
 };
 
-/* out = [residual +] in * W^T [+ bias]; out may alias residual. */
+/* out = [residual +] scale * in * W^T [+ bias]; out may alias residual. */
 struct ox_op_linear_forward {
     void *out;      /* (rows, out_count) */
     const void *in; /* (rows, in_count) */
@@ -153,11 +153,14 @@ struct ox_op_linear_forward {
     const void *bias;     /* (out_count) or NULL */
     const void *residual; /* (rows, out_count) or NULL */
     uint32_t rows, in_count, out_count;
+    uint32_t in_stride, out_stride; /* elements from one row of in, and of out and residual, to the next; 0: its count */
+    float scale;                    /* 0: none */
     enum ox_weight_layout layout;
     enum ox_real real;
 };
 
-/* din = dout * W (din == NULL: not wanted); dweight += dout^T * in; dbias += column sums of dout. */
+/* din = scale * dout * W (din == NULL: not wanted); dweight += scale * dout^T * in; dbias += column sums of dout, which
+ * then has no stride. */
 struct ox_op_linear_backward {
     void *din;      /* (rows, in_count) or NULL */
     float *dweight; /* as weight, or NULL; added to */
@@ -165,6 +168,8 @@ struct ox_op_linear_backward {
     const void *dout, *in, *weight;
     const void *residual; /* (rows, in_count) or NULL: added to din, which may be the same */
     uint32_t rows, in_count, out_count;
+    uint32_t in_stride, out_stride; /* of in, din and residual, and of dout; 0: the count */
+    float scale;                    /* 0: none */
     enum ox_weight_layout layout;
     enum ox_real real;
     bool begins; /* dweight and dbias are set */

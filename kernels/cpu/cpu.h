@@ -71,7 +71,12 @@ struct ox_gemm {
     uint32_t a_stride, b_stride, c_stride;
     bool a_transposed, b_transposed;
     float beta;
+    float scale; /* of the product; 0: none */
 };
+/* The factor of a product, as libraries take it. */
+static inline float ox_cpu_gemm_alpha(const struct ox_gemm *gemm) {
+    return gemm->scale == 0.0f ? 1.0f : gemm->scale;
+}
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm);

@@ -74,7 +74,7 @@ void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, 
     is_alone = true;
     const int error = bf16->library->gemm(
         gemm->a_transposed ? 'T' : 'N', gemm->b_transposed ? 'T' : 'N', (int64_t)(rows.end - rows.begin),
-        (int64_t)(cols.end - cols.begin), gemm->k, 1.0f,
+        (int64_t)(cols.end - cols.begin), gemm->k, ox_cpu_gemm_alpha(gemm),
         gemm->halves_a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride), gemm->a_stride,
         gemm->halves_b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1), gemm->b_stride, beta,
         gemm->c + rows.begin * gemm->c_stride + cols.begin, gemm->c_stride);

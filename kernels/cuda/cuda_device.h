@@ -59,7 +59,7 @@ OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
 void ox_cuda_blas_close(struct ox_cuda_blas **blas);
 uint32_t ox_cuda_blas_version(void); /* version of the loaded cuBLASLt */
 
-/* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a and b
+/* c (m, n) = scale * op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a and b
  * have one type, c may have another; sums are float32. `addend` has the type, the shape and the stride of c and may be
  * c; `bias` has n elements of that type, the same for every row. */
 struct ox_cuda_gemm_args {
@@ -68,6 +68,7 @@ struct ox_cuda_gemm_args {
     uint32_t m, n, k;
     uint32_t a_stride, b_stride, c_stride;
     bool a_transposed, b_transposed;
+    float scale; /* 0: none */
     enum ox_real in, out; /* types of a and b, and of c */
 };
 OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_gemm_args *gemm);

@@ -40,6 +40,7 @@ struct ox_cuda_blas {
 struct operands {
     const void *a, *b, *c, *bias;
     void *d;
+    float scale; /* of the product */
 };
 
 static enum ox_status check(cublasStatus_t status, const char *what) {
@@ -236,7 +237,7 @@ static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct d
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
-    return cublasLtMatmul(queue->device->blas->handle, description->desc, &one, at->a, description->a, at->b,
+    return cublasLtMatmul(queue->device->blas->handle, description->desc, &at->scale, at->a, description->a, at->b,
                           description->b, known->gemm.adds ? &one : &zero, at->c, description->d, at->d,
                           description->d, &known->algo, queue->device->workspace, known->workspace_bytes,
                           queue->stream);
@@ -415,10 +416,15 @@ enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_c
         .has_bias = given->bias != NULL, .adds = given->addend != NULL,
     };
     return run(queue, p, &(struct operands){.a = given->b, .b = given->a, .bias = given->bias, .d = given->c,
-                                            .c = given->addend != NULL ? given->addend : given->c});
+                                            .c = given->addend != NULL ? given->addend : given->c,
+                                            .scale = given->scale == 0.0f ? 1.0f : given->scale});
 }
 
 /* ---- the operations --------------------------------------------------------------------------------- */
+
+static uint32_t stride_of(uint32_t stride, uint32_t count) {
+    return stride == 0 ? count : stride;
+}
 
 enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const void *args) {
     const struct ox_op_linear_forward *const op = args;
@@ -426,17 +432,21 @@ enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const v
     return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
         .c = op->out, .a = op->in, .b = op->weight, .bias = op->bias, .addend = op->residual,
         .m = op->rows, .n = op->out_count, .k = op->in_count,
-        .a_stride = op->in_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->out_count,
-        .b_transposed = out_in, .in = op->real, .out = op->real});
+        .a_stride = stride_of(op->in_stride, op->in_count), .b_stride = out_in ? op->in_count : op->out_count,
+        .c_stride = stride_of(op->out_stride, op->out_count), .b_transposed = out_in, .scale = op->scale,
+        .in = op->real, .out = op->real});
 }
 
 static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op) {
     const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
     const uint32_t m = out_in ? op->out_count : op->in_count, n = out_in ? op->in_count : op->out_count;
+    const uint32_t in_stride = stride_of(op->in_stride, op->in_count);
+    const uint32_t out_stride = stride_of(op->out_stride, op->out_count);
     return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
         .c = op->dweight, .addend = op->begins ? NULL : op->dweight,
         .a = out_in ? op->dout : op->in, .b = out_in ? op->in : op->dout, .m = m, .n = n, .k = op->rows,
-        .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true, .in = op->real, .out = OX_REAL_F32});
+        .a_stride = out_in ? out_stride : in_stride, .b_stride = out_in ? in_stride : out_stride, .c_stride = n,
+        .a_transposed = true, .scale = op->scale, .in = op->real, .out = OX_REAL_F32});
 }
 
 enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const void *args) {
@@ -451,9 +461,9 @@ enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const 
     }
     return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
         .c = op->din, .addend = op->residual, .a = op->dout, .b = op->weight,
-        .m = op->rows, .n = op->in_count, .k = op->out_count, .a_stride = op->out_count,
-        .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count, .b_transposed = !out_in,
-        .in = op->real, .out = op->real});
+        .m = op->rows, .n = op->in_count, .k = op->out_count, .a_stride = stride_of(op->out_stride, op->out_count),
+        .b_stride = out_in ? op->in_count : op->out_count, .c_stride = stride_of(op->in_stride, op->in_count),
+        .b_transposed = !out_in, .scale = op->scale, .in = op->real, .out = op->real});
 }
 
 enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,

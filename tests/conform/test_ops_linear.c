@@ -164,6 +164,72 @@ static void check_residual(struct lab *lab, const struct data *data, struct ox_o
     }
 }
 
+/* Rows that are columns of wider ones, and a factor, give what the compact rows give without it, times the factor; what
+ * lies beside them stays. */
+enum { BESIDE = 3 };
+
+static void *spread_out(const struct data *data, const float *values, size_t count, uint32_t width) {
+    float *const wide = floats(count / width * (width + BESIDE));
+    for (size_t i = 0; i < count / width * (width + BESIDE); i++) {
+        const size_t row = i / (width + BESIDE), col = i % (width + BESIDE);
+        wide[i] = col < width ? values[row * width + col] : 7.0f;
+    }
+    return reals_of(data->real, wide, count / width * (width + BESIDE));
+}
+
+/* The error of the rows beside what is wanted: `residual` (or NULL) and the factor times the rest of `want`. */
+static double strided_error(const struct data *data, const void *got, const double *want, const float *residual,
+                            size_t count, uint32_t width) {
+    const size_t all = count / width * (width + BESIDE);
+    const float *const wide = floats_of(data->real, got, all);
+    float *const rows = floats(count);
+    double *const scaled = doubles(count);
+    for (size_t i = 0; i < all; i++) {
+        const size_t col = i % (width + BESIDE), at = i / (width + BESIDE) * width + col;
+        CHECK(col < width || wide[i] == 7.0f);
+        if (col < width) {
+            const double other = residual == NULL ? 0.0 : (double)residual[at];
+            rows[at] = wide[i];
+            scaled[at] = other + 0.5 * (want[at] - other);
+        }
+    }
+    return error_of(rows, scaled, count);
+}
+
+static void check_strides(struct lab *lab, const struct data *data, struct ox_op_linear_forward forward,
+                          struct ox_op_linear_backward backward) {
+    const struct linear_case *const shape = data->shape;
+    const float *const residual = shape->residual ? data->residual : NULL;
+    const uint32_t in = shape->in_count, out = shape->out_count;
+    forward.in = spread_out(data, data->in, data->in_len, in);
+    forward.out = spread_out(data, data->residual, data->out_len, out);
+    forward.residual = residual == NULL ? NULL : forward.out;
+    forward.in_stride = backward.in_stride = in + BESIDE;
+    forward.out_stride = backward.out_stride = out + BESIDE;
+    forward.scale = backward.scale = 0.5f;
+    backward.in = forward.in;
+    backward.din = shape->with_din ? spread_out(data, data->in, data->in_len, in) : NULL;
+    backward.dout = spread_out(data, data->dout, data->out_len, out);
+    backward.dweight = floats(data->weight_len);
+    backward.dbias = NULL;
+    backward.begins = true;
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_forward, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_backward, &backward));
+    lab_finish(lab);
+    check_real_error(data->real, "out of wider rows",
+                     strided_error(data, forward.out, data->out_want, residual, data->out_len, out), 1.2e-6, 4e-3);
+    if (shape->with_din) {
+        check_real_error(data->real, "din of wider rows",
+                         strided_error(data, backward.din, data->din_want, NULL, data->in_len, in), 2e-6, 4e-3);
+    }
+    double *const half = doubles(data->weight_len);
+    for (size_t i = 0; i < data->weight_len; i++) {
+        half[i] = 0.5 * data->dweight_want[i];
+    }
+    check_real_error(data->real, "dweight of wider rows", error_of(backward.dweight, half, data->weight_len), 1.8e-6,
+                     2e-5);
+}
+
 static void run_on(struct lab *lab, const struct data *data) {
     const int keep = guard_count;
     const struct linear_case *const shape = data->shape;
@@ -210,6 +276,9 @@ static void run_on(struct lab *lab, const struct data *data) {
     }
     check_beginning(lab, data, backward);
     check_frozen(lab, data, backward);
+    if (!shape->bias) {
+        check_strides(lab, data, forward, backward);
+    }
     if (shape->with_din) {
         check_residual(lab, data, backward);
     }
