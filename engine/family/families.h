@@ -89,6 +89,7 @@ struct ox_family {
     const char *prefix;       /* front of tensor names as written; files may leave it out */
     const struct ox_family_row *const *rows; /* groups, each of which ends with a row without a name; ends with NULL */
     const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */
+    const char *lora_targets;   /* the modules that PEFT adapts if none are named; NULL: none */
     bool tied_by_default;       /* meaning of a missing tie_word_embeddings */
     /* what it computes without a key that says so */
     enum ox_norm_kind norm;

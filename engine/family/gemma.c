@@ -48,6 +48,7 @@ static const struct ox_family_row *const gemma2_rows[] = {
 
 const struct ox_family ox_family_gemma2 = {
     .model_type = "gemma2",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "Gemma2ForCausalLM",
     .base_model = "Gemma2Model",
     .prefix = "model.",
@@ -138,6 +139,7 @@ static const struct ox_family_row *const gemma3_rows[] = {
 
 const struct ox_family ox_family_gemma3 = {
     .model_type = "gemma3_text",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "Gemma3ForCausalLM",
     .base_model = "Gemma3TextModel",
     .prefix = "model.",

@@ -143,6 +143,7 @@ static bool gpt2_write(const struct ox_family *family, const struct ox_model_con
 
 const struct ox_family ox_family_gpt2 = {
     .model_type = "gpt2",
+    .lora_targets = "c_attn",
     .architecture = "GPT2LMHeadModel",
     .base_model = "GPT2Model",
     .prefix = "transformer.",

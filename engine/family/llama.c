@@ -25,6 +25,7 @@ static enum ox_status llama_parse(const char *where, const json_t *json, const s
 
 const struct ox_family ox_family_llama = {
     .model_type = "llama",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "LlamaForCausalLM",
     .base_model = "LlamaModel",
     .prefix = "model.",
@@ -64,6 +65,7 @@ static bool mistral_write(const struct ox_family *family, const struct ox_model_
 
 const struct ox_family ox_family_mistral = {
     .model_type = "mistral",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "MistralForCausalLM",
     .base_model = "MistralModel",
     .prefix = "model.",
@@ -126,6 +128,7 @@ static enum ox_status qwen2_parse(const char *where, const json_t *json, const s
 
 const struct ox_family ox_family_qwen2 = {
     .model_type = "qwen2",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "Qwen2ForCausalLM",
     .base_model = "Qwen2Model",
     .prefix = "model.",
@@ -164,6 +167,7 @@ static const struct ox_value_key qwen3_values[] = {
 
 const struct ox_family ox_family_qwen3 = {
     .model_type = "qwen3",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "Qwen3ForCausalLM",
     .base_model = "Qwen3Model",
     .prefix = "model.",

@@ -38,6 +38,7 @@ static const char *const mixtral_keys[] = {"sliding_window", NULL};
 
 const struct ox_family ox_family_mixtral = {
     .model_type = "mixtral",
+    .lora_targets = "q_proj,v_proj",
     .architecture = "MixtralForCausalLM",
     .base_model = "MixtralModel",
     .prefix = "model.",

@@ -53,10 +53,14 @@ enum ox_role {
     OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_BIAS,       /* (1, hidden): how much of it a token gets */
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
     OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
+    /* Low-rank adapters of a block's matrices, in a unit of their own: A (r, in) and B (out, r) of each file tensor. */
+    OX_ROLE_QKV_A, OX_ROLE_QKV_B, OX_ROLE_OUT_A, OX_ROLE_OUT_B,
+    OX_ROLE_GATE_UP_A, OX_ROLE_GATE_UP_B, OX_ROLE_DOWN_A, OX_ROLE_DOWN_B,
     OX_ROLE_COUNT
 };
 
-enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE };
+/* UNIFORM: within 1/sqrt of the last extent. */
+enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE, OX_INIT_UNIFORM };
 
 /* How rotary frequencies are scaled to reach more positions than a model was first trained on, as in transformers'
  * modeling_rope_utils.py; rope.c has the formulas. */
@@ -94,6 +98,17 @@ struct ox_mixture {
     bool packed; /* files have one tensor of all experts where others have one for each; they say so, not config.json */
 };
 
+/* Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) beside matrices that stay as they are, as PEFT defines them: a
+ * matrix W computes W x + scale * B (A x). */
+enum { OX_LORA_TARGETS_BYTES = 1024 };
+struct ox_lora {
+    uint32_t r;    /* 0: the model has none */
+    double alpha;
+    bool rslora;   /* scale is alpha / sqrt(r), not alpha / r */
+    char targets[OX_LORA_TARGETS_BYTES]; /* names of modules, with commas between, or "all-linear"; "": the family's */
+};
+float ox_lora_scale(const struct ox_lora *lora);
+
 struct ox_model_config {
     char family[32]; /* model_type: "llama", "gpt2" ... */
     uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* MLP */, contexts;
@@ -125,6 +140,7 @@ struct ox_model_config {
     bool attention_bias, mlp_bias, norm_bias, out_bias;
     double init_range;  /* standard deviation of a fresh normal tensor */
     int64_t bos_id, eos_id; /* -1: none */
+    struct ox_lora lora;    /* no key of config.json */
 };
 
 /* Whether the layer has a mixture of experts. */
@@ -132,7 +148,7 @@ static inline bool ox_layer_is_sparse(const struct ox_model_config *config, uint
     return config->mixture.router.experts != 0 && !ox_layers_has(&config->mixture.dense, layer);
 }
 
-enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
+enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD, OX_UNIT_ADAPTER /* of a block */ };
 
 /* Reads a config.json of transformers v4 or v5. Whatever it asks for and the engine does not do (an unknown model_type
  * or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG with key and value. gpt2's

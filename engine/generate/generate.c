@@ -155,7 +155,7 @@ static uint64_t carve_staging(const struct ox_generator *generator, void *base, 
     return carve.bytes;
 }
 
-/* Places the units one after the other and computes the memory that each home needs. */
+/* Places the units one after the other, those of a stage together, and computes the memory that each home needs. */
 static enum ox_status measure(struct ox_generator *generator) {
     const struct ox_model *const model = generator->model;
     struct memory memory;
@@ -164,10 +164,14 @@ static enum ox_status measure(struct ox_generator *generator) {
     if (generator->unit_first == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to open the model", generator->config.where);
     }
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        generator->unit_first[i] = elems;
-        elems += model->units[i].elem_count;
-        largest = model->units[i].kind == OX_UNIT_BLOCK ? ox_max_u64(largest, model->units[i].elem_count) : largest;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        const uint64_t first = elems;
+        for (uint32_t unit_idx = model->stages[i]; unit_idx != OX_NO_UNIT; unit_idx = model->units[unit_idx].next) {
+            generator->unit_first[unit_idx] = elems;
+            elems += model->units[unit_idx].elem_count;
+        }
+        const bool is_block = model->units[model->stages[i]].kind == OX_UNIT_BLOCK;
+        largest = is_block ? ox_max_u64(largest, elems - first) : largest;
     }
     generator->elem_count = elems;
     generator->slot_elems = ox_align_up(largest, 16);
@@ -374,15 +378,15 @@ static enum ox_status load(struct ox_generator *generator) {
     return status;
 }
 
-/* Returns weights for the operations queued next, until weights_done. Files are read here, while the lane computes with
- * the weights before. */
-static const float *weights_get(struct ox_generator *generator, struct range range) {
+/* Returns weights for the operations queued next, until weights_done, from element `at` of a slot on. Files are read
+ * here, while the lane computes with the weights before. */
+static const float *weights_get(struct ox_generator *generator, struct range range, uint64_t at) {
     const uint64_t first = generator->unit_first[range.unit_idx] + range.first;
     if (generator->joined != NULL) {
         return generator->joined + first;
     }
-    OX_ASSERT(range.count <= generator->slot_elems);
-    float *const slot = generator->slots[generator->slot_idx];
+    OX_ASSERT(at + range.count <= generator->slot_elems);
+    float *const slot = generator->slots[generator->slot_idx] + at;
     if (generator->planes != NULL) {
         OX_RUN(&generator->run, planes_join, .out = slot, .hi = generator->planes + first, .count = range.count);
     } else {
@@ -390,6 +394,19 @@ static const float *weights_get(struct ox_generator *generator, struct range ran
         OX_THEN(generator->run.status, load_range(generator, range, slot));
     }
     return slot;
+}
+
+/* The weights of all units of a stage, which share a slot; until weights_done. */
+static struct ox_stage_weights stage_get(struct ox_generator *generator, uint32_t first_idx) {
+    const struct ox_model *const model = generator->model;
+    struct ox_stage_weights out = {{NULL}, {NULL}};
+    uint32_t nth = 0;
+    uint64_t at = 0;
+    for (uint32_t unit_idx = first_idx; unit_idx != OX_NO_UNIT; unit_idx = model->units[unit_idx].next) {
+        out.weights[nth++] = weights_get(generator, (struct range){unit_idx, 0, model->units[unit_idx].elem_count}, at);
+        at += model->units[unit_idx].elem_count;
+    }
+    return out;
 }
 
 static void weights_done(struct ox_generator *generator) {
@@ -454,11 +471,11 @@ static void run_blocks(struct ox_generator *generator, uint32_t rows) {
                                        .values = memory->values + i * stride,
                                        .scratch = memory->attention_scratch,
                                        .count = generator->count};
-        const float *const weights = weights_get(generator, (struct range){unit_idx, 0, unit->elem_count});
+        const struct ox_stage_weights weights = stage_get(generator, unit_idx);
         struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = unit,
                                   .positions = memory->positions, .cache = &cache, .work = memory->work};
         ox_angles_take(&job, generator->config.contexts, memory->cos_table, memory->sin_table);
-        generator->run.status = ox_block_forward(&job, weights, memory->x, memory->x);
+        generator->run.status = ox_block_forward(&job, &weights, memory->x, memory->x);
         weights_done(generator);
     }
 }
@@ -549,7 +566,7 @@ static void run_head(struct ox_generator *generator, uint32_t rows, bool last, s
         tile.count = (uint32_t)ox_min_u64(TABLE_ROWS, model->vocab - tile.first);
         tile.weights = weights_get(generator, (struct range){table.unit_idx,
                                                              table.offset + (uint64_t)tile.first * model->hidden,
-                                                             (uint64_t)tile.count * model->hidden});
+                                                             (uint64_t)tile.count * model->hidden}, 0);
         if (last) {
             tile_logits(generator, &tile, last_row, 1, memory->logits + tile.first);
         }

@@ -35,21 +35,23 @@ enum ox_status ox_block_check(const struct ox_shape *shape, const struct ox_unit
     return status;
 }
 
-enum ox_status ox_block_forward(struct ox_unit_job *job, const void *weights, const void *x, void *y) {
+enum ox_status ox_block_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
+                                void *y) {
     struct ox_schedule schedule;
     make(job->shape, job->unit, job->kept != NULL ? OX_PASS_FORWARD_KEPT : OX_PASS_FORWARD, &schedule);
     void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_Y] = y, [OX_MEMORY_WORK] = job->work,
                            [OX_MEMORY_KEPT] = job->kept};
-    ox_schedule_run(&schedule, job, weights, NULL, bases);
+    ox_schedule_run(&schedule, job, weights, bases);
     return job->run.status;
 }
 
-enum ox_status ox_block_backward(struct ox_unit_job *job, const void *weights, float *grads, const void *x, void *dx) {
+enum ox_status ox_block_backward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
+                                 void *dx) {
     struct ox_schedule schedule;
     make(job->shape, job->unit, job->kept != NULL ? OX_PASS_BACKWARD_KEPT : OX_PASS_BACKWARD, &schedule);
     void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_DX] = dx, [OX_MEMORY_WORK] = job->work,
                            [OX_MEMORY_KEPT] = job->kept};
-    ox_schedule_run(&schedule, job, weights, grads, bases);
+    ox_schedule_run(&schedule, job, weights, bases);
     return job->run.status;
 }
 

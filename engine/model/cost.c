@@ -43,12 +43,14 @@ void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count,
     cost->work.ops++;
 }
 
-void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count) {
+void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count, bool trained) {
     add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = in_count, .k = out_count,
                                                  .out_bytes = cost->real_bytes});
-    add_gemm(cost, (struct ox_cost_gemm){.m = out_count, .n = in_count, .k = cost->rows,
-                                                 .out_bytes = sizeof(float), .adds = true});
-    cost->work.ops += cost->on_gpu ? 2 : 1;
+    if (trained) {
+        add_gemm(cost, (struct ox_cost_gemm){.m = out_count, .n = in_count, .k = cost->rows,
+                                                     .out_bytes = sizeof(float), .adds = true});
+    }
+    cost->work.ops += cost->on_gpu && trained ? 2 : 1;
 }
 
 /* Weights are not packed; on a CPU the rows are turned, and results turned back. Gradients of all weights are written,

@@ -43,9 +43,10 @@ struct ox_cost_gemm {
     double out_bytes; /* bytes of one element of the output */
     bool adds;        /* to what is there, or to a residual: that is read too */
 };
-/* A linear layer's forward pass, and the two GEMMs of its backward pass. A GPU adds the residual in the GEMM. */
+/* A linear layer's forward pass, and the two GEMMs of its backward pass, one where its weights are not trained. A GPU
+ * adds the residual in the GEMM. */
 void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count, bool residual);
-void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count);
+void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count, bool trained);
 
 /* Products of the rows of each expert with its weights, of which all are read. Backward has two. */
 struct ox_cost_grouped {

@@ -58,7 +58,7 @@ static float *norm_grad(const struct ox_unit_job *job, float *grads, enum ox_rol
 /* What no operation of the head writes in its gradients. */
 static void clear_gaps(struct ox_unit_job *job, const struct ox_head_args *args) {
     if (args->grads != NULL) {
-        ox_clear_gaps(job, args->grads);
+        ox_clear_gaps(job, job->unit, args->grads);
     }
     if (args->grads_table != NULL && job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX) { /* tied */
         const struct ox_model_config *const config = &job->shape->model->config;
@@ -165,6 +165,10 @@ static void gpu_cost(struct ox_cost *cost, bool backward) {
     }
 }
 
+static bool table_is_trained(const struct ox_model *model) {
+    return model->units[model->table.unit_idx].role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+}
+
 static void cpu_cost(struct ox_cost *cost, bool backward) {
     const uint32_t hidden = cost->shape->model->config.hidden, vocab = cost->shape->model->config.vocab;
     const struct ox_cost_loop one_pass = {.passes = 1, .ops = 1}, two_passes = {.passes = 2, .ops = 1};
@@ -176,7 +180,7 @@ static void cpu_cost(struct ox_cost *cost, bool backward) {
             ox_cost_add_linear(cost, hidden, vocab, false);
         }
         ox_cost_add_loop(cost, cost->rows, vocab, two_passes);
-        ox_cost_add_linear_backward(cost, hidden, vocab);
+        ox_cost_add_linear_backward(cost, hidden, vocab, table_is_trained(cost->shape->model));
     }
 }
 

@@ -2,6 +2,7 @@
 #include "engine/model/list.h"
 
 #include "base/assert.h"
+#include "engine/model/adapter.h"
 
 static uint32_t add_value(struct ox_list *list, uint64_t bytes) {
     const uint32_t id = list->value_count++;
@@ -32,13 +33,28 @@ static uint32_t add_in_place(struct ox_list *list, uint32_t over) {
     return id;
 }
 
+uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role) {
+    for (uint32_t i = 0; i < list->unit_count; i++) {
+        if (list->units[i]->role_offset[role] != UINT64_MAX) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+bool ox_list_trains(const struct ox_list *list, enum ox_role role) {
+    const uint32_t owner = ox_list_owner(list, role);
+    return owner != UINT32_MAX && list->units[owner]->role_trained[role];
+}
+
 static bool has(const struct ox_list *list, enum ox_role role) {
-    return list->unit->role_offset[role] != UINT64_MAX;
+    return ox_list_owner(list, role) != UINT32_MAX;
 }
 
 static const struct ox_tensor *tensor_of(const struct ox_list *list, enum ox_role role) {
-    const struct ox_tensor *tensor = &list->shape->model->tensors[list->unit->tensor_first];
     OX_ASSERT(has(list, role));
+    const struct ox_unit *const unit = list->units[ox_list_owner(list, role)];
+    const struct ox_tensor *tensor = &list->shape->model->tensors[unit->tensor_first];
     while (tensor->role != role) {
         tensor++;
     }
@@ -51,6 +67,7 @@ static uint32_t heads_width(const struct ox_list *list, uint32_t heads) {
 
 uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const struct ox_unit *unit) {
     *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1};
+    list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
     list->in = add_rows(list, shape->model->config.hidden);
     return list->in;
 }
@@ -68,19 +85,40 @@ uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
     return add_node(list, node);
 }
 
+/* The adapters of a matrix: all A at once, and each B to its own columns of what the matrix made. */
+static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear, enum ox_role a) {
+    const struct ox_model *const model = list->shape->model;
+    const struct ox_unit *const unit = list->units[ox_list_owner(list, a)];
+    struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = linear->in, .in_count = linear->in_count};
+    for (uint32_t i = 0; i < unit->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + i];
+        down.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
+    }
+    down.out = add_rows(list, down.out_count);
+    return add_node(list, (struct ox_node){.kind = OX_NODE_UP, .role = (enum ox_role)(a + 1),
+                                           .residual = linear->out, .in_count = down.out_count,
+                                           .in = add_node(list, down), .out_count = linear->out_count,
+                                           .scale = ox_lora_scale(&model->config.lora),
+                                           .out = add_in_place(list, linear->out)});
+}
+
 uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count,
                         uint32_t out_count) {
-    return add_node(list, (struct ox_node){.kind = OX_NODE_LINEAR, .role = weight, .in = in, .in_count = in_count,
-                                           .out_count = out_count, .out = add_rows(list, out_count)});
+    const enum ox_role a = ox_adapter_role(weight);
+    const struct ox_node linear = {.kind = OX_NODE_LINEAR, .role = weight, .in = in, .in_count = in_count,
+                                   .out_count = out_count, .out = add_rows(list, out_count)};
+    add_node(list, linear);
+    return a != OX_ROLE_COUNT && has(list, a) ? add_adapters(list, &linear, a) : linear.out;
 }
 
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
     const struct ox_model_config *const config = &list->shape->model->config;
-    struct ox_node *const last = &list->nodes[list->node_count - 1];
     OX_ASSERT(list->node_count > 0);
+    struct ox_node *last = &list->nodes[list->node_count - 1];
+    const bool made = last->out == h;
+    last -= last->kind == OX_NODE_UP ? 2 : 0; /* linear, down, up */
     const bool can = last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM || last->kind == OX_NODE_COMBINE;
-    if (can && last->out == h &&
-        last->residual == OX_NO_VALUE && (config->residual_scale == 0.0 || config->residual_scale == 1.0)) {
+    if (can && made && last->residual == OX_NO_VALUE && (config->residual_scale == 0.0 || config->residual_scale == 1.0)) {
         last->residual = x;
         return h;
     }

@@ -22,6 +22,8 @@ enum ox_node_kind {
     OX_NODE_ROPE,      /* rotates queries and keys by their positions, in place */
     OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
     OX_NODE_ACT,       /* out = activation(in) */
+    OX_NODE_DOWN,      /* out = in * A^T of all adapters of a matrix */
+    OX_NODE_UP,        /* out = residual + scale * in * B^T, of each adapter to the columns of its module; in place */
     OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
     OX_NODE_ROUTER,      /* logits of a mixture's experts, or of a gate, float32 */
     OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
@@ -57,7 +59,9 @@ struct ox_node {
 /* Value 0 is none; `in` and `out` are (rows, hidden). */
 struct ox_list {
     const struct ox_shape *shape;
-    const struct ox_unit *unit;
+    const struct ox_unit *unit; /* the stage's own, the first of its units */
+    const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
+    uint32_t unit_count;
     struct ox_node nodes[OX_LIST_NODES_MAX];
     struct ox_value values[OX_LIST_VALUES_MAX];
     uint32_t node_count, value_count;
@@ -69,9 +73,10 @@ struct ox_list {
 /* Begins a list whose input has `hidden` elements a row, and returns that input. */
 uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const struct ox_unit *unit);
 uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain);
+/* With what the adapters of the matrix add, where the stage has some. */
 uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count, uint32_t out_count);
 /* x + h, h scaled as the model scales what a half adds. Where the last node is linear or a norm, and has made h, and
- * nothing is scaled, that node adds x; so does one that combines experts. */
+ * nothing is scaled, that node adds x; so does one that combines experts, and the linear one before adapters. */
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h);
 uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count);
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
@@ -102,9 +107,9 @@ enum ox_node_over {
 /* Where the values of a node lie in one pass; NULL for what the pass lacks. */
 struct ox_node_call {
     struct ox_unit_job *job;
+    const struct ox_list *list;
     const struct ox_node *node;
-    const void *weights;    /* the unit's flat vector */
-    float *grads;           /* laid out as the weights; for backward; NULL: none of the unit's is trained */
+    const struct ox_stage_weights *weights; /* its gradients are for backward */
     void *in, *residual, *out, *saved[OX_NODE_SAVED_MAX], *scratch;
     const void *order;            /* of a mixture, and what its pairs weigh */
     const float *pair_weights;
@@ -113,7 +118,12 @@ struct ox_node_call {
     bool adds_weights;            /* another node has begun dweights */
 };
 
-/* A tensor of the unit, and its gradient; NULL where it has none. */
+/* The number of the stage's unit that has a role; UINT32_MAX: none has. */
+uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role);
+/* Whether a tensor of the role is there and trained. */
+bool ox_list_trains(const struct ox_list *list, enum ox_role role);
+
+/* A tensor of the stage, and its gradient; NULL where it has none. */
 const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role);
 float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
 
@@ -137,15 +147,23 @@ static inline const struct ox_node_row *ox_node_row_of(const struct ox_node *nod
     return node->kind < OX_NODE_CLAMP ? &ox_node_rows[node->kind] : &ox_mixture_rows[node->kind - OX_NODE_CLAMP];
 }
 
+/* Adapters: node_adapter.c. */
+void ox_down_forward(const struct ox_node_call *call);
+void ox_down_backward(const struct ox_node_call *call);
+void ox_up_forward(const struct ox_node_call *call);
+void ox_up_backward(const struct ox_node_call *call);
+void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);
+
 /* The sinks of attention, where the unit has them: node_mixture.c. */
 void ox_add_sinks(const struct ox_node_call *call);
 void ox_add_sinks_backward(const struct ox_node_call *call);
 
 /* Whether any weight of a node is trained. */
-static inline bool ox_node_is_trained(const struct ox_unit *unit, const struct ox_node *node) {
+static inline bool ox_node_is_trained(const struct ox_list *list, const struct ox_node *node) {
     bool is = false;
     for (uint32_t k = 0; k < ox_node_row_of(node)->weight_count; k++) {
-        is |= unit->role_offset[node->role + k] != UINT64_MAX && unit->role_trained[node->role + k];
+        is |= ox_list_trains(list, (enum ox_role)(node->role + k));
     }
     return is;
 }

@@ -1,5 +1,5 @@
 /* Makes units and tensors from a configuration. */
-#include "engine/model/model.h"
+#include "engine/model/adapter.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -115,6 +115,7 @@ static uint64_t add_tensor(struct ox_model *model, const struct ox_family *famil
     tensor->decay = decays(tensor);
     tensor->trained = true;
     tensor->init = row->init;
+    tensor->base_idx = OX_NO_TENSOR;
     if (unit->role_offset[row->role] == UINT64_MAX) {
         end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
         unit->role_offset[row->role] = end;
@@ -144,8 +145,9 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     const struct ox_model_config *const config = &model->config;
     const uint32_t unit_idx = model->unit_count++;
     struct ox_unit *const unit = &model->units[unit_idx];
-    model->stages[unit_idx] = unit_idx;
+    model->stages[model->stage_count++] = unit_idx;
     unit->kind = kind;
+    unit->next = OX_NO_UNIT;
     unit->tensor_first = model->tensor_count;
     unit->window = kind == OX_UNIT_BLOCK && ox_layers_has(&config->windowed, layer) ? config->window : 0;
     unit->rope = kind == OX_UNIT_BLOCK && config->rope && !ox_layers_has(&config->unrotated, layer);
@@ -168,7 +170,7 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
 
 static void add_units(struct ox_model *model, const struct ox_family *family) {
     model->embed_idx = add_unit(model, family, OX_UNIT_EMBED, 0);
-    model->blocks = model->stages + model->unit_count;
+    model->blocks = model->stages + model->stage_count;
     for (; model->block_count < model->config.layers; model->block_count++) {
         add_unit(model, family, OX_UNIT_BLOCK, model->block_count);
     }
@@ -184,9 +186,24 @@ static bool table_is_trained(const struct ox_model *model) {
     return owner->role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
 }
 
+uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,
+                              const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]) {
+    uint32_t count = 0;
+    for (out[count++] = unit; unit->next != OX_NO_UNIT; out[count++] = unit) {
+        OX_ASSERT(count < OX_MODEL_STAGE_UNITS_MAX);
+        unit = &model->units[unit->next];
+    }
+    return count;
+}
+
 bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx) {
     const uint32_t unit_idx = model->stages[stage_idx];
-    return model->units[unit_idx].trained || (unit_idx == model->head_idx && table_is_trained(model));
+    const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
+    bool is = unit_idx == model->head_idx && table_is_trained(model);
+    for (uint32_t i = ox_model_stage_units(model, &model->units[unit_idx], units); i-- > 0;) {
+        is |= units[i]->trained;
+    }
+    return is;
 }
 
 void ox_model_settle_trained(struct ox_model *model) {
@@ -203,7 +220,7 @@ void ox_model_settle_trained(struct ox_model *model) {
             model->trained_count += tensor->trained ? tensor->count : 0;
         }
     }
-    for (uint32_t i = 0; i < model->unit_count; i++) {
+    for (uint32_t i = 0; i < model->stage_count; i++) {
         model->units[model->stages[i]].gives_dx = before;
         before |= ox_model_stage_is_trained(model, i);
     }
@@ -261,13 +278,15 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     for (uint32_t i = 0; i < config->layers; i++) {
         tensor_count += count_tensors(family, config, OX_UNIT_BLOCK, i);
     }
+    const bool adapted = config->lora.r > 0;
+    const uint64_t tensors_most = adapted ? 3 * tensor_count : tensor_count;
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
-        model->units = calloc(config->layers + (size_t)2, sizeof *model->units);
+        model->units = calloc((adapted ? 2 : 1) * (size_t)config->layers + 2, sizeof *model->units);
         model->stages = calloc(config->layers + (size_t)2, sizeof *model->stages);
-        model->tensors = calloc(tensor_count, sizeof *model->tensors);
-        model->name_slots = (uint32_t)(2 * tensor_count + 1);
+        model->tensors = calloc(tensors_most, sizeof *model->tensors);
+        model->name_slots = (uint32_t)(2 * tensors_most + 1);
         model->by_name = calloc(model->name_slots, sizeof *model->by_name);
     }
     if (model == NULL || model->units == NULL || model->stages == NULL || model->tensors == NULL ||
@@ -276,8 +295,12 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
     add_units(model, family);
-    ox_model_settle_trained(model);
     OX_ASSERT(model->tensor_count == tensor_count);
+    if (adapted && (status = ox_model_add_adapters(model, family->lora_targets)) != OX_OK) {
+        ox_model_close(&model);
+        return status;
+    }
+    ox_model_settle_trained(model);
     list_names(model);
     if (model->param_count > param_count_max) {
         ox_model_close(&model);
@@ -353,17 +376,20 @@ float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *
     if (is_constant(tensor)) {
         return constant_of(model, tensor);
     }
+    if (tensor->init == OX_INIT_UNIFORM) {
+        return ox_adapter_init_value(tensor, ox_uniform(seed, init_stream(tensor), idx));
+    }
     return (float)(init_deviation(model, tensor) * ox_normal(seed, init_stream(tensor), idx));
 }
 
 void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
                           uint64_t count, float *out) {
     OX_ASSERT(first <= tensor->count && count <= tensor->count - first);
-    if (!is_constant(tensor)) {
+    if (!is_constant(tensor) && tensor->init != OX_INIT_UNIFORM) {
         ox_normals(seed, init_stream(tensor), first, count, init_deviation(model, tensor), out);
         return;
     }
     for (uint64_t i = 0; i < count; i++) {
-        out[i] = constant_of(model, tensor);
+        out[i] = ox_model_init_value(model, tensor, seed, first + i);
     }
 }

@@ -10,6 +10,9 @@ extern "C" {
 #endif
 
 enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
+enum { OX_NO_UNIT = UINT32_MAX, OX_NO_TENSOR = UINT32_MAX };
+/* The most units that a stage uses beside the head's table. */
+enum { OX_MODEL_STAGE_UNITS_MAX = 3 };
 
 /* One tensor of a model's files. */
 struct ox_tensor {
@@ -23,6 +26,7 @@ struct ox_tensor {
     bool decay;      /* weight decay applies: a matrix, or several. The trainer decides about embeddings, by role */
     bool trained;    /* else its elements keep their bits */
     enum ox_init_kind init;
+    uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
 };
 
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
@@ -39,6 +43,7 @@ struct ox_unit {
     /* What of it is trained: any tensor; any tensor of a role. And whether a stage before it has something trained, so
      * that its backward makes the gradient of its input. */
     bool trained, role_trained[OX_ROLE_COUNT], gives_dx;
+    uint32_t next; /* the next unit of its stage: what is beside the stage's own unit; OX_NO_UNIT: none */
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */
@@ -54,7 +59,8 @@ struct ox_model {
     uint32_t tensor_count;
     struct ox_unit *units;
     uint32_t unit_count;
-    uint32_t *stages;           /* (unit_count): units in the order of forward */
+    uint32_t *stages;           /* (stage_count): each one's own unit, in the order of forward */
+    uint32_t stage_count;
     const uint32_t *blocks;     /* (block_count): the blocks among the stages */
     uint32_t block_count;
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
@@ -63,12 +69,17 @@ struct ox_model {
     uint32_t *by_name, name_slots; /* a table of tensors, found by the hash of their names; behind each index + 1 */
 };
 
-/* Refuses sizes that overflow or exceed the limits above. Close with ox_model_close. */
+/* Refuses sizes that overflow or exceed the limits above, and adapters of modules that the model lacks. With adapters,
+ * these alone are trained. Close with ox_model_close. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
 void ox_model_close(struct ox_model **model);
 /* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all. */
 void ox_model_settle_trained(struct ox_model *model);
-/* Whether something is trained that a stage uses: its unit, or for the head with tied weights the table. */
+/* The units of the stage whose own unit is `unit`, that one first; for the head without a table of another unit. Roles
+ * are those of one of them alone. Returns how many. */
+uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,
+                              const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]);
+/* Whether something is trained that a stage uses: its units, or for the head with tied weights the table. */
 bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx);
 
 /* Finds a tensor by its name in a file, with or without the family's prefix ("transformer." of gpt2, "model."). Returns

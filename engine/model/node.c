@@ -5,15 +5,16 @@
 /* ---- weights ---- */
 
 static const void *weight_of(const struct ox_node_call *call, enum ox_role role) {
-    const uint64_t offset = call->job->unit->role_offset[role];
+    const uint32_t owner = ox_list_owner(call->list, role);
     const uint32_t width = ox_real_bytes(call->job->shape->compute.real);
-    return offset == UINT64_MAX ? NULL : (const unsigned char *)call->weights + offset * width;
+    return owner == UINT32_MAX ? NULL : (const unsigned char *)call->weights->weights[owner] +
+                                            call->list->units[owner]->role_offset[role] * width;
 }
 
 static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
-    const uint64_t offset = call->job->unit->role_offset[role];
-    const bool trained = call->job->unit->role_trained[role];
-    return offset == UINT64_MAX || !trained || call->grads == NULL ? NULL : call->grads + offset;
+    const uint32_t owner = ox_list_owner(call->list, role);
+    const bool has = ox_list_trains(call->list, role) && call->weights->grads[owner] != NULL;
+    return has ? call->weights->grads[owner] + call->list->units[owner]->role_offset[role] : NULL;
 }
 
 const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role) {
@@ -236,4 +237,9 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                         .forward = attend_forward, .backward = attend_backward, .cost = ox_cost_attend},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},
+    [OX_NODE_DOWN] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
+                      .weight_count = 1, .forward = ox_down_forward, .backward = ox_down_backward,
+                      .cost = ox_cost_down},
+    [OX_NODE_UP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .weight_count = 1,
+                    .forward = ox_up_forward, .backward = ox_up_backward, .cost = ox_cost_up},
 };

@@ -23,8 +23,8 @@ void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backw
         ox_cost_add_linear(cost, node->in_count, node->out_count, node->residual != OX_NO_VALUE);
         return;
     }
-    ox_cost_add_linear_backward(cost, node->in_count, node->out_count);
-    if (cost->on_gpu && cost->unit->role_offset[node->role + 1] != UINT64_MAX) {
+    ox_cost_add_linear_backward(cost, node->in_count, node->out_count, cost->unit->role_trained[node->role]);
+    if (cost->on_gpu && cost->unit->role_trained[node->role + 1]) {
         ox_cost_add_loop(cost, cost->rows, node->out_count, (struct ox_cost_loop){.passes = 1, .ops = 2});
     }
 }

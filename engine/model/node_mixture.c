@@ -16,7 +16,7 @@ static enum ox_role bias_of(const struct ox_node *node) {
 }
 
 static bool has(const struct ox_node_call *call, enum ox_role role) {
-    return call->job->unit->role_offset[role] != UINT64_MAX;
+    return ox_list_owner(call->list, role) != UINT32_MAX;
 }
 
 /* ---- attention: clamps and sinks ---- */
@@ -258,7 +258,7 @@ static void clamp_cost(struct ox_cost *cost, const struct ox_node *node, bool ba
 
 static void router_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     if (backward) {
-        ox_cost_add_linear_backward(cost, node->in_count, node->out_count);
+        ox_cost_add_linear_backward(cost, node->in_count, node->out_count, true);
     } else {
         ox_cost_add_linear(cost, node->in_count, node->out_count, false);
     }

@@ -15,21 +15,21 @@ void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint6
     }
 }
 
-void ox_clear_gaps(struct ox_unit_job *job, float *grads) {
-    const struct ox_tensor *const tensors = job->shape->model->tensors + job->unit->tensor_first;
+void ox_clear_gaps(struct ox_unit_job *job, const struct ox_unit *unit, float *grads) {
+    const struct ox_tensor *const tensors = job->shape->model->tensors + unit->tensor_first;
     uint64_t end = 0;
-    for (uint32_t i = 0; i < job->unit->tensor_count; i++) {
-        if (job->unit->role_trained[tensors[i].role]) {
+    for (uint32_t i = 0; i < unit->tensor_count; i++) {
+        if (unit->role_trained[tensors[i].role]) {
             ox_clear_range(job, grads, end, tensors[i].offset);
             end = tensors[i].offset + tensors[i].count;
         }
     }
-    ox_clear_range(job, grads, end, job->unit->elem_count);
+    ox_clear_range(job, grads, end, unit->elem_count);
 }
 
-void ox_clear_frozen(struct ox_unit_job *job, float *grads, enum ox_role role) {
-    const struct ox_tensor *const tensors = job->shape->model->tensors + job->unit->tensor_first;
-    for (uint32_t i = 0; job->unit->role_trained[role] && i < job->unit->tensor_count; i++) {
+void ox_clear_frozen(struct ox_unit_job *job, const struct ox_unit *unit, float *grads, enum ox_role role) {
+    const struct ox_tensor *const tensors = job->shape->model->tensors + unit->tensor_first;
+    for (uint32_t i = 0; unit->role_trained[role] && i < unit->tensor_count; i++) {
         if (tensors[i].role == role && !tensors[i].trained) {
             ox_clear_range(job, grads, tensors[i].offset, tensors[i].offset + tensors[i].count);
         }

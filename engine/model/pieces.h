@@ -23,9 +23,9 @@ uint64_t ox_rows_f32_bytes(const struct ox_shape *shape, uint32_t width);
 
 /* Clears what no operation of a unit writes: what lies between the tensors of its gradient and after them, and those
  * of which none is trained that is part of the same matrix. */
-void ox_clear_gaps(struct ox_unit_job *job, float *grads);
+void ox_clear_gaps(struct ox_unit_job *job, const struct ox_unit *unit, float *grads);
 /* Clears what an operation has added for tensors that are not trained, where its matrix has such and others. */
-void ox_clear_frozen(struct ox_unit_job *job, float *grads, enum ox_role role);
+void ox_clear_frozen(struct ox_unit_job *job, const struct ox_unit *unit, float *grads, enum ox_role role);
 void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint64_t end);
 
 /* ---- per kind of unit; units.c chooses ---- */

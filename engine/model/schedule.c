@@ -17,7 +17,7 @@ static const struct ox_node_row *row_of(const struct ox_node *node) {
 /* What backward of a node reads: less where no weight of it is trained, nothing where it does not run. */
 static unsigned reads_of(const struct ox_schedule *schedule, const struct ox_node *node) {
     const struct ox_node_row *const row = row_of(node);
-    const bool trained = ox_node_is_trained(schedule->list.unit, node);
+    const bool trained = ox_node_is_trained(&schedule->list, node);
     return !schedule->flows[node->out] ? 0 : row->reads & ~(trained ? 0 : row->reads_for_weights);
 }
 
@@ -42,7 +42,7 @@ static void mark_flows(struct ox_schedule *schedule) {
     flows[list->in] = list->unit->gives_dx;
     for (uint32_t i = 0; i < list->node_count; i++) {
         const struct ox_node *const node = &list->nodes[i];
-        flows[node->out] = ox_node_is_trained(list->unit, node) || flows[node->in] || flows[node->residual] ||
+        flows[node->out] = ox_node_is_trained(list, node) || flows[node->in] || flows[node->residual] ||
                            flows[node->weights];
     }
 }
@@ -385,14 +385,36 @@ static void *at(const struct ox_schedule *schedule, uint32_t value, void *const 
     return (unsigned char *)bases[place.memory] + place.offset;
 }
 
-void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job, const void *weights, float *grads,
-                     void *const bases[OX_MEMORY_KEPT + 1]) {
-    bool gaps_are_clear = !job->begins || grads == NULL;
+/* Before backward: what no operation writes in the gradients of the stage's units. */
+static void clear_gaps(const struct ox_schedule *schedule, struct ox_unit_job *job,
+                       const struct ox_stage_weights *weights) {
+    for (uint32_t i = 0; job->begins && i < schedule->list.unit_count; i++) {
+        if (weights->grads[i] != NULL) {
+            ox_clear_gaps(job, schedule->list.units[i], weights->grads[i]);
+        }
+    }
+}
+
+/* After backward of a node: what it has added for tensors that are not trained. */
+static void clear_frozen(const struct ox_schedule *schedule, struct ox_unit_job *job,
+                         const struct ox_stage_weights *weights, const struct ox_node *node) {
+    for (uint32_t k = 0; k < row_of(node)->weight_count; k++) {
+        const enum ox_role role = (enum ox_role)(node->role + k);
+        const uint32_t owner = ox_list_owner(&schedule->list, role);
+        if (owner != UINT32_MAX && weights->grads[owner] != NULL) {
+            ox_clear_frozen(job, schedule->list.units[owner], weights->grads[owner], role);
+        }
+    }
+}
+
+void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job,
+                     const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_KEPT + 1]) {
+    bool gaps_are_clear = false;
     for (uint32_t i = 0; i < schedule->step_count; i++) {
         const struct ox_schedule_step *const step = &schedule->steps[i];
         const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
         const struct ox_node_call call = {
-            .job = job, .node = node, .weights = weights, .grads = grads,
+            .job = job, .list = &schedule->list, .node = node, .weights = weights,
             .in = at(schedule, node->in, bases), .residual = at(schedule, node->residual, bases),
             .out = at(schedule, node->out, bases),
             .saved = {at(schedule, node->saved[0], bases), at(schedule, node->saved[1], bases)},
@@ -401,12 +423,12 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
             .order = at(schedule, node->order, bases), .pair_weights = at(schedule, node->weights, bases),
             .dweights = at(schedule, step->dweights, bases), .adds_weights = step->adds_weights};
         if (step->backward && !gaps_are_clear) {
-            ox_clear_gaps(job, grads);
+            clear_gaps(schedule, job, weights);
             gaps_are_clear = true;
         }
         (step->backward ? row_of(node)->backward : row_of(node)->forward)(&call);
-        for (uint32_t k = 0; step->backward && grads != NULL && k < row_of(node)->weight_count; k++) {
-            ox_clear_frozen(job, grads, (enum ox_role)(node->role + k));
+        if (step->backward) {
+            clear_frozen(schedule, job, weights, node);
         }
     }
 }

@@ -52,12 +52,12 @@ struct ox_schedule {
 void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_schedule *out);
 
 /* Queues the steps. `bases`: where each memory of enum ox_memory begins. */
-void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job, const void *weights, float *grads,
-                     void *const bases[OX_MEMORY_KEPT + 1]);
+void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job,
+                     const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_KEPT + 1]);
 
 /* Proves a schedule: every value is written before it is read, and intact until then; values that are needed at the
  * same time do not overlap; the output and the gradient of the input are there in the end, if it is wanted; each
- * trained tensor of the unit gets one addition in a backward pass, and no node runs backward without need. OX_E_CONFIG
+ * trained tensor of the stage's units gets one addition in a backward pass, and no node runs backward without need. OX_E_CONFIG
  * names the step and the value. It shares nothing with what makes schedules but the list and the nodes' rows. */
 OX_MUST enum ox_status ox_schedule_check(const struct ox_schedule *schedule);
 

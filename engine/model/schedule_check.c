@@ -49,7 +49,7 @@ static const struct ox_node *node_of(const struct checker *c, const struct ox_sc
 /* Whether backward of a node has something to do, by the definition: it has a trained weight, or its output depends on
  * one, or on the input of a stage that has some before it. */
 static bool matters(const struct checker *c, const struct ox_node *node) {
-    bool is = ox_node_is_trained(c->list->unit, node) || (c->list->unit->gives_dx && node->in == c->list->in);
+    bool is = ox_node_is_trained(c->list, node) || (c->list->unit->gives_dx && node->in == c->list->in);
     is |= c->list->unit->gives_dx && node->residual == c->list->in;
     for (uint32_t i = 0; !is && i < c->list->node_count && &c->list->nodes[i] != node; i++) {
         const struct ox_node *const other = &c->list->nodes[i];
@@ -71,7 +71,7 @@ static bool is_wanted(const struct checker *c, uint32_t value) {
 
 static unsigned reads_of(const struct checker *c, const struct ox_node *node) {
     const struct ox_node_row *const row = ox_node_row_of(node);
-    return ox_node_is_trained(c->list->unit, node) ? row->reads : row->reads & ~row->reads_for_weights;
+    return ox_node_is_trained(c->list, node) ? row->reads : row->reads & ~row->reads_for_weights;
 }
 
 static bool works_in_place(const struct ox_node *node) {
@@ -228,7 +228,7 @@ static void check_gradients(struct checker *c, const struct ox_schedule_step *st
     c->grads[node->in] = is_wanted(c, node->in) ? step->din : OX_NO_VALUE;
     check_weights(c, step);
     for (uint32_t k = 0; k < ox_node_row_of(node)->weight_count; k++) {
-        c->adds[node->role + k] += c->list->unit->role_trained[node->role + k];
+        c->adds[node->role + k] += ox_list_trains(c->list, (enum ox_role)(node->role + k));
     }
 }
 
@@ -307,8 +307,7 @@ static void begin(struct checker *c) {
 
 static void check_tensors(struct checker *c) {
     for (uint32_t role = 0; role < OX_ROLE_COUNT; role++) {
-        const bool exists = c->list->unit->role_offset[role] != UINT64_MAX;
-        const bool trained = exists && c->list->unit->role_trained[role];
+        const bool trained = ox_list_trains(c->list, (enum ox_role)role);
         demand(c, !trained || c->adds[role] == 1, "a tensor's gradient has not one addition; its role is the value",
                role);
     }

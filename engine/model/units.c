@@ -10,6 +10,8 @@ uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enu
         return ox_block_work_bytes(shape, unit, pass);
     case OX_UNIT_HEAD:
         return ox_head_work_bytes(shape);
+    case OX_UNIT_ADAPTER: /* beside a block's own */
+        break;
     }
     return 0;
 }
@@ -30,6 +32,8 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx
         break;
     case OX_UNIT_HEAD:
         ox_head_cost(&cost, ox_pass_is_backward(pass));
+        break;
+    case OX_UNIT_ADAPTER:
         break;
     }
     return cost.work;

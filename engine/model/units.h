@@ -49,7 +49,7 @@ struct ox_route_losses {
 struct ox_unit_job {
     struct ox_run run;
     const struct ox_shape *shape;
-    const struct ox_unit *unit;
+    const struct ox_unit *unit; /* the stage's own */
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
     const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
     const float *cos_table, *sin_table;       /* (seq, rotary_dim / 2): of the unit's rotation */
@@ -93,11 +93,19 @@ OX_MUST enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, 
 /* Scales rows (rows, hidden) of the embedding in place, as the model scales them; in backward their gradient. */
 void ox_embed_scale(struct ox_unit_job *job, void *rows);
 
-/* y = block(x); x, y: (rows, hidden), y may be x. `weights` is the unit's flat vector. */
-OX_MUST enum ox_status ox_block_forward(struct ox_unit_job *job, const void *weights, const void *x, void *y);
-/* dx: in d(loss)/dy, out d(loss)/dx. Adds to `grads` or sets it, as the embedding's backward does. */
-OX_MUST enum ox_status ox_block_backward(struct ox_unit_job *job, const void *weights, float *grads, const void *x,
-                                         void *dx);
+/* The flat vectors of a stage's units, in the order of ox_model_stage_units, and their gradients; NULL for those of
+ * units that are not trained. */
+struct ox_stage_weights {
+    const void *weights[OX_MODEL_STAGE_UNITS_MAX];
+    float *grads[OX_MODEL_STAGE_UNITS_MAX];
+};
+
+/* y = block(x); x, y: (rows, hidden), y may be x. */
+OX_MUST enum ox_status ox_block_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
+                                        void *y);
+/* dx: in d(loss)/dy, out d(loss)/dx. Adds to gradients or sets them, as the embedding's backward does. */
+OX_MUST enum ox_status ox_block_backward(struct ox_unit_job *job, const struct ox_stage_weights *weights,
+                                         const void *x, void *dx);
 
 struct ox_head_args {
     struct ox_planes planes; /* planes of the head's unit */

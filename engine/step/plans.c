@@ -16,19 +16,18 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t 
                                  .work = ox_unit_cost(shape, unit_idx, pass)};
 }
 
-/* Describes a stage to the planner; its own unit is its first one. The embedding takes tokens, the head gives the loss;
+/* Describes a stage to the planner; its own unit is its first one, and a tied head's table the last. The embedding takes tokens, the head gives the loss;
  * activations between stages have one row of `hidden` per token. */
 static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_t stage_idx) {
     static const enum ox_plan_stage_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING,
                                                     [OX_UNIT_BLOCK] = OX_PLAN_BLOCK, [OX_UNIT_HEAD] = OX_PLAN_HEAD};
-    const uint32_t unit_idx = shape->model->stages[stage_idx];
-    const enum ox_unit_kind kind = shape->model->units[unit_idx].kind;
+    const struct ox_model *const model = shape->model;
+    const uint32_t unit_idx = model->stages[stage_idx];
+    const enum ox_unit_kind kind = model->units[unit_idx].kind;
     const uint64_t act_bytes =
-        (uint64_t)shape->rows * shape->model->config.hidden * ox_real_bytes(shape->compute.real);
-    return (struct ox_plan_stage){
+        (uint64_t)shape->rows * model->config.hidden * ox_real_bytes(shape->compute.real);
+    struct ox_plan_stage stage = {
         .kind = kinds[kind],
-        .unit_count = 1,
-        .units[0] = {.unit_idx = unit_idx},
         .input_bytes = kind == OX_UNIT_EMBED ? 0 : act_bytes,
         .output_bytes = kind == OX_UNIT_HEAD ? 0 : act_bytes,
         .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
@@ -38,6 +37,14 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
         .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
         .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
     };
+    for (uint32_t i = unit_idx; i != OX_NO_UNIT; i = model->units[i].next) {
+        stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
+    }
+    if (kind == OX_UNIT_HEAD && model->table.unit_idx != unit_idx) { /* tied */
+        stage.units[stage.unit_count++] =
+            (struct ox_plan_stage_unit){.unit_idx = model->table.unit_idx, .grad_idx = OX_NONE};
+    }
+    return stage;
 }
 
 /* Gives a use of a unit its gradient: the first use, in the order of forward, one of the whole unit, to which those of
@@ -61,21 +68,22 @@ static void describe_grad(const struct ox_model *model, struct ox_engine_plan *p
     plan->grads[unit->grad_idx].addend = grad_idx;
 }
 
-/* Whether a stage trains something of a unit: its own unit, or the table of another. */
-static bool trains_use(const struct ox_model *model, const struct ox_plan_stage_unit *use, uint32_t nth) {
-    const struct ox_unit *const unit = &model->units[use->unit_idx];
-    return nth == 0 ? unit->trained : unit->role_trained[OX_ROLE_EMBED];
+/* Whether a stage trains something of a unit: one of its units, or the table of another stage's. */
+static bool trains_use(const struct ox_model *model, const struct ox_plan_stage *stage, uint32_t nth) {
+    const struct ox_unit *const unit = &model->units[stage->units[nth].unit_idx];
+    return stage->kind == OX_PLAN_HEAD && unit->kind == OX_UNIT_EMBED ? unit->role_trained[OX_ROLE_EMBED]
+                                                                     : unit->trained;
 }
 
 /* Returns how many gradients there are: those of first uses are numbered before the others. */
 static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_plan *plan) {
     uint32_t count = 0;
     for (int later = 0; later <= 1; later++) {
-        for (uint32_t i = 0; i < model->unit_count; i++) {
+        for (uint32_t i = 0; i < model->stage_count; i++) {
             struct ox_plan_stage *const stage = &plan->stages[i];
             for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
                 const bool first = plan->units[stage->units[nth].unit_idx].stage_idx == i;
-                if (first == (later == 0) && trains_use(model, &stage->units[nth], nth)) {
+                if (first == (later == 0) && trains_use(model, stage, nth)) {
                     describe_grad(model, plan, count++, &stage->units[nth], first);
                 }
             }
@@ -118,14 +126,11 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         plan->unit_elems[i] = model->units[i].elem_count;
         plan->units[i] = (struct ox_plan_unit){.elem_count = model->units[i].elem_count,
                                                .trained = model->units[i].trained, .grad_idx = OX_NONE};
-        plan->stages[i] = describe_stage(&shape, i);
-        plan->stages[i].units[0].grad_idx = OX_NONE;
-        if (model->stages[i] == model->head_idx && model->table.unit_idx != model->head_idx) { /* tied */
-            plan->stages[i].units[plan->stages[i].unit_count++] =
-                (struct ox_plan_stage_unit){.unit_idx = model->table.unit_idx, .grad_idx = OX_NONE};
-        }
     }
-    const uint32_t update_count = ox_plan_order_units(plan->stages, model->unit_count, plan->units, plan->order);
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        plan->stages[i] = describe_stage(&shape, i);
+    }
+    const uint32_t update_count = ox_plan_order_units(plan->stages, model->stage_count, plan->units, plan->order);
     const uint32_t grad_count = describe_grads(model, plan);
     const bool library_sums = config->library_sums && config->ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
@@ -143,7 +148,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .unit_count = model->unit_count,
         .grad_count = grad_count,
         .update_count = update_count,
-        .stage_count = model->unit_count,
+        .stage_count = model->stage_count,
         .micro_batches = own_micro_batches(&plan->input),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
@@ -404,7 +409,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         plan->unit_elems = calloc(unit_count, sizeof *plan->unit_elems);
         plan->units = calloc(unit_count, sizeof *plan->units);
         plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
-        plan->stages = calloc(unit_count, sizeof *plan->stages);
+        plan->stages = calloc(config->model->stage_count, sizeof *plan->stages);
         plan->order = calloc(unit_count, sizeof *plan->order);
     }
     if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||

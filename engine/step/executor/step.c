@@ -128,10 +128,16 @@ static enum ox_status issue_cast(const struct issue *is) {
         .count = ox_unit_elems(is->rank, is->task->unit_idx), .real = is->rank->shape.compute.real});
 }
 
-/* A block's weights as its passes read them: cast, or hi. */
-static const void *weights(const struct issue *is) {
+/* The weights of a block's units as its passes read them, cast, or hi; and in backward their gradients. */
+static struct ox_stage_weights weights(const struct issue *is) {
     const bool cast = is->rank->plan->input.model.precision->cast_bytes > 0;
-    return view(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS).ptr;
+    struct ox_stage_weights out = {{NULL}, {NULL}};
+    for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
+        out.weights[nth] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
+        out.grads[nth] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
+        OX_ASSERT(out.weights[nth] != NULL);
+    }
+    return out;
 }
 
 static enum ox_status issue_forward(const struct issue *is) {
@@ -140,17 +146,18 @@ static enum ox_status issue_forward(const struct issue *is) {
     if (job.unit->kind == OX_UNIT_EMBED) {
         return ox_embed_forward(&job, planes(is, stage_of(is)->units[0].unit_idx, 0), y);
     }
-    return ox_block_forward(&job, weights(is), view(is, OX_USE_X).ptr, y);
+    const struct ox_stage_weights all = weights(is);
+    return ox_block_forward(&job, &all, view(is, OX_USE_X).ptr, y);
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
     struct ox_unit_job job = stage_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
-    float *const grads = stage_grads(is, 0);
     if (job.unit->kind == OX_UNIT_EMBED) {
-        return ox_embed_backward(&job, grads, dx);
+        return ox_embed_backward(&job, stage_grads(is, 0), dx);
     }
-    return ox_block_backward(&job, weights(is), grads, view(is, OX_USE_X).ptr, dx);
+    const struct ox_stage_weights all = weights(is);
+    return ox_block_backward(&job, &all, view(is, OX_USE_X).ptr, dx);
 }
 
 /* Adds the slot above to a slot of an accumulator, there or where the finished sum waits. */

@@ -62,6 +62,37 @@ static const char mixture_shared[] = "{\"model_type\":\"llama\"," SMALL "\"hidde
                                      "\"num_attention_heads\":4,\"num_key_value_heads\":4,"
                                      "\"intermediate_size\":40}";
 
+/* Blocks with adapters: of every module, of some modules of a fused matrix, of one whose adapters are the last thing
+ * before a norm, a factor, or a sum; the last one has nothing trained before it. */
+#define ADAPTED(family) "{\"model_type\":\"" family "\"," SMALL "\"hidden_size\":32,\"num_attention_heads\":4," \
+                        "\"num_key_value_heads\":2,\"intermediate_size\":40}"
+static const char adapted_all[] = ADAPTED("llama"), adapted_some[] = ADAPTED("qwen3");
+static const char adapted_one[] = ADAPTED("phi3"), adapted_post[] = ADAPTED("olmo2");
+static const char adapted_parallel[] = ADAPTED("cohere2"), adapted_first[] = ADAPTED("qwen2");
+static const char adapted_gpt2[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":1,\"n_head\":3,"
+                                   "\"n_positions\":64,\"vocab_size\":64}";
+static const char adapted_scaled[] = "{\"model_type\":\"granite\"," SMALL "\"hidden_size\":24,"
+                                     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+                                     "\"intermediate_size\":40,\"residual_multiplier\":0.22}";
+static const struct {
+    const char *text, *targets;
+} adapted[] = {{adapted_all, "all-linear"},     {adapted_some, "v_proj, o_proj,up_proj"},
+               {adapted_one, "qkv_proj"},       {adapted_post, "o_proj,down_proj"},
+               {adapted_gpt2, "c_attn,c_proj"}, {adapted_scaled, "q_proj,down_proj"},
+               {adapted_parallel, "all-linear"}, {adapted_first, "k_proj,down_proj"}};
+enum { ADAPTED_COUNT = sizeof adapted / sizeof *adapted };
+
+static struct ox_lora adapters_of(const char *text) {
+    struct ox_lora lora = {.r = 3, .alpha = 4.5};
+    for (int i = 0; i < ADAPTED_COUNT; i++) {
+        if (adapted[i].text == text) {
+            snprintf(lora.targets, sizeof lora.targets, "%s", adapted[i].targets);
+            return lora;
+        }
+    }
+    return (struct ox_lora){0};
+}
+
 static void add_tensor(struct ox_unit *unit, enum ox_role role, uint64_t count) {
     unit->role_offset[role] = unit->elem_count;
     unit->role_trained[role] = true;
@@ -104,8 +135,12 @@ static struct ox_model *model_of(const char *text) {
     json_t *json = NULL;
     REQUIRE_OK(ox_json_parse("test", text, strlen(text), &json));
     REQUIRE_OK(ox_model_config_parse("config.json", json, &config));
+    config.lora = adapters_of(text);
     REQUIRE_OK(ox_model_build(&config, &model));
     json_decref(json);
+    if (config.lora.r > 0) {
+        model->units[model->blocks[0]].gives_dx = text != adapted_first;
+    }
     if (text == mixture || text == mixture_clamped || text == mixture_biased || text == mixture_shared) {
         make_mixture(model, text == mixture_clamped, text == mixture_biased, text == mixture_shared);
     }
@@ -155,15 +190,16 @@ static void test_families(void) {
                                         gpt2_small, olmo2_small, gemma3_small, granite_small, cohere2_small,
                                         wide_heads, mixture, mixture_clamped, mixture_biased, mixture_shared};
     static const uint32_t sizes[][2] = {{1, 1}, {1, 8}, {3, 21}, {2, 64}, {1, 2048}, {4, 1024}};
-    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
-        struct ox_model *model = model_of(texts[t]);
+    for (size_t t = 0; t < sizeof texts / sizeof *texts + ADAPTED_COUNT; t++) {
+        const char *const text = t < ADAPTED_COUNT ? adapted[t].text : texts[t - ADAPTED_COUNT];
+        struct ox_model *model = model_of(text);
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             struct ox_shape shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CPU, OX_REAL_F32);
-            check_shape(texts[t], &shape);
+            check_shape(text, &shape);
             shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CUDA, OX_REAL_F32);
-            check_shape(texts[t], &shape);
+            check_shape(text, &shape);
             shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CUDA, OX_REAL_BF16);
-            check_shape(texts[t], &shape);
+            check_shape(text, &shape);
         }
         ox_model_close(&model);
     }
@@ -277,7 +313,8 @@ struct bench {
     float *weights, *grads, *x, *y, *dx, *cos_table, *sin_table;
     int32_t *positions;
     unsigned char *work, *kept;
-    size_t rows_bytes, elems, work_bytes, kept_bytes;
+    size_t rows_bytes, block_elems, elems, /* of the block's own unit, and with that of its adapters */
+         work_bytes, kept_bytes;
 };
 
 static void *room(size_t bytes) {
@@ -303,7 +340,8 @@ static void bench_open(struct bench *b, const char *text) {
     REQUIRE_OK(ox_cpu_device_open(&config, &b->device));
     REQUIRE_OK(ox_device_lane_open(b->device, "compute", &b->lane));
     ox_ops_init_cpu(&b->ops);
-    b->elems = block_of(b->model)->elem_count;
+    b->elems = b->block_elems = block_of(b->model)->elem_count;
+    b->elems += block_of(b->model)->next == OX_NO_UNIT ? 0 : b->model->units[block_of(b->model)->next].elem_count;
     b->rows_bytes = b->shape.rows * c->hidden * sizeof(float);
     for (int pass = 0; pass < 4; pass++) {
         const size_t bytes = ox_unit_work_bytes(&b->shape, b->model->blocks[0], (enum ox_pass)pass);
@@ -343,7 +381,9 @@ static void run(struct bench *b, const struct ox_schedule *schedule) {
     void *const bases[] = {[OX_MEMORY_X] = b->x, [OX_MEMORY_Y] = b->y, [OX_MEMORY_DX] = b->dx,
                            [OX_MEMORY_WORK] = b->work, [OX_MEMORY_KEPT] = b->kept};
     memset(b->work, 0xff, b->work_bytes); /* numbers that are none */
-    ox_schedule_run(schedule, &job, b->weights, b->grads, bases);
+    const struct ox_stage_weights weights = {{b->weights, b->weights + b->block_elems},
+                                             {block_of(b->model)->trained ? b->grads : NULL, b->grads + b->block_elems}};
+    ox_schedule_run(schedule, &job, &weights, bases);
     REQUIRE_OK(job.run.status);
     REQUIRE_OK(ox_lane_drain(b->lane));
 }
@@ -365,7 +405,7 @@ static uint64_t results(struct bench *b, const struct ox_schedule *proper, const
     const struct {
         const void *at;
         size_t bytes;
-    } parts[] = {{b->y, b->rows_bytes}, {b->dx, b->rows_bytes}, {b->x, b->rows_bytes}, {b->grads, b->elems * 4}};
+    } parts[] = {{b->y, b->rows_bytes}, {b->dx, block_of(b->model)->gives_dx ? b->rows_bytes : 0}, {b->x, b->rows_bytes}, {b->grads, b->elems * 4}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         for (size_t k = 0; k < parts[i].bytes; k++) {
             hash = (hash ^ ((const unsigned char *)parts[i].at)[k]) * 1099511628211u;
@@ -520,6 +560,9 @@ static void test_gradients(const char *text) {
     bench_open(&b, text);
     const size_t count = b.rows_bytes / 4;
     float *const dy = floats(count, 11), *const along_x = floats(count, 12), *const along_weights = floats(b.elems, 13);
+    if (!block_of(b.model)->trained) {
+        memset(along_weights, 0, b.block_elems * sizeof *along_weights);
+    }
     make(&b.shape, OX_PASS_FORWARD, &forward);
     make(&b.shape, OX_PASS_BACKWARD, &backward);
     const double by_x = slope_of(&b, &forward, b.x, along_x, count, dy);
@@ -556,5 +599,11 @@ int main(void) {
     test_faults(gemma3_small);
     test_faults(granite_small);
     test_faults(cohere2_small);
+    for (int i = 0; i < ADAPTED_COUNT; i++) {
+        test_faults(adapted[i].text);
+        if (adapted[i].text != adapted_first) {
+            test_gradients(adapted[i].text);
+        }
+    }
     return test_end();
 }

@@ -1,0 +1,105 @@
+/* The nodes of low-rank adapters. A fused matrix has several modules, each with an A and a B of its own: their A, which
+ * lie one below the other, are one product; each B adds to the columns of its module alone. */
+#include "engine/model/list.h"
+
+static const struct ox_shape *shape_of(const struct ox_node_call *call) {
+    return call->job->shape;
+}
+
+/* A of all modules as one matrix (sum of ranks, in). */
+void ox_down_forward(const struct ox_node_call *call) {
+    const struct ox_node *const node = call->node;
+    OX_RUN(&call->job->run, linear_forward, .out = call->out, .in = call->in, .weight = ox_node_weight(call, node->role),
+           .rows = shape_of(call)->rows, .in_count = node->in_count, .out_count = node->out_count,
+           .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real);
+}
+
+void ox_down_backward(const struct ox_node_call *call) {
+    const struct ox_node *const node = call->node;
+    OX_RUN(&call->job->run, linear_backward, .din = call->din, .dweight = ox_node_grad(call, node->role),
+           .dout = call->dout, .in = call->in, .weight = ox_node_weight(call, node->role),
+           .residual = call->dresidual, .rows = shape_of(call)->rows, .in_count = node->in_count,
+           .out_count = node->out_count, .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real,
+           .begins = call->job->begins);
+}
+
+/* One module's B (out, r): where it begins among those of the role, the columns of the fused matrix that it adds to,
+ * and those of the products with A that it reads. */
+struct part {
+    const struct ox_tensor *tensor;
+    uint64_t offset;
+    uint32_t out_first, in_first, r, out;
+};
+
+/* The part after *part, which begins as zeros; false behind the last. */
+static bool next_part(const struct ox_list *list, const struct ox_node *node, struct part *part) {
+    const struct ox_model *const model = list->shape->model;
+    const struct ox_unit *const unit = list->units[ox_list_owner(list, node->role)];
+    const struct ox_tensor *const first = &model->tensors[unit->tensor_first];
+    const struct ox_tensor *tensor = part->tensor == NULL ? first : part->tensor + 1;
+    while (tensor < first + unit->tensor_count && tensor->role != node->role) {
+        tensor++;
+    }
+    if (tensor == first + unit->tensor_count) {
+        return false;
+    }
+    const struct ox_tensor *const base = &model->tensors[tensor->base_idx];
+    const uint64_t before = base->offset - model->units[base->unit_idx].role_offset[base->role];
+    part->in_first += part->r;
+    part->tensor = tensor;
+    part->offset = tensor->offset - unit->role_offset[node->role];
+    part->out = (uint32_t)tensor->shape[0];
+    part->r = (uint32_t)tensor->shape[1];
+    part->out_first = (uint32_t)(before / (base->count / part->out)); /* a matrix alone in its role begins at 0 */
+    return true;
+}
+
+static void *at(const struct ox_node_call *call, const void *rows, uint64_t elems) {
+    return (unsigned char *)rows + elems * ox_real_bytes(shape_of(call)->compute.real);
+}
+
+void ox_up_forward(const struct ox_node_call *call) {
+    const struct ox_node *const node = call->node;
+    const void *const weight = ox_node_weight(call, node->role);
+    for (struct part part = {0}; next_part(call->list, node, &part);) {
+        OX_RUN(&call->job->run, linear_forward, .out = at(call, call->out, part.out_first),
+               .in = at(call, call->in, part.in_first), .weight = at(call, weight, part.offset),
+               .residual = at(call, call->residual, part.out_first), .rows = shape_of(call)->rows, .in_count = part.r,
+               .out_count = part.out, .in_stride = node->in_count, .out_stride = node->out_count, .scale = node->scale,
+               .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real);
+    }
+}
+
+void ox_up_backward(const struct ox_node_call *call) {
+    const struct ox_node *const node = call->node;
+    const void *const weight = ox_node_weight(call, node->role);
+    float *const grad = ox_node_grad(call, node->role);
+    for (struct part part = {0}; next_part(call->list, node, &part);) {
+        OX_RUN(&call->job->run, linear_backward, .din = at(call, call->din, part.in_first),
+               .dweight = grad == NULL ? NULL : grad + part.offset, .dout = at(call, call->dout, part.out_first),
+               .in = call->in == NULL ? NULL : at(call, call->in, part.in_first),
+               .weight = at(call, weight, part.offset), .rows = shape_of(call)->rows, .in_count = part.r,
+               .out_count = part.out, .in_stride = node->in_count, .out_stride = node->out_count, .scale = node->scale,
+               .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real, .begins = call->job->begins);
+    }
+}
+
+void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    if (backward) {
+        ox_cost_add_linear_backward(cost, node->in_count, node->out_count, true);
+    } else {
+        ox_cost_add_linear(cost, node->in_count, node->out_count, false);
+    }
+}
+
+void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    struct ox_list list = {.shape = cost->shape};
+    list.unit_count = ox_model_stage_units(cost->shape->model, cost->unit, list.units);
+    for (struct part part = {0}; next_part(&list, node, &part);) {
+        if (backward) {
+            ox_cost_add_linear_backward(cost, part.r, part.out, true);
+        } else {
+            ox_cost_add_linear(cost, part.r, part.out, true);
+        }
+    }
+}
