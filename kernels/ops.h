@@ -153,8 +153,9 @@ struct ox_op_linear_forward {
     const void *bias;     /* (out_count) or NULL */
     const void *residual; /* (rows, out_count) or NULL */
     uint32_t rows, in_count, out_count;
-    uint32_t in_stride, out_stride; /* elements from one row of in, and of out and residual, to the next; 0: its count */
-    float scale;                    /* 0: none */
+    /* Elements from one row of in, and of out and residual, to the next; 0: its count. */
+    uint32_t in_stride, out_stride;
+    float scale; /* 0: none */
     enum ox_weight_layout layout;
     enum ox_real real;
 };

@@ -1,5 +1,4 @@
 /* --freeze: which tensors a run does not train. */
-#include "base/distance.h"
 #include "base/optim_format.h"
 #include "engine/config/config.h"
 #include "engine/hf/hf.h"

@@ -3,14 +3,13 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/distance.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { NAMES_BYTES = 512, NAME_BYTES = OX_TENSOR_NAME_BYTES };
+enum { NAME_BYTES = OX_TENSOR_NAME_BYTES };
 
 float ox_lora_scale(const struct ox_lora *lora) {
     return (float)(lora->alpha / (lora->rslora ? sqrt(lora->r) : (double)lora->r));
@@ -37,8 +36,7 @@ enum ox_role ox_adapter_role(enum ox_role matrix) {
 
 /* ---- names of modules ---- */
 
-/* A tensor's module: its name without ".weight"; false for what is no matrix's weight. */
-static bool module_of(const struct ox_tensor *tensor, char out[NAME_BYTES]) {
+bool ox_tensor_module(const struct ox_tensor *tensor, char out[NAME_BYTES]) {
     static const char end[] = ".weight";
     const size_t length = strlen(tensor->name), tail = sizeof end - 1;
     if (tensor->rank != 2 || length <= tail || strcmp(tensor->name + length - tail, end) != 0) {
@@ -59,8 +57,7 @@ static bool is_all(const char *targets) {
     return strcmp(targets, "all-linear") == 0;
 }
 
-/* The next of the names, from *at on, or NULL; *length without the spaces around it. */
-static const char *next_entry(const char **at, size_t *length) {
+const char *ox_lora_next_target(const char **at, size_t *length) {
     const char *entry = *at + strspn(*at, ", ");
     *length = strcspn(entry, ",");
     *at = entry + *length;
@@ -70,103 +67,17 @@ static const char *next_entry(const char **at, size_t *length) {
     return *length > 0 ? entry : NULL;
 }
 
-static bool is_target(const char *targets, const struct ox_tensor *tensor) {
+bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor) {
     char module[NAME_BYTES];
     bool is = false;
     size_t length;
-    if (ox_adapter_role(tensor->role) == OX_ROLE_COUNT || !module_of(tensor, module)) {
+    if (ox_adapter_role(tensor->role) == OX_ROLE_COUNT || !ox_tensor_module(tensor, module)) {
         return false;
     }
-    for (const char *at = targets, *entry; !is && (entry = next_entry(&at, &length)) != NULL;) {
+    for (const char *at = targets, *entry; !is && (entry = ox_lora_next_target(&at, &length)) != NULL;) {
         is = names(entry, length, module);
     }
     return is || is_all(targets);
-}
-
-/* ---- what is refused ---- */
-
-/* The last part of a module's name: "q_proj". */
-static const char *last_part(const char *module) {
-    const char *const dot = strrchr(module, '.');
-    return dot == NULL ? module : dot + 1;
-}
-
-/* Lists what can be adapted, and finds the nearest to a name. */
-static const char *list_modules(const struct ox_model *model, const char *wanted, char text[NAMES_BYTES],
-                                char nearest[NAME_BYTES]) {
-    const struct ox_unit *const block = &model->units[model->blocks[0]];
-    uint32_t best = UINT32_MAX;
-    size_t end = 0;
-    text[0] = nearest[0] = '\0';
-    for (uint32_t i = 0; i < block->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[block->tensor_first + i];
-        char module[NAME_BYTES];
-        if (ox_adapter_role(tensor->role) == OX_ROLE_COUNT || !module_of(tensor, module) || end >= NAMES_BYTES) {
-            continue;
-        }
-        const uint32_t distance = ox_name_distance(wanted, last_part(module));
-        end += (size_t)snprintf(text + end, NAMES_BYTES - end, "%s%s", end == 0 ? "" : ", ", last_part(module));
-        if (distance < best) {
-            best = distance;
-            snprintf(nearest, NAME_BYTES, "%s", last_part(module));
-        }
-    }
-    return text;
-}
-
-/* Says why an entry of the names adapts nothing. */
-static enum ox_status refuse_entry(const struct ox_model *model, const char *entry, size_t length) {
-    char wanted[NAME_BYTES], listed[NAMES_BYTES], nearest[NAME_BYTES], module[NAME_BYTES];
-    snprintf(wanted, sizeof wanted, "%.*s", (int)ox_min_u64(length, sizeof wanted - 1), entry);
-    list_modules(model, wanted, listed, nearest);
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        if (module_of(&model->tensors[i], module) && names(wanted, strlen(wanted), module)) {
-            return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: adapters of embeddings, heads, routers and experts "
-                           "do not exist; this model has %s, or train it whole with --lora-modules-to-save", wanted,
-                           listed);
-        }
-    }
-    return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such module; did you mean %s? It has %s, or "
-                   "say all-linear", wanted, nearest, listed);
-}
-
-static enum ox_status check_entries(const struct ox_model *model, const char *targets) {
-    size_t length;
-    const char *entry;
-    if (is_all(targets)) {
-        return OX_OK;
-    }
-    for (const char *at = targets; (entry = next_entry(&at, &length)) != NULL;) {
-        char one[OX_LORA_TARGETS_BYTES];
-        bool found = false;
-        snprintf(one, sizeof one, "%.*s", (int)length, entry);
-        for (uint32_t i = 0; i < model->tensor_count && !found; i++) {
-            found = is_target(one, &model->tensors[i]);
-        }
-        if (!found) {
-            return refuse_entry(model, entry, length);
-        }
-    }
-    return OX_OK;
-}
-
-static enum ox_status check(const struct ox_model *model, const char *targets) {
-    const struct ox_lora *const lora = &model->config.lora;
-    char listed[NAMES_BYTES], nearest[NAME_BYTES];
-    if (targets == NULL || targets[strspn(targets, ", ")] == '\0') {
-        return ox_fail(OX_E_CONFIG, "--lora-target-modules: of the family %s PEFT adapts no module unless some are "
-                       "named; it has %s, or say all-linear", model->config.family,
-                       list_modules(model, "", listed, nearest));
-    }
-    if (is_all(targets) && model->config.mixture.router.experts > 0) {
-        return ox_fail(OX_E_CONFIG, "--lora-target-modules all-linear: adapters of routers and experts do not exist; "
-                       "name modules of attention: %s", list_modules(model, "", listed, nearest));
-    }
-    if (lora->r > model->config.hidden) {
-        return ox_fail(OX_E_CONFIG, "--lora-r %" PRIu32 ": the rank is more than the model's hidden size %" PRIu32
-                       "; use 4 to 256", lora->r, model->config.hidden);
-    }
-    return check_entries(model, targets);
 }
 
 /* ---- units ---- */
@@ -179,7 +90,7 @@ static uint64_t add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_
     const enum ox_role role = (enum ox_role)(ox_adapter_role(base->role) + (is_b ? 1 : 0));
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
     char module[NAME_BYTES];
-    const bool is_matrix = module_of(base, module);
+    const bool is_matrix = ox_tensor_module(base, module);
     OX_ASSERT(is_matrix);
     const int bytes = snprintf(tensor->name, sizeof tensor->name, "%s.lora_%c.weight", module, is_b ? 'B' : 'A');
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof tensor->name);
@@ -216,7 +127,7 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, const char *
         }
         for (int is_b = 0; is_b < 2; is_b++) {
             for (uint32_t i = first; i < first + count; i++) {
-                if (is_target(targets, &tensors[i])) {
+                if (ox_lora_is_target(targets, &tensors[i])) {
                     end = add_tensor(model, unit, block->tensor_first + i, is_b == 1, end);
                 }
             }
@@ -231,12 +142,18 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, const char *
 
 enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) {
     const char *const targets = model->config.lora.targets[0] != '\0' ? model->config.lora.targets : usual;
-    OX_TRY(check(model, targets));
+    const uint32_t unit_count = model->unit_count;
+    if (targets == NULL) {
+        return ox_fail(OX_E_CONFIG, "PEFT names no modules to adapt for the family %s: name some by "
+                       "--lora-target-modules, or say all-linear", model->config.family);
+    }
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         model->tensors[i].trained = false;
     }
     for (uint32_t i = 0; i < model->block_count; i++) {
         add_unit(model, &model->units[model->blocks[i]], targets);
     }
-    return OX_OK;
+    return model->unit_count > unit_count ? OX_OK
+                                          : ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such "
+                                                    "module that can be adapted", targets);
 }

@@ -118,7 +118,8 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
     const bool made = last->out == h;
     last -= last->kind == OX_NODE_UP ? 2 : 0; /* linear, down, up */
     const bool can = last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM || last->kind == OX_NODE_COMBINE;
-    if (can && made && last->residual == OX_NO_VALUE && (config->residual_scale == 0.0 || config->residual_scale == 1.0)) {
+    const bool plain = config->residual_scale == 0.0 || config->residual_scale == 1.0;
+    if (can && made && plain && last->residual == OX_NO_VALUE) {
         last->residual = x;
         return h;
     }

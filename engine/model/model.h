@@ -86,6 +86,14 @@ bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx)
  * its index; -1 for an unknown name; -2 for a known one to ignore (gpt2's attention masks, a tied lm_head.weight). */
 int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 
+/* A tensor's module: its name without ".weight"; false for what is no matrix. */
+bool ox_tensor_module(const struct ox_tensor *tensor, char out[OX_TENSOR_NAME_BYTES]);
+/* The next name of a list of targets from *at on, and its length; NULL behind the last. */
+const char *ox_lora_next_target(const char **at, size_t *length);
+/* Whether such names mean the tensor, as PEFT compares: a module's whole name, or its last parts; and it can have an
+ * adapter. */
+bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor);
+
 /* Initial value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx);

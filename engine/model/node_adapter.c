@@ -9,8 +9,9 @@ static const struct ox_shape *shape_of(const struct ox_node_call *call) {
 /* A of all modules as one matrix (sum of ranks, in). */
 void ox_down_forward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
-    OX_RUN(&call->job->run, linear_forward, .out = call->out, .in = call->in, .weight = ox_node_weight(call, node->role),
-           .rows = shape_of(call)->rows, .in_count = node->in_count, .out_count = node->out_count,
+    OX_RUN(&call->job->run, linear_forward, .out = call->out, .in = call->in,
+           .weight = ox_node_weight(call, node->role), .rows = shape_of(call)->rows,
+           .in_count = node->in_count, .out_count = node->out_count,
            .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real);
 }
 

@@ -57,8 +57,9 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
 
 /* Proves a schedule: every value is written before it is read, and intact until then; values that are needed at the
  * same time do not overlap; the output and the gradient of the input are there in the end, if it is wanted; each
- * trained tensor of the stage's units gets one addition in a backward pass, and no node runs backward without need. OX_E_CONFIG
- * names the step and the value. It shares nothing with what makes schedules but the list and the nodes' rows. */
+ * trained tensor of the stage's units gets one addition in a backward pass, and no node runs backward without need.
+ * OX_E_CONFIG names the step and the value. It shares nothing with what makes schedules but the list and the nodes'
+ * rows. */
 OX_MUST enum ox_status ox_schedule_check(const struct ox_schedule *schedule);
 
 #ifdef __cplusplus

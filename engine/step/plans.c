@@ -16,8 +16,8 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t 
                                  .work = ox_unit_cost(shape, unit_idx, pass)};
 }
 
-/* Describes a stage to the planner; its own unit is its first one, and a tied head's table the last. The embedding takes tokens, the head gives the loss;
- * activations between stages have one row of `hidden` per token. */
+/* Describes a stage to the planner; its own unit is its first one, and a tied head's table the last. The embedding
+ * takes tokens, the head gives the loss; activations between stages have one row of `hidden` per token. */
 static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_t stage_idx) {
     static const enum ox_plan_stage_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING,
                                                     [OX_UNIT_BLOCK] = OX_PLAN_BLOCK, [OX_UNIT_HEAD] = OX_PLAN_HEAD};

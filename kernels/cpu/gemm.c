@@ -51,14 +51,15 @@ static void multiply(const struct grid *grid, struct ox_range rows, struct ox_ra
         const bool rows_of_b = gemm->b_transposed;
         const blasint width = (blasint)(cols.end - cols.begin), depth = (blasint)gemm->k;
         cblas_sgemv(CblasRowMajor, rows_of_b ? CblasNoTrans : CblasTrans, rows_of_b ? width : depth,
-                    rows_of_b ? depth : width, ox_cpu_gemm_alpha(gemm), b, (blasint)gemm->b_stride, a, 1, beta, gemm->c + cols.begin, 1);
+                    rows_of_b ? depth : width, ox_cpu_gemm_alpha(gemm), b, (blasint)gemm->b_stride, a, 1, beta,
+                    gemm->c + cols.begin, 1);
         return;
     }
     cblas_sgemm(CblasRowMajor, gemm->a_transposed ? CblasTrans : CblasNoTrans,
                 gemm->b_transposed ? CblasTrans : CblasNoTrans, (blasint)(rows.end - rows.begin),
                 (blasint)(cols.end - cols.begin), (blasint)gemm->k, ox_cpu_gemm_alpha(gemm), a,
-                (blasint)gemm->a_stride, b, (blasint)gemm->b_stride, beta, gemm->c + rows.begin * gemm->c_stride + cols.begin,
-                (blasint)gemm->c_stride);
+                (blasint)gemm->a_stride, b, (blasint)gemm->b_stride, beta,
+                gemm->c + rows.begin * gemm->c_stride + cols.begin, (blasint)gemm->c_stride);
 }
 
 static void gemm_tile(void *context, uint32_t item, uint32_t thread) {

@@ -59,9 +59,9 @@ OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
 void ox_cuda_blas_close(struct ox_cuda_blas **blas);
 uint32_t ox_cuda_blas_version(void); /* version of the loaded cuBLASLt */
 
-/* c (m, n) = scale * op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a and b
- * have one type, c may have another; sums are float32. `addend` has the type, the shape and the stride of c and may be
- * c; `bias` has n elements of that type, the same for every row. */
+/* c (m, n) = scale * op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a
+ * and b have one type, c may have another; sums are float32. `addend` has the type, the shape and the stride of c and
+ * may be c; `bias` has n elements of that type, the same for every row. */
 struct ox_cuda_gemm_args {
     void *c;
     const void *a, *b, *addend, *bias;

@@ -3,7 +3,6 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/distance.h"
 
 #include <ctype.h>
 #include <stddef.h>

@@ -6,7 +6,6 @@
 #include "tools/start/limits.h"
 #include "tools/start/signals.h"
 
-#include "base/distance.h"
 #include "base/log.h"
 
 #include <errno.h>

@@ -381,8 +381,9 @@ static void run(struct bench *b, const struct ox_schedule *schedule) {
     void *const bases[] = {[OX_MEMORY_X] = b->x, [OX_MEMORY_Y] = b->y, [OX_MEMORY_DX] = b->dx,
                            [OX_MEMORY_WORK] = b->work, [OX_MEMORY_KEPT] = b->kept};
     memset(b->work, 0xff, b->work_bytes); /* numbers that are none */
+    float *const own = block_of(b->model)->trained ? b->grads : NULL;
     const struct ox_stage_weights weights = {{b->weights, b->weights + b->block_elems},
-                                             {block_of(b->model)->trained ? b->grads : NULL, b->grads + b->block_elems}};
+                                             {own, b->grads + b->block_elems}};
     ox_schedule_run(schedule, &job, &weights, bases);
     REQUIRE_OK(job.run.status);
     REQUIRE_OK(ox_lane_drain(b->lane));
@@ -405,7 +406,8 @@ static uint64_t results(struct bench *b, const struct ox_schedule *proper, const
     const struct {
         const void *at;
         size_t bytes;
-    } parts[] = {{b->y, b->rows_bytes}, {b->dx, block_of(b->model)->gives_dx ? b->rows_bytes : 0}, {b->x, b->rows_bytes}, {b->grads, b->elems * 4}};
+    } parts[] = {{b->y, b->rows_bytes}, {b->dx, block_of(b->model)->gives_dx ? b->rows_bytes : 0}, /* else nothing's */
+                 {b->x, b->rows_bytes}, {b->grads, b->elems * 4}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         for (size_t k = 0; k < parts[i].bytes; k++) {
             hash = (hash ^ ((const unsigned char *)parts[i].at)[k]) * 1099511628211u;
