@@ -83,7 +83,18 @@ void ox_optim_hyper_init(const struct ox_optim_settings *settings, struct ox_opt
         .grad_scale = (float)settings->grad_scale,
         .seed = settings->seed,
         .step = settings->step,
+        .rate = settings->learning_rate,
+        .weight_decay = settings->weight_decay,
     };
+}
+
+struct ox_optim_hyper ox_optim_hyper_own(const struct ox_optim_hyper *hyper, double rate_share, double weight_decay) {
+    struct ox_optim_hyper own = *hyper;
+    own.rate *= rate_share;
+    own.weight_decay = isnan(weight_decay) ? own.weight_decay : weight_decay;
+    own.learning_rate = (float)own.rate;
+    own.decay_factor = (float)(1.0 - own.rate * own.weight_decay);
+    return own;
 }
 
 void ox_noise_keys(const struct ox_optim_hyper *hyper, uint32_t stream, uint32_t keys[2]) {

@@ -122,8 +122,12 @@ struct ox_optim_hyper {
     float decay_factor;     /* 1 - learning_rate * weight_decay, for elements with decay */
     float grad_scale;       /* clip coefficient; 1 without clipping */
     uint64_t seed, step;
+    double rate, weight_decay; /* as the settings have them, for ox_optim_hyper_own */
 };
 void ox_optim_hyper_init(const struct ox_optim_settings *settings, struct ox_optim_hyper *out);
+/* The numbers for parameters with `rate_share` times the learning rate, and a weight decay of their own (NAN: that of
+ * the settings). */
+struct ox_optim_hyper ox_optim_hyper_own(const struct ox_optim_hyper *hyper, double rate_share, double weight_decay);
 
 /* Derives the keys of one step's random rounding for the parameters that `stream` names (base/optim_element.h). */
 void ox_noise_keys(const struct ox_optim_hyper *hyper, uint32_t stream, uint32_t keys[2]);

@@ -126,6 +126,7 @@ struct ox_config {
     bool seq_given; /* not an option: --max-seq-length is given, by a flag or in a file */
     double learning_rate; /* 0: by whether weights are given */
     char freeze[OX_CONFIG_TEXT_BYTES];
+    char group[OX_CONFIG_TEXT_BYTES];
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;

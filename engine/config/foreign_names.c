@@ -73,7 +73,7 @@ static const char of_rows[] = "does not exist: a conversation is written by its 
                               "prompts chooses what is trained";
 static const char no_plugins[] = "does not exist: no code of others is loaded; leave it out";
 static const char no_download[] = "does not exist: nothing is downloaded or uploaded; leave it out";
-static const char no_layers[] = "does not exist: all parameters are trained with one rate; leave it out";
+static const char no_layers[] = "use --group PATTERN:lr=..., as in --group embed:lr=0.1x";
 static const char whole_rows[] = "does not exist: give a shorter file (head -n 1000), --data PATH:0.1 for a tenth of "
                                  "it in each epoch, or --max-steps N";
 static const char on_all_cores[] = "does not exist: text is tokenized on all cores; leave it out";

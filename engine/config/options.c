@@ -346,6 +346,11 @@ static const struct ox_option options[] = {
      .bears = OX_BEARS_BITS,
      .help = "weights that are not trained: a tensor's name, with * and ?; embed, head, layers.0-15; or all-but "
              "PATTERN; may be repeated"},
+    {.name = "group", .placeholder = "PATTERN:lr=...,weight_decay=...", .type = OX_OPT_PATTERNS,
+     .offset = offsetof(struct ox_config, group), .text_bytes = sizeof none->group, .group = group_training,
+     .default_text = "", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "weights with a peak rate (1e-5, or 0.1x for a tenth of --learning-rate) or a decay of their own, by the "
+             "patterns of --freeze; may be repeated, and the later one decides"},
     {.name = "decay-all", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_all),
      .group = group_training, .default_text = "false", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "apply weight decay to every parameter, norms and biases too"},

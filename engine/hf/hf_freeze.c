@@ -1,67 +1,13 @@
 /* --freeze: which tensors a run does not train. */
 #include "base/optim_format.h"
 #include "engine/config/config.h"
-#include "engine/hf/hf.h"
+#include "engine/hf/hf_pattern.h"
 
-#include <ctype.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char all_but[] = "all-but ";
-
-/* Whether `pattern` names a range of layers, as in layers.0-15 or layers.3. */
-static bool layers_of(const char *pattern, uint64_t *first, uint64_t *last) {
-    static const char prefix[] = "layers.";
-    char *end = NULL;
-    if (strncmp(pattern, prefix, sizeof prefix - 1) != 0 || !isdigit((unsigned char)pattern[sizeof prefix - 1])) {
-        return false;
-    }
-    *first = *last = strtoull(pattern + sizeof prefix - 1, &end, 10);
-    if (*end == '-' && isdigit((unsigned char)end[1])) {
-        *last = strtoull(end + 1, &end, 10);
-    }
-    return *end == '\0' && *first <= *last;
-}
-
-/* Whether a pattern means a tensor. A table that embedding and head share is one tensor, by both names. */
-static bool means(const struct ox_model *model, const char *pattern, const struct ox_tensor *tensor) {
-    const enum ox_unit_kind kind = model->units[tensor->unit_idx].kind;
-    const bool shared = model->config.tied && tensor->role == OX_ROLE_EMBED;
-    uint64_t first = 0, last = 0;
-    if (strcmp(pattern, "embed") == 0) {
-        return kind == OX_UNIT_EMBED;
-    }
-    if (strcmp(pattern, "head") == 0) {
-        return kind == OX_UNIT_HEAD || shared;
-    }
-    if (layers_of(pattern, &first, &last)) {
-        uint64_t layer = 0;
-        while (layer < model->block_count && model->blocks[layer] != tensor->unit_idx) {
-            layer++;
-        }
-        return kind == OX_UNIT_BLOCK && layer >= first && layer <= last;
-    }
-    return fnmatch(pattern, tensor->name, 0) == 0 || (shared && fnmatch(pattern, "lm_head.weight", 0) == 0);
-}
-
-/* Refuses a pattern that means nothing, with the nearest name that it may mean. */
-static enum ox_status refuse(const struct ox_model *model, const char *pattern) {
-    const char *nearest = "embed";
-    unsigned least = ox_name_distance(pattern, nearest);
-    uint64_t first = 0, last = 0;
-    if (layers_of(pattern, &first, &last)) {
-        return ox_fail(OX_E_CONFIG, "--freeze %s: the model has layers 0 to %u", pattern, model->block_count - 1);
-    }
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const unsigned distance = ox_name_distance(pattern, model->tensors[i].name);
-        nearest = distance < least ? model->tensors[i].name : nearest;
-        least = distance < least ? distance : least;
-    }
-    return ox_fail(OX_E_CONFIG, "--freeze %s: no tensor of the model has this name; the nearest is %s; embed, head, "
-                   "layers.N-M and * work too, and `offload inspect` lists all names", pattern, nearest);
-}
 
 /* Counts, per tensor, patterns that mean it: bit 0 frozen, bit 1 an exception. Tells which kinds of patterns there
  * are. */
@@ -75,13 +21,13 @@ static enum ox_status mark(const struct ox_model *model, const char *pattern, st
     const char *const name = pattern + (is_exception ? sizeof all_but - 1 : 0);
     bool found = false;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        if (means(model, name, &model->tensors[i])) {
+        if (ox_hf_means(model, name, &model->tensors[i])) {
             marks->bits[i] |= is_exception ? 2 : 1;
             found = true;
         }
     }
     *(is_exception ? &marks->exceptions : &marks->plain) = true;
-    return found ? OX_OK : refuse(model, name);
+    return found ? OX_OK : ox_hf_refuse_pattern(model, "--freeze", name);
 }
 
 /* Eight-bit moments share a scale within a block, so no block may hold tensors of both kinds. */

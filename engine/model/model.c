@@ -128,6 +128,12 @@ static uint64_t add_tensor(struct ox_model *model, const struct ox_family *famil
     return end + tensor->count;
 }
 
+bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b) {
+    const struct ox_tensor_group *const p = &a->group, *const q = &b->group;
+    const bool same_decay = p->weight_decay == q->weight_decay || (isnan(p->weight_decay) && isnan(q->weight_decay));
+    return p->given == q->given && (!p->given || (p->rate_share == q->rate_share && same_decay));
+}
+
 /* The neighbours from row `first` on that are repeated together for every expert; else 1. */
 static uint32_t group_of(const struct ox_family *family, uint32_t first) {
     const struct ox_family_row *const row = ox_family_row_at(family, first), *next;

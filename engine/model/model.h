@@ -14,6 +14,13 @@ enum { OX_NO_UNIT = UINT32_MAX, OX_NO_TENSOR = UINT32_MAX };
 /* The most units that a stage uses beside the head's table. */
 enum { OX_MODEL_STAGE_UNITS_MAX = 3 };
 
+/* What a tensor's update has in place of the run's numbers. */
+struct ox_tensor_group {
+    bool given;
+    double rate_share;   /* times the run's learning rate */
+    double weight_decay; /* NAN: the run's, where the tensor decays */
+};
+
 /* One tensor of a model's files. */
 struct ox_tensor {
     char name[OX_TENSOR_NAME_BYTES]; /* as written to files */
@@ -27,7 +34,11 @@ struct ox_tensor {
     bool trained;    /* else its elements keep their bits */
     enum ox_init_kind init;
     uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
+    struct ox_tensor_group group;
 };
+
+/* Whether two tensors are updated with the same numbers, as far as their groups say. */
+bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b);
 
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
  * between tensors and at the end hold zeros and stay zero. */

@@ -6,6 +6,7 @@
 #include "base/hash/hash.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,6 +85,17 @@ static uint64_t mixture_hash(const struct ox_model_config *m, uint64_t seed) {
     return m->mixture.router.experts != 0 ? ox_hash64(numbers, sizeof numbers, seed) : seed;
 }
 
+/* Adds the rates and decays of tensors in groups, where there are any. */
+static uint64_t groups_hash(const struct ox_model *model, uint64_t seed) {
+    uint64_t hash = seed;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor_group *const group = &model->tensors[i].group;
+        const double numbers[] = {i, group->rate_share, isnan(group->weight_decay) ? -1 : group->weight_decay};
+        hash = group->given ? ox_hash64(numbers, sizeof numbers, hash) : hash;
+    }
+    return hash;
+}
+
 /* Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -120,6 +132,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
+    hash = groups_hash(e->model, hash);
     hash = mixture_hash(m, facts_hash(m, rope_hash(m, layers_hash(m, hash))));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);

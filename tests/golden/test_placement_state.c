@@ -39,8 +39,9 @@ static void check_differences(const struct golden *golden) {
 }
 
 int main(void) {
-    struct golden tied, untied, learned, below;
+    struct golden tied, untied, learned, below, groups;
     golden_open("frozen_below", &below);
+    golden_open("groups", &groups);
     golden_open("llama_tied_gqa", &tied);
     golden_open("llama_untied_odd", &untied);
     golden_open("gpt2_small", &learned);
@@ -59,6 +60,8 @@ int main(void) {
     run = run_of(&below, OX_OPTIM_ADAMW, OX_MOMENTS_Q8);
     golden_check_places(&below, &run, "adamw with q8 moments", 3);
     golden_check_reopened(&below, &run, "adamw with q8 moments", 2);
+    run = run_of(&groups, OX_OPTIM_ADAMW, OX_MOMENTS_BF16);
+    golden_check_places(&groups, &run, "groups of adamw with bf16 moments", 4);
     run = run_of(&untied, OX_OPTIM_ADAMW, OX_MOMENTS_Q8);
     golden_check_reopened(&untied, &run, "adamw with q8 moments", 2);
     run = run_of(&tied, OX_OPTIM_LION, OX_MOMENTS_BF16);
@@ -67,5 +70,6 @@ int main(void) {
     golden_close(&untied);
     golden_close(&tied);
     golden_close(&below);
+    golden_close(&groups);
     return test_end();
 }

@@ -7,6 +7,7 @@
 #include "base/planes.h"
 #include "base/pool.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A chunk's part of each plane of the state, in the unit's state and in a state of the chunk alone. */
@@ -492,6 +493,9 @@ enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *p
 }
 
 static bool decays(const struct ox_rank *rank, const struct ox_tensor *tensor) {
+    if (tensor->group.given && !isnan(tensor->group.weight_decay)) {
+        return true;
+    }
     const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
     return rank->config.decay_all || (embedding ? rank->config.decay_embeddings : tensor->decay);
 }
@@ -512,8 +516,11 @@ bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range
             continue;
         }
         walk->decay = decays(rank, tensor);
+        walk->group = tensor->group;
+        const struct ox_tensor *const first = tensor;
         walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
-        for (; tensor < past && tensor->role == role && tensor->trained; tensor++) {
+        for (; tensor < past && tensor->role == role && tensor->trained && ox_tensor_same_group(tensor, first);
+             tensor++) {
             OX_ASSERT(decays(rank, tensor) == walk->decay);
             walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
         }

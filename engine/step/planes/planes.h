@@ -46,10 +46,11 @@ struct ox_role_walk {
     const struct ox_tensor *next; /* NULL: at the start */
     struct ox_range range;
     bool decay;
+    struct ox_tensor_group group;
 };
-/* Goes to the next role, because decay differs between roles; the gaps between roles stay zero, and tensors that are
- * not trained as they are. Others of one role are neighbours without a gap and form one span, because one may begin
- * within a block of eight-bit moments. */
+/* Goes to the next role, or group within one, because decay and rates differ between them; the gaps between roles stay
+ * zero, and tensors that are not trained as they are. Others of one role are neighbours without a gap and form one
+ * span, because one may begin within a block of eight-bit moments; groups begin with one. */
 bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk);
 
 /* ---- checksums over planes in memory: guard.c ---- */

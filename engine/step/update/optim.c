@@ -206,9 +206,16 @@ static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, stru
 
 /* ---- the update: the lane's thread -------------------------------------------------------------------- */
 
-/* Updates elements of one role; `range` counts from the unit's first element. */
-static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay,
+/* The numbers of the step for what a walk is at. */
+static struct ox_optim_hyper hyper_at(const struct ox_optim_hyper *hyper, const struct ox_role_walk *walk) {
+    return walk->group.given ? ox_optim_hyper_own(hyper, walk->group.rate_share, walk->group.weight_decay) : *hyper;
+}
+
+/* Updates the elements that a walk is at, whose range counts from the unit's first element. */
+static uint64_t update_span(const struct chunk_run *run, const struct ox_role_walk *walk,
                             struct ox_update_sums *sums) {
+    const struct ox_range range = walk->range;
+    const struct ox_optim_hyper hyper = hyper_at(run->unit->hyper, walk);
     struct ox_rank *const rank = run->rank;
     const struct ox_unit_run *const unit = run->unit;
     const uint64_t begin = range.begin - ox_slice_first(rank, unit->unit_idx); /* in the slice */
@@ -220,7 +227,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
         .state = state_at(run, begin),
         .grad = unit->source.grad != NULL ? unit->source.grad + begin * width : run->grad + in_slot * width,
         .grad_dtype = rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
-        .decay = decay,
+        .decay = walk->decay,
         .stream = unit->unit_idx,
         .first = range.begin,
         .count = range.end - range.begin,
@@ -234,7 +241,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
         span.replaced_state =
             ox_state_planes_at(rank->config.state, unit->replaced.state, ox_slice_elems(rank, unit->unit_idx), begin);
     }
-    return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, unit->hyper);
+    return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, &hyper);
 }
 
 /* What no update changes is saved too: what was saved is put back, and written, as a whole. */
@@ -273,7 +280,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
         save_untrained(run, within);
     }
     while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
-        *nonfinite_count += update_span(run, walk.range, walk.decay, sums_up ? &sums : NULL);
+        *nonfinite_count += update_span(run, &walk, sums_up ? &sums : NULL);
     }
     return sums_up ? ox_guard_updated(run->rank, run->unit, chunk_idx, &sums) : OX_OK;
 }
@@ -475,6 +482,7 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         op.first = walk.range.begin - op.origin;
         op.count = walk.range.end - walk.range.begin;
         op.decay = walk.decay;
+        op.hyper = hyper_at(order.hyper, &walk);
         status = OX_QUEUE(&rank->ops, lane, adam, &op);
     }
     if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */

@@ -281,6 +281,14 @@ CASES = {
         "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=73),
         "frozen": ["transformer.wte.weight", "*.ln_1.*", "transformer.h.0.attn.c_attn.weight"],
         "seed": 23, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    # ---- parameter groups of torch.optim.AdamW: share of the rate, decay (None: the usual), the last that matches ----
+    "groups": {
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=71, hidden_size=64, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=1, intermediate_size=36,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6),
+        "groups": [["model.layers.0.*", 0.1, None], ["*norm.weight", 1.0, 0.3], ["*.up_proj.weight", 3.0, 0.0],
+                   ["lm_head.weight", 0.5, 0.02], ["*embed_tokens*", 1.5, 0.5], ["*.q_proj.bias", 2.0, None]],
+        "seed": 28, "seq": 27, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
 }
 
 
@@ -556,18 +564,34 @@ def step_loss(model, micro_batches):
     return total / counted
 
 
-def train(model, batches, max_grad_norm):
+def groups_of(case, model):
+    """The group that decides about each parameter that has one, as (share of the rate, decay or None)."""
+    return {name: tuple(group[1:]) for name, parameter in model.named_parameters() if parameter.requires_grad
+            for group in case.get("groups", []) if fnmatch.fnmatch(name, group[0])}
+
+
+def optimizer_of(model, case):
+    """AdamW with one group for every pair of rate and decay."""
+    own, members = groups_of(case, model), {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            share, decay = own.get(name, (1.0, None))
+            usual = WEIGHT_DECAY if decays(name, parameter) else 0.0
+            members.setdefault((share, usual if decay is None else decay), []).append(parameter)
+    return torch.optim.AdamW([{"params": p, "share": share, "weight_decay": decay}
+                              for (share, decay), p in members.items()],
+                             lr=LEARNING_RATE, betas=BETAS, eps=EPS, foreach=False)
+
+
+def train(model, batches, case):
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for n, p in named if decays(n, p)], "weight_decay": WEIGHT_DECAY},
-         {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}],
-        lr=LEARNING_RATE, betas=BETAS, eps=EPS, foreach=False)
+    optimizer = optimizer_of(model, case)
     result = {"losses": [], "grad_norms": [], "lrs": [], "margins": []}
     with torch.no_grad():
         result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     for step, micro_batches in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(step)
+            group["lr"] = learning_rate_at(step) * group["share"]
         optimizer.zero_grad()
         margins = []
         with watching(model, margins):
@@ -575,7 +599,7 @@ def train(model, batches, max_grad_norm):
         result["margins"].append(min(margins, default=math.inf))
         if step == 0:
             result["grads"] = {name: parameter.grad.clone() for name, parameter in named}
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm, foreach=False)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), case["max_grad_norm"], foreach=False)
         result["grad_norms"].append(float(norm))
         result["lrs"].append(learning_rate_at(step))
         optimizer.step()
@@ -673,9 +697,9 @@ def make_case(name, folder):
     if case.get("mxfp4", False):
         model = to_mxfp4(model, folder)
 
-    single = train(copy.deepcopy(model), batches, case["max_grad_norm"])
+    single = train(copy.deepcopy(model), batches, case)
     with in_float64():
-        exact = train(copy.deepcopy(model).double(), batches, case["max_grad_norm"])
+        exact = train(copy.deepcopy(model).double(), batches, case)
         bf16 = run_bf16(model, batches)
     mark_undetermined(model, exact["final"])
     errors = compare(exact, single)
@@ -697,6 +721,7 @@ def make_case(name, folder):
         "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "adam_epsilon": EPS,
         "weight_decay": WEIGHT_DECAY, "max_grad_norm": case["max_grad_norm"],
         "frozen": [n for n, p in parameters.items() if not p.requires_grad],
+        **({"groups": {n: list(g) for n, g in groups_of(case, model).items()}} if "groups" in case else {}),
         "decayed": list(by_saved_name(model, packed, {n: p for n, p in parameters.items() if decays(n, p)})),
         "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,
         "lrs": exact["lrs"], "losses": exact["losses"], "grad_norms": exact["grad_norms"],

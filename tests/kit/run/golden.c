@@ -12,8 +12,8 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo2", "olmo3",
                                     "gemma2", "gemma3", "granite", "cohere2", "exaone4", "frozen_blocks",
-                                    "frozen_below", "frozen_parts", "frozen_table", "mixtral", "mixtral_packed",
-                                    "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "gpt_oss_mxfp4"};
+                                    "frozen_below", "frozen_parts", "frozen_table", "groups", "mixtral",
+                                    "mixtral_packed", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "gpt_oss_mxfp4"};
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 void golden_open(const char *name, struct golden *out) {
@@ -86,6 +86,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .compute_threads = 2,
         .dtype = OX_COMPUTE_FP32,
         .frozen = json_object_get(golden->json, "frozen"),
+        .groups = json_object_get(golden->json, "groups"),
     };
 }
 

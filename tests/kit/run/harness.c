@@ -376,10 +376,26 @@ static void freeze(const struct harness_run *run, struct ox_hf_folder *folder) {
     ox_model_settle_trained(model);
 }
 
+static void group(const struct harness_run *run, struct ox_hf_folder *folder) {
+    struct ox_model *const model = ox_hf_own_model(folder);
+    const char *name;
+    json_t *own;
+    json_object_foreach((json_t *)(uintptr_t)run->groups, name, own) {
+        const int64_t idx = ox_model_find_tensor(model, name);
+        const json_t *const decay = json_array_get(own, 1);
+        CHECK(idx >= 0);
+        model->tensors[idx].group = (struct ox_tensor_group){
+            .given = true,
+            .rate_share = json_number_value(json_array_get(own, 0)),
+            .weight_decay = json_is_null(decay) ? (double)NAN : json_number_value(decay)};
+    }
+}
+
 void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out) {
     *out = (struct harness){.run = *run};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &out->folder));
     freeze(run, out->folder);
+    group(run, out->folder);
     out->model = ox_hf_model(out->folder);
     make_drives(place, out);
     REQUIRE_OK(open_engine(run, place, out));
@@ -417,6 +433,7 @@ enum ox_status harness_try(const struct harness_run *run, const struct harness_p
     struct harness harness = {0};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &harness.folder));
     freeze(run, harness.folder);
+    group(run, harness.folder);
     harness.model = ox_hf_model(harness.folder);
     const enum ox_status status = open_engine(run, place, &harness);
     harness_close(&harness);

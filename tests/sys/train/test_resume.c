@@ -526,7 +526,8 @@ int main(void) {
     make_expected(" --dtype bf16 --moments q8");
     test_named_checkpoints();
     test_chains();
-    make_expected(" --freeze layers.0 --freeze *.q_proj.weight");
+    make_expected(" --freeze layers.0 --freeze *.q_proj.weight --group *.k_proj.weight:lr=0.1x "
+                  "--group *norm.weight:weight_decay=0.5");
     test_named_checkpoints();
     test_chains();
     free(expected_steps);

@@ -454,6 +454,8 @@ static void test_round_trip(void) {
         {"decay-embeddings", "false"},
         {"freeze", "all-but *.q_proj.weight"},
         {"freeze", "layers.0-15"},
+        {"group", "layers.0-15:lr=0.1x,weight_decay=0"},
+        {"group", "embed:lr=1e-5"},
     };
     struct ox_config first, second;
     ox_config_init(&first);

@@ -1,0 +1,59 @@
+/* Patterns by which options name tensors. */
+#include "engine/hf/hf_pattern.h"
+
+#include "engine/config/config.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether `pattern` names a range of layers, as in layers.0-15 or layers.3. */
+static bool layers_of(const char *pattern, uint64_t *first, uint64_t *last) {
+    static const char prefix[] = "layers.";
+    char *end = NULL;
+    if (strncmp(pattern, prefix, sizeof prefix - 1) != 0 || !isdigit((unsigned char)pattern[sizeof prefix - 1])) {
+        return false;
+    }
+    *first = *last = strtoull(pattern + sizeof prefix - 1, &end, 10);
+    if (*end == '-' && isdigit((unsigned char)end[1])) {
+        *last = strtoull(end + 1, &end, 10);
+    }
+    return *end == '\0' && *first <= *last;
+}
+
+bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct ox_tensor *tensor) {
+    const enum ox_unit_kind kind = model->units[tensor->unit_idx].kind;
+    const bool shared = model->config.tied && tensor->role == OX_ROLE_EMBED;
+    uint64_t first = 0, last = 0;
+    if (strcmp(pattern, "embed") == 0) {
+        return kind == OX_UNIT_EMBED;
+    }
+    if (strcmp(pattern, "head") == 0) {
+        return kind == OX_UNIT_HEAD || shared;
+    }
+    if (layers_of(pattern, &first, &last)) {
+        uint64_t layer = 0;
+        while (layer < model->block_count && model->blocks[layer] != tensor->unit_idx) {
+            layer++;
+        }
+        return kind == OX_UNIT_BLOCK && layer >= first && layer <= last;
+    }
+    return fnmatch(pattern, tensor->name, 0) == 0 || (shared && fnmatch(pattern, "lm_head.weight", 0) == 0);
+}
+
+enum ox_status ox_hf_refuse_pattern(const struct ox_model *model, const char *option, const char *pattern) {
+    const char *nearest = "embed";
+    unsigned least = ox_name_distance(pattern, nearest);
+    uint64_t first = 0, last = 0;
+    if (layers_of(pattern, &first, &last)) {
+        return ox_fail(OX_E_CONFIG, "%s %s: the model has layers 0 to %u", option, pattern, model->block_count - 1);
+    }
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const unsigned distance = ox_name_distance(pattern, model->tensors[i].name);
+        nearest = distance < least ? model->tensors[i].name : nearest;
+        least = distance < least ? distance : least;
+    }
+    return ox_fail(OX_E_CONFIG, "%s %s: no tensor of the model has this name; the nearest is %s; embed, head, "
+                   "layers.N-M and * work too, and `offload inspect` lists all names", option, pattern, nearest);
+}

@@ -1,0 +1,19 @@
+/* Patterns by which options name tensors of a model: a name with * and ?, embed, head, layers.3 or layers.0-15. */
+#ifndef OX_ENGINE_HF_PATTERN_H
+#define OX_ENGINE_HF_PATTERN_H
+
+#include "engine/hf/hf.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether a pattern means a tensor. A table that embedding and head share is one tensor, by both names. */
+bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct ox_tensor *tensor);
+/* Refuses a pattern of `option` that means nothing (OX_E_CONFIG), with the nearest name that it may mean. */
+OX_MUST enum ox_status ox_hf_refuse_pattern(const struct ox_model *model, const char *option, const char *pattern);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
