@@ -416,7 +416,7 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
         return status;
     }
     if (job.files != NULL) {
-        status = ox_checkpoint_files_fill(job.files, engine);
+        status = ox_checkpoint_files_fill(job.files, engine, false);
     }
     return ox_checkpoint_end(&job, OX_TEAM_RUN, status);
 }

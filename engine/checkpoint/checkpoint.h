@@ -94,12 +94,12 @@ OX_MUST enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t fi
 OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                            const struct ox_checkpoint_save *save);
 
-/* Saves the same checkpoint, byte for byte, while training goes on, for an engine with a store. It needs no reads of
- * its own. Opening creates the files and sets the engine's tee. The optimizer of the next step that is applied then
- * passes on each chunk as it was before its update, which is what this checkpoint needs, and waits while the chunk is
- * written. After the last chunk a thread syncs, reads back, renames and deletes. Evaluations and skipped steps do not
- * matter. `save->output_dir` must outlive the tee, and the engine too. Only one tee at a time, and no
- * ox_checkpoint_write until it is closed. */
+/* Saves the same checkpoint, byte for byte, while training goes on, for an engine with a store. It reads nothing of its
+ * own but frozen units, when it opens. Opening creates the files and sets the engine's tee. The optimizer of the next
+ * step that is applied then passes on each chunk as it was before its update, which is what this checkpoint needs, and
+ * waits while the chunk is written. After the last chunk a thread syncs, reads back, renames and deletes. Evaluations
+ * and skipped steps do not matter. `save->output_dir` must outlive the tee, and the engine too. Only one tee at a time,
+ * and no ox_checkpoint_write until it is closed. */
 struct ox_checkpoint_tee;
 OX_MUST enum ox_status ox_checkpoint_tee_open(struct ox_engine *engine, const struct ox_run_state *state,
                                               const struct ox_checkpoint_save *save, struct ox_checkpoint_tee **out);
@@ -162,6 +162,9 @@ OX_MUST enum ox_status ox_checkpoint_verify(const char *path);
 /* Verifies all files even if some are damaged: calls `seen` for each, and returns the first failure. */
 typedef void ox_checkpoint_seen(void *context, const char *name, uint64_t bytes, enum ox_status status);
 OX_MUST enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *seen, void *context);
+
+/* Refuses to train what was frozen when the checkpoint was saved: OX_E_CONFIG naming a tensor. More may be frozen. */
+OX_MUST enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_model *model);
 
 /* Loads a checkpoint's planes into the engine, between the caller's load_begin and load_commit. The load is exact if
  * the optimizer and format are those of the engine. Another format is rounded, and planes that the other optimizer did

@@ -60,7 +60,7 @@ void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *na
 }
 
 struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype) {
-    struct ox_plane_list list = {.planes = {OX_PLANE_M}, .count = 1};
+    struct ox_plane_list list = {.planes = {OX_PLANE_M}, .count = 1, .weights_dtype = weights_dtype};
     if (ox_plane_exists(kind, OX_PLANE_V)) {
         list.planes[list.count++] = OX_PLANE_V;
     }
@@ -91,9 +91,12 @@ static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struc
 
 /* ---- creating the files ---------------------------------------------------------------------------- */
 
-/* Whether the optimizer file has a plane of a tensor: of one that is not trained it has no moments. */
-static bool has_plane(const struct ox_tensor *tensor, enum ox_plane plane) {
-    return tensor->trained || plane == OX_PLANE_MASTER;
+/* Whether the optimizer file has a plane of a tensor. */
+static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox_plane plane,
+                      enum ox_dtype weights_dtype) {
+    const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
+    const bool exact = weights_dtype == OX_DTYPE_BF16 && model->units[tensor->unit_idx].format == OX_FORMAT_BF16;
+    return plane == OX_PLANE_MASTER ? !exact : tensor->trained;
 }
 
 /* The index of a plane of a tensor in the optimizer file, in which they lie tensor by tensor; for the tensor behind the
@@ -103,11 +106,11 @@ static uint32_t spec_idx(const struct ox_model *model, const struct ox_plane_lis
     uint32_t idx = tensor_idx * planes->count;
     for (uint32_t i = 0; model->trained_count < model->param_count && i < tensor_idx; i++) {
         for (uint32_t k = 0; k < planes->count; k++) {
-            idx -= !has_plane(&model->tensors[i], planes->planes[k]);
+            idx -= !has_plane(model, i, planes->planes[k], planes->weights_dtype);
         }
     }
     for (uint32_t k = 0; k < nth; k++) {
-        idx += has_plane(&model->tensors[tensor_idx], planes->planes[k]);
+        idx += has_plane(model, tensor_idx, planes->planes[k], planes->weights_dtype);
     }
     return idx;
 }
@@ -136,7 +139,7 @@ static enum ox_status optim_specs_open(const struct ox_model *model, const struc
     }
     for (uint32_t i = 0, at = 0; i < model->tensor_count * planes->count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
-        if (!has_plane(tensor, planes->planes[i % planes->count])) {
+        if (!has_plane(model, i / planes->count, planes->planes[i % planes->count], planes->weights_dtype)) {
             continue;
         }
         char *const name = out->names + (size_t)at * OX_OPTIM_NAME_BYTES;
@@ -457,16 +460,6 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
 
 /* ---- public ---------------------------------------------------------------------------------------- */
 
-/* The format that a config.json names for its weights. */
-static enum ox_dtype model_dtype(const json_t *config) {
-    const char *const named = json_string_value(json_object_get(config, "dtype"));
-    const char *const earlier = json_string_value(json_object_get(config, "torch_dtype"));
-    const char *const dtype = named != NULL ? named : earlier;
-    return dtype == NULL                      ? OX_DTYPE_F32
-           : strcmp(dtype, "bfloat16") == 0 ? OX_DTYPE_BF16
-           : strcmp(dtype, "float16") == 0  ? OX_DTYPE_F16 : OX_DTYPE_F32;
-}
-
 enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
                                         const char *folder, struct ox_checkpoint_files **out) {
     struct ox_checkpoint_files *files = calloc(1, sizeof *files);
@@ -477,7 +470,7 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->team = ox_engine_config_of(engine)->team;
     files->model = ox_engine_config_of(engine)->model;
     files->dtype = save->weights_dtype;
-    files->model_dtype = model_dtype(save->source_config);
+    files->model_dtype = ox_hf_config_dtype(save->source_config);
     files->eval = save->eval;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
@@ -534,7 +527,7 @@ enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint
         ox_chunk_values_get(view, files->planes.planes[i]);
         piece = (struct ox_tensor_part){0};
         while (status == OX_OK && ox_tensor_part_next(files->model, unit_idx, view, &piece)) {
-            const bool has = has_plane(&files->model->tensors[piece.tensor_idx], files->planes.planes[i]);
+            const bool has = has_plane(files->model, piece.tensor_idx, files->planes.planes[i], files->dtype);
             status = has ? write_plane(files, i, view, &piece) : OX_OK;
         }
     }
@@ -545,9 +538,13 @@ enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint
     return status;
 }
 
-enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine) {
+enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine,
+                                        bool frozen_alone) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < files->model->unit_count; unit_idx++) {
+        if (frozen_alone && files->model->units[unit_idx].trained) {
+            continue;
+        }
         const uint32_t first = files->chunk_first[unit_idx], count = files->chunk_first[unit_idx + 1] - first;
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
             if (!files->has[first + i]) {

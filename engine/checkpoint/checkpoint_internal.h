@@ -22,10 +22,12 @@ struct ox_tensor_part {
 bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
                    struct ox_tensor_part *piece);
 
-/* The planes of each tensor in optimizer.safetensors, in the order of the file; the master only with BF16 weights. */
+/* The planes of each tensor in optimizer.safetensors, in the order of the file; the master only where the weights are
+ * rounded. One that is not trained has no moments, and no master if its weights, saved as BF16, are its bits. */
 struct ox_plane_list {
     enum ox_plane planes[OX_PLANE_COUNT];
     uint32_t count;
+    enum ox_dtype weights_dtype;
 };
 struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype);
 enum { OX_OPTIM_NAME_BYTES = OX_TENSOR_NAME_BYTES + 16 };
@@ -57,8 +59,9 @@ OX_MUST enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *fil
                                                  uint32_t chunk_idx, const struct ox_chunk_view *view);
 /* The number of chunks that this process has yet to write. */
 uint64_t ox_checkpoint_files_missing(const struct ox_checkpoint_files *files);
-/* Writes the missing chunks, which it reads from the engine; call it between steps. */
-OX_MUST enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine);
+/* Writes the missing chunks, all or those of frozen units, which it reads from the engine; call it between steps. */
+OX_MUST enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine,
+                                                bool frozen_alone);
 /* Syncs the files; when all processes have, the first one reads them back and writes the manifest. `written` is how the
  * writing went; if well, no chunk may be missing. A failure of any process until then is returned by all. Frees *files,
  * even on failure. */

@@ -115,8 +115,33 @@ static enum ox_status fill_from_checkpoint(const struct source *source, const st
                          : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
+/* Whether a tensor need not have a plane: one that is not trained has no moments, and needs no master if its weights
+ * were saved as BF16 and may be that. */
+static bool may_lack(const struct ox_tensor *tensor, enum ox_plane plane, enum ox_dtype weights_dtype) {
+    return !tensor->trained && (plane != OX_PLANE_MASTER || weights_dtype == OX_DTYPE_BF16);
+}
+
+/* Whether a tensor that is trained now was frozen when the checkpoint was saved: it has none of its moments. */
+static bool was_frozen(const struct ox_st_file *optim, const struct ox_tensor *tensor) {
+    return tensor->trained && ox_optim_find(optim, tensor, OX_PLANE_M) == NULL &&
+           ox_optim_find(optim, tensor, OX_PLANE_V) == NULL;
+}
+
+/* Refuses an entry that is not there, or not as it should be. */
+static enum ox_status refuse_entry(const struct ox_st_file *optim, const struct ox_tensor *tensor, enum ox_plane plane,
+                                   const struct ox_st_entry *entry) {
+    char name[OX_OPTIM_NAME_BYTES];
+    if (was_frozen(optim, tensor)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" was frozen, so it has no moments to be trained with; give the run's "
+                       "--freeze, or begin a new run with this folder as --model", ox_st_path(optim), tensor->name);
+    }
+    ox_optim_name(tensor, plane, name);
+    return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is %s; use another checkpoint", ox_st_path(optim), name,
+                   entry == NULL ? "missing" : "not F32 with the shape that config.json expects");
+}
+
 /* Finds every plane of every tensor in the optimizer file. Each must be F32 with the tensor's shape, and there may be
- * no other tensor. One that is not trained need not have moments. */
+ * no other tensor. */
 static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
                                    const struct ox_st_file *optim, const struct ox_st_entry **entries) {
     uint32_t found = 0;
@@ -125,16 +150,12 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
             const struct ox_tensor *const tensor = &model->tensors[i];
             const enum ox_plane plane = planes->planes[k];
             const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
-            if (entry == NULL && !tensor->trained && plane != OX_PLANE_MASTER) {
+            if (entry == NULL && may_lack(tensor, plane, planes->weights_dtype)) {
                 continue;
             }
             if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
                 memcmp(entry->shape, tensor->shape, tensor->rank * sizeof *tensor->shape) != 0) {
-                char name[OX_OPTIM_NAME_BYTES];
-                ox_optim_name(tensor, plane, name);
-                return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is %s; use another checkpoint",
-                               ox_st_path(optim), name,
-                               entry == NULL ? "missing" : "not F32 with the shape that config.json expects");
+                return refuse_entry(optim, tensor, plane, entry);
             }
             entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
             found++;
@@ -173,6 +194,20 @@ static void warn_conversion(const char *path, struct ox_state_format from, struc
            path, ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
            ox_moments_name(to.moments), rounds ? "; its numbers are rounded" : "",
            lacks_v ? "; the second moments begin at zero" : "");
+}
+
+enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_model *model) {
+    char optim_path[OX_PATH_BYTES];
+    struct ox_st_file *optim = NULL;
+    enum ox_status status = ox_path_join(path, OX_OPTIM_FILE, optim_path);
+    OX_THEN(status, ox_st_open(optim_path, &optim));
+    for (uint32_t i = 0; status == OX_OK && i < model->tensor_count; i++) {
+        if (was_frozen(optim, &model->tensors[i])) {
+            status = refuse_entry(optim, &model->tensors[i], OX_PLANE_M, NULL);
+        }
+    }
+    ox_st_close(&optim);
+    return status;
 }
 
 enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {

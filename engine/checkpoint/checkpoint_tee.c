@@ -90,6 +90,9 @@ enum ox_status ox_checkpoint_tee_open(struct ox_engine *engine, const struct ox_
     }
     tee->engine = engine;
     pthread_mutex_lock(&tee->lock);
+    if (tee->job.files != NULL) { /* no optimizer passes on what is frozen */
+        ox_first_failure_note(&tee->failure, ox_checkpoint_files_fill(tee->job.files, engine, true));
+    }
     end_if_done(tee); /* at once, if the checkpoint exists already or this process has no chunk */
     pthread_mutex_unlock(&tee->lock);
     const struct ox_tee hook = {.chunk = take_chunk, .context = tee};
@@ -112,7 +115,7 @@ bool ox_checkpoint_tee_ready(struct ox_checkpoint_tee *tee) {
 void ox_checkpoint_tee_fill(struct ox_checkpoint_tee *tee) {
     pthread_mutex_lock(&tee->lock);
     if (!tee->ending && tee->failure.status == OX_OK) {
-        ox_first_failure_note(&tee->failure, ox_checkpoint_files_fill(tee->job.files, tee->engine));
+        ox_first_failure_note(&tee->failure, ox_checkpoint_files_fill(tee->job.files, tee->engine, false));
         end_if_done(tee);
     }
     pthread_mutex_unlock(&tee->lock);

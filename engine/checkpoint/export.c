@@ -29,6 +29,10 @@ static enum ox_status read_part(const struct export_job *job, uint32_t tensor_id
         return ox_hf_read_finite(job->folder, tensor_idx, first, count, job->values);
     }
     const struct ox_st_entry *const entry = ox_optim_find(job->optim, tensor, OX_PLANE_MASTER);
+    if (entry == NULL && ox_optim_find(job->optim, tensor, OX_PLANE_M) == NULL &&
+        ox_hf_dtype(job->folder, tensor_idx) == OX_DTYPE_BF16) { /* frozen, of bf16 numbers */
+        return ox_hf_read_finite(job->folder, tensor_idx, first, count, job->values);
+    }
     if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->count != tensor->count) {
         return ox_fail(OX_E_CORRUPT,
                        "%s: the exact values of tensor \"%s\" are missing; export with --save-dtype "
@@ -103,7 +107,11 @@ static enum ox_status open_masters(const char *source, const struct ox_model *mo
     if (status == OX_OK && ox_path_is_file(path)) {
         status = ox_st_open(path, out);
     }
-    if (status != OX_OK || (*out != NULL && ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) != NULL)) {
+    bool any = false;
+    for (uint32_t i = 0; *out != NULL && i < model->tensor_count && !any; i++) {
+        any = ox_optim_find(*out, &model->tensors[i], OX_PLANE_MASTER) != NULL; /* some may need none */
+    }
+    if (status != OX_OK || any) {
         return status;
     }
     ox_st_close(out);

@@ -436,6 +436,10 @@ enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out) {
     enum ox_status status = folder != NULL && (folder->path = strdup(shape->name)) != NULL
                                 ? ox_shape_config(shape, &folder->config) : fail_memory(shape->name);
     OX_THEN(status, build_model(folder, shape->name));
+    const bool is_bf16 = strcmp(shape->family, "gpt2") != 0;
+    if (status == OX_OK && is_bf16 && json_object_set_new(folder->config, "dtype", json_string("bfloat16")) != 0) {
+        status = fail_memory(shape->name);
+    }
     if (status != OX_OK) {
         ox_hf_close(&folder);
     }
@@ -512,6 +516,15 @@ const json_t *ox_hf_config(const struct ox_hf_folder *folder) {
     return folder->config;
 }
 
+enum ox_dtype ox_hf_config_dtype(const json_t *config) {
+    const char *const named = json_string_value(json_object_get(config, "dtype"));
+    const char *const earlier = json_string_value(json_object_get(config, "torch_dtype"));
+    const char *const dtype = named != NULL ? named : earlier;
+    return dtype == NULL                      ? OX_DTYPE_F32
+           : strcmp(dtype, "bfloat16") == 0 ? OX_DTYPE_BF16
+           : strcmp(dtype, "float16") == 0  ? OX_DTYPE_F16 : OX_DTYPE_F32;
+}
+
 bool ox_hf_has_weights(const struct ox_hf_folder *folder) {
     return folder->places != NULL;
 }
@@ -557,6 +570,11 @@ enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool me
             status = take_mean(folder, i);
         }
     }
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        model->tensors[i].trained = folder->model->tensors[i].trained;
+        model->tensors[i].group = folder->model->tensors[i].group;
+    }
+    ox_model_settle_trained(model);
     ox_model_close(&folder->model);
     folder->model = model;
     return status;
@@ -608,7 +626,9 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
 
 enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
-    return is_mxfp4(folder, tensor_idx) ? OX_DTYPE_BF16 : folder->places[tensor_idx].entry->dtype;
+    const struct ox_st_entry *const entry = folder->places[tensor_idx].entry;
+    return is_mxfp4(folder, tensor_idx)                              ? OX_DTYPE_BF16
+           : entry->count < folder->model->tensors[tensor_idx].count ? OX_DTYPE_F32 : entry->dtype;
 }
 
 enum ox_status ox_hf_verify(const struct ox_hf_folder *folder) {

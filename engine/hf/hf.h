@@ -19,7 +19,8 @@ struct ox_hf_folder;
  * lists. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
  * tensor. `path` may also be a config.json itself; then there are no weights. */
 OX_MUST enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out);
-/* Whether this is the name of a known shape (shapes.h). The second opens its model, which has no files. */
+/* Whether this is the name of a known shape (shapes.h). The second opens its model, which has no files; its config says
+ * that its weights are bf16, as most are published, except those of gpt2. */
 bool ox_hf_is_shape(const char *name);
 OX_MUST enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out);
 /* Refuse what is no model, and say what it is and what to do instead; OX_OK for anything else. The first refuses a
@@ -39,18 +40,23 @@ OX_MUST enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns
 /* Gives tensors the learning rates and decays that --group says: PATTERN:KEY=VALUE,... of several, with commas between
  * them. Where patterns mean the same tensor, the later one decides, key by key. `learning_rate` is the run's peak. */
 OX_MUST enum ox_status ox_hf_group(struct ox_model *model, const char *groups, double learning_rate);
+/* Chooses how the units that are frozen are kept (enum ox_unit_format): as bf16 where all weights of a unit are that in
+ * the folder; where its weights are not opened, where config.json says that they are. */
+void ox_hf_choose_formats(struct ox_hf_folder *folder);
 const json_t *ox_hf_config(const struct ox_hf_folder *folder);
+/* The format that a config.json names for its weights; F32 if it names none. */
+enum ox_dtype ox_hf_config_dtype(const json_t *config);
 bool ox_hf_has_weights(const struct ox_hf_folder *folder);
 
 /* Gives the model's table, and its head where that is its own, `vocab` rows, which are more than it has. The added rows
- * read as the mean of all rows that are there, or as fresh values of `seed`: always so where there are no weights.
- * Pointers to the model are void afterwards. */
+ * read as the mean of all rows that are there, or as fresh values of `seed`: always so where there are no weights. What
+ * is frozen stays so. Pointers to the model are void afterwards. */
 OX_MUST enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool mean, uint64_t seed);
 
 /* Reads elements [first, first + count) of tensor tensor_idx of the model as fp32 into out[count]. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);
-/* The format in which the tensor is stored. */
+/* The format in which the tensor is stored; F32 if it has added rows. */
 enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx);
 /* Compares every file that was opened with what its checkpoint lists of it, as ox_st_verify does. Whoever reads weights
  * calls it before their result is used. */

@@ -1,4 +1,4 @@
-/* --freeze: which tensors a run does not train. */
+/* --freeze: which tensors a run does not train, and how it keeps the units of which it trains none. */
 #include "base/optim_format.h"
 #include "engine/config/config.h"
 #include "engine/hf/hf_pattern.h"
@@ -78,4 +78,19 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool e
     }
     OX_THEN(status, eight_bits ? check_blocks(model) : OX_OK);
     return status;
+}
+
+/* ---- how they are kept ------------------------------------------------------------------------------------------ */
+
+void ox_hf_choose_formats(struct ox_hf_folder *folder) {
+    struct ox_model *const model = ox_hf_own_model(folder);
+    const bool open = ox_hf_has_weights(folder), named = ox_hf_config_dtype(ox_hf_config(folder)) == OX_DTYPE_BF16;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        struct ox_unit *const unit = &model->units[i];
+        bool is_bf16 = !unit->trained;
+        for (uint32_t k = 0; k < unit->tensor_count && is_bf16; k++) {
+            is_bf16 = open ? ox_hf_dtype(folder, unit->tensor_first + k) == OX_DTYPE_BF16 : named;
+        }
+        unit->format = is_bf16 ? OX_FORMAT_BF16 : OX_FORMAT_MASTER;
+    }
 }

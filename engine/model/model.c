@@ -218,6 +218,7 @@ void ox_model_settle_trained(struct ox_model *model) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         struct ox_unit *const unit = &model->units[i];
         unit->trained = false;
+        unit->format = OX_FORMAT_MASTER;
         memset(unit->role_trained, 0, sizeof unit->role_trained);
         for (uint32_t k = 0; k < unit->tensor_count; k++) {
             const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + k];

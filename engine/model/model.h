@@ -40,6 +40,16 @@ struct ox_tensor {
 /* Whether two tensors are updated with the same numbers, as far as their groups say. */
 bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b);
 
+/* How a unit's weights are kept: in every home, on the drives and on the way to compute. A unit is trained or frozen
+ * as a whole for all that moves: any trained tensor makes it trained, and then it has its fp32 master. The format of a
+ * frozen one is chosen when the run begins, after what is trained is settled: by ox_hf_choose_formats from the format
+ * of the folder's weights, which it holds exactly, so no bit depends on it. From then on it is a fact of the run
+ * (run.json), because the store is laid out by it. */
+enum ox_unit_format {
+    OX_FORMAT_MASTER, /* both planes, 4 bytes: the fp32 master */
+    OX_FORMAT_BF16    /* hi alone, 2 bytes: the weights are bf16 numbers, whose lo would be zeros */
+};
+
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
  * between tensors and at the end hold zeros and stay zero. */
 struct ox_unit {
@@ -55,6 +65,7 @@ struct ox_unit {
      * that its backward makes the gradient of its input. */
     bool trained, role_trained[OX_ROLE_COUNT], gives_dx;
     uint32_t next; /* the next unit of its stage: what is beside the stage's own unit; OX_NO_UNIT: none */
+    enum ox_unit_format format;
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */
@@ -84,7 +95,8 @@ struct ox_model {
  * these alone are trained. Close with ox_model_close. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
 void ox_model_close(struct ox_model **model);
-/* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all. */
+/* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all. Every
+ * unit then has its master. */
 void ox_model_settle_trained(struct ox_model *model);
 /* The units of the stage whose own unit is `unit`, that one first; for the head without a table of another unit. Roles
  * are those of one of them alone. Returns how many. */

@@ -405,6 +405,7 @@ enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     OX_THEN(status, ox_trainer_open_model(trainer, weights));
     OX_THEN(status, ox_trainer_check_data(trainer));
     OX_THEN(status, resize_embeddings(trainer));
+    OX_THEN(status, ox_trainer_choose_formats(trainer));
     OX_THEN(status, choose_rate(trainer));
     OX_THEN(status, ox_hf_group(ox_hf_own_model(trainer->folder), trainer->config.group,
                                 trainer->config.learning_rate));

@@ -182,6 +182,8 @@ static enum ox_status read_copy(const char *output_dir, const char *name, struct
         identity->holds_whole = json_is_true(json_object_get(json, "holds_whole_documents"));
         const char *const arithmetic = json_string_value(json_object_get(json, "arithmetic"));
         snprintf(identity->arithmetic, sizeof identity->arithmetic, "%s", arithmetic != NULL ? arithmetic : "");
+        const char *const formats = json_string_value(json_object_get(json, "unit_formats"));
+        snprintf(identity->formats, sizeof identity->formats, "%s", formats != NULL ? formats : "");
         identity->starting = json_is_true(json_object_get(json, "starting"));
         identity->clearing = json_is_true(json_object_get(json, "clearing"));
         identity->finished = json_is_true(json_object_get(json, "finished"));
@@ -381,6 +383,8 @@ static json_t *identity_json(const struct ox_run_identity *identity) {
                                    (int)identity->holds_whole, "from_scratch", (int)identity->from_scratch);
     failed |= json != NULL && identity->arithmetic[0] != '\0' &&
               json_object_set_new(json, "arithmetic", json_string(identity->arithmetic)) != 0;
+    failed |= json != NULL && identity->formats[0] != '\0' &&
+              json_object_set_new(json, "unit_formats", json_string(identity->formats)) != 0;
     failed |= json != NULL && identity->clearing && json_object_set_new(json, "clearing", json_true()) != 0;
     failed |= json != NULL && identity->finished && json_object_set_new(json, "finished", json_true()) != 0;
     failed |= json == NULL || (identity->starting && json_object_set_new(json, "starting", json_true()) != 0) ||

@@ -22,7 +22,7 @@ struct ox_commit_note {
     uint64_t tokens; /* tokens of that step; 0: no step led to this state */
 };
 
-enum { OX_ARITHMETIC_BYTES = 256 };
+enum { OX_ARITHMETIC_BYTES = 256, OX_FORMATS_BYTES = 2 * OX_LAYERS_MAX + 16 };
 
 /* run.json: identity of the run, the branch that it is on and where that began, and its drives. There is a copy beside
  * it, and each has a checksum since version 5. */
@@ -40,6 +40,7 @@ struct ox_run_identity {
     bool clearing;    /* what the run has left is being removed, for a new run in its place; `starting` is set too */
     bool finished;    /* it took all its steps, and its last checkpoint has all that its stores have */
     bool from_scratch, knows_origin; /* it began with fresh weights; earlier versions did not record that */
+    char formats[OX_FORMATS_BYTES]; /* how units are kept, a letter for each (trainer_options.c); "": as masters */
     char arithmetic[OX_ARITHMETIC_BYTES]; /* what computes (ox_cpu_gemms_text, ox_cuda_gemms_text); "": not known */
     bool is_from_copy, is_outdated; /* run.json could not be read; the two are not both this */
 };
@@ -323,6 +324,12 @@ struct ox_recorded {
 struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);
 /* The ranks of that run, which had so many processes. */
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes);
+
+/* Chooses how units that are frozen are kept: for a run that begins by the weights that it begins with, for one that is
+ * resumed as run.json has it of the run that it goes on from, where that is known and the unit is still frozen; else
+ * they have masters. The second writes that to the trainer's identity; returns whether it differs. */
+OX_MUST enum ox_status ox_trainer_choose_formats(struct ox_trainer *trainer);
+bool ox_trainer_record_formats(struct ox_trainer *trainer);
 
 /* Writes to `folder` the folder of the run whose checkpoint that is, also where it is behind a link in the run. */
 void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]);

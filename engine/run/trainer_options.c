@@ -2,6 +2,7 @@
  * options differ from those of an earlier process. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
 
@@ -162,6 +163,76 @@ uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t pr
     return ranks > 1 ? ranks : processes;
 }
 
+/* ---- how units are kept ---------------------------------------------------------------------------------------- */
+
+static const char format_letters[] = {[OX_FORMAT_MASTER] = '-', [OX_FORMAT_BF16] = 'b'};
+
+/* Writes a letter for each unit; "" if all have masters, as in all runs of older versions. */
+static void formats_text(const struct ox_model *model, char text[OX_FORMATS_BYTES]) {
+    bool any = false;
+    OX_ASSERT(model->unit_count < OX_FORMATS_BYTES);
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        text[i] = format_letters[model->units[i].format];
+        any |= model->units[i].format != OX_FORMAT_MASTER;
+    }
+    text[any ? model->unit_count : 0] = '\0';
+}
+
+/* Gives the formats of the run that is gone on with to the units that are still frozen. */
+static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_model *model) {
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    char folder[OX_PATH_BYTES];
+    struct ox_run_identity *const identity = calloc(1, sizeof *identity); /* too large for the stack */
+    if (identity == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
+    }
+    snprintf(folder, sizeof folder, "%s", trainer->config.output_dir);
+    if (strcmp(resume, "latest") != 0) {
+        ox_run_of_checkpoint(resume, folder);
+    }
+    const bool known = ox_run_read_identity(folder, identity) == OX_OK; /* else masters hold all that may be there */
+    const size_t count = known ? strlen(identity->formats) : 0;
+    for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
+        const bool is_bf16 = identity->formats[i] == format_letters[OX_FORMAT_BF16] && !model->units[i].trained;
+        model->units[i].format = is_bf16 ? OX_FORMAT_BF16 : OX_FORMAT_MASTER;
+    }
+    free(identity);
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_choose_formats(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_model *const model = ox_hf_own_model(trainer->folder);
+    const bool begins = config->resume_from_checkpoint[0] == '\0';
+    char text[OX_FORMATS_BYTES] = "";
+    enum ox_status status = OX_OK;
+    if (model->trained_count == model->param_count || (begins && config->from_scratch)) {
+        return OX_OK;
+    }
+    if (!begins) {
+        status = take_formats(trainer, model);
+    } else if (ox_hf_has_weights(trainer->folder) || config->plan_only) {
+        ox_hf_choose_formats(trainer->folder);
+    }
+    formats_text(model, text);
+    OX_THEN(status, ox_team_share(trainer->team, text, sizeof text, "how frozen weights are kept"));
+    for (uint32_t i = 0; i < model->unit_count && status == OX_OK; i++) {
+        model->units[i].format = i < strlen(text) && text[i] == format_letters[OX_FORMAT_BF16] ? OX_FORMAT_BF16
+                                                                                              : OX_FORMAT_MASTER;
+    }
+    return status;
+}
+
+bool ox_trainer_record_formats(struct ox_trainer *trainer) {
+    char text[OX_FORMATS_BYTES] = "";
+    formats_text(ox_hf_model(trainer->folder), text);
+    const bool differs = strcmp(text, trainer->identity.formats) != 0;
+    memcpy(trainer->identity.formats, text, sizeof text);
+    return differs;
+}
+
+/* ---- what differs ---------------------------------------------------------------------------------------------- */
+
 /* Writes a value to `shown` (SHOWN_BYTES): without the middle of a long one, because a line of the log is short. */
 static const char *show(const char *value, char *shown) {
     const size_t bytes = strlen(value);
@@ -272,7 +343,7 @@ void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
 
 enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,
                                         enum ox_status refusal) {
-    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems"};
+    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "freeze"};
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";
     snprintf(text, sizeof text, "%s", ox_error_text());

@@ -391,6 +391,8 @@ static void put_help(FILE *out, const struct ox_trainer *trainer, const struct o
     }
 }
 
+enum { FROZEN_BYTES = 160 };
+
 /* What a plan comes to, in six lines, and what keeps the run from starting here. */
 static enum ox_status verdict_text(const struct ox_trainer *trainer, const struct ox_advice *advice, char **text) {
     struct ox_verdict verdict;
@@ -404,10 +406,15 @@ static enum ox_status verdict_text(const struct ox_trainer *trainer, const struc
     const struct ox_measured *const measured = trainer->prediction.measured;
     char params[OX_SIZE_TEXT_BYTES], seconds[OX_SIZE_TEXT_BYTES];
     ox_trainer_verdict(trainer, &verdict);
-    fprintf(out, "verdict: %s, %s parameters of %.4g bytes each\n",
+    const struct ox_model *const model = ox_trainer_model(trainer);
+    char trained[OX_SIZE_TEXT_BYTES + 32] = "";
+    if (model->trained_count < model->param_count) {
+        snprintf(trained, sizeof trained, ", %s trained", ox_count_text((double)model->trained_count, params));
+    }
+    fprintf(out, "verdict: %s, %s parameters%s of %.4g bytes each\n",
             !verdict.fits                ? "it does not fit"
             : verdict.refusals[0] != '\0' ? "it fits, but would not start here" : "it fits",
-            ox_count_text((double)ox_trainer_model(trainer)->param_count, params),
+            ox_count_text((double)model->param_count, params), trained,
             ox_shard_bytes_per_elem(&ox_trainer_plan(trainer)->table));
     fprintf(out, "  a step        %s, %.*f tokens/s, by %s\n",
             ox_seconds_text(trainer->prediction.mean_seconds, seconds),
@@ -427,16 +434,33 @@ static enum ox_status verdict_text(const struct ox_trainer *trainer, const struc
     return OX_OK;
 }
 
-enum { FROZEN_BYTES = 160 };
-
-/* What --freeze leaves to train; "" for all. The others have no gradient, no moments, and one place on the drives. */
-static const char *trained_text(const struct ox_model *model, char text[FROZEN_BYTES]) {
-    char count[OX_SIZE_TEXT_BYTES];
+/* What --freeze leaves to train; "" for all. Of the others only weights are kept, once, except in units that are
+ * trained in part, which are kept whole. */
+static const char *trained_text(const struct ox_model *model, const struct ox_shard_table *table,
+                                char text[FROZEN_BYTES]) {
+    uint64_t frozen = 0, bytes = 0;
+    char trained_count[OX_SIZE_TEXT_BYTES], count[OX_SIZE_TEXT_BYTES], beside[FROZEN_BYTES] = "";
     text[0] = '\0';
-    if (model->trained_count < model->param_count) {
-        snprintf(text, FROZEN_BYTES, " (%s trained, the others frozen)",
-                 ox_count_text((double)model->trained_count, count));
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_unit *const unit = &model->units[i];
+        frozen += unit->trained ? 0 : unit->param_count;
+        bytes += unit->trained ? 0 : unit->param_count * OX_HI_BYTES +
+                                         unit->param_count * table->shards[i].sizes.lo_per_group / OX_GROUP_ELEMS;
     }
+    const uint64_t partly = model->param_count - model->trained_count - frozen;
+    if (model->trained_count == model->param_count) {
+        return text;
+    }
+    if (partly > 0) {
+        snprintf(beside, sizeof beside, "%s%s frozen ones are kept as the trained ones beside them",
+                 frozen > 0 ? ", " : "; ", ox_count_text((double)partly, count));
+    }
+    int at = snprintf(text, FROZEN_BYTES, " (%s trained", ox_count_text((double)model->trained_count, trained_count));
+    if (frozen > 0) {
+        at += snprintf(text + at, FROZEN_BYTES - (size_t)at, "; frozen are %s of %.3g bytes each",
+                       ox_count_text((double)frozen, count), (double)bytes / (double)frozen);
+    }
+    snprintf(text + at, FROZEN_BYTES - (size_t)at, "%s)", beside);
     return text;
 }
 
@@ -472,7 +496,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
         verdict, model->config.family, ox_count_text((double)model->param_count, params),
-        trained_text(model, trained), model->config.layers,
+        trained_text(model, &plan->table, trained), model->config.layers,
         ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
         device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),

@@ -270,6 +270,7 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_run_record_drives(&trainer->identity, trainer);
     record_clock(trainer);
     ox_trainer_record_arithmetic(trainer);
+    ox_trainer_record_formats(trainer);
     trainer->identity.holds_whole = trainer->input.holds_whole;
     const enum ox_status status =
         ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
@@ -437,6 +438,9 @@ static enum ox_status reopen_engine(struct ox_trainer *trainer) {
 static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *path) {
     struct ox_run_state found = {0};
     enum ox_status status = ox_trainer_leads(trainer) ? ox_checkpoint_verify(path) : OX_OK;
+    if (status == OX_OK && ox_trainer_leads(trainer)) { /* before a store is removed for it */
+        status = ox_checkpoint_check_trained(path, ox_hf_model(trainer->folder));
+    }
     status = ox_trainer_settle(trainer, status, "the checkpoint");
     OX_THEN(status, ox_checkpoint_read_state(path, &found));
     return status == OX_OK ? take_state(trainer, &found, path) : status;
@@ -513,6 +517,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
                                              record_clock(trainer) | ox_trainer_record_arithmetic(trainer) |
+                                             ox_trainer_record_formats(trainer) |
                                              trainer->identity.starting | trainer->identity.finished);
     trainer->identity.starting = trainer->identity.finished = false;
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {

@@ -44,7 +44,6 @@ struct ox_engine_config {
     bool decay_embeddings;
     bool decay_all; /* weight decay also for norms and biases */
     bool eval_only; /* holds weights alone, for ox_engine_eval */
-    bool frozen_bf16; /* the weights of units that are not trained are bf16 numbers, which are kept as that */
     enum ox_device_kind device;
     uint32_t compute_threads; /* threads of the CPU device, of all ranks together; a GPU has its own */
     /* placement: no bit depends on it */
@@ -171,7 +170,8 @@ void ox_chunk_clear(const struct ox_chunk_view *view);
 bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane);
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane);
 OX_MUST uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane);
-/* Fills the view from wherever the planes live. No update may be pending (ox_engine_finish_update). */
+/* Fills the view from wherever the planes live. No update may be pending (ox_engine_finish_update), unless the unit is
+ * frozen. */
 OX_MUST enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                            struct ox_chunk_view *out);
 /* ox_engine_chunk_put writes the view to wherever the planes live. All chunks are put between load_begin and

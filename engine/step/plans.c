@@ -184,8 +184,10 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
     enum ox_status status =
         ox_shard_table_open(plan->unit_elems, unit_count, chunk_elems, state_sizes(config), &plan->whole);
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
-        if (!config->model->units[i].trained && !config->eval_only) {
-            ox_shard_fix(&plan->whole, i, config->frozen_bf16 ? 0 : OX_LO_BYTES * OX_GROUP_ELEMS);
+        const struct ox_unit *const unit = &config->model->units[i];
+        OX_ASSERT(!unit->trained || unit->format == OX_FORMAT_MASTER);
+        if (!unit->trained && !config->eval_only) {
+            ox_shard_fix(&plan->whole, i, unit->format == OX_FORMAT_BF16 ? 0 : OX_LO_BYTES * OX_GROUP_ELEMS);
         }
     }
     OX_THEN(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));

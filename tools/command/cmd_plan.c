@@ -157,6 +157,9 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
         "{s:b, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "peak_bytes", by_tier(peaks), "budget_bytes",
         by_tier(given), "bytes_per_step", traffic,
         "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+    const struct ox_model *const model = ox_trainer_model(trainer);
+    json_object_set_new(json, "parameters", json_integer((json_int_t)model->param_count));
+    json_object_set_new(json, "trained_parameters", json_integer((json_int_t)model->trained_count));
     add_verdict(json, trainer);
     add_placement(json, plan);
     add_room(json, trainer);

@@ -229,7 +229,8 @@ static enum ox_status get_from_store(struct ox_rank *rank, uint32_t unit_idx, ui
 
 enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                  struct ox_chunk_view *out) {
-    OX_ASSERT(!rank->pending.exists && !rank->planes.must_restore && !rank->planes.must_take_back);
+    OX_ASSERT(is_fixed(rank, unit_idx) || /* which no update concerns */
+              (!rank->pending.exists && !rank->planes.must_restore && !rank->planes.must_take_back));
     ox_rank_chunk_view(rank, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(rank, unit_idx, chunk_idx, out);
     OX_THEN(status, copy_device(rank, unit_idx, out, false));
@@ -303,8 +304,8 @@ static bool is_bf16(const struct ox_chunk_view *view) {
 enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx,
                                  const struct ox_chunk_view *view) {
     if (is_fixed(rank, unit_idx) && ox_shard_unit_state_bytes(&rank->plan->table, unit_idx) == 0 && !is_bf16(view)) {
-        return ox_fail(OX_E_CONFIG, "weights of unit %u are no bf16 numbers, though those that are not trained were "
-                       "said to be", unit_idx);
+        return ox_fail(OX_E_CONFIG, "frozen weights of unit %u are no bf16 numbers, as which run.json has them; begin "
+                       "a new run with this folder as --model", unit_idx);
     }
     put_in_memory(rank, unit_idx, view);
     ox_guard_put(rank, unit_idx, chunk_idx, view);

@@ -106,6 +106,10 @@ static void test_model(const char *name, bool tied) {
     run("train", train_words(model, text_path, "fresh", "--max-steps 1 --resize-embeddings fresh"), 0,
         "with fresh values");
     check_checkpoint(model, "fresh/checkpoint-1", tied, true);
+    /* What is frozen stays so, and the table, which now has rows in another format, is kept whole. */
+    run("train", train_words(model, text_path, "frozen", "--max-steps 1 --resize-embeddings mean --freeze layers.0"), 0,
+        "trained; frozen are ");
+    files_remove_folder("frozen");
     files_remove_folder("mean");
     files_remove_folder("more");
     files_remove_folder("fresh");
