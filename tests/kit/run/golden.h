@@ -23,6 +23,9 @@ struct golden {
 /* The names of all cases, those first that a test takes which takes a few. */
 extern const char *const golden_cases[];
 extern const size_t golden_case_count;
+/* How many of them, from the first on, a sweep takes that tries one property with each: all in `make test-all`, and in
+ * `make test` as many as have each kind of node (test_golden sees to that). */
+size_t golden_taken_count(void);
 
 void golden_open(const char *name, struct golden *out);
 void golden_close(struct golden *golden);
