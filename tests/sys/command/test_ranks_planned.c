@@ -92,7 +92,7 @@ static void test_choice(void) {
     json_decref(json);
     for (unsigned i = 0; i < sizeof shardings / sizeof *shardings; i++) {
         char words[64];
-        if (!test_takes(i, 2)) {
+        if (!test_takes(i, 4)) {
             continue;
         }
         snprintf(words, sizeof words, "--format json --ranks 2 --sharding %s", shardings[i]);
@@ -180,7 +180,7 @@ static void test_auto(void) {
     json_t *const profile = json_load_file("docs/profiles/rtx4090-4-drives.json", 0, NULL);
     CHECK(profile != NULL);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (!test_takes(i, 3)) {
+        if (!test_takes(i, 6)) {
             continue;
         }
         json_t *const machine = json_deep_copy(profile), *drive = NULL;
@@ -219,11 +219,11 @@ int main(void) {
     config_path = files_write_text("8b.json", config_text);
     test_auto();
     test_choice();
-    /* A plan of such a model takes seconds: make test takes half of these. */
+    /* A plan of such a model takes seconds: make test takes a third of these. */
     static void (*const tests[])(void) = {test_gain, test_library, test_threads, test_lane_cores, test_no_gain,
                                           test_refusal};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (test_takes(i, 2)) {
+        if (test_takes(i, 3)) {
             tests[i]();
         }
     }
