@@ -22,11 +22,10 @@ enum { PIECE = 1 << 18, TABLE_ROWS = 4096, NLL_ROWS = 64, SLOT_COUNT = 2 };
 struct memory {
     float *keys, *values;         /* (blocks, contexts, kv_heads * head_dim) */
     float *cos_table, *sin_table; /* (contexts, rotary_dim / 2)              */
-    float *gain, *bias;           /* (hidden): of the final norm             */
+    float *norm;                  /* the final norm: its gain, then its bias */
     int32_t *positions;           /* (chunk)                                 */
     float *x, *n;                 /* (chunk, hidden): activations, normed    */
     float *learned;               /* (chunk, hidden): learned positions      */
-    float *mean, *rstd;           /* (chunk)                                 */
     float *logits;                /* (vocab)                                 */
     float *tile;                  /* (NLL_ROWS, TABLE_ROWS)                  */
     float *attention_scratch;
@@ -107,7 +106,24 @@ static bool has_positions(const struct ox_model *model) {
     return model->units[model->embed_idx].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
 }
 
-/* Bytes of workspace that any block's forward needs. */
+/* A range of elements of a unit's flat vector, as fp32. */
+struct range {
+    uint32_t unit_idx;
+    uint64_t first, count;
+};
+
+/* The weights of the final norm: its gain, and its bias behind it where the family has one. */
+static struct range norm_range(const struct ox_generator *generator) {
+    const uint32_t head_idx = generator->model->head_idx;
+    const uint64_t *const offset = generator->model->units[head_idx].role_offset;
+    const uint64_t last = offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX ? offset[OX_ROLE_FINAL_NORM_BIAS]
+                                                                        : offset[OX_ROLE_FINAL_NORM];
+    OX_ASSERT(last >= offset[OX_ROLE_FINAL_NORM]);
+    return (struct range){head_idx, offset[OX_ROLE_FINAL_NORM],
+                          last + generator->model->config.hidden - offset[OX_ROLE_FINAL_NORM]};
+}
+
+/* Bytes of workspace that any block's forward needs; the final norm, a part of such a pass, needs less. */
 static uint64_t work_bytes(const struct ox_shape *shape) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < shape->model->block_count; i++) {
@@ -129,14 +145,11 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->values = take_floats(&carve, generator->model->block_count * cache_stride(generator));
     out->cos_table = take_floats(&carve, angles);
     out->sin_table = take_floats(&carve, angles);
-    out->gain = take_floats(&carve, model->hidden);
-    out->bias = take_floats(&carve, model->hidden);
+    out->norm = take_floats(&carve, norm_range(generator).count);
     out->positions = ox_bump_alloc(&carve, config->chunk_rows * sizeof *out->positions);
     out->x = take_floats(&carve, wide);
     out->n = take_floats(&carve, wide);
     out->learned = take_floats(&carve, has_positions(generator->model) ? wide : 0);
-    out->mean = take_floats(&carve, config->chunk_rows);
-    out->rstd = take_floats(&carve, config->chunk_rows);
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
     out->attention_scratch = ox_bump_alloc(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
@@ -288,12 +301,6 @@ static enum ox_status copy(const struct ox_generator *generator, void *target, c
 
 /* ---- weights --------------------------------------------------------------------------------------- */
 
-/* A range of elements of a unit's flat vector, as fp32. */
-struct range {
-    uint32_t unit_idx;
-    uint64_t first, count;
-};
-
 static void round_all(enum ox_compute_dtype dtype, float *values, uint64_t count) {
     for (uint64_t i = 0; i < count && dtype != OX_COMPUTE_FP32; i++) {
         values[i] = dtype == OX_COMPUTE_BF16 ? ox_bf16_to_f32(ox_plane_hi(values[i]))
@@ -359,9 +366,6 @@ static enum ox_status load_planes(struct ox_generator *generator, uint32_t unit_
 
 static enum ox_status load(struct ox_generator *generator) {
     const struct ox_model *const model = generator->model;
-    const uint32_t head = model->head_idx;
-    const uint64_t gain = model->units[head].role_offset[OX_ROLE_FINAL_NORM];
-    const uint64_t bias = model->units[head].role_offset[OX_ROLE_FINAL_NORM_BIAS];
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; status == OX_OK && i < model->unit_count; i++) {
         const struct range whole = {i, 0, model->units[i].elem_count};
@@ -371,11 +375,7 @@ static enum ox_status load(struct ox_generator *generator) {
             status = load_planes(generator, i);
         }
     }
-    OX_THEN(status, load_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain));
-    if (status == OX_OK && bias != UINT64_MAX) {
-        status = load_range(generator, (struct range){head, bias, model->config.hidden}, generator->memory.bias);
-    }
-    return status;
+    return status == OX_OK ? load_range(generator, norm_range(generator), generator->memory.norm) : status;
 }
 
 /* Returns weights for the operations queued next, until weights_done, from element `at` of a slot on. Files are read
@@ -475,22 +475,18 @@ static void run_blocks(struct ox_generator *generator, uint32_t rows) {
         struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = unit,
                                   .positions = memory->positions, .cache = &cache, .work = memory->work};
         ox_angles_take(&job, generator->config.contexts, memory->cos_table, memory->sin_table);
-        generator->run.status = ox_block_forward(&job, &weights, memory->x, memory->x);
+        generator->run.status = ox_unit_forward(&job, &weights, memory->x, memory->x);
         weights_done(generator);
     }
 }
 
 static void final_norm(struct ox_generator *generator, uint32_t first, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
-    const struct ox_unit *const head = &generator->model->units[generator->model->head_idx];
-    const bool has_bias = head->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX;
-    const struct ox_norm norm = {.gain = memory->gain, .bias = has_bias ? memory->bias : NULL, .mean = memory->mean,
-                                 .rstd = memory->rstd};
     const struct ox_shape shape = shape_of(generator, rows);
     const size_t skipped = (size_t)first * generator->model->config.hidden;
-    struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = head};
-    ox_norm_forward(&job, &norm, memory->x + skipped, NULL, memory->n + skipped);
-    generator->run.status = job.run.status;
+    struct ox_unit_job job = {.run = generator->run, .shape = &shape, .work = memory->work,
+                              .unit = &generator->model->units[generator->model->head_idx]};
+    generator->run.status = ox_final_norm(&job, memory->norm, memory->x + skipped, memory->n + skipped);
 }
 
 /* One tile of the head's table. */

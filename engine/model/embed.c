@@ -1,5 +1,5 @@
 /* The embedding: a row of the table for each id, and of the learned positions where the family has them. */
-#include "engine/model/pieces.h"
+#include "engine/model/list.h"
 
 #include "base/planes.h"
 
@@ -11,54 +11,77 @@ static float scale_of(const struct ox_shape *shape) {
     return rounds ? ox_bf16_to_f32(ox_bf16_from_f32(scale)) : scale;
 }
 
-void ox_embed_scale(struct ox_unit_job *job, void *rows) {
-    const float scale = scale_of(job->shape);
-    if (scale != 0.0f && scale != 1.0f) {
-        OX_RUN(&job->run, add, .target = rows, .b = rows, .scale = scale, .real = job->shape->compute.real,
-               .count = (uint64_t)job->shape->rows * job->shape->model->config.hidden);
+static bool scales(float scale) {
+    return scale != 0.0f && scale != 1.0f;
+}
+
+void ox_embed_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
+    const uint32_t ids = ox_list_begin(list, shape, unit);
+    list->values[ids].bytes = shape->rows * sizeof(int32_t);
+    list->out = ox_list_lookup(list, ids);
+    if (scales(scale_of(shape))) {
+        list->out = ox_list_scale(list, list->out, scale_of(shape));
     }
 }
 
-enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y) {
+/* ---- operations ---- */
+
+void ox_lookup_forward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    const struct ox_planes planes = job->planes;
     const uint64_t table = job->unit->role_offset[OX_ROLE_EMBED];
     const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
     const bool learned = position != UINT64_MAX;
-    OX_RUN(&job->run, embed_forward,
-           .out = y, .table_hi = planes.hi + table, .table_lo = planes.lo == NULL ? NULL : planes.lo + table,
+    OX_RUN(&call->job->run, embed_forward,
+           .out = call->out, .table_hi = planes.hi + table, .table_lo = planes.lo == NULL ? NULL : planes.lo + table,
            .pos_hi = learned ? planes.hi + position : NULL,
-           .pos_lo = learned && planes.lo != NULL ? planes.lo + position : NULL, .ids = job->ids,
-           .positions = job->positions, .rows = job->shape->rows, .hidden = job->shape->model->config.hidden,
+           .pos_lo = learned && planes.lo != NULL ? planes.lo + position : NULL, .ids = call->in,
+           .positions = job->positions, .rows = job->shape->rows, .hidden = call->node->out_count,
            .real = job->shape->compute.real);
-    ox_embed_scale(job, y);
-    return job->run.status;
 }
 
-enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, void *dx) {
-    const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
-    if (job->begins) { /* rows of the table that no token names stay as they are */
-        ox_clear_range(job, grads, 0, job->unit->elem_count);
-    }
-    ox_embed_scale(job, dx);
-    OX_RUN(&job->run, embed_backward,
-           .dtable = job->unit->role_trained[OX_ROLE_EMBED] ? grads + job->unit->role_offset[OX_ROLE_EMBED] : NULL,
-           .dpos = position == UINT64_MAX || !job->unit->role_trained[OX_ROLE_POSITION] ? NULL : grads + position,
-           .dout = dx, .ids = job->ids,
-           .positions = job->positions, .rows = job->shape->rows, .hidden = job->shape->model->config.hidden,
-           .real = job->shape->compute.real);
-    return job->run.status;
+void ox_lookup_backward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    OX_RUN(&call->job->run, embed_backward,
+           .dtable = ox_node_grad(call, OX_ROLE_EMBED), .dpos = ox_node_grad(call, OX_ROLE_POSITION),
+           .dout = call->dout, .ids = call->in, .positions = job->positions, .rows = job->shape->rows,
+           .hidden = call->node->out_count, .real = job->shape->compute.real);
 }
+
+static void scale_in_place(struct ox_unit_job *job, float scale, void *rows) {
+    OX_RUN(&job->run, add, .target = rows, .b = rows, .scale = scale, .real = job->shape->compute.real,
+           .count = (uint64_t)job->shape->rows * job->shape->model->config.hidden);
+}
+
+void ox_embed_scale(struct ox_unit_job *job, void *rows) {
+    const float scale = scale_of(job->shape);
+    if (scales(scale)) {
+        scale_in_place(job, scale, rows);
+    }
+}
+
+void ox_scale_forward(const struct ox_node_call *call) {
+    scale_in_place(call->job, call->node->scale, call->out);
+}
+
+void ox_scale_backward(const struct ox_node_call *call) {
+    scale_in_place(call->job, call->node->scale, call->din);
+}
+
+/* ---- cost ---- */
 
 /* Backward adds rows to the sums of the table; a GPU sorts the rows first, in two operations more. */
-void ox_embed_cost(struct ox_cost *cost, bool backward) {
-    const uint32_t hidden = cost->shape->model->config.hidden;
+void ox_cost_lookup(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     if (cost->on_gpu && backward) {
-        cost->work.bytes += cost->rows * hidden * (cost->real_bytes + 2 * sizeof(float));
+        cost->work.bytes += cost->rows * node->out_count * (cost->real_bytes + 2 * sizeof(float));
         cost->work.ops += 3;
     } else {
         const struct ox_cost_loop loop = {.passes = backward ? 3 : 2, .ops = 1};
-        ox_cost_add_loop(cost, cost->rows, hidden, loop);
+        ox_cost_add_loop(cost, cost->rows, node->out_count, loop);
     }
-    if (cost->shape->model->config.embed_scale != 0.0) {
-        ox_cost_add_loop(cost, cost->rows, hidden, (struct ox_cost_loop){.passes = 2, .ops = 1});
-    }
+}
+
+void ox_cost_scale(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)backward;
+    ox_cost_add_loop(cost, cost->rows, node->out_count, (struct ox_cost_loop){.passes = 2, .ops = 1});
 }

@@ -1,101 +1,95 @@
 /* The head: final norm, logits and cross-entropy. Forward and backward are one run, as the logits never exist whole. */
 #include "engine/model/pieces.h"
+#include "engine/model/schedule.h"
 
-#include "base/arena.h"
 #include "base/bytes.h"
 #include "kernels/head_walk.h"
 
-struct tensors {
-    void *normed;       /* (rows, hidden) */
-    float *mean, *rstd; /* (rows) */
-    void *gain, *bias;  /* (hidden): the norm's weights, where their planes have to be joined */
-    void *norm_scratch, *head_scratch;
-};
-
-static uint64_t carve_head(const struct ox_shape *shape, void *base, struct tensors *out) {
-    const struct ox_model_config *const config = &shape->model->config;
-    const bool in_place = shape->compute.real == OX_REAL_BF16;
-    const uint64_t joined = in_place ? 0 : config->hidden * ox_real_bytes(shape->compute.real);
-    struct ox_bump carve = {.base = base};
-    out->normed = ox_bump_alloc(&carve, ox_rows_bytes(shape, config->hidden));
-    out->mean = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
-    out->rstd = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
-    out->gain = ox_bump_alloc(&carve, joined);
-    out->bias = ox_bump_alloc(&carve, joined);
-    out->norm_scratch = ox_bump_alloc(&carve, ox_ops_norm_scratch_bytes(&shape->compute, config->hidden));
-    out->head_scratch = ox_bump_alloc(
-        &carve, ox_ops_head_scratch_bytes(&shape->compute, shape->rows, config->hidden, config->vocab));
-    return carve.bytes;
+void ox_head_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
+    const uint32_t x = ox_list_begin(list, shape, unit);
+    list->out = ox_list_loss(list, ox_list_final_norm(list, x, shape->compute.real != OX_REAL_BF16));
 }
 
-uint64_t ox_head_work_bytes(const struct ox_shape *shape) {
-    struct tensors t;
-    return carve_head(shape, NULL, &t);
-}
+/* ---- operations ---- */
 
-/* A weight of the norm as compute reads it: in bfloat16 the hi plane itself, else joined to `room`. NULL when the
- * family has none. */
-static const void *norm_weight(struct ox_unit_job *job, struct ox_planes planes, enum ox_role role, void *room) {
-    const uint64_t offset = job->unit->role_offset[role];
-    if (offset == UINT64_MAX) {
-        return NULL;
+void ox_cast_forward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    const uint32_t cols = job->shape->model->config.hidden, width = ox_real_bytes(job->shape->compute.real);
+    for (uint32_t at = 0; at < call->node->out_count; at += cols) {
+        const uint64_t offset = job->unit->role_offset[call->node->role + at / cols];
+        OX_RUN(&call->job->run, planes_join, .out = (unsigned char *)call->out + at * width,
+               .hi = job->planes.hi + offset, .lo = job->planes.lo == NULL ? NULL : job->planes.lo + offset,
+               .count = cols, .real = job->shape->compute.real);
     }
-    if (job->shape->compute.real == OX_REAL_BF16) {
-        return planes.hi + offset;
-    }
-    OX_RUN(&job->run, planes_join, .out = room, .hi = planes.hi + offset,
-           .lo = planes.lo == NULL ? NULL : planes.lo + offset, .count = job->shape->model->config.hidden,
-           .real = job->shape->compute.real);
-    return room;
 }
 
-static float *norm_grad(const struct ox_unit_job *job, float *grads, enum ox_role role) {
-    const uint64_t offset = job->unit->role_offset[role];
-    const bool trained = job->unit->role_trained[role];
-    return offset == UINT64_MAX || !trained || grads == NULL ? NULL : grads + offset;
+uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)backward;
+    return ox_ops_head_scratch_bytes(&shape->compute, shape->rows, node->in_count, node->out_count);
 }
 
-/* What no operation of the head writes in its gradients. */
-static void clear_gaps(struct ox_unit_job *job, const struct ox_head_args *args) {
-    if (args->grads != NULL) {
-        ox_clear_gaps(job, job->unit, args->grads);
-    }
-    if (args->grads_table != NULL && job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX) { /* tied */
-        const struct ox_model_config *const config = &job->shape->model->config;
-        const uint64_t count = (uint64_t)config->vocab * config->hidden;
-        ox_clear_range(job, args->grads_table, count, ox_align_up(count, OX_GROUP_ELEMS));
+static bool is_tied(const struct ox_unit *unit) {
+    return unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX;
+}
+
+/* Logits and loss; in backward the gradients too, of the table and of the rows that the table is multiplied with. */
+static void run_loss(const struct ox_node_call *call, bool backward) {
+    const struct ox_unit_job *const job = call->job;
+    const struct ox_head_args *const args = job->head;
+    const struct ox_model_config *const config = &job->shape->model->config;
+    const bool trained = backward && (is_tied(job->unit) || job->unit->role_trained[OX_ROLE_HEAD]);
+    OX_RUN(&call->job->run, head,
+           .loss_sum = args->loss_sum, .din = call->din, .dweight = trained ? args->grads_table : NULL, .in = call->in,
+           .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
+           .scratch = call->scratch, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
+           .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
+           .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins);
+}
+
+void ox_loss_forward(const struct ox_node_call *call) {
+    run_loss(call, false);
+}
+
+void ox_loss_backward(const struct ox_node_call *call) {
+    run_loss(call, true);
+}
+
+/* Clears what lies behind a tied table, up to where the gradient of its unit goes on. */
+static void clear_behind_table(struct ox_unit_job *job, float *grads_table) {
+    const struct ox_model_config *const config = &job->shape->model->config;
+    const uint64_t count = (uint64_t)config->vocab * config->hidden;
+    if (job->begins && grads_table != NULL && is_tied(job->unit)) {
+        ox_clear_range(job, grads_table, count, ox_align_up(count, OX_GROUP_ELEMS));
     }
 }
 
 enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *args) {
-    const struct ox_model_config *const config = &job->shape->model->config;
-    struct tensors t;
-    carve_head(job->shape, job->work, &t);
+    struct ox_schedule schedule;
+    struct ox_list list;
+    ox_head_list(job->shape, job->unit, &list);
+    ox_schedule_make(&list, args->dx != NULL ? OX_PASS_BACKWARD : OX_PASS_FORWARD, &schedule);
+    void *const bases[] = {[OX_MEMORY_X] = (void *)args->x, [OX_MEMORY_Y] = args->loss_sum,
+                           [OX_MEMORY_DX] = args->dx, [OX_MEMORY_WORK] = job->work, [OX_MEMORY_KEPT] = NULL};
+    const struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
+    job->head = args;
+    job->planes = args->planes;
     OX_RUN(&job->run, zero, .target = args->loss_sum, .bytes = sizeof *args->loss_sum);
-    const void *const gain = norm_weight(job, args->planes, OX_ROLE_FINAL_NORM, t.gain);
-    const void *const bias = norm_weight(job, args->planes, OX_ROLE_FINAL_NORM_BIAS, t.bias);
-    const struct ox_norm norm = {.gain = gain, .bias = bias, .mean = t.mean, .rstd = t.rstd,
-                                 .dgain = norm_grad(job, args->grads, OX_ROLE_FINAL_NORM),
-                                 .dbias = norm_grad(job, args->grads, OX_ROLE_FINAL_NORM_BIAS),
-                                 .scratch = t.norm_scratch};
-    if (job->begins) {
-        clear_gaps(job, args);
-    }
-    /* The table's own gradient needs no more than the normed rows. */
-    const bool tied = job->unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX;
-    const bool table_is_trained = tied || job->unit->role_trained[OX_ROLE_HEAD];
-    const bool needs_dx = args->dx != NULL && (job->unit->gives_dx || norm.dgain != NULL || norm.dbias != NULL);
-    ox_norm_forward(job, &norm, args->x, NULL, t.normed);
-    OX_RUN(&job->run, head,
-           .loss_sum = args->loss_sum, .din = needs_dx ? args->dx : NULL,
-           .dweight = table_is_trained ? args->grads_table : NULL, .in = t.normed,
-           .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
-           .scratch = t.head_scratch, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
-           .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
-           .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins);
-    if (needs_dx) {
-        ox_norm_backward(job, &norm, args->x, args->dx, NULL, args->dx);
-    }
+    clear_behind_table(job, args->grads_table);
+    ox_schedule_run(&schedule, job, &weights, bases);
+    return job->run.status;
+}
+
+enum ox_status ox_final_norm(struct ox_unit_job *job, const void *weights, const void *x, void *y) {
+    struct ox_schedule schedule;
+    struct ox_list list;
+    const uint32_t in = ox_list_begin(&list, job->shape, job->unit);
+    list.out = ox_list_final_norm(&list, in, false);
+    ox_schedule_make(&list, OX_PASS_FORWARD, &schedule);
+    void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_Y] = y, [OX_MEMORY_WORK] = job->work,
+                           [OX_MEMORY_KEPT] = NULL};
+    job->weights_first = job->unit->role_offset[OX_ROLE_FINAL_NORM];
+    const struct ox_stage_weights all = {.weights = {weights}};
+    ox_schedule_run(&schedule, job, &all, bases);
     return job->run.status;
 }
 
@@ -185,15 +179,12 @@ static void cpu_cost(struct ox_cost *cost, bool backward) {
 }
 
 /* The logits are walked once for the loss, and once more for gradients, where they may have to be computed again. */
-void ox_head_cost(struct ox_cost *cost, bool backward) {
-    const uint32_t hidden = cost->shape->model->config.hidden;
-    ox_cost_add_loop(cost, cost->rows, hidden, cost->loops->norm);
-    if (cost->on_gpu) {
-        gpu_cost(cost, backward);
-    } else {
-        cpu_cost(cost, backward);
-    }
-    if (backward) {
-        ox_cost_add_loop(cost, cost->rows, hidden, cost->loops->norm_backward);
-    }
+void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)node;
+    (cost->on_gpu ? gpu_cost : cpu_cost)(cost, backward);
+}
+
+/* Planes of a norm's weights are so few that their time is not counted. */
+void ox_cost_cast(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)cost, (void)node, (void)backward;
 }

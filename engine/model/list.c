@@ -155,6 +155,42 @@ uint32_t ox_list_act(struct ox_list *list, uint32_t in) {
                                            .out = add_rows(list, list->shape->model->config.width)});
 }
 
+uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids) {
+    const uint32_t hidden = list->shape->model->config.hidden;
+    return add_node(list, (struct ox_node){.kind = OX_NODE_LOOKUP, .role = OX_ROLE_EMBED, .in = ids,
+                                           .out_count = hidden, .out = add_rows(list, hidden)});
+}
+
+uint32_t ox_list_scale(struct ox_list *list, uint32_t in, float scale) {
+    const uint32_t hidden = list->shape->model->config.hidden;
+    return add_node(list, (struct ox_node){.kind = OX_NODE_SCALE, .role = OX_ROLE_COUNT, .in = in, .scale = scale,
+                                           .in_count = hidden, .out_count = hidden,
+                                           .out = add_in_place(list, in)});
+}
+
+/* The weights of a norm, gain and bias, in the type of compute. */
+static uint32_t add_cast(struct ox_list *list, enum ox_role gain) {
+    const uint32_t hidden = list->shape->model->config.hidden;
+    const uint32_t width = has(list, (enum ox_role)(gain + 1)) ? 2 * hidden : hidden;
+    const uint64_t bytes = width * ox_real_bytes(list->shape->compute.real);
+    return add_node(list, (struct ox_node){.kind = OX_NODE_CAST, .role = gain, .out_count = width,
+                                           .out = add_value(list, bytes)});
+}
+
+uint32_t ox_list_final_norm(struct ox_list *list, uint32_t x, bool casts) {
+    const uint32_t weights = casts ? add_cast(list, OX_ROLE_FINAL_NORM) : OX_NO_VALUE;
+    const uint32_t normed = ox_list_norm(list, x, OX_ROLE_FINAL_NORM);
+    list->nodes[list->node_count - 1].order = weights;
+    return normed;
+}
+
+uint32_t ox_list_loss(struct ox_list *list, uint32_t in) {
+    const struct ox_model_config *const config = &list->shape->model->config;
+    return add_node(list, (struct ox_node){.kind = OX_NODE_LOSS, .role = OX_ROLE_HEAD, .in = in,
+                                           .in_count = config->hidden, .out_count = config->vocab,
+                                           .out = add_value(list, sizeof(double))});
+}
+
 /* ---- a mixture of experts ---- */
 
 uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv) {

@@ -24,6 +24,10 @@ enum ox_node_kind {
     OX_NODE_ACT,       /* out = activation(in) */
     OX_NODE_DOWN,      /* out = in * A^T of all adapters of a matrix */
     OX_NODE_UP,        /* out = residual + scale * in * B^T, of each adapter to the columns of its module; in place */
+    OX_NODE_LOOKUP,    /* out = the row of the table for each id in `in` [+ that of its position] */
+    OX_NODE_SCALE,     /* out = scale * in, in place */
+    OX_NODE_CAST,      /* out = weights of the unit as its nodes read them, from the planes that the job has */
+    OX_NODE_LOSS,      /* out = the sum of the losses of the rows; backward computes it too */
     OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
     OX_NODE_ROUTER,      /* logits of a mixture's experts, or of a gate, float32 */
     OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
@@ -45,18 +49,20 @@ struct ox_node {
     enum ox_node_kind kind;
     enum ox_role role;         /* of its weight, where it has one; its bias has the role after that */
     uint32_t in, residual;     /* values that it reads; OX_NO_VALUE: none */
-    uint32_t order, weights;   /* of a mixture: how its pairs are sorted, and what they weigh; backward of a node that
-                                  has `weights` makes, or adds to, their gradient */
+    uint32_t order;            /* a value without a gradient: of a mixture, how its pairs are sorted; of a norm, its
+                                  weights, where they are cast */
+    uint32_t weights;          /* of a mixture: what its pairs weigh; backward of a node that has `weights` makes, or
+                                  adds to, their gradient */
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
     uint32_t in_count, out_count;      /* elements of a row of `in` and of `out` */
     uint32_t head_first, head_count;   /* HEAD_NORM: the heads of a row that it takes; each has in_count elements */
-    float scale;                       /* ADD; 0: none */
+    float scale;                       /* ADD, SCALE; 0: none */
     uint32_t window;                   /* ATTEND: as in struct ox_attention_shape */
     bool of_sum;                       /* NORM: a node with a residual has made `in` */
 };
 
-/* Value 0 is none; `in` and `out` are (rows, hidden). */
+/* Value 0 is none; `in` and `out` are (rows, hidden), but for the ids of an embedding and the loss of a head. */
 struct ox_list {
     const struct ox_shape *shape;
     const struct ox_unit *unit; /* the stage's own, the first of its units */
@@ -82,13 +88,21 @@ uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
 uint32_t ox_list_act(struct ox_list *list, uint32_t in);
+uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids);
+uint32_t ox_list_scale(struct ox_list *list, uint32_t in, float scale);
+/* The final norm; `casts`: its weights come from planes that compute does not read. */
+uint32_t ox_list_final_norm(struct ox_list *list, uint32_t x, bool casts);
+uint32_t ox_list_loss(struct ox_list *list, uint32_t in);
 /* Clamps what `qkv` holds, before the rotation. */
 uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv);
 /* What the experts of the model's mixture make of h, with that of all tokens, where the unit has one. */
 uint32_t ox_list_mixture(struct ox_list *list, uint32_t h);
 
-/* The list of a block. */
+/* The lists of the three kinds of units, and that of the unit's kind. */
+void ox_embed_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
 void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
+void ox_head_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
+void ox_unit_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
 
 /* ---- what nodes do: node.c ---- */
 
@@ -134,6 +148,9 @@ struct ox_node_row {
     unsigned saved_optional; /* bits of `saved` that forward leaves out where backward reads nothing of it */
     enum ox_node_over over;
     bool adds;             /* backward can add another gradient of `in` */
+    bool in_residual;      /* forward adds to its residual in place */
+    bool may_replace_dout; /* backward can write the gradient of `in` over that of `out` */
+    bool only_adds;        /* backward adds to some elements of its gradients; where the sum begins all are cleared */
     uint32_t weight_count; /* roles of its weights: node->role and those after it, of which the family may lack some */
     /* Bytes of scratch while it runs; NULL: none. */
     uint64_t (*scratch)(const struct ox_shape *shape, const struct ox_node *node, bool backward);
@@ -154,6 +171,15 @@ void ox_up_forward(const struct ox_node_call *call);
 void ox_up_backward(const struct ox_node_call *call);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* What the nodes of an embedding and of a head do: embed.c, head.c. */
+void ox_lookup_forward(const struct ox_node_call *call);
+void ox_lookup_backward(const struct ox_node_call *call);
+void ox_scale_forward(const struct ox_node_call *call);
+void ox_scale_backward(const struct ox_node_call *call);
+void ox_cast_forward(const struct ox_node_call *call);
+void ox_loss_forward(const struct ox_node_call *call);
+void ox_loss_backward(const struct ox_node_call *call);
+uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 
 /* The sinks of attention, where the unit has them: node_mixture.c. */
 void ox_add_sinks(const struct ox_node_call *call);
@@ -176,6 +202,10 @@ void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool ba
 void ox_cost_rope(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_lookup(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_scale(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_cast(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backward);
 
 /* Attention as the model of the shape computes it. */
 struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window);

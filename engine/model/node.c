@@ -7,8 +7,9 @@
 static const void *weight_of(const struct ox_node_call *call, enum ox_role role) {
     const uint32_t owner = ox_list_owner(call->list, role);
     const uint32_t width = ox_real_bytes(call->job->shape->compute.real);
-    return owner == UINT32_MAX ? NULL : (const unsigned char *)call->weights->weights[owner] +
-                                            call->list->units[owner]->role_offset[role] * width;
+    return owner == UINT32_MAX ? NULL
+                               : (const unsigned char *)call->weights->weights[owner] +
+                                     (call->list->units[owner]->role_offset[role] - call->job->weights_first) * width;
 }
 
 static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
@@ -35,21 +36,35 @@ static uint64_t norm_scratch(const struct ox_shape *shape, const struct ox_node 
     return backward ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count) : 0;
 }
 
-static struct ox_norm norm_of(const struct ox_node_call *call) {
-    const enum ox_role gain = call->node->role, bias = bias_of(call->node);
-    return (struct ox_norm){.gain = weight_of(call, gain), .bias = weight_of(call, bias), .mean = call->saved[1],
-                            .rstd = call->saved[0], .dgain = grad_of(call, gain), .dbias = grad_of(call, bias),
-                            .scratch = call->scratch};
+/* Weights of a norm lie in the unit's vector, or are cast: the gain, and the bias behind it. */
+static const void *norm_weight(const struct ox_node_call *call, enum ox_role role) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint32_t nth = role == call->node->role ? 0 : 1;
+    if (call->order == NULL || call->job->unit->role_offset[role] == UINT64_MAX) {
+        return weight_of(call, role);
+    }
+    return (const unsigned char *)call->order + nth * call->node->in_count * ox_real_bytes(shape->compute.real);
 }
 
 static void norm_forward(const struct ox_node_call *call) {
-    const struct ox_norm norm = norm_of(call);
-    ox_norm_forward(call->job, &norm, call->in, call->residual, call->out);
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_model_config *const config = &shape->model->config;
+    OX_RUN(&call->job->run, norm_forward,
+           .out = call->out, .mean = call->saved[1], .rstd = call->saved[0], .in = call->in,
+           .gain = norm_weight(call, call->node->role), .bias = norm_weight(call, bias_of(call->node)),
+           .residual = call->residual, .rows = shape->rows, .cols = config->hidden, .eps = config->norm_eps,
+           .gain_offset = config->gain_offset, .kind = config->norm, .real = shape->compute.real);
 }
 
 static void norm_backward(const struct ox_node_call *call) {
-    const struct ox_norm norm = norm_of(call);
-    ox_norm_backward(call->job, &norm, call->in, call->dout, call->dresidual, call->din);
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_model_config *const config = &shape->model->config;
+    OX_RUN(&call->job->run, norm_backward,
+           .din = call->din, .residual = call->dresidual, .dgain = grad_of(call, call->node->role),
+           .dbias = grad_of(call, bias_of(call->node)), .dout = call->dout, .in = call->in,
+           .gain = norm_weight(call, call->node->role), .mean = call->saved[1], .rstd = call->saved[0],
+           .scratch = call->scratch, .rows = shape->rows, .cols = config->hidden, .gain_offset = config->gain_offset,
+           .kind = config->norm, .real = shape->compute.real, .begins = call->job->begins);
 }
 
 /* ---- linear ---- */
@@ -221,8 +236,8 @@ static void act_backward(const struct ox_node_call *call) {
 /* ---- the table ---- */
 
 const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
-    [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED, .adds = true, .weight_count = 2,
-                      .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
+    [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED | OX_READS_ORDER, .adds = true, .may_replace_dout = true,
+                      .weight_count = 2, .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
     [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
                         .weight_count = 2, .forward = linear_forward,
@@ -235,11 +250,19 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED, .weight_count = 1,
                         .scratch = attend_scratch,
                         .forward = attend_forward, .backward = attend_backward, .cost = ox_cost_attend},
+    [OX_NODE_LOOKUP] = {.reads = OX_READS_IN, .may_skip_din = true, .only_adds = true, .weight_count = 2,
+                        .forward = ox_lookup_forward, .backward = ox_lookup_backward, .cost = ox_cost_lookup},
+    [OX_NODE_SCALE] = {.over = OX_OVER_DOUT, .forward = ox_scale_forward, .backward = ox_scale_backward,
+                       .cost = ox_cost_scale},
+    [OX_NODE_CAST] = {.forward = ox_cast_forward, .cost = ox_cost_cast},
+    [OX_NODE_LOSS] = {.reads = OX_READS_IN, .may_skip_din = true, .may_replace_dout = true, .weight_count = 1,
+                      .scratch = ox_loss_scratch, .forward = ox_loss_forward, .backward = ox_loss_backward,
+                      .cost = ox_cost_loss},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},
     [OX_NODE_DOWN] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
                       .weight_count = 1, .forward = ox_down_forward, .backward = ox_down_backward,
                       .cost = ox_cost_down},
-    [OX_NODE_UP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .weight_count = 1,
+    [OX_NODE_UP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .in_residual = true, .weight_count = 1,
                     .forward = ox_up_forward, .backward = ox_up_backward, .cost = ox_cost_up},
 };

@@ -2,7 +2,6 @@
 #ifndef OX_ENGINE_PIECES_H
 #define OX_ENGINE_PIECES_H
 
-#include "engine/model/cost.h"
 #include "engine/model/units.h"
 
 #ifdef __cplusplus
@@ -17,26 +16,12 @@ static inline bool ox_pass_is_kept(enum ox_pass pass) {
     return pass == OX_PASS_FORWARD_KEPT || pass == OX_PASS_BACKWARD_KEPT;
 }
 
-/* Bytes of `width` activations of every row; and of float32 values. */
-uint64_t ox_rows_bytes(const struct ox_shape *shape, uint32_t width);
-uint64_t ox_rows_f32_bytes(const struct ox_shape *shape, uint32_t width);
-
 /* Clears what no operation of a unit writes: what lies between the tensors of its gradient and after them, and those
  * of which none is trained that is part of the same matrix. */
 void ox_clear_gaps(struct ox_unit_job *job, const struct ox_unit *unit, float *grads);
 /* Clears what an operation has added for tensors that are not trained, where its matrix has such and others. */
 void ox_clear_frozen(struct ox_unit_job *job, const struct ox_unit *unit, float *grads, enum ox_role role);
 void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint64_t end);
-
-/* ---- per kind of unit; units.c chooses ---- */
-
-uint64_t ox_block_work_bytes(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass);
-uint64_t ox_block_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit);
-uint64_t ox_head_work_bytes(const struct ox_shape *shape);
-void ox_embed_cost(struct ox_cost *cost, bool backward);
-void ox_block_cost(struct ox_cost *cost, enum ox_pass pass);
-OX_MUST enum ox_status ox_block_check(const struct ox_shape *shape, const struct ox_unit *unit);
-void ox_head_cost(struct ox_cost *cost, bool backward);
 
 #ifdef __cplusplus
 }

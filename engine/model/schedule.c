@@ -134,7 +134,8 @@ static uint32_t home_of_din(const struct ox_schedule *schedule, const struct ox_
     case OX_OVER_NOTHING:
         break;
     }
-    return din;
+    /* A residual has the gradient of `out` too. */
+    return row_of(node)->may_replace_dout && node->residual == OX_NO_VALUE ? home_of(schedule, step->dout) : din;
 }
 
 /* The gradient of a mixture's weights: the first step that has a part of it sets it, the others add. */
@@ -154,7 +155,8 @@ static void add_weights(struct ox_schedule *schedule, const struct ox_node *node
 static void add_backward(struct ox_schedule *schedule) {
     struct ox_list *const list = &schedule->list;
     uint32_t grads[OX_LIST_VALUES_MAX] = {0};
-    grads[list->out] = schedule->dx = add_value(schedule, list->values[list->in].bytes);
+    schedule->dx = add_value(schedule, ox_max_u64(list->values[list->in].bytes, list->values[list->out].bytes));
+    grads[list->out] = schedule->dx;
     for (uint32_t i = list->node_count; i-- > 0;) {
         const struct ox_node *const node = &list->nodes[i];
         struct ox_schedule_step step = {.node_idx = i, .backward = true, .dout = grads[node->out]};
@@ -385,12 +387,20 @@ static void *at(const struct ox_schedule *schedule, uint32_t value, void *const 
     return (unsigned char *)bases[place.memory] + place.offset;
 }
 
-/* Before backward: what no operation writes in the gradients of the stage's units. */
+/* Before backward: what no operation writes in the gradients of the stage's units, or all where a node adds to some
+ * elements alone. */
 static void clear_gaps(const struct ox_schedule *schedule, struct ox_unit_job *job,
                        const struct ox_stage_weights *weights) {
-    for (uint32_t i = 0; job->begins && i < schedule->list.unit_count; i++) {
-        if (weights->grads[i] != NULL) {
-            ox_clear_gaps(job, schedule->list.units[i], weights->grads[i]);
+    const struct ox_list *const list = &schedule->list;
+    bool only_adds = false;
+    for (uint32_t i = 0; i < list->node_count; i++) {
+        only_adds |= row_of(&list->nodes[i])->only_adds;
+    }
+    for (uint32_t i = 0; job->begins && i < list->unit_count; i++) {
+        if (weights->grads[i] != NULL && only_adds) {
+            ox_clear_range(job, weights->grads[i], 0, list->units[i]->elem_count);
+        } else if (weights->grads[i] != NULL) {
+            ox_clear_gaps(job, list->units[i], weights->grads[i]);
         }
     }
 }

@@ -22,7 +22,8 @@ struct ox_schedule_step {
     bool adds_weights;   /* which another step has begun */
 };
 
-/* Whose memory a value lies in: what the caller of the pass gives. X, Y and DX hold one value of (rows, hidden). */
+/* Whose memory a value lies in: what the caller of the pass gives. X, Y and DX hold the list's input, its output, and
+ * the gradient of either. */
 enum ox_memory { OX_MEMORY_NONE, OX_MEMORY_X, OX_MEMORY_Y, OX_MEMORY_DX, OX_MEMORY_WORK, OX_MEMORY_KEPT };
 struct ox_place {
     enum ox_memory memory;

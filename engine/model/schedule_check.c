@@ -15,7 +15,8 @@ struct checker {
     uint32_t step_idx;
     uint32_t content[OX_LIST_VALUES_MAX]; /* of a home: the value that lies there; 0: nothing, or not any more */
     uint32_t grads[OX_LIST_VALUES_MAX];   /* of a value: its gradient so far; 0: none yet */
-    uint32_t done[OX_LIST_NODES_MAX];     /* how often backward of a node has run */
+    uint32_t made[OX_LIST_NODES_MAX];     /* how often forward of a node has run */
+    uint32_t done[OX_LIST_NODES_MAX];     /* and its backward */
     uint32_t adds[OX_ROLE_COUNT + 1];     /* additions to the gradient of a tensor */
     enum ox_status status;
 };
@@ -82,8 +83,10 @@ static bool works_in_place(const struct ox_node *node) {
 
 static bool overlap(const struct checker *c, uint32_t a, uint32_t b) {
     const struct ox_place *const x = &c->schedule->places[a], *const y = &c->schedule->places[b];
+    /* the caller's y may be its x, where both are rows of the same size */
     const bool same_rows = x->memory + y->memory == OX_MEMORY_X + OX_MEMORY_Y && x->memory != y->memory &&
-                           (x->memory == OX_MEMORY_X || x->memory == OX_MEMORY_Y); /* the caller's y may be its x */
+                           (x->memory == OX_MEMORY_X || x->memory == OX_MEMORY_Y) &&
+                           c->list->values[c->list->in].bytes == c->list->values[c->list->out].bytes;
     return (x->memory == y->memory || same_rows) && x->offset < y->offset + c->list->values[b].bytes &&
            y->offset < x->offset + c->list->values[a].bytes;
 }
@@ -91,16 +94,16 @@ static bool overlap(const struct checker *c, uint32_t a, uint32_t b) {
 /* Bytes that the pass has there. */
 static uint64_t room_of(const struct checker *c, enum ox_memory memory) {
     const bool backward = ox_pass_is_backward(c->schedule->pass);
-    const uint64_t rows = c->list->values[c->list->in].bytes;
+    const uint64_t in = c->list->values[c->list->in].bytes, out = c->list->values[c->list->out].bytes;
     switch (memory) {
     case OX_MEMORY_NONE:
         return 0;
     case OX_MEMORY_X:
-        return rows;
+        return in;
     case OX_MEMORY_Y:
-        return backward ? 0 : rows;
+        return backward ? 0 : out;
     case OX_MEMORY_DX:
-        return backward ? rows : 0;
+        return backward ? ox_max_u64(in, out) : 0;
     case OX_MEMORY_WORK:
         return c->schedule->work_bytes;
     case OX_MEMORY_KEPT:
@@ -166,6 +169,10 @@ static void check_forward(struct checker *c, const struct ox_schedule_step *step
     const uint32_t reads[] = {node->in, node->residual, node->order, node->weights};
     const uint32_t writes[] = {node->saved[0], node->saved[1], step->scratch, node->out};
     const uint32_t over = works_in_place(node) ? node->in : node->residual;
+    const bool goes_back = step->dout != OX_NO_VALUE || step->din != OX_NO_VALUE || step->dresidual != OX_NO_VALUE ||
+                           step->dweights != OX_NO_VALUE;
+    demand(c, !goes_back, "a forward step has gradients", node->out);
+    demand(c, c->made[step->node_idx]++ == 0, "a node runs twice; its index is the value", step->node_idx);
     for (uint32_t i = 0; i < 4 && c->status == OX_OK; i++) {
         read_value(c, reads[i]);
     }
@@ -181,6 +188,8 @@ static void check_forward(struct checker *c, const struct ox_schedule_step *step
     }
     demand(c, !works_in_place(node) || home_of(c, node->out) == home_of(c, node->in),
            "an in-place node moves its input", node->out);
+    demand(c, !ox_node_row_of(node)->in_residual || home_of(c, node->out) == home_of(c, node->residual),
+           "a node that adds in place moves its residual", node->out);
 }
 
 /* Every node that reads `value` has handed back its gradient. */
@@ -254,6 +263,7 @@ static void check_backward(struct checker *c, const struct ox_schedule_step *ste
     const uint32_t over = step->dresidual != OX_NO_VALUE ? step->dresidual
                           : works_in_place(node)         ? step->dout
                           : row->over == OX_OVER_IN      ? node->in
+                          : row->may_replace_dout        ? step->dout
                                                          : OX_NO_VALUE;
     write_value(c, step->scratch, OX_NO_VALUE, reads, count);
     write_value(c, step->dweights, step->adds_weights ? step->dweights : OX_NO_VALUE, reads, count);

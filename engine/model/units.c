@@ -1,48 +1,95 @@
-/* Memory and cost of a unit, whatever its kind. */
+/* What a unit does, whatever its kind: its list of nodes, and what follows from it. */
 #include "engine/model/pieces.h"
+#include "engine/model/schedule.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+void ox_unit_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out) {
+    switch (unit->kind) {
+    case OX_UNIT_EMBED:
+        ox_embed_list(shape, unit, out);
+        break;
+    case OX_UNIT_BLOCK:
+        ox_block_list(shape, unit, out);
+        break;
+    case OX_UNIT_HEAD:
+        ox_head_list(shape, unit, out);
+        break;
+    case OX_UNIT_ADAPTER: /* in the list of its block */
+        OX_ASSERT(false);
+    }
+}
+
+static void make(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
+                 struct ox_schedule *out) {
+    struct ox_list list;
+    ox_unit_list(shape, unit, &list);
+    ox_schedule_make(&list, pass, out);
+}
 
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
     const struct ox_unit *const unit = &shape->model->units[unit_idx];
-    switch (unit->kind) {
-    case OX_UNIT_EMBED:
+    struct ox_schedule schedule;
+    if (unit->kind == OX_UNIT_ADAPTER) { /* counted with its block */
         return 0;
-    case OX_UNIT_BLOCK:
-        return ox_block_work_bytes(shape, unit, pass);
-    case OX_UNIT_HEAD:
-        return ox_head_work_bytes(shape);
-    case OX_UNIT_ADAPTER: /* beside a block's own */
-        break;
     }
-    return 0;
+    make(shape, unit, pass, &schedule);
+    /* A plan gives each pass of a block room, also where kept values leave enough. */
+    return ox_max_u64(schedule.work_bytes, unit->kind == OX_UNIT_BLOCK ? 1 : 0);
 }
 
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx) {
     const struct ox_unit *const unit = &shape->model->units[unit_idx];
-    return unit->kind == OX_UNIT_BLOCK ? ox_block_kept_bytes(shape, unit) : 0;
+    struct ox_schedule schedule;
+    if (unit->kind != OX_UNIT_BLOCK) {
+        return 0;
+    }
+    make(shape, unit, OX_PASS_BACKWARD_KEPT, &schedule);
+    return schedule.kept_bytes;
 }
 
 struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
     struct ox_cost cost = ox_cost_begin(shape, &shape->model->units[unit_idx]);
-    switch (cost.unit->kind) {
-    case OX_UNIT_EMBED:
-        ox_embed_cost(&cost, ox_pass_is_backward(pass));
-        break;
-    case OX_UNIT_BLOCK:
-        ox_block_cost(&cost, pass);
-        break;
-    case OX_UNIT_HEAD:
-        ox_head_cost(&cost, ox_pass_is_backward(pass));
-        break;
-    case OX_UNIT_ADAPTER:
-        break;
+    struct ox_schedule schedule;
+    make(shape, cost.unit, pass, &schedule);
+    for (uint32_t i = 0; i < schedule.step_count; i++) {
+        const struct ox_node *const node = &schedule.list.nodes[schedule.steps[i].node_idx];
+        ox_node_row_of(node)->cost(&cost, node, schedule.steps[i].backward);
     }
     return cost.work;
 }
 
 enum ox_status ox_units_check(const struct ox_shape *shape) {
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < shape->model->block_count && status == OX_OK; i++) {
-        status = ox_block_check(shape, &shape->model->units[shape->model->blocks[i]]);
+    static const enum ox_pass passes[] = {OX_PASS_FORWARD, OX_PASS_BACKWARD, OX_PASS_FORWARD_KEPT,
+                                          OX_PASS_BACKWARD_KEPT};
+    for (uint32_t i = 0; i < shape->model->stage_count; i++) {
+        const struct ox_unit *const unit = &shape->model->units[shape->model->stages[i]];
+        for (uint32_t k = 0; k < (unit->kind == OX_UNIT_BLOCK ? 4 : 2); k++) {
+            struct ox_schedule schedule;
+            make(shape, unit, passes[k], &schedule);
+            OX_TRY(ox_schedule_check(&schedule));
+        }
     }
-    return status;
+    return OX_OK;
+}
+
+enum ox_status ox_unit_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
+                               void *y) {
+    struct ox_schedule schedule;
+    make(job->shape, job->unit, job->kept != NULL ? OX_PASS_FORWARD_KEPT : OX_PASS_FORWARD, &schedule);
+    void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_Y] = y, [OX_MEMORY_WORK] = job->work,
+                           [OX_MEMORY_KEPT] = job->kept};
+    ox_schedule_run(&schedule, job, weights, bases);
+    return job->run.status;
+}
+
+enum ox_status ox_unit_backward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
+                                void *dx) {
+    struct ox_schedule schedule;
+    make(job->shape, job->unit, job->kept != NULL ? OX_PASS_BACKWARD_KEPT : OX_PASS_BACKWARD, &schedule);
+    void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_DX] = dx, [OX_MEMORY_WORK] = job->work,
+                           [OX_MEMORY_KEPT] = job->kept};
+    ox_schedule_run(&schedule, job, weights, bases);
+    return job->run.status;
 }

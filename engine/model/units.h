@@ -45,24 +45,27 @@ struct ox_route_losses {
     bool sums;              /* a forward pass that adds to `load`; a recomputing pass does not */
 };
 
+/* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */
+struct ox_planes {
+    const uint16_t *hi, *lo;
+};
+
 /* One micro-batch at one unit. The passes below keep their first failure in `run` and return it. */
 struct ox_unit_job {
     struct ox_run run;
     const struct ox_shape *shape;
     const struct ox_unit *unit; /* the stage's own */
+    uint64_t weights_first; /* the element of a unit's flat vector that the pass's weights begin with */
+    struct ox_planes planes; /* of the unit: an embedding and a head read these instead of weights */
+    const struct ox_head_args *head; /* of the head's passes, which set it */
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
     const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
     const float *cos_table, *sin_table;       /* (seq, rotary_dim / 2): of the unit's rotation */
-    const struct ox_cache *cache;             /* for ox_block_forward with batch 1; else NULL */
+    const struct ox_cache *cache;             /* for the forward pass of a block with batch 1; else NULL */
     void *work;                               /* ox_unit_work_bytes() */
     void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */
     const struct ox_route_losses *losses; /* NULL: none */
     bool begins; /* backward sets the gradients of weights, whatever they held; else it adds to them */
-};
-
-/* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */
-struct ox_planes {
-    const uint16_t *hi, *lo;
 };
 
 /* Cosines and sines: for each of the model's rotations a table of (contexts, rotary_dim / 2). Floats of all tables of
@@ -78,34 +81,26 @@ void ox_angles_take(struct ox_unit_job *job, uint32_t contexts, const float *cos
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
 /* Bytes of `kept`; 0 for units that keep nothing. */
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx);
-/* Proves how the passes of every block use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
+/* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
 OX_MUST enum ox_status ox_units_check(const struct ox_shape *shape);
 /* What a pass makes the device do, if every document is as long as its sequence. The head's forward pass computes the
  * loss alone, its backward pass the loss and its gradients. */
 struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
 
-/* y = embedding of the job's ids; y: (rows, hidden). */
-OX_MUST enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y);
-/* dx: (rows, hidden), the gradient of y; it is used up. Adds to `grads`, which is laid out as the unit's weights; where
- * the job begins the sum, all of `grads` is set. */
-OX_MUST enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, void *dx);
-
-/* Scales rows (rows, hidden) of the embedding in place, as the model scales them; in backward their gradient. */
-void ox_embed_scale(struct ox_unit_job *job, void *rows);
-
 /* The flat vectors of a stage's units, in the order of ox_model_stage_units, and their gradients; NULL for those of
- * units that are not trained. */
+ * units that are not trained. An embedding reads the job's planes instead. */
 struct ox_stage_weights {
     const void *weights[OX_MODEL_STAGE_UNITS_MAX];
     float *grads[OX_MODEL_STAGE_UNITS_MAX];
 };
 
-/* y = block(x); x, y: (rows, hidden), y may be x. */
-OX_MUST enum ox_status ox_block_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
-                                        void *y);
-/* dx: in d(loss)/dy, out d(loss)/dx. Adds to gradients or sets them, as the embedding's backward does. */
-OX_MUST enum ox_status ox_block_backward(struct ox_unit_job *job, const struct ox_stage_weights *weights,
-                                         const void *x, void *dx);
+/* The passes of an embedding, whose x is the ids, and of a block: y = unit(x); x, y: (rows, hidden), y may be x. */
+OX_MUST enum ox_status ox_unit_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
+                                       void *y);
+/* dx: in d(loss)/dy, out d(loss)/dx; an embedding uses it up. Adds to gradients, which are laid out as the weights;
+ * where the job begins the sum, all of them are set. */
+OX_MUST enum ox_status ox_unit_backward(struct ox_unit_job *job, const struct ox_stage_weights *weights,
+                                        const void *x, void *dx);
 
 struct ox_head_args {
     struct ox_planes planes; /* planes of the head's unit */
@@ -124,21 +119,14 @@ OX_MUST enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head
 /* The operations that attention is counted as in predictions (struct ox_plan_work). */
 double ox_attention_flops(const struct ox_compute *compute, const struct ox_attention_shape *attention, bool backward);
 
-/* ---- parts of the head, for callers that need logits instead of a loss ---- */
+/* ---- parts of embedding and head, for callers that find rows of tables themselves and need logits instead of a loss.
+ * ---- */
 
-/* A norm over the hidden dimension: its weights, its statistics and, for backward, its gradients and scratch. */
-struct ox_norm {
-    const void *gain, *bias; /* (hidden); bias may be NULL */
-    float *mean, *rstd;      /* (rows) */
-    float *dgain, *dbias;    /* (hidden), added to; dbias may be NULL */
-    void *scratch;           /* ox_ops_norm_scratch_bytes() */
-};
-/* out = [residual +] norm of `in`; out may be residual. */
-void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *residual,
-                     void *out);
-/* dx = [residual +] gradient of `in`; dx may be dout or residual. */
-void ox_norm_backward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *dout,
-                      const void *residual, void *dx);
+/* Scales rows (rows, hidden) of the embedding in place, as the model scales them. */
+void ox_embed_scale(struct ox_unit_job *job, void *rows);
+/* y = final norm of x, both (rows, hidden); the job has the head's unit, and work as for its forward pass. `weights`:
+ * gain and bias, as they lie in the unit's flat vector. */
+OX_MUST enum ox_status ox_final_norm(struct ox_unit_job *job, const void *weights, const void *x, void *y);
 /* logits (rows, count), scaled and capped, of `count` tokens, whose rows of the head's table begin at `table`; in:
  * (rows, hidden). */
 void ox_head_logits(struct ox_unit_job *job, const void *table, uint32_t count, const void *in, void *logits);

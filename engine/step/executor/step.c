@@ -144,20 +144,22 @@ static enum ox_status issue_forward(const struct issue *is) {
     struct ox_unit_job job = stage_job(is);
     void *const y = view(is, OX_USE_Y).ptr;
     if (job.unit->kind == OX_UNIT_EMBED) {
-        return ox_embed_forward(&job, planes(is, stage_of(is)->units[0].unit_idx, 0), y);
+        job.planes = planes(is, stage_of(is)->units[0].unit_idx, 0);
+        return ox_unit_forward(&job, NULL, job.ids, y);
     }
     const struct ox_stage_weights all = weights(is);
-    return ox_block_forward(&job, &all, view(is, OX_USE_X).ptr, y);
+    return ox_unit_forward(&job, &all, view(is, OX_USE_X).ptr, y);
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
     struct ox_unit_job job = stage_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
     if (job.unit->kind == OX_UNIT_EMBED) {
-        return ox_embed_backward(&job, stage_grads(is, 0), dx);
+        const struct ox_stage_weights sums = {.grads = {stage_grads(is, 0)}};
+        return ox_unit_backward(&job, &sums, job.ids, dx);
     }
     const struct ox_stage_weights all = weights(is);
-    return ox_block_backward(&job, &all, view(is, OX_USE_X).ptr, dx);
+    return ox_unit_backward(&job, &all, view(is, OX_USE_X).ptr, dx);
 }
 
 /* Adds the slot above to a slot of an accumulator, there or where the finished sum waits. */
