@@ -188,7 +188,7 @@ struct ox_store {
     unsigned *extent_readers;     /* reads in flight */
     bool torn;                    /* `step` was aborted after overwriting part of the only generation */
     unsigned written_count, writes_in_flight, port_count;
-    unsigned reads_in_flight[OX_STORE_GENERATIONS_MAX]; /* reads of state, by generation */
+    unsigned reads_in_flight[OX_STORE_GENERATIONS_MAX]; /* reads of state that is not fixed, by generation */
 
     uint64_t read_bytes, write_bytes, flush_count;
     unsigned retry_count;

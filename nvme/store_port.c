@@ -128,8 +128,11 @@ static void sending_push(struct ox_store_port *port, uint32_t slot_idx) {
     list_push(port, &port->drives[slot->drive_idx].sending[lane], slot_idx);
 }
 
+/* A fixed extent is of no generation: a transaction that begins to overwrite one leaves it alone. */
 static void count_reader(struct ox_store *store, const struct slot *slot, int change) {
-    __atomic_fetch_add(&store->reads_in_flight[slot->generation], (unsigned)change, __ATOMIC_SEQ_CST);
+    if (!ox_extent_is_fixed(&store->layout.extents[slot->op.extent_idx])) {
+        __atomic_fetch_add(&store->reads_in_flight[slot->generation], (unsigned)change, __ATOMIC_SEQ_CST);
+    }
     __atomic_fetch_add(&store->extent_readers[slot->op.extent_idx], (unsigned)change, __ATOMIC_SEQ_CST);
 }
 

@@ -3,7 +3,8 @@
  * were left uncommitted, and ends with the bits of the undisturbed run, also when it is killed in turn.
  *
  * Runs have all state on the drive and commit each step; or they have a part of it in memory, leave steps uncommitted,
- * and update in backward beside the last commit (--store-generations 3) or not (2).
+ * and update in backward beside the last commit (--store-generations 3) or not (2); or a part of them is frozen, whose
+ * extents the first commit alone writes, in fp16 with its loss scale.
  *
  * In memory all operations are taken, of the latter runs every fourth; on a drive, where requests outlive a process,
  * every STRIDE-th, at another offset for each moment and backend. `make test` takes fewer of both.
@@ -27,6 +28,8 @@ enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24, QUICK_IN_MEMORY = 18, QUICK_O
 static const char *const speculative[][2] = {SPLIT("140KiB"), {"store-generations", "3"},
     {"optimizer-overlap", "speculative"}, {"max-grad-norm", "1000"}, {NULL, NULL}};
 static const char *const held[][2] = {SPLIT("116KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
+static const char *const frozen[][2] = {{"freeze", "embed,model.layers.0.mlp.up_proj.weight"}, {"dtype", "fp16"},
+    {"initial-scale-power", "4"}, {NULL, NULL}};
 static const struct plan {
     const char *name;
     const char *const (*options)[2];
@@ -35,7 +38,8 @@ static const struct plan {
     unsigned operations; /* so many at least */
 } plans[] = {{"all on the drive", NULL, 1, 1, 100},
              {"a part in memory, updated in backward", speculative, TINY_SAVED_STEP, 4, 50},
-             {"a part in memory", held, TINY_SAVED_STEP, 4, 50}};
+             {"a part in memory", held, TINY_SAVED_STEP, 4, 50},
+             {"a part frozen, in fp16", frozen, 1, 8, 50}};
 enum { PLANS = sizeof plans / sizeof *plans };
 
 enum { AGAIN = 6 }; /* a resumed process is killed at every AGAIN-th operation only */
@@ -108,7 +112,7 @@ static void sweep(const struct plan *plan, enum tiny_place place, uint64_t strid
     tiny_set_options(plan->options);
     tiny_set_lost_max(plan->lost_max);
     tiny_begin(place);
-    CHECK(plan->options == NULL || sys_splits_state(tiny_undisturbed()));
+    CHECK((plan->options == speculative || plan->options == held) == sys_splits_state(tiny_undisturbed()));
     const uint64_t first = test_first((unsigned)stride);
     sweep_backend(plan, "threads", stride, first);
     if (ox_io_probe(why) == ox_io_uring()) {
