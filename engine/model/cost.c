@@ -44,8 +44,10 @@ void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count,
 }
 
 void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count, bool trained) {
-    add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = in_count, .k = out_count,
-                                                 .out_bytes = cost->real_bytes});
+    if (!cost->skips_din) {
+        add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = in_count, .k = out_count,
+                                                     .out_bytes = cost->real_bytes});
+    }
     if (trained) {
         add_gemm(cost, (struct ox_cost_gemm){.m = out_count, .n = in_count, .k = cost->rows,
                                                      .out_bytes = sizeof(float), .adds = true});
@@ -69,7 +71,7 @@ static void add_grouped(struct ox_cost *cost, const struct ox_cost_grouped *g, b
 
 void ox_cost_add_grouped(struct ox_cost *cost, const struct ox_cost_grouped *grouped, bool backward) {
     add_grouped(cost, grouped, false);
-    if (backward) {
+    if (backward && grouped->trained) {
         add_grouped(cost, grouped, true);
     }
 }

@@ -31,6 +31,7 @@ struct ox_cost {
     const struct ox_cost_loops *loops;
     double rows, real_bytes;
     bool on_gpu;
+    bool skips_din; /* backward of the operation makes no gradient of its input, because nothing before it is trained */
 };
 
 struct ox_cost ox_cost_begin(const struct ox_shape *shape, const struct ox_unit *unit);
@@ -43,14 +44,16 @@ struct ox_cost_gemm {
     double out_bytes; /* bytes of one element of the output */
     bool adds;        /* to what is there, or to a residual: that is read too */
 };
-/* A linear layer's forward pass, and the two GEMMs of its backward pass, one where its weights are not trained. A GPU
- * adds the residual in the GEMM. */
+/* A linear layer's forward pass, and the GEMMs of its backward pass: of its input's gradient, unless that is skipped,
+ * and of its weights', where they are trained. A GPU adds the residual in the GEMM. */
 void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count, bool residual);
 void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count, bool trained);
 
-/* Products of the rows of each expert with its weights, of which all are read. Backward has two. */
+/* Products of the rows of each expert with its weights, of which all are read. Backward has a second one where these
+ * are `trained`. */
 struct ox_cost_grouped {
     double pairs, experts, in_count, out_count;
+    bool trained;
 };
 void ox_cost_add_grouped(struct ox_cost *cost, const struct ox_cost_grouped *grouped, bool backward);
 

@@ -135,6 +135,10 @@ static void add_walk_loop(struct ox_cost *cost, const struct walk *walk, double 
     cost->work.bytes += cost->rows * walk->vocab * bytes_of_logit;
 }
 
+static bool table_is_trained(const struct ox_model *model) {
+    return model->units[model->table.unit_idx].role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+}
+
 static void gpu_cost(struct ox_cost *cost, bool backward) {
     const struct walk walk = walk_of(cost->shape);
     const uint32_t hidden = cost->shape->model->config.hidden;
@@ -154,13 +158,11 @@ static void gpu_cost(struct ox_cost *cost, bool backward) {
     if (backward) {
         add_walk_loop(cost, &walk, sizeof(float) + cost->real_bytes);
         add_walk_gemm(cost, &walk, logits * cost->real_bytes + table_read + 2 * rows_read);
+    }
+    if (backward && table_is_trained(cost->shape->model)) {
         add_walk_gemm(cost, &walk, logits * cost->real_bytes + rows_read +
                                        walk.pieces / walk.tiles * table * 2 * sizeof(float));
     }
-}
-
-static bool table_is_trained(const struct ox_model *model) {
-    return model->units[model->table.unit_idx].role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
 }
 
 static void cpu_cost(struct ox_cost *cost, bool backward) {

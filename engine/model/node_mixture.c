@@ -258,7 +258,7 @@ static void clamp_cost(struct ox_cost *cost, const struct ox_node *node, bool ba
 
 static void router_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     if (backward) {
-        ox_cost_add_linear_backward(cost, node->in_count, node->out_count, true);
+        ox_cost_add_linear_backward(cost, node->in_count, node->out_count, cost->unit->role_trained[node->role]);
     } else {
         ox_cost_add_linear(cost, node->in_count, node->out_count, false);
     }
@@ -281,7 +281,8 @@ static void grouped_cost(struct ox_cost *cost, const struct ox_node *node, bool 
     const struct ox_router *const router = &mixture_of(cost->shape)->router;
     ox_cost_add_grouped(cost, &(struct ox_cost_grouped){.pairs = cost->rows * router->chosen,
                                                         .experts = router->experts, .in_count = node->in_count,
-                                                        .out_count = node->out_count}, backward);
+                                                        .out_count = node->out_count,
+                                                        .trained = cost->unit->role_trained[node->role]}, backward);
 }
 
 static void row_gate_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {

@@ -55,6 +55,7 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx
     make(shape, cost.unit, pass, &schedule);
     for (uint32_t i = 0; i < schedule.step_count; i++) {
         const struct ox_node *const node = &schedule.list.nodes[schedule.steps[i].node_idx];
+        cost.skips_din = schedule.steps[i].din == OX_NO_VALUE;
         ox_node_row_of(node)->cost(&cost, node, schedule.steps[i].backward);
     }
     return cost.work;

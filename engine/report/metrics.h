@@ -63,6 +63,7 @@ struct ox_end_report {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes of a pending update finished after the last step */
     uint64_t host_peak_bytes, host_planned_bytes; /* memory of the process at its fullest, 0: not known; as planned */
     double step_flops, machine_flops; /* operations of a step; what the machine reaches in a second, NaN: not known */
+    uint64_t parameters, trained_parameters;
 };
 
 struct ox_metrics;

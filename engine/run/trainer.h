@@ -68,7 +68,7 @@ struct ox_run_use {
                                     are in it; 0: not known */
     uint64_t host_planned_bytes; /* the arenas of all ranks, and what the process takes beside them at most */
     uint64_t drive_planned_bytes, drive_read_bytes, drive_written_bytes; /* of this process's store since its opening */
-    double step_flops;           /* operations of a step's products: of forward, and twice as many of backward */
+    double step_flops;           /* operations of a step's products: of forward, and of wanted gradients */
     double machine_flops;        /* what the machine's products reach in a second; NaN: not measured, and no profile */
 };
 void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out);

@@ -124,16 +124,28 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
 
 /* ---- what a run has used ----------------------------------------------------------------------------- */
 
-/* The operations of the products of a step: of forward, and twice as many of backward, which is how the utilisation of
- * a model is counted. What is computed again in backward does not count. */
+/* What of a stage's backward counts: the products of gradients that are wanted, without what is computed again. The
+ * head has both or, with a frozen table, one; its own pass may walk its logits twice. */
+static double backward_flops(const struct ox_plan_stage *stage) {
+    if (stage->kind == OX_PLAN_BLOCK) {
+        return stage->backward_kept.work.gemm_flops + 2 * stage->forward.work.attention_flops;
+    }
+    const struct ox_plan_stage_unit *const table = &stage->units[stage->unit_count - 1];
+    return (table->grad_idx != OX_NONE ? 2 : 1) * stage->forward.work.gemm_flops;
+}
+
+/* The operations of the products of a step: of forward, and of backward, which has twice as many where all is trained.
+ * This is how the utilisation of a model is counted. */
 static double step_flops(const struct ox_engine_plan *plan) {
     const struct ox_plan_model *const model = &plan->input.model;
+    const uint32_t first_back = ox_plan_first_back(model);
     double flops = 0;
     for (uint32_t i = 0; i < model->stage_count; i++) {
-        const struct ox_plan_work *const work = &model->stages[i].forward.work;
-        flops += work->gemm_flops + work->attention_flops;
+        const struct ox_plan_stage *const stage = &model->stages[i];
+        flops += stage->forward.work.gemm_flops + stage->forward.work.attention_flops;
+        flops += i < first_back ? 0 : backward_flops(stage);
     }
-    return 3 * flops * plan->input.ranks.micro_batches;
+    return flops * plan->input.ranks.micro_batches;
 }
 
 void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
@@ -178,6 +190,8 @@ static void report_end(struct ox_trainer *trainer) {
     report.host_planned_bytes = use.host_planned_bytes;
     report.step_flops = use.step_flops;
     report.machine_flops = use.machine_flops;
+    report.parameters = ox_trainer_model(trainer)->param_count;
+    report.trained_parameters = ox_trainer_model(trainer)->trained_count;
     ox_engine_finished_traffic(trainer->engine, report.traffic);
     ox_metrics_end(trainer->reports.metrics, &report);
 }

@@ -23,6 +23,7 @@ struct inspection {
     json_t *report;
     json_t *damaged; /* strings; owned by `report` at the end */
     bool short_of_memory;
+    uint64_t trained_count; /* elements of tensors of which a checkpoint has moments */
 };
 
 /* Takes over `value`; a NULL is noted as lack of memory. */
@@ -85,6 +86,8 @@ static void add_tensors(struct inspection *in, const struct ox_st_file *file, co
         put_count(in, object, "bytes", entry->bytes);
         put_text(in, object, "file", name);
         append(in, list, object);
+        const char *const end = strrchr(entry->name, '.');
+        in->trained_count += end != NULL && strcmp(end, ".exp_avg") == 0 ? entry->count : 0;
     }
 }
 
@@ -192,6 +195,9 @@ static enum ox_status inspect_checkpoint(struct inspection *in, const char *path
     }
     const size_t damaged = json_array_size(in->damaged);
     status = inspect_model(in, path);
+    if (in->trained_count > 0) {
+        put_count(in, in->report, "trained_parameters", in->trained_count);
+    }
     if (status != OX_OK && damaged == 0) {
         return status;
     }

@@ -228,6 +228,11 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
                "%.0f%% of the time\n", all->steps, ox_plural(all->steps), all->batch_tokens,
                ox_plural(all->batch_tokens), all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
                100 * all->busy_seconds / all->seconds);
+        const struct ox_model *const model = ox_trainer_model(trainer);
+        if (model->trained_count < model->param_count) {
+            printf("%" PRIu64 " of %" PRIu64 " parameters were trained, the others frozen\n", model->trained_count,
+                   model->param_count);
+        }
         if (progress->eval_updates > 0) {
             printf("%" PRIu64 " update%s ran within evaluations: these seconds leave out their time, the table "
                    "counts their bytes\n", progress->eval_updates, ox_plural(progress->eval_updates));

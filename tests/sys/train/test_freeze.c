@@ -183,6 +183,32 @@ static void test_resumes(void) {
     }
 }
 
+/* What is said of a run: the number of trained parameters, in its summary, its metrics and its checkpoint. After
+ * test_checkpoints. */
+static void test_told(void) {
+    char *text = NULL;
+    size_t bytes = 0;
+    char words[64];
+    sys_args_begin(&args, "inspect");
+    sys_args_word(&args, "--model=%s", test_path("saved"));
+    sys_args_add(&args, "--format json");
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const long all = (long)json_integer_value(json_object_get(json, "parameters"));
+    const long trained = (long)json_integer_value(json_object_get(json, "trained_parameters"));
+    json_decref(json);
+    CHECK(all == 74832 && trained == all - 2 * 20832 - 48 * 96); /* two layers and a matrix */
+    REQUIRE_OK(ox_file_read(test_path("saved/metrics.jsonl"), 1 << 20, &text, &bytes));
+    CHECK(sys_number_after(text, "\"parameters\":", 0) == all);
+    CHECK(sys_number_after(text, "\"trained_parameters\":", 0) == trained);
+    free(text);
+    run("narrow", "told", "", false);
+    snprintf(words, sizeof words, "%ld of %ld parameters were trained, the others frozen", trained, all);
+    CHECK(strstr(process.outcome.out, words) != NULL);
+    CHECK(strstr(process.outcome.err, "28.56 k trained; frozen are 41.66 k of 2 bytes each, 4.608 k frozen ones are "
+                                      "kept as the trained ones beside them") != NULL);
+}
+
 static void expect(int status, const char *says) {
     if (process.outcome.exit_status != status || !sys_said(&process, says)) {
         sys_complain(&process, says);
@@ -227,6 +253,7 @@ int main(void) {
     CHECK(narrow < wide && wide < all);
     test_checkpoints();
     test_resumes();
+    test_told();
     test_other_patterns();
     return test_end();
 }

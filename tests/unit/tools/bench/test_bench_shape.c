@@ -37,6 +37,32 @@ static uint64_t elems_of(const struct ox_model *model, uint32_t unit_idx, enum o
     return elems;
 }
 
+/* Whether the tensors of a case are trained: all but the block; but one matrix; but what comes before the first
+ * product; but both of these. */
+static bool is_trained(const struct ox_model *model, uint32_t block, const struct ox_tensor *tensor, int how) {
+    const bool in_block = tensor->unit_idx == block, down = in_block && tensor->role == OX_ROLE_DOWN;
+    const bool before = tensor->unit_idx == model->embed_idx ||
+                        (in_block && (tensor->role == OX_ROLE_NORM1 || tensor->role == OX_ROLE_NORM1_BIAS));
+    return !(how == 0 ? in_block : how == 1 ? down : how == 2 ? before : before || down);
+}
+
+/* What is frozen costs backward no products for its gradient, and a product none for its input's where nothing before
+ * it is trained. */
+static void check_frozen(struct ox_model *model, const struct ox_shape *shape, double flops) {
+    const uint32_t block = model->stages[1];
+    const double qkv = 2.0 * shape->rows * (double)elems_of(model, block, OX_ROLE_QKV);
+    const double down = 2.0 * shape->rows * (double)elems_of(model, block, OX_ROLE_DOWN);
+    const double expected[] = {flops, 2 * flops - down, 2 * flops - qkv, 2 * flops - qkv - down};
+    for (int how = 0; how < 4; how++) {
+        for (uint32_t i = 0; i < model->tensor_count; i++) {
+            model->tensors[i].trained = is_trained(model, block, &model->tensors[i], how);
+        }
+        ox_model_settle_trained(model);
+        CHECK(fabs(ox_unit_cost(shape, block, OX_PASS_BACKWARD_KEPT).gemm_flops / expected[how] - 1) < 1e-12);
+        CHECK(fabs(ox_unit_cost(shape, block, OX_PASS_FORWARD).gemm_flops / flops - 1) < 1e-12);
+    }
+}
+
 static void check_model(const struct ox_model_config *config) {
     static const enum ox_role roles[] = {[OX_BENCH_QKV] = OX_ROLE_QKV, [OX_BENCH_QKV_GQA] = OX_ROLE_COUNT,
                                          [OX_BENCH_PROJECTION] = OX_ROLE_OUT, [OX_BENCH_GATE_UP] = OX_ROLE_GATE_UP,
@@ -60,6 +86,7 @@ static void check_model(const struct ox_model_config *config) {
     }
     CHECK(fabs(ox_unit_cost(&shape, block, OX_PASS_FORWARD_KEPT).gemm_flops / flops - 1) < 1e-12);
     CHECK(fabs(ox_unit_cost(&shape, block, OX_PASS_BACKWARD_KEPT).gemm_flops / (2 * flops) - 1) < 1e-12);
+    check_frozen(model, &shape, flops);
     const struct ox_bench_layer head = ox_bench_layer_of(&sizes, OX_BENCH_HEAD);
     CHECK(head.in_count == config->hidden && head.out_count == config->vocab && head.layout == OX_WEIGHT_OUT_IN);
     struct ox_bench_layer layers[OX_BENCH_PRODUCT_COUNT];
