@@ -2,16 +2,26 @@
  * the run's folder or on its drives: each of both in turn, before the call and after it, at a new run, a new run in the
  * place of one that it deletes, a branch from one of the run's own checkpoints, and a new run from a checkpoint of
  * another. The other process notices and ends by itself, or is ended with it. After each kill either way leads on:
- * `latest`, or the same command again. Both end with the bits of the undisturbed run of one process. */
+ * `latest`, or the same command again. Both end with the bits of the undisturbed run of one process.
+ *
+ * A start waits more than it computes, and `make test-all` takes thousands: parts of the calls, each a process with
+ * folders of its own, take them side by side.
+ *
+ *     test_kill_start_processes [--part IDX] */
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/run/tiny_run.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { PROCESSES = 2 };
+enum { PROCESSES = 2, PARTS = 5 };
 /* About as many calls as the start of each makes, so that one kill or two of each are in `make test`. */
 static const unsigned strides[PROCESSES] = {90, 30};
 enum what { NEW, OVERWRITE, BRANCH, BRANCH_NEW, WHAT_COUNT };
@@ -27,6 +37,7 @@ static struct target {
 } *target; /* shared, as these are */
 static struct tiny_told *told;
 static uint64_t kill_count, again_count;
+static unsigned part, part_count = 1;
 
 static bool is_below(const char *path, const char *folder) {
     const size_t bytes = strlen(folder);
@@ -130,16 +141,33 @@ static bool kill_at(enum what what, unsigned process, enum call_fault fault, uin
 }
 
 static void sweep(enum what what, unsigned process, enum call_fault fault) {
-    const unsigned stride = test_stride(strides[process]);
-    uint64_t idx = test_first(strides[process]);
+    const unsigned stride = test_stride(strides[process]) * part_count;
+    uint64_t idx = test_first(strides[process]) + part;
     while (test_failure_count < 10 && kill_at(what, process, fault, idx)) {
         idx += stride;
     }
     printf("%s, process %u: about %llu calls\n", what_names[what], process, (unsigned long long)calls_seen->changes);
 }
 
+/* Runs each part as this program anew; all end with this one. */
+static int run_parts(void) {
+    for (part = 0; part < PARTS; part++) {
+        const char *const idx = plain_pathf("%u", part);
+        const pid_t child = fork();
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGTERM);
+            execl("/proc/self/exe", program_invocation_name, "--part", idx, (char *)NULL);
+            _exit(126);
+        }
+        CHECK(child > 0);
+    }
+    for (int how = 0; wait(&how) > 0;) {
+        CHECK(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    }
+    return test_end();
+}
+
 int main(int argc, char **argv) {
-    (void)argc;
     tiny_single_thread(argv);
     sys_mpi_require();
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -149,6 +177,12 @@ int main(int argc, char **argv) {
     calls_options.picks = is_of_run;
     target = tiny_shared(sizeof *target);
     tiny_process(&seam);
+    if (argc == 3) {
+        part = (unsigned)strtoul(argv[2], NULL, 10);
+        part_count = PARTS;
+    } else if (test_all()) {
+        return run_parts();
+    }
     told = tiny_shared(sizeof *told);
     tiny_begin(TINY_IN_MEMORY);
     for (enum what what = NEW; what < WHAT_COUNT; what++) {
