@@ -36,7 +36,7 @@ OX_BIN=${OX_BIN:-$build/offload}
 OFFLOAD_PROFILE=${OFFLOAD_PROFILE-builtin} # measuring takes seconds, and predictions would depend on it
 export OX_BIN OFFLOAD_PROFILE
 
-longest="sys/processes/test_processes golden/test_cuda sys/train/test_ranks sys/command/test_bench golden/test_overlap \
+longest="sys/processes/test_kill_start_processes sys/processes/test_processes golden/test_cuda sys/train/test_ranks sys/command/test_bench golden/test_overlap \
 sys/text/test_stories_cli sys/command/test_check_gpu sys/processes/test_frozen sys/train/test_budget \
 sys/processes/test_kill_processes sys/train/test_kill_ranks sys/train/test_soak golden/test_generate \
 sys/command/test_bad_inputs conform/test_comm_nccl sys/command/test_ranks_planned golden/test_sum_groups \

@@ -161,7 +161,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
     printf("%s, %s%s\n", golden->folder, story->name, chaos_seed != 0 ? ", with chaos" : "");
     tell(story, &run, golden, &harness_in_memory, &expected, &alone);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        if (is_left_out(place, only) || (only == ALL_PLACES && story->sparing && nth++ % 3 != 0) || !takes(5)) {
+        if (is_left_out(place, only) || (only == ALL_PLACES && story->sparing && nth++ % 3 != 0) || !takes(9)) {
             continue;
         }
         struct harness_place chosen = *place;
@@ -200,7 +200,7 @@ static void check_nonfinite(const struct golden *golden, uint32_t generations, e
         struct harness_place at = *of, *const place = &at;
         const bool in_memory = place->request.weights_tier != OX_TIER_NVME;
         at.generations = generations;
-        if (is_left_out(place, only) || !in_memory || (generations == 3 && !place->store) || !takes(4)) {
+        if (is_left_out(place, only) || !in_memory || (generations == 3 && !place->store) || !takes(7)) {
             continue;
         }
         struct harness harness;
@@ -247,7 +247,7 @@ static void check_overflow(const struct golden *golden, enum only only) {
     printf("%s, with an update that overflows\n", golden->folder);
     tell(&plain, &run, golden, &harness_in_memory, &expected, &ignored);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        if (is_left_out(place, only) || place->request.speculative_units == 0 || !takes(3)) {
+        if (is_left_out(place, only) || place->request.speculative_units == 0 || !takes(5)) {
             continue;
         }
         struct harness harness;
@@ -378,7 +378,7 @@ static void check_stopped_within(const struct golden *golden, enum only only) {
     for (const struct harness_place *of = harness_places; of->name != NULL; of++) {
         const bool saves = of->request.saves_replaced == 1 && !is_left_out(of, only);
         for (size_t i = 0; i < (of->store ? 4 : 2) && saves; i++) {
-            if (!takes(2)) {
+            if (!takes(4)) {
                 continue;
             }
             struct harness_place place = *of;

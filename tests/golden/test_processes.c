@@ -129,12 +129,15 @@ int main(int argc, char **argv) {
         return take_part(argv[1], (uint32_t)strtoul(argv[2], NULL, 10), (size_t)strtoul(argv[3], NULL, 10));
     }
     sys_mpi_require();
-    const unsigned stride = test_deep() ? 1 : 7;
-    launch("llama_tied_gqa", 2, 2, stride);
-    launch("llama_tied_gqa", 2, 4, stride);
-    launch("llama_untied_odd", 3, 3, stride);
-    launch("gpt2_small", 4, 8, stride);
-    launch("frozen_parts", 2, 4, stride);
-    launch("frozen_blocks", 3, 3, stride);
+    static const struct {
+        const char *name;
+        unsigned processes, ranks;
+    } launches[] = {{"llama_tied_gqa", 2, 2}, {"llama_tied_gqa", 2, 4}, {"llama_untied_odd", 3, 3},
+                    {"gpt2_small", 4, 8}, {"frozen_parts", 2, 4}, {"frozen_blocks", 3, 3}};
+    for (unsigned i = 0; i < sizeof launches / sizeof *launches; i++) {
+        if (test_takes(i, 2)) {
+            launch(launches[i].name, launches[i].processes, launches[i].ranks, test_deep() ? 1 : 7);
+        }
+    }
     return test_end();
 }

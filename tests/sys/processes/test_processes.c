@@ -1,7 +1,7 @@
 /* One training divided among processes, each with one or more ranks: losses, norms, rates and the final files are the
  * same bytes as those of one rank. Then a run that goes on with other numbers of processes from checkpoints, and one
  * that stops in every way and goes on from the stores of its processes, and one that cannot be saved. It tries every
- * combination with OX_TEST_ALL=2, every fifth in `make test-all`, else every fifteenth and a third of the ways to stop.
+ * combination with OX_TEST_ALL=2, every fifth in `make test-all`, else every 25th and a third of the ways to stop.
  * Sanitizers make each start take seconds, so a build with them draws one of four parts, and two of the ways to stop.
  *
  *     test_processes [--others]    without the first part
@@ -74,7 +74,7 @@ static void run_family(const struct family *family, int first) {
     struct result expected = run_one(family, cosine_words);
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         for (int k = 0; k < SHARDING_COUNT; k++) {
-            const bool is_turn = (i + k + first) % STRIDE == 0 && test_takes(asked++, 3);
+            const bool is_turn = (i + k + first) % STRIDE == 0 && test_takes(asked++, 5);
             if (is_turn || all) { /* late lanes take long: one run of them is enough */
                 const int place_count = all || (i == 1 && first == 2) ? PLACE_COUNT : PLACE_COUNT - 1;
                 try_processes(family, &layouts[i], k, (i + first) % place_count, &expected);
