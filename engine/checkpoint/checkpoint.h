@@ -66,6 +66,8 @@ struct ox_checkpoint_save {
     const char *source_model;       /* folder whose companion files (tokenizer ...) are copied; "": none */
     const char *tokenizer_file;     /* copied as tokenizer.json, whatever its name; NULL: none */
     const json_t *original_config;  /* or NULL */
+    const char *base_model;         /* of adapters, which alone are saved: ox_hf_set_base */
+    uint64_t base_hash;
     const struct ox_hf_tokens *tokens; /* what is said of them beside the weights; NULL: nothing */
     const json_t *source_config;    /* config.json of the model, for that, and for the format of an export */
     struct ox_last_eval eval;
@@ -170,6 +172,8 @@ OX_MUST enum ox_status ox_checkpoint_check_trained(const char *path, const struc
  * the optimizer and format are those of the engine. Another format is rounded, and planes that the other optimizer did
  * not have begin at zero, with a warning. */
 OX_MUST enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path);
+/* The same of a checkpoint of adapters, beside the weights of this folder instead of the one that it names. */
+OX_MUST enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path, const char *base);
 
 /* Fill the engine's planes with the weights of a Hugging Face folder, or with fresh ones by seed; moments are zero. A
  * weight that is not finite is OX_E_CORRUPT naming file and tensor. */
@@ -179,9 +183,10 @@ OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t
 /* Exports the weights alone, from a checkpoint or any model folder, as a Hugging Face folder at `path`, which must not
  * exist. It converts to `dtype` (F32, F16 or BF16) in bounded memory, without an engine. From a checkpoint it uses the
  * exact masters, whichever dtype its weights have; they are rounded to nearest, ties to even. A weight that F16 cannot
- * hold is OX_E_CONFIG naming its tensor. */
-OX_MUST enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
-                                        uint64_t shard_bytes_max);
+ * hold is OX_E_CONFIG naming its tensor. The adapters of the source, or of the folder `adapter` (or NULL), are merged
+ * into the weights, each of which is rounded once. */
+OX_MUST enum ox_status ox_export_folder(const char *source, const char *adapter, const char *path,
+                                        enum ox_dtype dtype, uint64_t shard_bytes_max);
 
 /* The format in which a folder is exported if no other is asked for: that of its weights, or of the model with which
  * the run began whose checkpoint it is. */

@@ -103,8 +103,8 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
  * last one, how many there are. */
 static uint32_t spec_idx(const struct ox_model *model, const struct ox_plane_list *planes, uint32_t tensor_idx,
                          uint32_t nth) {
-    uint32_t idx = tensor_idx * planes->count;
-    for (uint32_t i = 0; model->trained_count < model->param_count && i < tensor_idx; i++) {
+    uint32_t idx = (tensor_idx - model->saved_first) * planes->count;
+    for (uint32_t i = model->saved_first; model->trained_count < model->param_count && i < tensor_idx; i++) {
         for (uint32_t k = 0; k < planes->count; k++) {
             idx -= !has_plane(model, i, planes->planes[k], planes->weights_dtype);
         }
@@ -137,7 +137,7 @@ static enum ox_status optim_specs_open(const struct ox_model *model, const struc
         optim_specs_close(out);
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
     }
-    for (uint32_t i = 0, at = 0; i < model->tensor_count * planes->count; i++) {
+    for (uint32_t i = model->saved_first * planes->count, at = 0; i < model->tensor_count * planes->count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
         if (!has_plane(model, i / planes->count, planes->planes[i % planes->count], planes->weights_dtype)) {
             continue;
@@ -208,6 +208,9 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
     OX_THEN(status, ox_folder_make(files->folder));
     OX_THEN(status, ox_hf_create(files->folder, files->model, save->original_config, files->dtype,
                                  save->shard_bytes_max, &files->hf));
+    if (status == OX_OK) {
+        ox_hf_set_base(files->hf, save->base_model, save->base_hash);
+    }
     OX_THEN(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
     OX_THEN(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
     if (status == OX_OK && files->team != NULL) {
@@ -252,8 +255,9 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
     }
     for (uint32_t unit_idx = 0; unit_idx < unit_count; unit_idx++) {
         const uint32_t first = files->chunk_first[unit_idx];
+        const bool saved = files->model->units[unit_idx].tensor_first >= files->model->saved_first;
         for (uint32_t i = first; i < files->chunk_first[unit_idx + 1]; i++) {
-            files->has[i] = !ox_engine_owns_chunk(engine, unit_idx, i - first);
+            files->has[i] = !saved || !ox_engine_owns_chunk(engine, unit_idx, i - first);
             files->missing += !files->has[i];
         }
     }
@@ -322,15 +326,18 @@ static void plane_name(const struct ox_checkpoint_files *files, uint32_t tensor_
 }
 
 static bool find_span(const struct ox_checkpoint_files *files, const struct ox_st_entry *entry, struct span *out) {
-    for (uint32_t i = 0; i < files->model->tensor_count; i++) {
+    static const char prefix[] = "base_model.model.";
+    const char *const found = strncmp(entry->name, prefix, sizeof prefix - 1) == 0 ? entry->name + sizeof prefix - 1
+                                                                                   : entry->name;
+    for (uint32_t i = files->model->saved_first; i < files->model->tensor_count; i++) {
         const struct ox_tensor *const tensor = &files->model->tensors[i];
-        if (strncmp(entry->name, tensor->name, strlen(tensor->name)) != 0) {
+        if (strncmp(found, tensor->name, strlen(tensor->name)) != 0) {
             continue;
         }
         for (uint32_t nth = 0; nth < planes_of(files); nth++) {
             char name[OX_OPTIM_NAME_BYTES];
             plane_name(files, i, nth, name);
-            if (strcmp(entry->name, name) == 0 && entry->count == tensor->count) {
+            if (strcmp(found, name) == 0 && entry->count == tensor->count) {
                 *out = (struct span){.offset = entry->offset, .elem_bytes = ox_dtype_bytes(entry->dtype),
                                      .tensor_idx = i, .nth = nth};
                 return true;
@@ -448,8 +455,8 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     manifest->read_back = &read_back;
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
-    const uint32_t expected =
-        files->model->tensor_count + spec_idx(files->model, &files->planes, files->model->tensor_count, 0);
+    const uint32_t expected = files->model->tensor_count - files->model->saved_first +
+        spec_idx(files->model, &files->planes, files->model->tensor_count, 0);
     if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
                          reading.seen_count, expected);

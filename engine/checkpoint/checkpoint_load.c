@@ -145,7 +145,7 @@ static enum ox_status refuse_entry(const struct ox_st_file *optim, const struct 
 static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
                                    const struct ox_st_file *optim, const struct ox_st_entry **entries) {
     uint32_t found = 0;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
+    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
         for (uint32_t k = 0; k < planes->count; k++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
             const enum ox_plane plane = planes->planes[k];
@@ -211,6 +211,10 @@ enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_mod
 }
 
 enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
+    return ox_checkpoint_load_on(engine, path, NULL);
+}
+
+enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path, const char *base) {
     char optim_path[OX_PATH_BYTES];
     struct ox_manifest manifest = {0};
     struct ox_hf_folder *folder = NULL;
@@ -221,7 +225,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     enum ox_status status = entries != NULL ? ox_path_join(path, OX_OPTIM_FILE, optim_path)
                                             : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
     OX_THEN(status, ox_manifest_read(path, &manifest));
-    OX_THEN(status, ox_hf_open(path, true, &folder));
+    OX_THEN(status, base != NULL ? ox_hf_open_adapter(base, path, true, &folder) : ox_hf_open(path, true, &folder));
     OX_THEN(status, check_same_model(model, ox_hf_model(folder), path));
     OX_THEN(status, ox_st_open(optim_path, &optim));
     const struct ox_state_format to = ox_engine_config_of(engine)->state;

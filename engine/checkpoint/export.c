@@ -2,6 +2,7 @@
  * masters. */
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/planes.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_internal.h"
@@ -153,6 +154,13 @@ static enum ox_status make_tmp(const char *path, char *tmp) {
     return status;
 }
 
+/* The folder with the files beside the weights: an adapter's may have none. */
+static const char *beside(const struct export_job *job, const char *source) {
+    char path[OX_PATH_BYTES];
+    const bool has = ox_path_join(source, "tokenizer.json", path) == OX_OK && ox_path_exists(path);
+    return has || !ox_hf_is_adapter(source) ? source : ox_hf_base_path(job->folder);
+}
+
 static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,
                                   uint64_t shard_bytes_max) {
     const struct ox_model *const model = ox_hf_model(job->folder);
@@ -166,8 +174,8 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
     if (status == OX_OK && job->optim != NULL) {
         status = ox_st_verify(job->optim);
     }
-    OX_THEN(status, ox_hf_copy_companions(source, tmp));
-    OX_THEN(status, ox_hf_copy_templates(source, tmp));
+    OX_THEN(status, ox_hf_copy_companions(beside(job, source), tmp));
+    OX_THEN(status, ox_hf_copy_templates(beside(job, source), tmp));
     OX_THEN(status, ox_hf_finish(&job->writer));
     ox_hf_discard(&job->writer);
     return status;
@@ -200,17 +208,24 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
                ? ox_fail(status, "%s", text) : ox_fail(status, "%.700s; %.200s could not be removed", text, left);
 }
 
-enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
+enum ox_status ox_export_folder(const char *source, const char *adapter, const char *path, enum ox_dtype dtype,
                                 uint64_t shard_bytes_max) {
     OX_ASSERT(dtype < OX_DTYPE_OTHER);
     struct ox_hf_folder *folder = NULL;
     struct ox_st_file *optim = NULL;
     struct export_job job = {.dtype = dtype};
     enum ox_status status = ox_hf_open(source, true, &folder);
+    if (status == OX_OK && adapter != NULL) {
+        status = ox_hf_load_adapter(folder, adapter);
+    }
     if (status == OX_OK && !ox_hf_has_weights(folder)) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", source);
     }
-    OX_THEN(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
+    if (status == OX_OK && ox_hf_model(folder)->config.lora.r > 0) {
+        status = ox_hf_merge(folder); /* a checkpoint of adapters has masters of these alone */
+    } else {
+        OX_THEN(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
+    }
     if (status == OX_OK) {
         job.folder = folder;
         job.optim = optim;
@@ -229,6 +244,11 @@ enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype) {
     struct ox_manifest manifest;
     *dtype = OX_DTYPE_F32;
     OX_TRY(ox_hf_open(source, true, &folder));
+    const enum ox_status status = ox_hf_merge(folder); /* of an adapter the format of its model's weights */
+    if (status != OX_OK) {
+        ox_hf_close(&folder);
+        return status;
+    }
     *dtype = ox_hf_has_weights(folder) ? ox_hf_dtype(folder, 0) : OX_DTYPE_F32;
     for (uint32_t i = 0; i < ox_hf_model(folder)->tensor_count && ox_hf_has_weights(folder); i++) {
         *dtype = ox_hf_dtype(folder, i) == *dtype ? *dtype : OX_DTYPE_F32;

@@ -127,6 +127,10 @@ struct ox_config {
     double learning_rate; /* 0: by whether weights are given */
     char freeze[OX_CONFIG_TEXT_BYTES];
     char group[OX_CONFIG_TEXT_BYTES];
+    uint64_t lora_r; /* 0: no fresh adapters */
+    double lora_alpha;
+    bool use_rslora;
+    char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;

@@ -52,9 +52,9 @@ const char *ox_foreign_command(const char *name) {
     } commands[] = {
         {"finetun* fine-tun* sft pretrain* pre-train* continue* resume fit run start launch full train-* accelerate "
          "torchrun deepspeed mpirun srun python tune-run full-finetune* instruct*", "use `offload train`"},
-        {"lora qlora peft adapter* merge* fuse unmerge",
-         "does not exist: all parameters are trained, and a checkpoint is a whole model; `offload export` writes it "
-         "alone"},
+        {"lora qlora peft adapter*", "use `offload train --lora-r N`"},
+        {"merge* fuse", "use `offload export --model ADAPTER --output DIR`, which merges an adapter into its model"},
+        {"unmerge", "does not exist: an adapter and its model stay as they are beside a merged one"},
         {"dpo grpo ppo kto orpo rlhf reward* rloo distill*",
          "does not exist: rows are trained by cross entropy (`offload train`), not by preferences or rewards"},
         {"chat", "use `offload generate --chat`; one prompt gives one answer"},

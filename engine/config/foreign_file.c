@@ -36,7 +36,7 @@ static const struct {
     const char *key, *program, *remedy;
 } signs[] = {
     {"peft_type", "the adapter_config.json of an adapter",
-     "adapters are not read: merge it into its model with the program that made it, and give that folder with --model"},
+     "give its folder with --adapter, and the model that it belongs to with --model"},
     {"architectures", "the config.json of a model", "give it, or its folder, with --model"},
     {"num_hidden_layers", "the config.json of a model", "give it, or its folder, with --model"},
     {"pre_tokenizer", "a tokenizer.json", "give it, or its folder, with --tokenizer"},

@@ -11,6 +11,8 @@ enum {
 
 static const char all_trained[] = "does not exist: all parameters are trained; what memory cannot hold lives on drives "
                                   "(--nvme)";
+static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA of linear modules: --lora-r, "
+                                 "--lora-alpha, --lora-target-modules, --use-rslora, --adapter";
 static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "
                                    "state small";
 static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
@@ -126,16 +128,23 @@ const struct ox_foreign ox_foreign_names[] = {
     {"ckpt-format", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
     {"dtype", NULL, "use --save-dtype bf16, fp16 or fp32", OX_CMD_EXPORT},
     /* fewer parameters, fewer bits */
-    {"lora-dropout", NULL, all_trained, ANY},
-    {"lora-mlp-kernel", NULL, own_kernels, ANY},
+    {"lora-dropout", NULL, "does not exist: adapters are trained without dropout, PEFT's default; leave it out", ANY},
+    {"lora-bias bias lora-task-type", NULL, "does not exist: biases are not trained beside adapters, PEFT's default; "
+     "leave it out", ANY},
+    {"lora-target-linear", NULL, "use --lora-target-modules all-linear", ANY},
+    {"lora-model-dir peft-model* lora-path* adapters", NULL, "use --adapter DIR", ANY},
+    {"lora-*-kernel", NULL, own_kernels, ANY},
     {"*lora* *peft* *adapter* *dora", NULL,
-     "does not exist: adapters are not read; merge them into their model with the program that made them", NOT_RUN},
-    {"*lora* *peft* *adapter* *dora oft-* pissa-* finetuning-type", NULL, all_trained, ANY},
-    {"full-finetuning", NULL, "is always so: all parameters are trained; leave it out", ANY},
-    {"target-modules target-parameters exclude-modules modules-to-save additional-target module-dropout "
+     "does not exist: --adapter DIR takes an adapter as it is, and `offload export` merges it", NOT_RUN},
+    {"use-peft", NULL, "is what --lora-r N does", ANY},
+    {"*lora* *peft* *adapter* *dora oft-* pissa-* finetuning-type", NULL, plain_lora, ANY},
+    {"full-finetuning", NULL, "is the default: all parameters are trained unless --lora-r or --freeze says otherwise",
+     ANY},
+    {"target-modules", NULL, "use --lora-target-modules", ANY},
+    {"target-parameters exclude-modules modules-to-save additional-target module-dropout "
      "rank-pattern alpha-pattern layers-to-transform layers-pattern layer-replication fan-in-fan-out "
      "trainable-token-indices ensure-weight-tying arrow-config corda-config eva-config kasa-config loftq* "
-     "megatron-config megatron-core monteclora-config runtime-config", NULL, all_trained, ANY},
+     "megatron-config megatron-core monteclora-config runtime-config", NULL, plain_lora, ANY},
     {"*freeze* unfrozen-parameters trainable-layers", NULL,
      "does not exist: all parameters are trained; none can be held fixed", ANY},
     {"use-llama-pro lisa-*", NULL, all_trained, ANY},

@@ -1,5 +1,5 @@
 /* Reads a Hugging Face model folder: finds the file of each tensor, and checks all of them before any is read. */
-#include "engine/hf/hf.h"
+#include "engine/hf/hf_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -43,6 +43,7 @@ struct ox_hf_folder {
     float **means;
     uint64_t seed;
     bool has_parts;       /* the files also have tensors of other parts than the text model */
+    struct ox_hf_adapter *adapter; /* NULL: the model has no adapters */
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -455,6 +456,11 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     if (status != OX_OK) {
         return status;
     }
+    if (is_folder && ox_hf_is_adapter(path)) {
+        char base[OX_PATH_BYTES];
+        status = ox_hf_adapter_base(path, base);
+        return status == OX_OK ? ox_hf_open_adapter(base, path, weights, out) : status;
+    }
     struct ox_hf_folder *folder = calloc(1, sizeof *folder);
     if (folder == NULL || (folder->path = strdup(path)) == NULL) {
         status = fail_memory(path);
@@ -495,6 +501,7 @@ void ox_hf_close(struct ox_hf_folder **folder) {
     free((*folder)->means);
     ox_mxfp4_close(&(*folder)->reader);
     free((*folder)->mxfp4);
+    ox_hf_adapter_close(&(*folder)->adapter);
     ox_model_close(&(*folder)->model);
     json_decref((*folder)->config);
     free((*folder)->files);
@@ -604,9 +611,8 @@ static void tell_mxfp4(const struct ox_hf_folder *folder) {
     }
 }
 
-enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
-                          uint64_t count, float *out) {
-    OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+static enum ox_status read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                                uint64_t count, float *out) {
     const struct place *const place = &folder->places[tensor_idx];
     if (is_mxfp4(folder, tensor_idx)) {
         if (folder->reader == NULL) {
@@ -624,8 +630,26 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
     return status;
 }
 
-enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+static bool is_adapters(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+    return folder->model->config.lora.r > 0 && tensor_idx >= folder->model->saved_first;
+}
+
+enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                          uint64_t count, float *out) {
+    if (is_adapters(folder, tensor_idx)) {
+        return ox_hf_adapter_read(folder->adapter, folder->model, tensor_idx, first, count, out);
+    }
+    const enum ox_status status = read_base(folder, tensor_idx, first, count, out);
+    return status == OX_OK && folder->adapter != NULL && folder->adapter->merged != NULL
+               ? ox_hf_adapter_add(folder->adapter, tensor_idx, first, count, out)
+               : status;
+}
+
+enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    if (is_adapters(folder, tensor_idx)) {
+        return OX_DTYPE_F32;
+    }
     const struct ox_st_entry *const entry = folder->places[tensor_idx].entry;
     return is_mxfp4(folder, tensor_idx)                              ? OX_DTYPE_BF16
            : entry->count < folder->model->tensors[tensor_idx].count ? OX_DTYPE_F32 : entry->dtype;
@@ -640,6 +664,148 @@ enum ox_status ox_hf_verify(const struct ox_hf_folder *folder) {
 }
 
 const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
-    OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+    if (is_adapters(folder, tensor_idx)) {
+        return folder->adapter->path != NULL ? folder->adapter->path : folder->path;
+    }
     return ox_st_path(folder->places[tensor_idx].file);
+}
+
+/* ---- adapters ------------------------------------------------------------------------------------------------ */
+
+/* Makes the model anew with the adapters, whose tensors come after all others. */
+static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *lora) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_model *model = NULL;
+    OX_ASSERT(folder->adapter == NULL && folder->means == NULL && config.lora.r == 0);
+    config.lora = *lora;
+    enum ox_status status = ox_model_build(&config, &model);
+    folder->adapter = status == OX_OK ? calloc(1, sizeof *folder->adapter) : NULL;
+    if (status == OX_OK && folder->adapter == NULL) {
+        status = fail_memory(folder->path);
+    }
+    if (status != OX_OK) {
+        ox_model_close(&model);
+        return status;
+    }
+    OX_ASSERT(model->saved_first == folder->model->tensor_count);
+    if (folder->mxfp4 != NULL) {
+        struct ox_mxfp4_source *const longer = realloc(folder->mxfp4, model->tensor_count * sizeof *longer);
+        if (longer == NULL) {
+            ox_model_close(&model);
+            return fail_memory(folder->path);
+        }
+        memset(longer + model->saved_first, 0, (model->tensor_count - model->saved_first) * sizeof *longer);
+        folder->mxfp4 = longer;
+    }
+    folder->adapter->cached = OX_NO_TENSOR;
+    ox_model_close(&folder->model);
+    folder->model = model;
+    return OX_OK;
+}
+
+enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lora, uint64_t seed) {
+    if (folder->adapter != NULL) {
+        return ox_fail(OX_E_CONFIG, "--lora-r: %s is an adapter already, with the rank %" PRIu32 "; leave --lora-r out "
+                       "to train it further", folder->adapter->path, folder->model->config.lora.r);
+    }
+    OX_TRY(ox_hf_check_targets(folder->model, lora->targets));
+    OX_TRY(adapt(folder, lora));
+    folder->adapter->seed = seed;
+    return OX_OK;
+}
+
+/* Finds the tensors of the adapters in their file. */
+static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct ox_st_file *file) {
+    static const char prefix[] = "base_model.model.";
+    const struct ox_model *const model = folder->model;
+    const uint32_t count = model->tensor_count - model->saved_first;
+    struct ox_hf_adapter *const adapter = folder->adapter;
+    adapter->entries = calloc(count, sizeof *adapter->entries);
+    if (adapter->entries == NULL) {
+        return fail_memory(folder->path);
+    }
+    adapter->file = file;
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        const struct place place = {file, ox_st_entry(file, i)};
+        const bool known = strncmp(place.entry->name, prefix, sizeof prefix - 1) == 0;
+        const int64_t idx = known ? ox_model_find_tensor(model, place.entry->name + sizeof prefix - 1) : -1;
+        if (idx < (int64_t)model->saved_first) {
+            return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is of no module of the model %s that can have an adapter",
+                           ox_st_path(file), place.entry->name, folder->path);
+        }
+        adapter->entries[idx - model->saved_first] = place.entry;
+        OX_TRY(check_shape(&place, 2, model->tensors[idx].shape));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (adapter->entries[i] == NULL) {
+            return ox_fail(OX_E_CONFIG, "%s: lacks \"%s%s\"; adapters of some layers alone are not supported",
+                           ox_st_path(file), prefix, model->tensors[model->saved_first + i].name);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_hf_load_adapter(struct ox_hf_folder *folder, const char *path) {
+    char file_path[OX_PATH_BYTES];
+    struct ox_lora lora;
+    if (folder->adapter != NULL) {
+        return ox_fail(OX_E_CONFIG, "--adapter %s: %s is an adapter itself; name the model that it belongs to with "
+                       "--model", path, folder->adapter->path);
+    }
+    if (!ox_hf_is_adapter(path)) {
+        return ox_fail(OX_E_CONFIG, "--adapter %s: is no adapter, which has adapter_config.json and no weights of a "
+                       "model; a model is named by --model", path);
+    }
+    OX_TRY(ox_listed_verify_small(path));
+    OX_TRY(ox_path_join(path, "adapter_model.safetensors", file_path));
+    if (!ox_path_exists(file_path)) {
+        return ox_fail(OX_E_CONFIG, "%s: holds no adapter_model.safetensors; save the adapter again with a newer PEFT",
+                       path);
+    }
+    const uint32_t nth = folder->file_count;
+    char *const own = folder->path;
+    folder->path = (char *)path; /* open_file joins it with the name */
+    enum ox_status status = open_file(folder, "adapter_model.safetensors");
+    folder->path = own;
+    OX_THEN(status, ox_hf_adapter_config(path, status == OX_OK ? folder->files[nth] : NULL, &lora));
+    OX_THEN(status, ox_hf_check_targets(folder->model, lora.targets));
+    OX_THEN(status, adapt(folder, &lora));
+    if (status == OX_OK && (folder->adapter->path = strdup(path)) == NULL) {
+        status = fail_memory(path);
+    }
+    OX_THEN(status, place_adapters(folder, folder->files[nth]));
+    if (status == OX_OK && folder->places != NULL) {
+        status = ox_hf_adapter_check_base(path, folder);
+    }
+    return status;
+}
+
+enum ox_status ox_hf_open_adapter(const char *base, const char *adapter, bool weights, struct ox_hf_folder **out) {
+    OX_TRY(ox_hf_open(base, weights, out));
+    const enum ox_status status = ox_hf_load_adapter(*out, adapter);
+    if (status != OX_OK) {
+        ox_hf_close(out);
+    }
+    return status;
+}
+
+enum ox_status ox_hf_merge(struct ox_hf_folder *folder) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_model *base = NULL;
+    if (folder->adapter == NULL || folder->adapter->merged != NULL) {
+        return OX_OK;
+    }
+    config.lora = (struct ox_lora){0};
+    OX_TRY(ox_model_build(&config, &base));
+    folder->adapter->merged = folder->model;
+    folder->model = base;
+    return OX_OK;
+}
+
+const char *ox_hf_base_path(const struct ox_hf_folder *folder) {
+    return folder->path;
+}
+
+const char *ox_hf_adapter_path(const struct ox_hf_folder *folder) {
+    return folder->adapter != NULL ? folder->adapter->path : NULL;
 }

@@ -26,7 +26,7 @@ OX_MUST enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **
 /* Refuse what is no model, and say what it is and what to do instead; OX_OK for anything else. The first refuses a
  * `path` that is not there, and tells how to download a model whose name it may be on the Hugging Face hub; `flag` is
  * the option that names it. The second refuses a file that is no config.json, or with `weights` any file. The third
- * refuses a folder with an adapter alone, with weights of another format alone, or one of the hub's cache. */
+ * refuses a folder with weights of another format alone, or one of the hub's cache. */
 OX_MUST enum ox_status ox_hf_check_path(const char *flag, const char *path);
 OX_MUST enum ox_status ox_hf_check_file(const char *path, bool weights);
 OX_MUST enum ox_status ox_hf_check_folder(const char *folder);
@@ -53,6 +53,29 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder);
  * is frozen stays so. Pointers to the model are void afterwards. */
 OX_MUST enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool mean, uint64_t seed);
 
+/* Gives the model low-rank adapters: fresh ones, whose values follow from the seed, or those of a folder that PEFT or a
+ * run has saved, which OX_E_CONFIG refuses where they are of another model or need what does not exist here. Tensors
+ * keep their indices; pointers to the model are void afterwards. ox_hf_open does the second for an adapter's folder,
+ * with the base that this names. */
+OX_MUST enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lora, uint64_t seed);
+OX_MUST enum ox_status ox_hf_load_adapter(struct ox_hf_folder *folder, const char *path);
+OX_MUST enum ox_status ox_hf_open_adapter(const char *base, const char *adapter, bool weights,
+                                          struct ox_hf_folder **out);
+/* Adds the adapters to the matrices, as PEFT's merge_and_unload does: the model is that of the base then, and its
+ * weights are read with what the adapters add, in float32. Does nothing without adapters. */
+OX_MUST enum ox_status ox_hf_merge(struct ox_hf_folder *folder);
+/* Refuses targets (struct ox_lora) that the model does not have, or whose adapters do not exist. */
+OX_MUST enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets);
+/* Whether a folder has an adapter and no model of its own. */
+bool ox_hf_is_adapter(const char *folder);
+/* The folder of the weights, beside which the adapters are; and that of the adapters; NULL where they are fresh, or
+ * there are none. */
+const char *ox_hf_base_path(const struct ox_hf_folder *folder);
+const char *ox_hf_adapter_path(const struct ox_hf_folder *folder);
+/* A number that tells the weights of a folder from others: of the names and shapes of all tensors of the base, and of
+ * values at the beginning, in the middle and at the end of each. 0 without weights. */
+OX_MUST enum ox_status ox_hf_base_hash(const struct ox_hf_folder *folder, uint64_t *out);
+
 /* Reads elements [first, first + count) of tensor tensor_idx of the model as fp32 into out[count]. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);
@@ -77,6 +100,9 @@ OX_MUST enum ox_status ox_hf_create(const char *path, const struct ox_model *mod
 OX_MUST enum ox_status ox_hf_join(const char *path, const struct ox_model *model, enum ox_dtype dtype,
                                   uint64_t shard_bytes_max, struct ox_hf_writer **out);
 void ox_hf_share(struct ox_hf_writer *writer);
+/* Of a model with adapters, which alone are written, as PEFT does: the folder of its base, and its ox_hf_base_hash. The
+ * path must outlive the writer. */
+void ox_hf_set_base(struct ox_hf_writer *writer, const char *base, uint64_t base_hash);
 OX_MUST enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uint64_t first,
                                    uint64_t count, const void *data /* in dtype */);
 /* Syncs the shards and writes index and config.json; unless they are shared every element must have been written. Frees

@@ -144,28 +144,9 @@ static bool has(const char *folder, const char *name) {
     return ox_path_join(folder, name, path) == OX_OK && ox_path_exists(path);
 }
 
-static enum ox_status fail_adapter(const char *folder) {
-    char path[OX_PATH_BYTES];
-    json_t *json = NULL;
-    const bool read = ox_path_join(folder, "adapter_config.json", path) == OX_OK &&
-                      ox_json_load(path, JSON_BYTES_MAX, &json) == OX_OK;
-    const char *const base = json_string_value(json_object_get(json, "base_model_name_or_path"));
-    const enum ox_status status = ox_fail(
-        OX_E_CONFIG, "%.300s: is an adapter%s%.150s, without the model's own weights; merge it first: python3 -c 'from "
-        "peft import AutoPeftModelForCausalLM as M; M.from_pretrained(\"%.150s\").merge_and_unload()"
-        ".save_pretrained(\"merged\")', copy the tokenizer files there, and name that folder", folder,
-        read && base != NULL ? " for " : "", read && base != NULL ? base : "", folder);
-    json_decref(json);
-    return status;
-}
-
 enum ox_status ox_hf_check_folder(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth",
                                          "tf_model.h5", "flax_model.msgpack"};
-    if (has(folder, "adapter_config.json") && !has(folder, "model.safetensors") &&
-        !has(folder, "model.safetensors.index.json")) {
-        return fail_adapter(folder);
-    }
     if (!has(folder, "config.json") && has(folder, "snapshots") && has(folder, "blobs")) {
         return ox_fail(OX_E_CONFIG, "%s: is a model in the cache of the Hugging Face hub; name the folder of its "
                        "version, below %s/snapshots", folder, folder);

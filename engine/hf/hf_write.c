@@ -3,7 +3,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/hf/hf.h"
+#include "engine/hf/hf_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +29,13 @@ struct ox_hf_writer {
     bool joined; /* another process has created the files */
     struct shard *shards;
     uint32_t shard_count;
+    const char *base; /* of adapters */
+    uint64_t base_hash;
 };
+
+static bool is_adapter(const struct ox_model *model) {
+    return model->config.lora.r > 0;
+}
 
 static const char *dtype_in_config(enum ox_dtype dtype) {
     switch (dtype) {
@@ -48,23 +54,38 @@ static const char *dtype_in_config(enum ox_dtype dtype) {
 
 static void shard_name(const struct ox_hf_writer *writer, uint32_t idx, char *out) {
     if (writer->shard_count == 1) {
-        snprintf(out, SHARD_NAME_BYTES, "model.safetensors");
+        snprintf(out, SHARD_NAME_BYTES, "%s", is_adapter(writer->model) ? "adapter_model.safetensors"
+                                                                       : "model.safetensors");
     } else {
         snprintf(out, SHARD_NAME_BYTES, "model-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", idx + 1,
                  writer->shard_count);
     }
 }
 
-static struct ox_st_spec *make_specs(const struct ox_model *model, enum ox_dtype dtype) {
-    struct ox_st_spec *const specs = calloc(model->tensor_count, sizeof *specs);
-    for (uint32_t i = 0; specs != NULL && i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        specs[i].name = tensor->name;
-        specs[i].dtype = dtype;
-        specs[i].rank = tensor->rank;
-        memcpy(specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+/* What is in the files, by tensor from the model's saved_first on. Those of adapters have names as in PEFT. */
+struct specs {
+    struct ox_st_spec *specs;
+    char (*names)[2 * OX_TENSOR_NAME_BYTES];
+    uint32_t count;
+};
+
+static void close_specs(struct specs *specs) {
+    free(specs->specs);
+    free(specs->names);
+}
+
+static bool make_specs(const struct ox_model *model, enum ox_dtype dtype, struct specs *out) {
+    out->count = model->tensor_count - model->saved_first;
+    out->specs = calloc(out->count, sizeof *out->specs);
+    out->names = calloc(out->count, sizeof *out->names);
+    for (uint32_t i = 0; out->specs != NULL && out->names != NULL && i < out->count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[model->saved_first + i];
+        snprintf(out->names[i], sizeof out->names[i], "%s%s", is_adapter(model) ? "base_model.model." : "",
+                 tensor->name);
+        out->specs[i] = (struct ox_st_spec){.name = out->names[i], .dtype = dtype, .rank = tensor->rank};
+        memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
     }
-    return specs;
+    return out->specs != NULL && out->names != NULL;
 }
 
 /* Divides the tensors among shards. A shard ends when the next tensor would exceed the limit; a tensor larger than the
@@ -73,7 +94,8 @@ static uint32_t divide(const struct ox_model *model, uint64_t elem_bytes, uint64
                        struct shard *shards) {
     uint32_t count = 0;
     uint64_t used = 0;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
+    limit = is_adapter(model) ? UINT64_MAX : limit; /* PEFT reads one file */
+    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
         const uint64_t bytes = model->tensors[i].count * elem_bytes;
         if (count == 0 || (used > 0 && (used > limit || bytes > limit - used))) {
             if (shards != NULL) {
@@ -100,7 +122,8 @@ static enum ox_status check_empty(const char *path) {
     enum ox_status status = OX_OK;
     for (const char *name = ""; status == OX_OK && name != NULL;) {
         status = ox_folder_next(folder, path, &name);
-        if (status == OX_OK && name != NULL && strncmp(name, "model", 5) == 0 && strstr(name, ".safetensors") != NULL) {
+        if (status == OX_OK && name != NULL && strstr(name, ".safetensors") != NULL &&
+            (strncmp(name, "model", 5) == 0 || strncmp(name, "adapter_model", 13) == 0)) {
             status = ox_fail(OX_E_CONFIG, "%s: already holds %s; write to an empty folder", path, name);
         }
     }
@@ -157,18 +180,20 @@ static enum ox_status write_index(const struct ox_hf_writer *writer) {
 }
 
 static enum ox_status open_shards(struct ox_hf_writer *writer) {
-    struct ox_st_spec *const specs = make_specs(writer->model, writer->dtype);
-    enum ox_status status =
-        specs != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to write the model", writer->path);
+    const uint32_t saved_first = writer->model->saved_first;
+    struct specs specs;
+    enum ox_status status = make_specs(writer->model, writer->dtype, &specs)
+                                ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to write the model", writer->path);
     for (uint32_t i = 0; status == OX_OK && i < writer->shard_count; i++) {
         struct shard *const shard = &writer->shards[i];
         char name[SHARD_NAME_BYTES], path[OX_PATH_BYTES];
         shard_name(writer, i, name);
         status = ox_path_join(writer->path, name, path);
-        OX_THEN(status, (writer->joined ? ox_st_join : ox_st_create)(path, specs + shard->tensor_first,
-                                                                     shard->tensor_count, &shard->writer));
+        OX_THEN(status, (writer->joined ? ox_st_join : ox_st_create)(
+                            path, specs.specs + (shard->tensor_first - saved_first), shard->tensor_count,
+                            &shard->writer));
     }
-    free(specs);
+    close_specs(&specs);
     return status;
 }
 
@@ -227,6 +252,11 @@ enum ox_status ox_hf_join(const char *path, const struct ox_model *model, enum o
     return OX_OK;
 }
 
+void ox_hf_set_base(struct ox_hf_writer *writer, const char *base, uint64_t base_hash) {
+    writer->base = base;
+    writer->base_hash = base_hash;
+}
+
 void ox_hf_share(struct ox_hf_writer *writer) {
     for (uint32_t i = 0; i < writer->shard_count; i++) {
         ox_st_share(writer->shards[i].writer);
@@ -260,7 +290,9 @@ enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
     }
     if (status == OX_OK && !hf->joined) {
         status = hf->shard_count > 1 ? write_index(hf) : OX_OK;
-        OX_THEN(status, ox_hf_write_json(hf->path, "config.json", hf->config));
+        OX_THEN(status, is_adapter(hf->model)
+                            ? ox_hf_adapter_describe(hf->path, hf->model, hf->base, hf->base_hash)
+                            : ox_hf_write_json(hf->path, "config.json", hf->config));
         OX_THEN(status, ox_folder_sync(hf->path));
     }
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
@@ -290,8 +322,8 @@ void ox_hf_discard(struct ox_hf_writer **writer) {
 }
 
 uint64_t ox_hf_bytes(const struct ox_model *model, enum ox_dtype dtype) {
-    struct ox_st_spec *const specs = make_specs(model, dtype);
-    const uint64_t bytes = specs != NULL ? ox_st_file_bytes(specs, model->tensor_count) : UINT64_MAX;
-    free(specs);
+    struct specs specs;
+    const uint64_t bytes = make_specs(model, dtype, &specs) ? ox_st_file_bytes(specs.specs, specs.count) : UINT64_MAX;
+    close_specs(&specs);
     return bytes;
 }

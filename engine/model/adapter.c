@@ -143,6 +143,7 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, const char *
 enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) {
     const char *const targets = model->config.lora.targets[0] != '\0' ? model->config.lora.targets : usual;
     const uint32_t unit_count = model->unit_count;
+    model->saved_first = model->tensor_count;
     if (targets == NULL) {
         return ox_fail(OX_E_CONFIG, "PEFT names no modules to adapt for the family %s: name some by "
                        "--lora-target-modules, or say all-linear", model->config.family);

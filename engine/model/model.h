@@ -87,6 +87,7 @@ struct ox_model {
     uint32_t block_count;
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
     struct ox_table table;
+    uint32_t saved_first; /* tensors from this one on are saved: all, or with adapters these alone */
     uint64_t param_count, trained_count; /* elements of tensors, and of trained ones */
     uint32_t *by_name, name_slots; /* a table of tensors, found by the hash of their names; behind each index + 1 */
 };

@@ -287,6 +287,49 @@ static void cap_sequence(struct ox_trainer *trainer) {
     }
 }
 
+bool ox_trainer_has_adapters(const struct ox_trainer *trainer) {
+    return ox_hf_model(trainer->folder)->config.lora.r > 0;
+}
+
+/* Refuses options of adapters without adapters, and those that do not go together. */
+static enum ox_status check_adapters(const struct ox_config *config, bool adapted) {
+    if (config->lora_r > 0 && config->adapter[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "--lora-r begins a fresh adapter, and --adapter %s goes on with another; give one "
+                       "of them", config->adapter);
+    }
+    if (config->lora_r == 0 && config->lora_target_modules[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "--lora-target-modules: there is no adapter without a rank; add --lora-r N, such "
+                       "as 16");
+    }
+    if (adapted && config->freeze[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "--freeze: with adapters nothing else is trained; leave it out");
+    }
+    return adapted && config->resize_embeddings != OX_RESIZE_OFF
+               ? ox_fail(OX_E_CONFIG, "--resize-embeddings: with adapters the embeddings are not trained, nor saved; "
+                         "resize and train the model first, or leave it out")
+               : OX_OK;
+}
+
+/* Gives the model adapters, where they are asked for. */
+static enum ox_status adapt(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_lora lora = {.r = (uint32_t)config->lora_r, .alpha = config->lora_alpha, .rslora = config->use_rslora};
+    char adapter[OX_CONFIG_TEXT_BYTES];
+    enum ox_status status = check_adapters(config, false);
+    if (status == OX_OK && config->adapter[0] != '\0') {
+        status = ox_run_find_model(config->adapter, adapter); /* of a run its newest checkpoint */
+        OX_THEN(status, ox_hf_load_adapter(trainer->folder, adapter));
+    } else if (status == OX_OK && lora.r > 0) {
+        snprintf(lora.targets, sizeof lora.targets, "%s", config->lora_target_modules);
+        status = ox_hf_adapt(trainer->folder, &lora, config->seed);
+    }
+    if (status == OX_OK && ox_trainer_has_adapters(trainer)) {
+        status = check_adapters(config, true);
+        OX_THEN(status, ox_hf_base_hash(trainer->folder, &trainer->base_hash));
+    }
+    return status;
+}
+
 enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     char path[OX_CONFIG_TEXT_BYTES] = "";
     const char *const model = trainer->config.model;
@@ -296,8 +339,10 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
         ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.model, path);
         memcpy(trainer->config.model, path, sizeof path);
     }
+    weights |= (trainer->config.lora_r > 0 || trainer->config.adapter[0] != '\0') && !trainer->config.from_scratch;
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
-                             : ox_hf_open(path, weights, &trainer->folder));
+                             : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
+    OX_THEN(status, adapt(trainer));
     if (status != OX_OK) {
         return status;
     }
@@ -306,7 +351,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     }
     trainer->input.vocab = ox_hf_model(trainer->folder)->config.vocab;
     cap_sequence(trainer);
-    return trainer->input.eval_alone ? OX_OK
+    return trainer->input.eval_alone || ox_trainer_has_adapters(trainer) ? OX_OK
                                      : ox_hf_freeze(ox_hf_own_model(trainer->folder), trainer->config.freeze,
                                                     trainer->config.moments == OX_MOMENTS_Q8);
 }

@@ -433,7 +433,7 @@ enum ox_status ox_run_find_model(const char *model, char *path) {
     if (status != OX_OK) {
         return status;
     }
-    const bool is_model = ox_path_exists(config) || !ox_path_is_folder(model);
+    const bool is_model = ox_path_exists(config) || !ox_path_is_folder(model) || ox_hf_is_adapter(model);
     const enum ox_status newer = is_model ? OX_E_CONFIG : ox_checkpoint_find_newest(model, newest);
     if (newer != OX_OK && newer != OX_E_CONFIG) {
         return ox_fail_in(newer, "--model %s", model);

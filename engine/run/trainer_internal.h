@@ -121,6 +121,7 @@ struct ox_trainer {
     char refusals[2 * OX_ERROR_TEXT_BYTES]; /* of a plan alone: why `train` would not start, a line each */
     uint64_t given_host_bytes, given_device_bytes; /* as the options have them, before 0 becomes what is free */
     struct ox_hf_folder *folder;
+    uint64_t base_hash; /* of a model with adapters: ox_hf_base_hash */
     struct ox_trainer_input input;
     struct ox_schedule schedule;
     bool chose_rate, chose_warmup; /* they are no options of the user */
@@ -449,6 +450,8 @@ uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t
 
 /* The input for a prediction of the current plan. */
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer);
+/* Whether the run's model has low-rank adapters, which it alone trains and saves. */
+bool ox_trainer_has_adapters(const struct ox_trainer *trainer);
 /* Opens trainer->folder, and limits the sequence to what the model can attend to. */
 OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights);
 /* Opens the model, looks at what --data and the like name, and fills trainer->engine_config. */

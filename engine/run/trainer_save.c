@@ -129,6 +129,8 @@ static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
         .original_config = trainer->input.saved_config != NULL ? trainer->input.saved_config
                                                                : ox_hf_config(trainer->folder),
         .tokens = trainer->input.has_tokens ? &trainer->input.tokens : NULL,
+        .base_model = ox_hf_base_path(trainer->folder),
+        .base_hash = trainer->base_hash,
         .source_config = ox_hf_config(trainer->folder),
         .eval = trainer->last_eval.step <= trainer->state.step ? trainer->last_eval : (struct ox_last_eval){0},
         .weights_dtype = ox_dtype_of_word(config->save_dtype),

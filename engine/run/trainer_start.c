@@ -86,7 +86,8 @@ static void announce_drives(const struct ox_trainer *trainer) {
 static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoint) {
     enum ox_status status = ox_engine_load_begin(trainer->engine, trainer->state.step);
     if (status == OX_OK && checkpoint != NULL) {
-        status = ox_checkpoint_load(trainer->engine, checkpoint);
+        status = ox_checkpoint_load_on(trainer->engine, checkpoint, ox_trainer_has_adapters(trainer)
+                                                                        ? ox_hf_base_path(trainer->folder) : NULL);
     } else if (status == OX_OK && ox_hf_has_weights(trainer->folder)) {
         status = ox_engine_load_weights(trainer->engine, trainer->folder);
     } else if (status == OX_OK) {

@@ -186,6 +186,11 @@ static void check_golden(size_t first, size_t past) {
         struct ox_hf_folder *folder = NULL;
         golden_open(golden_cases[i], &golden);
         REQUIRE_OK(ox_hf_open(golden.folder, true, &folder));
+        if (json_object_get(golden.json, "adapter") != NULL) {
+            char path[600];
+            snprintf(path, sizeof path, "%s/adapter", golden.folder);
+            REQUIRE_OK(ox_hf_load_adapter(folder, path));
+        }
         printf("%s\n", golden_cases[i]);
         check_case(&golden, folder, true);
         printf("%s, bf16\n", golden_cases[i]);

@@ -38,14 +38,19 @@ static enum ox_status report(const struct ox_config *config, const char *source,
 }
 
 int ox_cmd_export(const struct ox_config *config) {
-    char source[OX_CONFIG_TEXT_BYTES];
+    char source[OX_CONFIG_TEXT_BYTES], found[OX_CONFIG_TEXT_BYTES];
+    const char *adapter = NULL;
     enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
     enum ox_status status = ox_run_find_model(config->model, source);
     OX_THEN(status, ox_hf_check_file(source, true));
+    if (status == OX_OK && config->adapter[0] != '\0') {
+        status = ox_run_find_model(config->adapter, found);
+        adapter = found;
+    }
     if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
     }
-    OX_THEN(status, ox_export_folder(source, config->output_dir, dtype, shard_bytes_max));
+    OX_THEN(status, ox_export_folder(source, adapter, config->output_dir, dtype, shard_bytes_max));
     OX_THEN(status, report(config, source, dtype));
     return ox_cmd_exit(status);
 }

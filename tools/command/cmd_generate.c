@@ -84,13 +84,14 @@ static enum ox_status check_options(struct generating *g) {
 }
 
 static enum ox_status open_model(struct generating *g) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    const char *const model = g->config->model;
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_config.json"};
+    const char *const model = g->config->model, *const adapter = g->config->adapter;
+    char found_adapter[OX_CONFIG_TEXT_BYTES];
     char path[OX_PATH_BYTES];
     bool found = false;
     enum ox_status status = ox_hf_check_file(model, true);
     OX_THEN(status, ox_hf_check_folder(model));
-    for (int i = 0; status == OX_OK && i < 2; i++) {
+    for (int i = 0; status == OX_OK && i < 3; i++) {
         status = ox_path_join(model, names[i], path);
         found = found || (status == OX_OK && ox_path_is_file(path));
     }
@@ -100,6 +101,10 @@ static enum ox_status open_model(struct generating *g) {
                          names[0], names[1]);
     }
     OX_THEN(status, ox_hf_open(model, true, &g->folder));
+    if (status == OX_OK && adapter[0] != '\0') {
+        status = ox_run_find_model(adapter, found_adapter);
+        OX_THEN(status, ox_hf_load_adapter(g->folder, found_adapter));
+    }
     if (status != OX_OK) {
         return status;
     }

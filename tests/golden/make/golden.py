@@ -3,7 +3,7 @@
 
     python3 tests/golden/make/golden.py [--output tests/golden] [CASE...]
 
-Needs torch, transformers and safetensors; the build and the tests need none of them. Each case is a small
+Needs torch, transformers, peft and safetensors; the build and the tests need none of them. Each case is a small
 model with random weights, trained for ten steps. The reference runs in float64, so it has no rounding error
 worth naming; transformers itself computes norms, rotary angles and softmax in float32 whatever the model's
 dtype, so these three are replaced for that run. The same ten steps in float32 by the untouched library check
@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 
+import peft
 import safetensors.torch
 import torch
 import transformers
@@ -289,6 +290,29 @@ CASES = {
         "groups": [["model.layers.0.*", 0.1, None], ["*norm.weight", 1.0, 0.3], ["*.up_proj.weight", 3.0, 0.0],
                    ["lm_head.weight", 0.5, 0.02], ["*embed_tokens*", 1.5, 0.5], ["*.q_proj.bias", 2.0, None]],
         "seed": 28, "seq": 27, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    # ---- low-rank adapters by PEFT, which alone are trained ----
+    "lora_llama": {  # of all modules, beside a tied table
+        "config": lambda: llama(vocab_size=67, hidden_size=48, num_hidden_layers=2, num_attention_heads=6,
+                                num_key_value_heads=2, head_dim=8, intermediate_size=56,
+                                tie_word_embeddings=True),
+        "lora": {"r": 4, "lora_alpha": 6, "target_modules": "all-linear"},
+        "seed": 31, "seq": 29, "batch": 2, "micro_batches": 3, "max_grad_norm": 0.5},
+    "lora_qwen2": {  # of some modules of fused matrices, with biases
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=61, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=52,
+                                tie_word_embeddings=False),
+        "lora": {"r": 3, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "up_proj"], "use_rslora": True},
+        "seed": 32, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_gpt2": {  # matrices that are transposed
+        "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=73),
+        "lora": {"r": 5, "lora_alpha": 10, "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True},
+        "seed": 33, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_phi3": {  # modules that are fused in the files
+        "config": lambda: llama(transformers.Phi3Config, vocab_size=59, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=44,
+                                tie_word_embeddings=False),
+        "lora": {"r": 4, "lora_alpha": 4, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]},
+        "seed": 34, "seq": 26, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
 }
 
 
@@ -464,8 +488,34 @@ def to_mxfp4(model, folder):
     return fresh
 
 
+def add_adapters(model, case):
+    """The model with adapters of which B is not zero, as training begins with it; else A has no gradient."""
+    random = torch.Generator().manual_seed(case["seed"] + 4000)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", **case["lora"])
+    adapted = peft.get_peft_model(model, config).eval()
+    for name, parameter in adapted.named_parameters():
+        if ".lora_" in name:
+            parameter.data = 0.4 * torch.randn(parameter.shape, generator=random) / math.sqrt(parameter.shape[1])
+    return adapted
+
+
+def merged(adapted, dtype):
+    """The weights that PEFT merges into a base of that dtype."""
+    whole = copy.deepcopy(adapted)
+    for name, parameter in whole.named_parameters():
+        if ".lora_" not in name:
+            parameter.data = parameter.data.to(dtype)
+    names = {n.replace(".base_layer", "").removeprefix("base_model.model.")
+             for n, _ in adapted.named_parameters() if n.endswith("base_layer.weight")}
+    return {n: p.detach().float() for n, p in whole.merge_and_unload().named_parameters() if n in names}
+
+
 def by_saved_name(model, packed, tensors):
-    """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each."""
+    """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each,
+    and the names of adapters are those beside the base's."""
+    if isinstance(model, peft.PeftModel):
+        return {n.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""): t
+                for n, t in tensors.items()}
     if packed or model.config.model_type == "gpt_oss" or not hasattr(model.config, "num_experts_per_tok"):
         return tensors
     mixtral = model.config.model_type == "mixtral"
@@ -694,6 +744,13 @@ def make_case(name, folder):
     os.makedirs(folder)
     packed = case.get("packed", False)
     model.save_pretrained(folder, save_original_format=not packed)
+    extra = {}
+    if "lora" in case:
+        model = add_adapters(model, case)
+        model.save_pretrained(os.path.join(folder, "adapter"))
+        os.remove(os.path.join(folder, "adapter", "README.md"))
+        extra = {f"merged.{n}": t for n, t in merged(model, torch.float32).items()}
+        extra.update({f"merged_bf16.{n}": t for n, t in merged(model, torch.bfloat16).items()})
     if case.get("mxfp4", False):
         model = to_mxfp4(model, folder)
 
@@ -709,6 +766,7 @@ def make_case(name, folder):
         ("grad", exact["grads"]), ("bf16_grad", bf16["grads"]), ("final", exact["final"]))}
     tensors = {"logits": exact["logits"].float(), "bf16_logits": bf16["logits"].float()}
     tensors.update({f"{kind}.{n}": sample(t) for kind in named for n, t in named[kind].items()})
+    tensors.update(extra)
     safetensors.torch.save_file(tensors, os.path.join(folder, "golden.safetensors"))
     parameters = dict(model.named_parameters())
     write_json(os.path.join(folder, "golden.json"), {
@@ -720,13 +778,14 @@ def make_case(name, folder):
         "lr_scheduler_type": "cosine",
         "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "adam_epsilon": EPS,
         "weight_decay": WEIGHT_DECAY, "max_grad_norm": case["max_grad_norm"],
-        "frozen": [n for n, p in parameters.items() if not p.requires_grad],
+        "frozen": [] if "lora" in case else [n for n, p in parameters.items() if not p.requires_grad],
         **({"groups": {n: list(g) for n, g in groups_of(case, model).items()}} if "groups" in case else {}),
         "decayed": list(by_saved_name(model, packed, {n: p for n, p in parameters.items() if decays(n, p)})),
         "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,
         "lrs": exact["lrs"], "losses": exact["losses"], "grad_norms": exact["grad_norms"],
         "bf16_loss": bf16["loss"], "bf16_grad_norm": bf16["grad_norm"],
         "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in named["grad"].items()},
+        **({"adapter": "adapter"} if "lora" in case else {}),
         **({"router_margins": exact["margins"]} if math.isfinite(min(exact["margins"])) else {}),
         "float32_error": errors,
         "inputs": [[inputs.flatten().tolist() for inputs, _ in step] for step in batches],
@@ -735,9 +794,10 @@ def make_case(name, folder):
     if case.get("ignored_share", 0.0) == 0.0:  # bytes cannot say which targets do not count
         with open(os.path.join(folder, "tokens.bytes"), "wb") as file:
             file.write(bytes(tokens))
-    for entry in os.listdir(folder):
-        os.chmod(os.path.join(folder, entry), 0o644)
-    size = sum(os.path.getsize(os.path.join(folder, entry)) for entry in os.listdir(folder))
+    files = [os.path.join(place, entry) for place, _, entries in os.walk(folder) for entry in entries]
+    for file in files:
+        os.chmod(file, 0o644)
+    size = sum(os.path.getsize(file) for file in files)
     print(f"{name}: {sum(p.numel() for p in parameters.values())} parameters, {size / 1000:.0f} kB; "
           f"loss {exact['losses'][0]:.4f} to {exact['losses'][-1]:.4f}, "
           f"grad norm {exact['grad_norms'][0]:.3f} to {exact['grad_norms'][-1]:.3f}")

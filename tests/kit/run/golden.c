@@ -10,13 +10,14 @@
 
 const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
                                     "gemma2", "granite", "cohere2", "olmo2", "frozen_parts", "qwen2_moe", "olmoe",
-                                    "gpt_oss", /* FEW */
+                                    "gpt_oss", "lora_qwen2", /* FEW */
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
                                     "groups",
-                                    "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4"};
-enum { FEW = 13 };
+                                    "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "lora_llama",
+                                    "lora_gpt2", "lora_phi3"};
+enum { FEW = 14 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 size_t golden_taken_count(void) {
@@ -94,6 +95,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .dtype = OX_COMPUTE_FP32,
         .frozen = json_object_get(golden->json, "frozen"),
         .groups = json_object_get(golden->json, "groups"),
+        .adapter = json_string_value(json_object_get(golden->json, "adapter")),
     };
 }
 

@@ -366,7 +366,14 @@ static enum ox_status open_engine(const struct harness_run *run, const struct ha
 
 static const uint64_t run_id[2] = {7, 11};
 
-static void freeze(const struct harness_run *run, struct ox_hf_folder *folder) {
+/* Gives the model its adapters, or marks what of it is not trained. */
+static void prepare(const struct harness_run *run, struct ox_hf_folder *folder) {
+    if (run->adapter != NULL) {
+        char path[OX_PATH_BYTES];
+        REQUIRE_OK(ox_path_join(run->model_folder, run->adapter, path));
+        REQUIRE_OK(ox_hf_load_adapter(folder, path));
+        return;
+    }
     struct ox_model *const model = ox_hf_own_model(folder);
     for (size_t i = 0; i < json_array_size(run->frozen); i++) {
         const int64_t idx = ox_model_find_tensor(model, json_string_value(json_array_get(run->frozen, i)));
@@ -394,7 +401,7 @@ static void group(const struct harness_run *run, struct ox_hf_folder *folder) {
 void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out) {
     *out = (struct harness){.run = *run};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &out->folder));
-    freeze(run, out->folder);
+    prepare(run, out->folder);
     group(run, out->folder);
     out->model = ox_hf_model(out->folder);
     make_drives(place, out);
@@ -432,7 +439,7 @@ void harness_close(struct harness *harness) {
 enum ox_status harness_try(const struct harness_run *run, const struct harness_place *place) {
     struct harness harness = {0};
     REQUIRE_OK(ox_hf_open(run->model_folder, ox_path_is_folder(run->model_folder), &harness.folder));
-    freeze(run, harness.folder);
+    prepare(run, harness.folder);
     group(run, harness.folder);
     harness.model = ox_hf_model(harness.folder);
     const enum ox_status status = open_engine(run, place, &harness);

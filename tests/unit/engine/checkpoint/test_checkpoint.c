@@ -247,9 +247,9 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     for (int i = 0; i < 2; i++) {
         const enum ox_dtype to = i == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16;
         const char *const target = test_path(name);
-        REQUIRE_OK(ox_export_folder(path, target, to, i == 0 ? UINT64_MAX : 9000));
+        REQUIRE_OK(ox_export_folder(path, NULL, target, to, i == 0 ? UINT64_MAX : 9000));
         check_export(target, first, to);
-        CHECK(ox_export_folder(path, target, to, UINT64_MAX) == OX_E_CONFIG);
+        CHECK(ox_export_folder(path, NULL, target, to, UINT64_MAX) == OX_E_CONFIG);
         name[0]++;
     }
     ox_engine_close(&first);
@@ -451,7 +451,7 @@ static void test_load_weights(struct ox_engine *engine, const struct ox_model *m
         REQUIRE_OK(ox_engine_load_begin(engine, 1));
         const enum ox_status status = ox_engine_load_weights(engine, folder);
         snprintf(name, sizeof name, "bad-%d", i);
-        const enum ox_status exported = ox_export_folder(path, test_path(name), OX_DTYPE_BF16, UINT64_MAX);
+        const enum ox_status exported = ox_export_folder(path, NULL, test_path(name), OX_DTYPE_BF16, UINT64_MAX);
         if (i < 3) {
             CHECK(status == OX_E_CORRUPT && exported == OX_E_CORRUPT);
             CHECK(strstr(ox_error_text(), model->tensors[tensor_idx].name) != NULL);

@@ -153,14 +153,15 @@ static void test_files(void) {
         "--learning-rate 1e-5\n", NULL};
     static const char *const axolotl[] = {
         "base_model: a/b                                 use --model FOLDER; nothing is downloaded\n",
-        "datasets.path: c/d                              use --data PATH;", "adapter: lora",
+        "datasets.path: c/d                              use --data PATH;",
+        "adapter: lora                                   is a folder here; --lora-r N begins a fresh adapter\n",
         "lora_target_modules: [q, ...]",
         "optimizer: adamw_8bit                           use adamw with --moments q8\n",
         "seed:                                           asks for nothing; leave it out\n",
         "evals_per_epoch: 4                              --eval-steps 0.083333: 4 an epoch, 3 epochs\n",
         "saves_per_epoch: 1                              --save-steps 0.333333: 1 an epoch, 3 epochs\n",
-        "as flags: --model FOLDER --data PATH --optimizer adamw --moments q8 --per-device-train-batch-size 2 "
-        "--eval-steps 0.083333 --save-steps 0.333333 --num-train-epochs 3\n",
+        "as flags: --model FOLDER --data PATH --lora-target-modules q --optimizer adamw --moments q8 "
+        "--per-device-train-batch-size 2 --eval-steps 0.083333 --save-steps 0.333333 --num-train-epochs 3\n",
         "its defaults of what it leaves out, where ours are others: --weight-decay 0 --adam-beta2 0.999\n", NULL};
     static const char *const trainer[] = {
         "eval_strategy: epoch                            --eval-strategy epoch, the same\n",

@@ -548,7 +548,7 @@ static void test_foreign(void) {
     }
     check_typing_errors();
     CHECK(ox_foreign_count > 300);
-    CHECK(ox_foreign_answer("lora_target_modules", NULL, OX_CMD_TRAIN) != NULL);
+    CHECK(ox_foreign_answer("lora_target_parameters", NULL, OX_CMD_TRAIN) != NULL);
     CHECK(ox_foreign_answer("BF16", NULL, OX_CMD_TRAIN) != NULL);
     CHECK(ox_foreign_answer("do_sample", NULL, OX_CMD_GENERATE) != NULL);
     CHECK(ox_foreign_answer("bf1", NULL, OX_CMD_TRAIN) == NULL);
@@ -558,7 +558,7 @@ static void test_foreign(void) {
     set_refused("lr-scheduler-type", "reduce_lr_on_plateau", "; use cosine: the rate depends on the step alone");
     set_refused("report-to", "wandb", "; use tensorboard");
     set_refused("dtype", "bfloat16", "; use bf16");
-    yaml_refused("model: m\nlora_alpha: 16\n", "run.yaml:2: 'lora_alpha': does not exist: all");
+    yaml_refused("model: m\nlora_dropout: 0.1\n", "run.yaml:2: 'lora_dropout': does not exist: adapters are trained");
     yaml_refused("bf16: true\n", "'bf16': use --dtype bf16");
 }
 

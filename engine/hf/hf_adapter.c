@@ -1,0 +1,400 @@
+/* Low-rank adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors, what of them exists here,
+ * and how they are merged. */
+#include "engine/hf/hf_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/config/config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAMES_BYTES = 512, JSON_BYTES_MAX = 16 << 20, HASH_ELEMS = 256, HASH_PLACES = 3 };
+
+void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
+    if (*adapter != NULL) {
+        ox_model_close(&(*adapter)->merged);
+        free((*adapter)->entries);
+        free((*adapter)->path);
+        free((*adapter)->a);
+        free((*adapter)->b);
+        free(*adapter);
+        *adapter = NULL;
+    }
+}
+
+/* ---- targets ---- */
+
+/* The last part of a module's name: "q_proj". */
+static const char *last_part(const char *module) {
+    const char *const dot = strrchr(module, '.');
+    return dot == NULL ? module : dot + 1;
+}
+
+/* Whether a text of names with commas between has the name. */
+static bool lists(const char *names, const char *name) {
+    size_t length;
+    const char *entry;
+    for (const char *at = names; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
+        if (length == strlen(name) && strncmp(entry, name, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Lists the last parts of the modules that can be adapted, and finds the nearest to a name. */
+static void list_modules(const struct ox_model *model, const char *wanted, char text[NAMES_BYTES],
+                         char nearest[OX_TENSOR_NAME_BYTES]) {
+    unsigned best = UINT32_MAX;
+    size_t end = 0;
+    text[0] = nearest[0] = '\0';
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        char module[OX_TENSOR_NAME_BYTES];
+        if (!ox_lora_is_target("all-linear", &model->tensors[i]) || !ox_tensor_module(&model->tensors[i], module) ||
+            lists(text, last_part(module))) {
+            continue;
+        }
+        const unsigned distance = ox_name_distance(wanted, last_part(module));
+        if (end < NAMES_BYTES) {
+            end += (size_t)snprintf(text + end, NAMES_BYTES - end, "%s%s", end == 0 ? "" : ", ", last_part(module));
+        }
+        if (distance < best) {
+            best = distance;
+            snprintf(nearest, OX_TENSOR_NAME_BYTES, "%s", last_part(module));
+        }
+    }
+}
+
+/* Says why a name adapts nothing. */
+static enum ox_status refuse_target(const struct ox_model *model, const char *wanted) {
+    char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES], module[OX_TENSOR_NAME_BYTES];
+    list_modules(model, wanted, listed, nearest);
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const bool is_module = ox_tensor_module(&model->tensors[i], module);
+        if (is_module && (strcmp(module, wanted) == 0 || strcmp(last_part(module), wanted) == 0)) {
+            return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: adapters of embeddings, heads, routers and experts "
+                           "do not exist; of this model take some of %s", wanted, listed);
+        }
+    }
+    return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such module; did you mean %s? It has %s; "
+                   "all-linear takes all", wanted, nearest, listed);
+}
+
+enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets) {
+    size_t length;
+    const char *entry;
+    if (strcmp(targets, "all-linear") == 0 && model->config.mixture.router.experts > 0) {
+        char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES];
+        list_modules(model, "", listed, nearest);
+        return ox_fail(OX_E_CONFIG, "--lora-target-modules all-linear: adapters of routers and experts do not exist; "
+                       "name modules of attention: %s", listed);
+    }
+    for (const char *at = targets; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
+        char one[OX_LORA_TARGETS_BYTES];
+        bool found = false;
+        snprintf(one, sizeof one, "%.*s", (int)length, entry);
+        for (uint32_t i = 0; i < model->tensor_count && !found; i++) {
+            found = ox_lora_is_target(one, &model->tensors[i]);
+        }
+        if (!found) {
+            return refuse_target(model, one);
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- values ---- */
+
+enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
+                                  uint32_t tensor_idx, uint64_t first, uint64_t count, float *out) {
+    if (adapter->file != NULL) {
+        return ox_st_read_f32(adapter->file, adapter->entries[tensor_idx - model->saved_first], first, count, out);
+    }
+    ox_model_init_values(model, &model->tensors[tensor_idx], adapter->seed, first, count, out);
+    return OX_OK;
+}
+
+/* The A or B of a matrix of the base; NULL: it has no adapter. */
+static const struct ox_tensor *find_part(const struct ox_model *model, uint32_t base_idx, bool is_b) {
+    uint32_t seen = 0;
+    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
+        if (model->tensors[i].base_idx == base_idx && seen++ == (is_b ? 1 : 0)) {
+            return &model->tensors[i];
+        }
+    }
+    return NULL;
+}
+
+static enum ox_status cache(struct ox_hf_adapter *adapter, uint32_t base_idx, const struct ox_tensor *a,
+                            const struct ox_tensor *b) {
+    const struct ox_model *const model = adapter->merged;
+    adapter->cached = OX_NO_TENSOR;
+    free(adapter->a);
+    free(adapter->b);
+    adapter->a = malloc(a->count * sizeof(float));
+    adapter->b = malloc(b->count * sizeof(float));
+    if (adapter->a == NULL || adapter->b == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to merge the adapter of \"%s\"", model->tensors[base_idx].name);
+    }
+    OX_TRY(ox_hf_adapter_read(adapter, model, (uint32_t)(a - model->tensors), 0, a->count, adapter->a));
+    OX_TRY(ox_hf_adapter_read(adapter, model, (uint32_t)(b - model->tensors), 0, b->count, adapter->b));
+    adapter->cached = base_idx;
+    return OX_OK;
+}
+
+/* PEFT multiplies B A in float32, scales it, and adds it to W; what W is stored in rounds the sum once. */
+enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, uint64_t first, uint64_t count,
+                                 float *inout) {
+    const struct ox_model *const model = adapter->merged;
+    const struct ox_tensor *const a = find_part(model, tensor_idx, false);
+    const struct ox_tensor *const b = find_part(model, tensor_idx, true);
+    if (a == NULL || count == 0) {
+        return OX_OK;
+    }
+    if (adapter->cached != tensor_idx) {
+        OX_TRY(cache(adapter, tensor_idx, a, b));
+    }
+    const uint64_t r = a->shape[0], in = a->shape[1], width = model->tensors[tensor_idx].shape[1];
+    const bool out_in = model->config.layout == OX_WEIGHT_OUT_IN;
+    const float scale = ox_lora_scale(&model->config.lora);
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t row = (first + i) / width, col = (first + i) % width;
+        const uint64_t o = out_in ? row : col, k = out_in ? col : row;
+        double sum = 0.0;
+        for (uint64_t j = 0; j < r; j++) {
+            sum += (double)adapter->b[o * r + j] * (double)adapter->a[j * in + k];
+        }
+        inout[i] += (float)sum * scale;
+    }
+    return OX_OK;
+}
+
+/* ---- adapter_config.json ---- */
+
+static bool has_file(const char *folder, const char *name) {
+    char path[OX_PATH_BYTES];
+    return ox_path_join(folder, name, path) == OX_OK && ox_path_exists(path);
+}
+
+bool ox_hf_is_adapter(const char *folder) {
+    return has_file(folder, "adapter_config.json") && !has_file(folder, "model.safetensors") &&
+           !has_file(folder, "model.safetensors.index.json");
+}
+
+static enum ox_status load_config(const char *folder, char path[OX_PATH_BYTES], json_t **out) {
+    OX_TRY(ox_path_join(folder, "adapter_config.json", path));
+    return ox_json_load(path, JSON_BYTES_MAX, out);
+}
+
+enum ox_status ox_hf_adapter_base(const char *folder, char *path) {
+    char where[OX_PATH_BYTES];
+    json_t *json = NULL;
+    const char *base = NULL;
+    enum ox_status status = load_config(folder, where, &json);
+    OX_THEN(status, ox_json_get_string(where, json, "base_model_name_or_path", false, &base));
+    if (status == OX_OK && (base == NULL || !ox_path_is_folder(base))) {
+        status = ox_fail(OX_E_CONFIG, "%.300s: is an adapter of %.200s, which is no folder here; name the model that "
+                         "it belongs to, and the adapter: --model FOLDER --adapter %.200s", folder,
+                         base != NULL ? base : "a model that it does not name", folder);
+    }
+    if (status == OX_OK) {
+        snprintf(path, OX_PATH_BYTES, "%s", base);
+    }
+    json_decref(json);
+    return status;
+}
+
+/* Whether a value says that something is not used. */
+static bool is_nothing(const json_t *value) {
+    return value == NULL || json_is_null(value) || json_is_false(value) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
+/* Keys that are read, or that do not change what a trained adapter computes. */
+static const char *const known_keys[] = {
+    "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "peft_version",
+    "task_type", "inference_mode", "revision", "fan_in_fan_out", "auto_mapping", "megatron_core", "qalora_group_size",
+    "layers_pattern", "exclude_modules", "lora_dropout", "ensure_weight_tying", "runtime_config"};
+
+static bool is_known(const char *key) {
+    for (size_t i = 0; i < sizeof known_keys / sizeof *known_keys; i++) {
+        if (strcmp(known_keys[i], key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Refuses what PEFT has and this program has not. */
+static enum ox_status check_keys(const char *where, const json_t *json) {
+    const char *key;
+    json_t *value;
+    const char *const type = json_string_value(json_object_get(json, "peft_type"));
+    if (type == NULL || strcmp(type, "LORA") != 0) {
+        return ox_fail(OX_E_CONFIG, "%s: \"peft_type\" is %s; only LORA adapters can be read", where,
+                       type != NULL ? type : "missing");
+    }
+    json_object_foreach((json_t *)json, key, value) {
+        const char *const text_value = json_is_string(value) ? json_string_value(value) : "";
+        const bool plain = strcmp(key, "bias") == 0 ? strcmp(text_value, "none") == 0
+                           : strcmp(key, "init_lora_weights") == 0
+                               ? json_is_boolean(value) || strcmp(text_value, "gaussian") == 0
+                               : is_nothing(value);
+        if (!is_known(key) && !plain) {
+            char text[OX_JSON_EXCERPT_BYTES];
+            return ox_fail(OX_E_CONFIG, "%s: \"%.60s\" is %s, which does not exist here; merge the adapter with PEFT "
+                           "(merge_and_unload), or train one without it", where, key, ox_json_excerpt(value, text));
+        }
+    }
+    return OX_OK;
+}
+
+/* The modules whose A the file has, as names that end like them: "self_attn.q_proj". */
+static void collect_targets(const struct ox_st_file *file, char targets[OX_LORA_TARGETS_BYTES]) {
+    static const char end[] = ".lora_A.weight";
+    size_t used = 0;
+    targets[0] = '\0';
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s", ox_st_entry(file, i)->name);
+        const size_t length = strlen(name), tail = sizeof end - 1;
+        if (length <= tail || strcmp(name + length - tail, end) != 0) {
+            continue;
+        }
+        name[length - tail] = '\0';
+        const char *part = last_part(name);
+        while (part - 1 > name && *(part - 2) != '.') { /* the part before the last */
+            part--;
+        }
+        part = part > name + 1 ? part - 1 : name;
+        if (!lists(targets, part) && used < OX_LORA_TARGETS_BYTES) {
+            used += (size_t)snprintf(targets + used, OX_LORA_TARGETS_BYTES - used, "%s%s", used == 0 ? "" : ",", part);
+        }
+    }
+}
+
+enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file *file, struct ox_lora *out) {
+    char where[OX_PATH_BYTES];
+    json_t *json = NULL;
+    uint64_t r = 0;
+    double dropout = 0.0;
+    *out = (struct ox_lora){0};
+    enum ox_status status = load_config(folder, where, &json);
+    OX_THEN(status, check_keys(where, json));
+    OX_THEN(status, ox_json_get_u64(where, json, "r", true, &r));
+    OX_THEN(status, ox_json_get_double(where, json, "lora_alpha", true, &out->alpha));
+    OX_THEN(status, ox_json_get_bool(where, json, "use_rslora", false, &out->rslora));
+    OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &dropout));
+    if (status == OX_OK && (r == 0 || r > OX_LORA_R_MAX)) {
+        status = ox_fail(OX_E_CONFIG, "%s: \"r\" is %" PRIu64 "; ranks are 1 to %d", where, r, OX_LORA_R_MAX);
+    }
+    if (status == OX_OK) {
+        out->r = (uint32_t)r;
+        collect_targets(file, out->targets);
+    }
+    if (status == OX_OK && dropout != 0.0) {
+        ox_log(OX_LOG_WARN, "%s: \"lora_dropout\" is %g, but there is no dropout here; it changes training alone",
+               where, dropout);
+    }
+    json_decref(json);
+    return status;
+}
+
+/* ---- the base ---- */
+
+enum ox_status ox_hf_base_hash(const struct ox_hf_folder *folder, uint64_t *out) {
+    const struct ox_model *const model = ox_hf_model(folder);
+    const uint32_t count = model->config.lora.r > 0 ? model->saved_first : model->tensor_count;
+    float values[HASH_ELEMS];
+    enum ox_status status = OX_OK;
+    *out = 0;
+    for (uint32_t i = 0; i < count && ox_hf_has_weights(folder) && status == OX_OK; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const uint64_t part = ox_min_u64(tensor->count, HASH_ELEMS);
+        *out = ox_hash64(tensor->name, strlen(tensor->name), *out);
+        *out = ox_hash64(tensor->shape, sizeof tensor->shape, *out);
+        for (uint64_t k = 0; k < HASH_PLACES && status == OX_OK; k++) {
+            status = ox_hf_read(folder, i, (tensor->count - part) / (HASH_PLACES - 1) * k, part, values);
+            *out = ox_hash64(values, part * sizeof *values, *out);
+        }
+    }
+    return status;
+}
+
+static const char base_file[] = "base_model.json";
+
+enum ox_status ox_hf_adapter_check_base(const char *folder, const struct ox_hf_folder *base) {
+    char path[OX_PATH_BYTES];
+    json_t *json = NULL;
+    uint64_t hash = 0, wanted = 0;
+    if (!has_file(folder, base_file)) { /* PEFT's */
+        return OX_OK;
+    }
+    enum ox_status status = ox_path_join(folder, base_file, path);
+    OX_THEN(status, ox_json_load(path, JSON_BYTES_MAX, &json));
+    OX_THEN(status, ox_json_get_hex(path, json, "hash", 1, &wanted));
+    OX_THEN(status, ox_hf_base_hash(base, &hash));
+    if (status == OX_OK && wanted != 0 && wanted != hash) {
+        status = ox_fail(OX_E_CONFIG, "%.300s: the adapter was trained beside other weights than %.300s has now; name "
+                         "the model that it began with by --model, and the adapter by --adapter", folder,
+                         ox_hf_base_path(base));
+    }
+    json_decref(json);
+    return status;
+}
+
+/* The names for "target_modules": those of the configuration, or the last parts of all modules. */
+static json_t *target_names(const struct ox_model *model) {
+    json_t *const names = json_array();
+    for (uint32_t i = model->saved_first; i < model->tensor_count && names != NULL; i++) {
+        char module[OX_TENSOR_NAME_BYTES];
+        size_t k = 0;
+        if (!ox_tensor_module(&model->tensors[model->tensors[i].base_idx], module)) {
+            continue;
+        }
+        const char *part = last_part(module);
+        while (part - 1 > module && *(part - 2) != '.') {
+            part--;
+        }
+        part = part > module + 1 ? part - 1 : module;
+        while (k < json_array_size(names) && strcmp(json_string_value(json_array_get(names, k)), part) != 0) {
+            k++;
+        }
+        if (k == json_array_size(names) && json_array_append_new(names, json_string(part)) != 0) {
+            break;
+        }
+    }
+    return names;
+}
+
+enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model *model, const char *base,
+                                      uint64_t base_hash) {
+    const struct ox_lora *const lora = &model->config.lora;
+    char path[OX_PATH_BYTES];
+    char *const real = realpath(base, NULL);
+    snprintf(path, sizeof path, "%s", real != NULL ? real : base);
+    free(real);
+    json_t *const config = json_pack(
+        "{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:{}, s:{}}", "peft_type", "LORA",
+        "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r", (json_int_t)lora->r, "lora_alpha",
+        lora->alpha == (double)(int64_t)lora->alpha ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha),
+        "lora_dropout", 0.0, "target_modules", target_names(model), "bias", "none", "use_rslora", lora->rslora,
+        "use_dora", false, "fan_in_fan_out", model->config.layout == OX_WEIGHT_IN_OUT, "inference_mode", true,
+        "init_lora_weights", true, "modules_to_save", "rank_pattern", "alpha_pattern");
+    json_t *const origin = json_pack("{s:s, s:o}", "path", path, "hash", ox_json_hex(&base_hash, 1));
+    enum ox_status status = config != NULL && origin != NULL
+                                ? ox_hf_write_json(folder, "adapter_config.json", config)
+                                : ox_fail(OX_E_NOMEM, "%s: no memory to describe the adapter", folder);
+    OX_THEN(status, ox_hf_write_json(folder, base_file, origin));
+    json_decref(config);
+    json_decref(origin);
+    return status;
+}
