@@ -178,7 +178,7 @@ template <typename T> static __global__ void attention_dkv_kernel(backward_args<
 static att_shape shape_of(const ox_attention_shape &shape, const int32_t *positions) {
     OX_ASSERT(shape.head_dim <= ATT_DIM_MAX);
     return att_shape{shape.batch, shape.seq, shape.seq, 0, shape.heads, shape.kv_heads, shape.head_dim, shape.window,
-                     shape.scale, positions, shape.cap};
+                     shape.scale, shape.cap, positions};
 }
 
 /* Queries, keys or values within rows of q | k | v: which = 0, 1, 2. */
@@ -294,7 +294,7 @@ template <typename T> static ox_status cached(const ox_cuda_queue *queue, const 
     const append_args<T> append = {qkv, keys, values, op->cached, op->heads, kv_width, op->head_dim};
     ox_launch(append_kernel<T>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, append);
     const att_shape shape = {1, op->rows, op->cached + op->rows, op->cached, op->heads, op->kv_heads, op->head_dim,
-                             op->window, op->scale, nullptr, op->cap};
+                             op->window, op->scale, op->cap, nullptr};
     return forward(queue, forward_args<T>{shape, head_rows<const T>{qkv, 0, q_width + 2 * kv_width},
                                           head_rows<const T>{keys, 0, kv_width},
                                           head_rows<const T>{values, 0, kv_width},

@@ -25,9 +25,8 @@ struct att_shape {
     uint32_t queries, keys; /* per sequence */
     uint32_t place;         /* position of the first query among the keys */
     uint32_t heads, kv_heads, head_dim, window;
-    float scale;
+    float scale, cap;         /* of scores; of those that are scaled, 0: none */
     const int32_t *positions; /* (sequences * queries) or NULL: one document */
-    float cap;                /* of scores that are scaled; 0: none */
 };
 
 /* A scaled score, capped; and the cap's slope there, by which the gradient of the score is multiplied. */

@@ -167,7 +167,7 @@ template <int DIM> static __device__ __forceinline__ void begin_running(running<
     }
 }
 
-template <typename T, int DIM>
+template <typename T, int DIM, bool CAPS>
 static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kernel(const forward_args<T> args) {
     using layout = forward_layout<DIM>;
     const att_shape &shape = args.shape;
@@ -205,7 +205,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
             fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::KEYS, keys, tile + MMA_STREAM);
             ox_cp_async_commit();
         }
-        if (shape.cap != 0.0f) {
+        if (CAPS) {
             cap_scores(scores, shape);
         }
         if (tile < bounds.all_from || tile + MMA_STREAM > bounds.all_past) {
@@ -219,15 +219,21 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
                        bytes + own * mma_tile<DIM>::ROW_BYTES, state.out);
 }
 
+/* Models with a cap have kernels of their own, so that the others hold no register for it. */
+template <typename T, int DIM>
+static ox_status launch(const ox_cuda_queue *queue, const ox_launch_shape &shape, const forward_args<T> &args) {
+    return args.shape.cap != 0.0f ? ox_launch_large(attention_mma_forward_kernel<T, DIM, true>, queue, shape, args)
+                                  : ox_launch_large(attention_mma_forward_kernel<T, DIM, false>, queue, shape, args);
+}
+
 template <typename T>
 ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<T> &args) {
     OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at) % 16 == 0);
     const bool is_wide = args.shape.head_dim > 64;
-    const ox_launch_shape launch = {
+    const ox_launch_shape shape = {
         dim3(args.shape.heads, (args.shape.queries + MMA_OWN - 1) / MMA_OWN, args.shape.sequences), THREADS,
         is_wide ? (size_t)forward_layout<128>::BYTES : (size_t)forward_layout<64>::BYTES};
-    return is_wide ? ox_launch_large(attention_mma_forward_kernel<T, 128>, queue, launch, args)
-                   : ox_launch_large(attention_mma_forward_kernel<T, 64>, queue, launch, args);
+    return is_wide ? launch<T, 128>(queue, shape, args) : launch<T, 64>(queue, shape, args);
 }
 
 template ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<ox_bf16> &args);

@@ -27,16 +27,22 @@ template <int DIM> static __device__ __forceinline__ uint32_t tile_at(uint32_t r
     return row * mma_tile<DIM>::ROW_BYTES + ((chunk ^ (row % 8)) << 4);
 }
 
+/* An element of 16 bits, whatever they mean. With plain integers in its place the compiler holds more addresses in
+ * registers, and spills some. */
+struct mma_element {
+    uint16_t bits;
+};
+
 /* Rows of one head of one sequence; `count` of them exist. */
 struct mma_rows {
-    const uint16_t *at;
+    const mma_element *at;
     uint32_t stride, count, head_dim;
 };
 
 template <typename T>
 static __device__ __forceinline__ mma_rows rows_of(const head_rows<const T> &rows, uint32_t sequence, uint32_t head,
                                                    const uint32_t count_dim[2]) {
-    return mma_rows{(const uint16_t *)row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0],
+    return mma_rows{(const mma_element *)row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0],
                     count_dim[1]};
 }
 
@@ -46,7 +52,7 @@ static __device__ __forceinline__ void fetch_rows(ox_shared tile, const mma_rows
     enum { STEP = THREADS / mma_tile<DIM>::CHUNKS };
     const uint32_t chunk = threadIdx.x % mma_tile<DIM>::CHUNKS, first = threadIdx.x / mma_tile<DIM>::CHUNKS;
     const uint32_t count = chunk * 8 < rows.head_dim ? rows.count : 0;
-    const uint16_t *from = rows.at + (uint64_t)(begin + first) * rows.stride + chunk * 8;
+    const mma_element *from = rows.at + (uint64_t)(begin + first) * rows.stride + chunk * 8;
     uint32_t step = STEP * rows.stride;
     ox_renew(step); /* otherwise eight addresses would be held in registers */
 #pragma unroll
@@ -154,14 +160,14 @@ static __device__ __forceinline__ float cap_unscaled(const att_shape &shape, flo
 /* ---- leaving ---------------------------------------------------------------------------------------- */
 
 struct mma_target {
-    uint16_t *at;
+    mma_element *at;
     uint32_t stride, count, head_dim;
 };
 
 template <typename T>
 static __device__ __forceinline__ mma_target target_of(const head_rows<T> &rows, uint32_t sequence, uint32_t head,
                                                        const uint32_t count_dim[2]) {
-    return mma_target{(uint16_t *)row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0],
+    return mma_target{(mma_element *)row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0],
                       count_dim[1]};
 }
 

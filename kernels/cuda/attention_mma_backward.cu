@@ -175,7 +175,7 @@ static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2],
 }
 
 /* Turns scores into slopes: weight * (dout . value - dout . out), times the slope of a cap, if there is one. */
-template <int DIM, int NT>
+template <int DIM, int NT, bool CAPS>
 static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][4],
                                                     float scores[128 / DIM][NT][4],
                                                     const row_facts facts[128 / DIM][2], const att_shape &shape) {
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][
 #pragma unroll
     for (int i = 0; i < 128 / DIM * NT * 4; i++) {
         const int m = i / (NT * 4), n = i / 4 % NT, at = i % 4;
-        const float turn = shape.cap != 0.0f ? cap_unscaled(shape, &scores[m][n][at]) : 1.0f;
+        const float turn = CAPS ? cap_unscaled(shape, &scores[m][n][at]) : 1.0f;
         const float weight = ox_exp2(__fmaf_rn(scores[m][n][at], scale_log2, -facts[m][at / 2].lse));
         slopes[m][n][at] = weight * (slopes[m][n][at] - facts[m][at / 2].dout_out) * turn;
     }
@@ -206,7 +206,7 @@ static __device__ __forceinline__ void hide_keys(float slopes[128 / DIM][NT][4],
     }
 }
 
-template <typename T, int DIM>
+template <typename T, int DIM, bool CAPS>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
     attention_mma_dq_kernel(const backward_args<T> args) {
     using layout = backward_layout<DIM>;
@@ -252,7 +252,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float scores[layout::MT][NT][4], slopes[layout::MT][NT][4];
             take_products<T, DIM, NT>(scores, slopes, own, across, row);
-            query_slopes<DIM, NT>(slopes, scores, facts, shape);
+            query_slopes<DIM, NT, CAPS>(slopes, scores, facts, shape);
             if (sight == MMA_SOME) {
                 hide_keys<DIM, NT>(slopes, shape, first, tile + row);
             }
@@ -300,7 +300,7 @@ static __device__ __forceinline__ mma_bounds query_bounds(const att_shape &shape
 
 /* Turns scores into weights and into slopes, as above; here queries are columns, and the facts about them are
  * in shared memory. */
-template <int DIM, int NT>
+template <int DIM, int NT, bool CAPS>
 static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4], float scores[128 / DIM][NT][4],
                                                   const row_facts *facts, const att_shape &shape) {
     const float scale_log2 = shape.scale * MMA_LOG2_E;
@@ -310,7 +310,7 @@ static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4]
 #pragma unroll
         for (int i = 0; i < 128 / DIM * 4; i++) {
             float *const score = &scores[i / 4][n][i % 4], *const slope = &slopes[i / 4][n][i % 4];
-            const float turn = shape.cap != 0.0f ? cap_unscaled(shape, score) : 1.0f;
+            const float turn = CAPS ? cap_unscaled(shape, score) : 1.0f;
             *score = ox_exp2(__fmaf_rn(*score, scale_log2, i % 2 == 0 ? -both.x : -both.z));
             *slope = *score * (*slope - (i % 2 == 0 ? both.y : both.w)) * turn;
         }
@@ -358,7 +358,7 @@ static __device__ __forceinline__ void fetch_queries(ox_shared stage, const back
     }
 }
 
-template <typename T, int DIM>
+template <typename T, int DIM, bool CAPS>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
     attention_mma_dkv_kernel(const backward_args<T> args) {
     using layout = backward_layout<DIM>;
@@ -402,7 +402,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float weights[layout::MT][NT][4], slopes[layout::MT][NT][4];
             take_products<T, DIM, NT>(weights, slopes, own, across, row);
-            key_slopes<DIM, NT>(slopes, weights, facts + row, shape);
+            key_slopes<DIM, NT, CAPS>(slopes, weights, facts + row, shape);
             if (sight == MMA_SOME) {
                 hide_queries<DIM, NT>(slopes, weights, shape, first, at.tile + row);
             }
@@ -420,7 +420,8 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     give_scaled<T, DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
 }
 
-template <typename T, int DIM>
+/* Models with a cap have kernels of their own, as in the forward pass. */
+template <typename T, int DIM, bool CAPS>
 static ox_status launch_backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
     using layout = backward_layout<DIM>;
     const unsigned blocks = (args.shape.queries + MMA_OWN - 1) / MMA_OWN;
@@ -428,15 +429,21 @@ static ox_status launch_backward(const ox_cuda_queue *queue, const backward_args
                                       layout::BYTES};
     const ox_launch_shape by_key = {dim3(args.shape.kv_heads, blocks, args.shape.sequences), layout::THREADS,
                                     layout::BYTES_BY_KEY};
-    const ox_status status = ox_launch_large(attention_mma_dq_kernel<T, DIM>, queue, by_query, args);
-    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<T, DIM>, queue, by_key, args) : status;
+    const ox_status status = ox_launch_large(attention_mma_dq_kernel<T, DIM, CAPS>, queue, by_query, args);
+    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<T, DIM, CAPS>, queue, by_key, args) : status;
+}
+
+template <typename T, int DIM>
+static ox_status launch_by_cap(const ox_cuda_queue *queue, const backward_args<T> &args) {
+    return args.shape.cap != 0.0f ? launch_backward<T, DIM, true>(queue, args)
+                                  : launch_backward<T, DIM, false>(queue, args);
 }
 
 template <typename T>
 ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
     OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at | (uintptr_t)args.dout.at | (uintptr_t)args.dq.at |
                (uintptr_t)args.facts) % 16 == 0);
-    return args.shape.head_dim > 64 ? launch_backward<T, 128>(queue, args) : launch_backward<T, 64>(queue, args);
+    return args.shape.head_dim > 64 ? launch_by_cap<T, 128>(queue, args) : launch_by_cap<T, 64>(queue, args);
 }
 
 template ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args);
