@@ -66,6 +66,21 @@ static inline OX_ON_DEVICE_TOO uint16_t ox_bf16_from_f32(float value) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* ---- limbs: float32 as OX_LIMBS numbers that bfloat16 holds, which add up to it exactly, in order ---- */
+
+enum { OX_LIMBS = 4 };
+
+static inline void ox_limbs_of(float value, float limbs[OX_LIMBS]) {
+    for (int i = 0; i < OX_LIMBS; i++) {
+        limbs[i] = ox_bf16_to_f32(ox_bf16_from_f32(value));
+        value -= limbs[i];
+    }
+}
+
+static inline float ox_limbs_sum(const float limbs[OX_LIMBS]) {
+    return limbs[0] + limbs[1] + limbs[2] + limbs[3];
+}
+
 /* ---- halves: IEEE's 16-bit format ---- */
 
 /* Rounds to nearest, ties to even: from 65520 on to infinity, below 2^-14 to multiples of 2^-24. A NaN stays a NaN. */

@@ -74,6 +74,15 @@ struct ox_op_router_backward {
     bool begins; /* dweight and dbias are set */
 };
 
+/* The bias of the choice is float32 in every type, because rounding it changes what is chosen: it lies among the
+ * weights as limbs (base/planes.h). out = their sums. */
+struct ox_op_join_limbs {
+    float *out;     /* (count) */
+    const void *in; /* (count, OX_LIMBS) */
+    uint32_t count;
+    enum ox_real real;
+};
+
 struct ox_op_route_forward {
     int32_t *experts; /* (rows, chosen): ascending in each row */
     float *weights;   /* (rows, chosen), beside them */

@@ -19,7 +19,7 @@ struct ox_checkpoint_files {
     char folder[OX_PATH_BYTES];
     enum ox_dtype dtype;
     enum ox_dtype model_dtype; /* as in struct ox_manifest */
-    uint16_t *halves;          /* of a chunk, with weights in F16 */
+    void *converted;           /* of a chunk: halves, with weights in F16, or sums of limbs */
     struct ox_last_eval eval;
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
@@ -249,8 +249,8 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
                                             : NULL;
     files->sums = calloc(sum_count(files), sizeof *files->sums);
     files->chunk_elems = ox_engine_plan_of(engine)->table.chunk_elems;
-    files->halves = calloc(files->dtype == OX_DTYPE_F16 ? files->chunk_elems : 1, sizeof *files->halves);
-    if (files->has == NULL || files->sums == NULL || files->halves == NULL) {
+    files->converted = malloc(files->chunk_elems * sizeof(uint16_t));
+    if (files->has == NULL || files->sums == NULL || files->converted == NULL) {
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
     }
     for (uint32_t unit_idx = 0; unit_idx < unit_count; unit_idx++) {
@@ -268,18 +268,22 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
 
 static enum ox_status write_weights(struct ox_checkpoint_files *files, const struct ox_chunk_view *view,
                                     const struct ox_tensor_part *piece) {
+    const struct ox_tensor *const tensor = &files->model->tensors[piece->tensor_idx];
+    const enum ox_dtype dtype = ox_hf_file_dtype(tensor, files->dtype);
     const void *weights = view->values + piece->at;
-    if (files->dtype == OX_DTYPE_BF16) {
+    if (tensor->limbs) {
+        ox_hf_join_limbs(weights, piece->count, files->converted);
+        weights = files->converted;
+    } else if (dtype == OX_DTYPE_BF16) {
         weights = view->hi + piece->at;
-    } else if (files->dtype == OX_DTYPE_F16) {
-        const char *const name = files->model->tensors[piece->tensor_idx].name;
-        const enum ox_status status = ox_to_halves(name, weights, piece->count, files->halves);
+    } else if (dtype == OX_DTYPE_F16) {
+        const enum ox_status status = ox_to_halves(tensor->name, weights, piece->count, files->converted);
         if (status != OX_OK) {
             return status;
         }
-        weights = files->halves;
+        weights = files->converted;
     }
-    add_sum(files, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
+    add_sum(files, 0, piece, weights, piece->count / ox_tensor_limbs(tensor) * ox_dtype_bytes(dtype));
     return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
 }
 
@@ -300,6 +304,7 @@ static const char suffix[] = ".safetensors";
 struct span {
     uint64_t offset, elem_bytes;
     uint32_t tensor_idx, nth;
+    uint32_t limbs; /* elements in memory for one of the file */
 };
 
 /* The state of reading a file back. Pieces fill a span without gaps; the next one begins at byte `begin` and has `left`
@@ -337,9 +342,10 @@ static bool find_span(const struct ox_checkpoint_files *files, const struct ox_s
         for (uint32_t nth = 0; nth < planes_of(files); nth++) {
             char name[OX_OPTIM_NAME_BYTES];
             plane_name(files, i, nth, name);
-            if (strcmp(found, name) == 0 && entry->count == tensor->count) {
+            const uint32_t limbs = nth == 0 ? ox_tensor_limbs(tensor) : 1;
+            if (strcmp(found, name) == 0 && entry->count * limbs == tensor->count) {
                 *out = (struct span){.offset = entry->offset, .elem_bytes = ox_dtype_bytes(entry->dtype),
-                                     .tensor_idx = i, .nth = nth};
+                                     .tensor_idx = i, .nth = nth, .limbs = limbs};
                 return true;
             }
         }
@@ -393,8 +399,8 @@ static bool begin_piece(struct reading *reading) {
     const struct ox_tensor *const tensor = &reading->files->model->tensors[span->tensor_idx];
     const uint64_t chunk_elems = reading->files->chunk_elems, from = tensor->offset + reading->first;
     reading->count = ox_min_u64(chunk_elems - from % chunk_elems, tensor->count - reading->first);
-    reading->begin = span->offset + reading->first * span->elem_bytes;
-    reading->left = reading->count * span->elem_bytes;
+    reading->begin = span->offset + reading->first / span->limbs * span->elem_bytes;
+    reading->left = reading->count / span->limbs * span->elem_bytes;
     const XXH_errorcode begun = XXH3_64bits_reset_withSeed(&reading->state, reading->first);
     OX_ASSERT(begun == XXH_OK && reading->left > 0);
     return true;
@@ -502,7 +508,7 @@ void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
     }
     close_files(files);
     free(files->sums);
-    free(files->halves);
+    free(files->converted);
     free(files->chunk_first);
     free(files->has);
     free(files);

@@ -60,12 +60,16 @@ enum ox_status ox_to_halves(const char *tensor, const float *weights, uint64_t c
 /* Converts values to the dtype of the export, in place: value i is never written past its own bytes. It rounds the
  * masters as PyTorch does, so the bits do not depend on the dtype in which the checkpoint was saved. */
 static enum ox_status convert(const struct export_job *job, uint32_t tensor_idx, uint64_t count) {
-    if (job->dtype == OX_DTYPE_F32) {
+    const struct ox_tensor *const tensor = &ox_hf_model(job->folder)->tensors[tensor_idx];
+    const enum ox_dtype dtype = ox_hf_file_dtype(tensor, job->dtype);
+    if (tensor->limbs) {
+        ox_hf_join_limbs(job->values, count, job->values);
+    }
+    if (dtype == OX_DTYPE_F32) {
         return OX_OK;
     }
-    if (job->dtype == OX_DTYPE_F16) {
-        return ox_to_halves(ox_hf_model(job->folder)->tensors[tensor_idx].name, job->values, count,
-                            (uint16_t *)job->values);
+    if (dtype == OX_DTYPE_F16) {
+        return ox_to_halves(tensor->name, job->values, count, (uint16_t *)job->values);
     }
     unsigned char *const out = (unsigned char *)job->values;
     for (uint64_t i = 0; i < count; i++) {
@@ -251,7 +255,8 @@ enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype) {
     }
     *dtype = ox_hf_has_weights(folder) ? ox_hf_dtype(folder, 0) : OX_DTYPE_F32;
     for (uint32_t i = 0; i < ox_hf_model(folder)->tensor_count && ox_hf_has_weights(folder); i++) {
-        *dtype = ox_hf_dtype(folder, i) == *dtype ? *dtype : OX_DTYPE_F32;
+        const bool kept = ox_hf_model(folder)->tensors[i].fp32; /* F32 in any folder */
+        *dtype = kept || ox_hf_dtype(folder, i) == *dtype ? *dtype : OX_DTYPE_F32;
     }
     ox_hf_close(&folder);
     if (*dtype == OX_DTYPE_F32 && ox_manifest_read(source, &manifest) == OX_OK) {

@@ -27,6 +27,7 @@ enum ox_dim {
     OX_DIM_EXPERT_WIDTH,
     OX_DIM_EXPERT_GATE_UP, /* 2 EXPERT_WIDTH */
     OX_DIM_SHARED_WIDTH,
+    OX_DIM_LIMBS, /* OX_LIMBS, of which files have the sums */
 };
 
 /* One tensor of the files, in the order of its unit's flat vector. Neighbours of one role lie together without padding,
@@ -39,6 +40,8 @@ struct ox_family_row {
     bool bare;        /* written without the prefix */
     enum ox_dim shape[3];
     bool each_expert; /* one tensor for every expert */
+    bool fp32;        /* files have it in F32, whatever the others are in */
+    bool fixed;       /* never trained */
     bool (*when)(const struct ox_model_config *); /* NULL: always there */
     enum ox_init_kind init;
 };
@@ -90,6 +93,7 @@ struct ox_family {
     const struct ox_family_row *const *rows; /* groups, each of which ends with a row without a name; ends with NULL */
     const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */
     const char *lora_targets;   /* the modules that PEFT adapts if none are named; NULL: none */
+    bool layers_beyond; /* files may have layers behind the last, which predict more tokens and are left out */
     bool tied_by_default;       /* meaning of a missing tie_word_embeddings */
     /* what it computes without a key that says so */
     enum ox_norm_kind norm;
@@ -109,9 +113,9 @@ struct ox_family {
 };
 
 extern const struct ox_family ox_family_cohere2, ox_family_exaone4, ox_family_gemma2, ox_family_gemma3,
-    ox_family_gpt2, ox_family_gpt_oss, ox_family_granite, ox_family_llama, ox_family_mistral, ox_family_mixtral,
-    ox_family_olmo2, ox_family_olmo3, ox_family_olmoe, ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe,
-    ox_family_qwen3, ox_family_qwen3_moe, ox_family_smollm3;
+    ox_family_glm4_moe, ox_family_gpt2, ox_family_gpt_oss, ox_family_granite, ox_family_llama,
+    ox_family_mistral, ox_family_mixtral, ox_family_olmo2, ox_family_olmo3, ox_family_olmoe, ox_family_phi3,
+    ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3, ox_family_qwen3_moe, ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);

@@ -4,8 +4,12 @@
 #include "base/json.h"
 
 #include <inttypes.h>
+#include <string.h>
 
-static const char *const count_names[] = {"num_experts", "num_local_experts"};
+/* The name that transformers reads, or has written, beside a family's own. */
+static const char *other_name(const char *experts) {
+    return strcmp(experts, "num_local_experts") == 0 ? "num_experts" : "num_local_experts";
+}
 
 const char *const ox_mixture_key_names[] = {
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step",
@@ -14,8 +18,10 @@ const char *const ox_mixture_key_names[] = {
 /* ---- keys ---- */
 
 /* transformers has written either name for the same families; a file with both must mean one number. */
-static enum ox_status read_count(const char *where, const json_t *json, uint32_t missing, uint32_t *out) {
-    uint32_t counts[] = {missing, missing};
+static enum ox_status read_count(const char *where, const json_t *json, const struct ox_mixture_keys *own,
+                                 uint32_t *out) {
+    const char *const count_names[] = {own->experts, other_name(own->experts)};
+    uint32_t counts[] = {own->experts_missing, own->experts_missing};
     const struct ox_size_key keys[] = {{count_names[0], false, &counts[0]}, {count_names[1], false, &counts[1]}};
     const enum ox_status status = ox_config_read_sizes(where, json, keys, 2);
     const bool has[] = {json_object_get(json, count_names[0]) != NULL, json_object_get(json, count_names[1]) != NULL};
@@ -24,10 +30,10 @@ static enum ox_status read_count(const char *where, const json_t *json, uint32_t
                        "; both name the number of experts: leave one out", where, count_names[0], counts[0],
                        count_names[1], counts[1]);
     }
-    *out = has[0] ? counts[0] : counts[1];
+    *out = counts[has[1] && !has[0]];
     if (status == OX_OK && *out == 0) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" is 0, but models of this model_type have experts", where,
-                       count_names[has[0] ? 0 : 1]);
+                       count_names[has[1] && !has[0]]);
     }
     return status;
 }
@@ -43,13 +49,14 @@ enum ox_status ox_read_mixture(const char *where, const json_t *json, const stru
     mixture->gate = ox_gate_swiglu();
     mixture->layout = out->layout;
     mixture->width = keys->width_missing;
-    enum ox_status status = read_count(where, json, keys->experts_missing, &mixture->router.experts);
+    enum ox_status status = read_count(where, json, keys, &mixture->router.experts);
     OX_THEN(status, ox_config_read_sizes(where, json, sizes, sizeof sizes / sizeof *sizes));
     return status;
 }
 
 bool ox_write_mixture(const struct ox_mixture_keys *keys, const struct ox_model_config *config, json_t *out) {
     const struct ox_mixture *const mixture = &config->mixture;
+    const char *const count_names[] = {keys->experts, other_name(keys->experts)};
     bool done = true, named = false;
     for (int i = 0; done && i < 2; i++) {
         if (json_object_get(out, count_names[i]) != NULL) {
@@ -121,15 +128,28 @@ static bool when_each(const struct ox_model_config *config) {
     {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_DOWN, .name = "layers.%u.mlp.experts.down_proj",                    \
      .shape = {OX_DIM_EXPERTS, OX_DIM_HIDDEN, OX_DIM_EXPERT_WIDTH}, .when = when_packed}
 
+#define EACH_ROWS                                                                                                      \
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_GATE_UP, .name = "layers.%u.mlp.experts.%u.gate_proj.weight",       \
+     .shape = {OX_DIM_EXPERT_WIDTH, OX_DIM_HIDDEN}, .each_expert = true, .when = when_each},                           \
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_GATE_UP, .name = "layers.%u.mlp.experts.%u.up_proj.weight",         \
+     .shape = {OX_DIM_EXPERT_WIDTH, OX_DIM_HIDDEN}, .each_expert = true, .when = when_each},                           \
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_DOWN, .name = "layers.%u.mlp.experts.%u.down_proj.weight",          \
+     .shape = {OX_DIM_HIDDEN, OX_DIM_EXPERT_WIDTH}, .each_expert = true, .when = when_each}
+
 const struct ox_family_row ox_rows_mixture[] = {
     {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_ROUTER, .name = "layers.%u.mlp.gate.weight",
      .shape = {OX_DIM_EXPERTS, OX_DIM_HIDDEN}},
-    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_GATE_UP, .name = "layers.%u.mlp.experts.%u.gate_proj.weight",
-     .shape = {OX_DIM_EXPERT_WIDTH, OX_DIM_HIDDEN}, .each_expert = true, .when = when_each},
-    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_GATE_UP, .name = "layers.%u.mlp.experts.%u.up_proj.weight",
-     .shape = {OX_DIM_EXPERT_WIDTH, OX_DIM_HIDDEN}, .each_expert = true, .when = when_each},
-    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_EXPERT_DOWN, .name = "layers.%u.mlp.experts.%u.down_proj.weight",
-     .shape = {OX_DIM_HIDDEN, OX_DIM_EXPERT_WIDTH}, .each_expert = true, .when = when_each},
+    EACH_ROWS,
+    PACKED_ROWS,
+    {.name = NULL},
+};
+
+const struct ox_family_row ox_rows_mixture_chosen[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_ROUTER, .name = "layers.%u.mlp.gate.weight",
+     .shape = {OX_DIM_EXPERTS, OX_DIM_HIDDEN}, .fp32 = true},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_CHOICE_BIAS, .name = "layers.%u.mlp.gate.e_score_correction_bias",
+     .shape = {OX_DIM_EXPERTS, OX_DIM_LIMBS}, .fp32 = true, .fixed = true, .init = OX_INIT_ZERO},
+    EACH_ROWS,
     PACKED_ROWS,
     {.name = NULL},
 };
@@ -158,6 +178,16 @@ const struct ox_family_row ox_rows_shared_expert[] = {
      .shape = {OX_DIM_HIDDEN, OX_DIM_SHARED_WIDTH}},
     {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_SHARED_GATE, .name = "layers.%u.mlp.shared_expert_gate.weight",
      .shape = {OX_DIM_ONE, OX_DIM_HIDDEN}},
+    {.name = NULL},
+};
+
+const struct ox_family_row ox_rows_shared_experts[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_SHARED_GATE_UP, .name = "layers.%u.mlp.shared_experts.gate_proj.weight",
+     .shape = {OX_DIM_SHARED_WIDTH, OX_DIM_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_SHARED_GATE_UP, .name = "layers.%u.mlp.shared_experts.up_proj.weight",
+     .shape = {OX_DIM_SHARED_WIDTH, OX_DIM_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_SHARED_DOWN, .name = "layers.%u.mlp.shared_experts.down_proj.weight",
+     .shape = {OX_DIM_HIDDEN, OX_DIM_SHARED_WIDTH}},
     {.name = NULL},
 };
 /* clang-format on */

@@ -11,7 +11,7 @@ extern "C" {
 
 /* Keys that families may have, and what they mean where they are missing. */
 struct ox_mixture_keys {
-    const char *experts;    /* the name under which a new file has their number; both names are read */
+    const char *experts; /* the name under which a new file has their number; others that transformers takes are read */
     uint32_t experts_missing, chosen_missing;
     const char *width;      /* of an expert */
     uint32_t width_missing; /* 0: the key is required */
@@ -38,6 +38,9 @@ extern const struct ox_family_row ox_rows_mixture[];
 /* The same, whose files with tensors of each expert name them as mixtral's: block_sparse_moe.experts.0.w1. */
 extern const struct ox_family_row ox_rows_mixture_w123[];
 extern const struct ox_family_row ox_rows_shared_expert[]; /* mlp.shared_expert, mlp.shared_expert_gate */
+/* As ox_rows_mixture, with a bias of the choice; it and the router are in F32 whatever the other tensors are. */
+extern const struct ox_family_row ox_rows_mixture_chosen[];
+extern const struct ox_family_row ox_rows_shared_experts[]; /* mlp.shared_experts: as one, without a gate */
 
 #ifdef __cplusplus
 }

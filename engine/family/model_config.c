@@ -499,6 +499,18 @@ bool ox_layers_are_last(const struct ox_layers *layers, uint32_t count) {
     return layer == count;
 }
 
+static enum ox_status check_groups(const char *where, const struct ox_router *router) {
+    const uint32_t groups = router->groups, kept = router->groups_kept;
+    const uint32_t least = router->group_rank == OX_GROUP_BY_BEST_TWO ? 2 : 1; /* experts of a group */
+    return router->experts % groups == 0 && router->experts / groups >= least && kept > 0 && kept <= groups &&
+                   router->chosen <= router->experts / groups * kept
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: a token gets %" PRIu32 " of %" PRIu32 " experts, out of %" PRIu32
+                         " (\"topk_group\") of %" PRIu32 " groups (\"n_group\"); groups are equal, with at least %"
+                         PRIu32 " experts each, and those that are kept must have enough", where, router->chosen,
+                         router->experts, kept, groups, least);
+}
+
 /* The router's own limits, which its operations assert. */
 static enum ox_status check_mixture(const char *where, const struct ox_mixture *mixture) {
     const struct ox_router *const router = &mixture->router;
@@ -510,6 +522,13 @@ static enum ox_status check_mixture(const char *where, const struct ox_mixture *
     OX_THEN(status, check_size(where, "width of an expert", mixture->width, WIDTH_MAX));
     if (status == OX_OK && mixture->shared_width > WIDTH_MAX) {
         status = check_size(where, "width of the shared expert", mixture->shared_width, WIDTH_MAX);
+    }
+    if (status == OX_OK && router->groups > 1) {
+        status = check_groups(where, router);
+    }
+    if (status == OX_OK && !(router->scale > 0.0f && router->scale < INFINITY)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"routed_scaling_factor\" is %g, which no model has", where,
+                       (double)router->scale);
     }
     if (status == OX_OK && (router->chosen == 0 || router->chosen > chosen_max)) {
         return ox_fail(OX_E_CONFIG, "%s: a token has %" PRIu32 " experts (\"num_experts_per_tok\"); of %" PRIu32

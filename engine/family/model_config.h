@@ -46,6 +46,7 @@ enum ox_role {
     OX_ROLE_POST2, OX_ROLE_POST2_BIAS,     /* behind the MLP */
     OX_ROLE_SINKS,                         /* (heads): of attention */
     OX_ROLE_ROUTER, OX_ROLE_ROUTER_BIAS,   /* (experts, hidden) */
+    OX_ROLE_CHOICE_BIAS,                   /* (experts, OX_LIMBS): chooses, but does not weigh; never trained */
     OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS, /* of all experts: (experts, 2 expert width, hidden) */
     OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS,       /* (experts, hidden, expert width) */
     OX_ROLE_SHARED_GATE_UP, OX_ROLE_SHARED_GATE_UP_BIAS, /* an expert of all tokens: (2 shared width, hidden) */
@@ -92,7 +93,7 @@ struct ox_mixture {
     struct ox_gate gate;
     enum ox_weight_layout layout; /* of the matrices of experts */
     uint32_t width;          /* of an expert */
-    uint32_t shared_width;   /* of an expert that every row has, behind a gate; 0: none */
+    uint32_t shared_width;   /* of an expert that every row has; 0: none */
     struct ox_layers dense;  /* layers with an MLP instead */
     bool mxfp4; /* files may have the matrices of experts in MXFP4, which has their input last */
     bool packed; /* files have one tensor of all experts where others have one for each; they say so, not config.json */
@@ -137,7 +138,7 @@ struct ox_model_config {
     double attention_cap;   /* scores s become cap * tanh(s / cap) */
     double logit_scale, logit_cap; /* logits, likewise */
     bool tied;
-    bool attention_bias, mlp_bias, norm_bias, out_bias;
+    bool attention_bias, mlp_bias, norm_bias, out_bias, qk_norm;
     double init_range;  /* standard deviation of a fresh normal tensor */
     int64_t bos_id, eos_id; /* -1: none */
     struct ox_lora lora;    /* no key of config.json */

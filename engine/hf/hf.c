@@ -42,6 +42,7 @@ struct ox_hf_folder {
     /* The mean row of each tensor that gets added rows; NULL for other tensors, and where added rows are fresh. */
     float **means;
     uint64_t seed;
+    uint32_t beyond_count; /* tensors of layers behind the last, which are not read */
     bool has_parts;       /* the files also have tensors of other parts than the text model */
     struct ox_hf_adapter *adapter; /* NULL: the model has no adapters */
 };
@@ -307,6 +308,7 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
                        expert_names(folder->model, experts, sizeof experts));
     }
     if (idx == -2) {
+        folder->beyond_count += strstr(name, "layers.") != NULL && strstr(name, "inv_freq") == NULL;
         if (strcmp(name, "lm_head.weight") == 0) {
             folder->head = *place;
         }
@@ -316,8 +318,9 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
         return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is stored twice, also in %s; fetch or save it again",
                        ox_st_path(place->file), place->entry->name, ox_st_path(folder->places[idx].file));
     }
+    const struct ox_tensor *const tensor = &folder->model->tensors[idx];
     folder->places[idx] = *place;
-    return check_shape(place, folder->model->tensors[idx].rank, folder->model->tensors[idx].shape);
+    return check_shape(place, tensor->rank - tensor->limbs, tensor->shape);
 }
 
 static enum ox_status check_complete(const struct ox_hf_folder *folder) {
@@ -393,6 +396,10 @@ static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
         }
     }
     OX_THEN(status, check_complete(folder));
+    if (status == OX_OK && folder->beyond_count > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " tensors are of layers behind the last, which predict further tokens; they "
+               "are neither trained nor saved", folder->path, folder->beyond_count);
+    }
     if (status == OX_OK && folder->has_parts) {
         ox_log(OX_LOG_WARN, "%s: of this model of several parts the text model alone is read, and saved again",
                folder->path);
@@ -600,6 +607,19 @@ static void read_added(const struct ox_hf_folder *folder, uint32_t tensor_idx, u
     }
 }
 
+static enum ox_status read_limbs(const struct place *place, uint64_t first, uint64_t count, float *out) {
+    enum ox_status status = OX_OK;
+    for (uint64_t i = 0; i < count && status == OX_OK; i++) {
+        float value, limbs[OX_LIMBS];
+        status = ox_st_read_f32(place->file, place->entry, (first + i) / OX_LIMBS, 1, &value);
+        if (status == OX_OK) {
+            ox_limbs_of(value, limbs);
+            out[i] = limbs[(first + i) % OX_LIMBS];
+        }
+    }
+    return status;
+}
+
 static void tell_mxfp4(const struct ox_hf_folder *folder) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < folder->model->tensor_count; i++) {
@@ -620,6 +640,9 @@ static enum ox_status read_base(const struct ox_hf_folder *folder, uint32_t tens
         }
         return ox_mxfp4_read((struct ox_mxfp4_reader **)&folder->reader, &folder->mxfp4[tensor_idx],
                              &folder->model->tensors[tensor_idx], first, count, out);
+    }
+    if (folder->model->tensors[tensor_idx].limbs) {
+        return read_limbs(place, first, count, out);
     }
     const uint64_t there = first < place->entry->count ? ox_min_u64(count, place->entry->count - first) : 0;
     const enum ox_status status =

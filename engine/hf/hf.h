@@ -12,6 +12,11 @@ extern "C" {
 
 struct ox_hf_folder;
 
+/* The format of a tensor in a folder whose weights are in `dtype`: F32 where the family keeps it so. */
+static inline enum ox_dtype ox_hf_file_dtype(const struct ox_tensor *tensor, enum ox_dtype dtype) {
+    return tensor->fp32 ? OX_DTYPE_F32 : dtype;
+}
+
 /* Opens config.json and, with `weights`, every safetensors file. It checks that the files have each tensor of the model
  * exactly once, with the right shape, and no other tensor. A tied head that is stored as well must equal the embedding.
  * File names in an index must be in the folder. Experts may have a tensor each, or one of all; the model is that of the
@@ -103,8 +108,11 @@ void ox_hf_share(struct ox_hf_writer *writer);
 /* Of a model with adapters, which alone are written, as PEFT does: the folder of its base, and its ox_hf_base_hash. The
  * path must outlive the writer. */
 void ox_hf_set_base(struct ox_hf_writer *writer, const char *base, uint64_t base_hash);
+/* `data` is in the tensor's ox_hf_file_dtype(). Of limbs it has the sums, count / OX_LIMBS of them, which
+ * ox_hf_join_limbs makes; first and count are multiples of OX_LIMBS. */
 OX_MUST enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uint64_t first,
-                                   uint64_t count, const void *data /* in dtype */);
+                                   uint64_t count, const void *data);
+void ox_hf_join_limbs(const float *limbs, uint64_t count, float *out /* may be limbs */);
 /* Syncs the shards and writes index and config.json; unless they are shared every element must have been written. Frees
  * the writer, even on failure. */
 OX_MUST enum ox_status ox_hf_finish(struct ox_hf_writer **writer);

@@ -68,7 +68,7 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool e
     enum ox_status status = mark_all(model, patterns, &marks);
     for (uint32_t i = 0; i < model->tensor_count && status == OX_OK; i++) {
         const bool rest_frozen = marks.exceptions && (marks.bits[i] & 2) == 0;
-        model->tensors[i].trained = (marks.bits[i] & 1) == 0 && !rest_frozen;
+        model->tensors[i].trained &= (marks.bits[i] & 1) == 0 && !rest_frozen; /* some are never trained */
     }
     free(marks.bits);
     ox_model_settle_trained(model);

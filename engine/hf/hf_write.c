@@ -82,21 +82,26 @@ static bool make_specs(const struct ox_model *model, enum ox_dtype dtype, struct
         const struct ox_tensor *const tensor = &model->tensors[model->saved_first + i];
         snprintf(out->names[i], sizeof out->names[i], "%s%s", is_adapter(model) ? "base_model.model." : "",
                  tensor->name);
-        out->specs[i] = (struct ox_st_spec){.name = out->names[i], .dtype = dtype, .rank = tensor->rank};
+        out->specs[i] = (struct ox_st_spec){.name = out->names[i], .dtype = ox_hf_file_dtype(tensor, dtype),
+                                            .rank = tensor->rank - tensor->limbs};
         memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
     }
     return out->specs != NULL && out->names != NULL;
 }
 
+static uint64_t file_bytes(const struct ox_tensor *tensor, enum ox_dtype dtype) {
+    return tensor->count / ox_tensor_limbs(tensor) * ox_dtype_bytes(ox_hf_file_dtype(tensor, dtype));
+}
+
 /* Divides the tensors among shards. A shard ends when the next tensor would exceed the limit; a tensor larger than the
  * limit gets a shard of its own. Fills `shards` unless it is NULL, and returns their number. */
-static uint32_t divide(const struct ox_model *model, uint64_t elem_bytes, uint64_t limit,
+static uint32_t divide(const struct ox_model *model, enum ox_dtype dtype, uint64_t limit,
                        struct shard *shards) {
     uint32_t count = 0;
     uint64_t used = 0;
     limit = is_adapter(model) ? UINT64_MAX : limit; /* PEFT reads one file */
     for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        const uint64_t bytes = model->tensors[i].count * elem_bytes;
+        const uint64_t bytes = file_bytes(&model->tensors[i], dtype);
         if (count == 0 || (used > 0 && (used > limit || bytes > limit - used))) {
             if (shards != NULL) {
                 shards[count].tensor_first = i;
@@ -159,19 +164,21 @@ enum ox_status ox_hf_write_json(const char *folder, const char *name, const json
 static enum ox_status write_index(const struct ox_hf_writer *writer) {
     const struct ox_model *const model = writer->model;
     json_t *const map = json_object();
+    uint64_t bytes = 0;
     bool done = map != NULL;
     for (uint32_t i = 0; i < writer->shard_count; i++) {
         const struct shard *const shard = &writer->shards[i];
         char name[SHARD_NAME_BYTES];
         shard_name(writer, i, name);
         for (uint32_t j = 0; done && j < shard->tensor_count; j++) {
+            bytes += file_bytes(&model->tensors[shard->tensor_first + j], writer->dtype);
             done = json_object_set_new(map, model->tensors[shard->tensor_first + j].name,
                                        json_string(name)) == 0;
         }
     }
     json_t *const index = json_pack(
         "{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)model->param_count, "total_size",
-        (json_int_t)(model->param_count * ox_dtype_bytes(writer->dtype)), "weight_map", map);
+        (json_int_t)bytes, "weight_map", map);
     const enum ox_status status = done && index != NULL
                                       ? ox_hf_write_json(writer->path, "model.safetensors.index.json", index)
                                       : ox_fail(OX_E_NOMEM, "%s: no memory for the index", writer->path);
@@ -200,8 +207,7 @@ static enum ox_status open_shards(struct ox_hf_writer *writer) {
 /* Opens a writer that has no files yet. */
 static enum ox_status open_writer(const char *path, const struct ox_model *model, enum ox_dtype dtype,
                                   uint64_t shard_bytes_max, struct ox_hf_writer **out) {
-    const uint32_t elem_bytes = ox_dtype_bytes(dtype);
-    const uint32_t shard_count = divide(model, elem_bytes, shard_bytes_max, NULL);
+    const uint32_t shard_count = divide(model, dtype, shard_bytes_max, NULL);
     struct ox_hf_writer *const writer = *out = calloc(1, sizeof *writer);
     if (writer != NULL) {
         writer->shards = calloc(shard_count, sizeof *writer->shards);
@@ -212,7 +218,7 @@ static enum ox_status open_writer(const char *path, const struct ox_model *model
     writer->model = model;
     writer->dtype = dtype;
     writer->shard_count = shard_count;
-    divide(model, elem_bytes, shard_bytes_max, writer->shards);
+    divide(model, dtype, shard_bytes_max, writer->shards);
     return shard_count <= SHARDS_MAX
                ? ox_path_join(path, "", writer->path)
                : ox_fail(OX_E_CONFIG,
@@ -266,7 +272,10 @@ void ox_hf_share(struct ox_hf_writer *writer) {
 enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uint64_t first, uint64_t count,
                            const void *data) {
     OX_ASSERT(tensor_idx < writer->model->tensor_count);
-    const uint64_t elem_bytes = ox_dtype_bytes(writer->dtype);
+    const struct ox_tensor *const tensor = &writer->model->tensors[tensor_idx];
+    const uint64_t elem_bytes = ox_dtype_bytes(ox_hf_file_dtype(tensor, writer->dtype));
+    const uint64_t limbs = ox_tensor_limbs(tensor);
+    OX_ASSERT(first % limbs == 0 && count % limbs == 0);
     uint32_t low = 0, high = writer->shard_count;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
@@ -277,8 +286,14 @@ enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uin
         }
     }
     const struct shard *const shard = &writer->shards[low];
-    return ox_st_write(shard->writer, tensor_idx - shard->tensor_first, first * elem_bytes, data,
-                       count * elem_bytes);
+    return ox_st_write(shard->writer, tensor_idx - shard->tensor_first, first / limbs * elem_bytes, data,
+                       count / limbs * elem_bytes);
+}
+
+void ox_hf_join_limbs(const float *limbs, uint64_t count, float *out) {
+    for (uint64_t i = 0; i < count / OX_LIMBS; i++) {
+        out[i] = ox_limbs_sum(limbs + i * OX_LIMBS);
+    }
 }
 
 enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {

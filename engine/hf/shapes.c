@@ -26,6 +26,13 @@ static const char qwen3_30b_more[] = "{\"num_experts\":128,\"num_experts_per_tok
                                      "\"norm_topk_prob\":true}";
 static const char qwen3_235b_more[] = "{\"num_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1536,"
                                       "\"norm_topk_prob\":true}";
+static const char glm45_air_more[] =
+    "{\"n_routed_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1408,\"n_shared_experts\":1,"
+    "\"first_k_dense_replace\":1,\"attention_bias\":true,\"partial_rotary_factor\":0.5}";
+static const char glm45_more[] =
+    "{\"n_routed_experts\":160,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1536,\"n_shared_experts\":1,"
+    "\"first_k_dense_replace\":3,\"attention_bias\":true,\"use_qk_norm\":true,\"routed_scaling_factor\":2.5,"
+    "\"partial_rotary_factor\":0.5}";
 static const char gpt_oss_20b_more[] = "{\"num_local_experts\":32,\"num_experts_per_tok\":4}";
 static const char gpt_oss_120b_more[] = "{\"num_local_experts\":128,\"num_experts_per_tok\":4}";
 
@@ -73,6 +80,8 @@ static const struct ox_shape shapes[] = {
     {"qwen3-30b-a3b", "qwen3-30b", "qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128, 40960, 1e6, false, qwen3_30b_more},
     {"qwen3-235b-a22b", "qwen3-235b", "qwen3_moe", 151936, 4096, 12288, 94, 64, 4, 128, 40960, 1e6, false,
      qwen3_235b_more},
+    {"glm-4.5-air", NULL, "glm4_moe", 151552, 4096, 10944, 46, 96, 8, 128, 131072, 1e6, false, glm45_air_more},
+    {"glm-4.5", NULL, "glm4_moe", 151552, 5120, 12288, 92, 96, 8, 128, 131072, 1e6, false, glm45_more},
     {"gpt-oss-20b", NULL, "gpt_oss", 201088, 2880, 2880, 24, 64, 8, 64, 131072, 1.5e5, false, gpt_oss_20b_more},
     {"gpt-oss-120b", NULL, "gpt_oss", 201088, 2880, 2880, 36, 64, 8, 64, 131072, 1.5e5, false, gpt_oss_120b_more},
     {"smollm3-3b", NULL, "smollm3", 128256, 2048, 11008, 36, 16, 4, 0, 65536, 5e6, true, NULL},

@@ -48,6 +48,8 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
         return config->mixture.width;
     case OX_DIM_EXPERT_GATE_UP:
         return 2 * (uint64_t)config->mixture.width;
+    case OX_DIM_LIMBS:
+        return OX_LIMBS;
     case OX_DIM_SHARED_WIDTH:
         return config->mixture.shared_width;
     }
@@ -112,8 +114,10 @@ static uint64_t add_tensor(struct ox_model *model, const struct ox_family *famil
         tensor->shape[i] = extent_of(&model->config, row->shape[i]);
         tensor->count *= tensor->shape[i];
     }
-    tensor->decay = decays(tensor);
-    tensor->trained = true;
+    tensor->trained = !row->fixed;
+    tensor->fp32 = row->fp32;
+    tensor->limbs = row->shape[tensor->rank - 1] == OX_DIM_LIMBS;
+    tensor->decay = tensor->trained && decays(tensor);
     tensor->init = row->init;
     tensor->base_idx = OX_NO_TENSOR;
     if (unit->role_offset[row->role] == UINT64_MAX) {
@@ -123,7 +127,7 @@ static uint64_t add_tensor(struct ox_model *model, const struct ox_family *famil
         OX_ASSERT(tensor[-1].role == row->role); /* tensors of one role are neighbours */
     }
     tensor->offset = end;
-    unit->param_count += tensor->count;
+    unit->param_count += tensor->limbs ? 0 : tensor->count;
     unit->tensor_count++;
     return end + tensor->count;
 }
@@ -329,6 +333,15 @@ void ox_model_close(struct ox_model **model) {
     }
 }
 
+/* Whether a name is of a layer behind the last. */
+static bool is_beyond(const struct ox_model *model, const char *name) {
+    static const char front[] = "layers.";
+    char *end = NULL;
+    const bool is_layer = strncmp(name, front, sizeof front - 1) == 0;
+    const unsigned long long layer = is_layer ? strtoull(name + sizeof front - 1, &end, 10) : 0;
+    return is_layer && *end == '.' && layer >= model->config.layers;
+}
+
 int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
     const struct ox_family *const family = ox_family_find(model->config.family);
     OX_ASSERT(family != NULL);
@@ -344,6 +357,9 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
         return found;
     }
     const char *const bare = prefixed ? name + prefix_bytes : name;
+    if (family->layers_beyond && is_beyond(model, bare)) {
+        return -2;
+    }
     for (const char *const *ignored = family->ignored; *ignored != NULL; ignored++) {
         if (matches(*ignored, bare)) {
             return -2;

@@ -32,6 +32,8 @@ struct ox_tensor {
     uint64_t offset; /* first element within its unit's flat vector */
     bool decay;      /* weight decay applies: a matrix, or several. The trainer decides about embeddings, by role */
     bool trained;    /* else its elements keep their bits */
+    bool fp32;       /* files have it in F32, whatever the others are in */
+    bool limbs;      /* its last dimension is OX_LIMBS, of which files have the sums (base/planes.h) */
     enum ox_init_kind init;
     uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
     struct ox_tensor_group group;
@@ -50,13 +52,18 @@ enum ox_unit_format {
     OX_FORMAT_BF16    /* hi alone, 2 bytes: the weights are bf16 numbers, whose lo would be zeros */
 };
 
+/* Elements of a tensor in memory for one in files. */
+static inline uint32_t ox_tensor_limbs(const struct ox_tensor *tensor) {
+    return tensor->limbs ? OX_LIMBS : 1;
+}
+
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
  * between tensors and at the end hold zeros and stay zero. */
 struct ox_unit {
     enum ox_unit_kind kind;
     uint32_t tensor_first, tensor_count; /* into ox_model.tensors */
     uint64_t elem_count;
-    uint64_t param_count; /* elem_count without gaps */
+    uint64_t param_count; /* elem_count without gaps, and without limbs, which are no parameters */
     uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
     uint32_t window; /* of a block's attention: a token sees itself and window - 1 before it; 0: all before it */
     bool rope;       /* a block that rotates queries and keys */

@@ -93,9 +93,8 @@ static struct order order_of(const struct ox_shape *shape, const void *order) {
 static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     (void)node;
     const uint32_t experts = mixture_of(shape)->router.experts;
-    return backward ? 0
-                    : ox_max_u64(ox_ops_route_sort_scratch_bytes(shape->rows, experts),
-                                 ox_ops_route_load_scratch_bytes(experts));
+    const uint64_t bias = experts * sizeof(float), load = ox_ops_route_load_scratch_bytes(experts);
+    return backward ? 0 : ox_max_u64(bias, ox_max_u64(ox_ops_route_sort_scratch_bytes(shape->rows, experts), load));
 }
 
 static void route_forward(const struct ox_node_call *call) {
@@ -103,8 +102,13 @@ static void route_forward(const struct ox_node_call *call) {
     const struct ox_router *const router = &mixture_of(shape)->router;
     const struct ox_route_losses *const losses = call->job->losses;
     const struct order order = order_of(shape, call->saved[0]);
+    const void *const limbs = ox_node_weight(call, OX_ROLE_CHOICE_BIAS);
+    if (limbs != NULL) {
+        OX_RUN(&call->job->run, join_limbs, .out = call->scratch, .in = limbs, .count = router->experts,
+               .real = shape->compute.real);
+    }
     OX_RUN(&call->job->run, route_forward, .experts = order.experts, .weights = call->out, .lse = call->saved[1],
-           .logits = call->in, .rows = shape->rows, .router = *router);
+           .logits = call->in, .bias = limbs != NULL ? call->scratch : NULL, .rows = shape->rows, .router = *router);
     OX_RUN(&call->job->run, route_sort, .offsets = order.offsets, .pair_of = order.pair_of, .place = order.place,
            .experts = order.experts, .scratch = call->scratch, .rows = shape->rows, .chosen = router->chosen,
            .expert_count = router->experts);

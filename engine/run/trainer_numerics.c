@@ -82,7 +82,12 @@ static uint64_t facts_hash(const struct ox_model_config *m, uint64_t seed) {
 /* Adds what config.json says of a router and changes no size. */
 static uint64_t mixture_hash(const struct ox_model_config *m, uint64_t seed) {
     const double numbers[] = {m->mixture.router.chosen, m->mixture.router.renormalise, m->clip_qkv};
-    return m->mixture.router.experts != 0 ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+    const struct ox_router *const router = &m->mixture.router;
+    const double more[] = {router->groups, router->groups_kept, (double)router->scale};
+    if (router->groups > 1 || (router->experts != 0 && router->scale != 1.0f)) {
+        seed = ox_hash64(more, sizeof more, seed);
+    }
+    return router->experts != 0 ? ox_hash64(numbers, sizeof numbers, seed) : seed;
 }
 
 /* Adds the rates and decays of tensors in groups, where there are any. */

@@ -321,6 +321,30 @@ static void run_clamp_on(struct lab *lab, uint32_t rows, uint32_t stride, uint32
     guards_end(keep);
 }
 
+/* ---- limbs ---- */
+
+/* Any float32 is the sum of its limbs, whatever type holds them; in halves within their smallest step. */
+static void run_limbs_on(struct lab *lab, enum ox_real real) {
+    enum { COUNT = 77 };
+    const int keep = guard_count;
+    float whole[COUNT], limbs[COUNT * OX_LIMBS];
+    float *const values = random_reals(OX_REAL_F32, COUNT, 3, 3.0), *const out = floats(COUNT);
+    values[0] = 1.0f + 0x1p-23f;
+    values[1] = 0.0f;
+    memcpy(whole, values, sizeof whole);
+    for (size_t i = 0; i < COUNT; i++) {
+        ox_limbs_of(whole[i], limbs + i * OX_LIMBS);
+    }
+    void *const in = reals_of(real, limbs, COUNT * OX_LIMBS);
+    const struct ox_op_join_limbs join = {out, in, COUNT, real};
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, join_limbs, &join));
+    lab_finish(lab);
+    for (size_t i = 0; i < COUNT; i++) {
+        CHECK(real == OX_REAL_F16 ? fabsf(out[i] - whole[i]) <= 0x1p-24f : out[i] == whole[i]);
+    }
+    guards_end(keep);
+}
+
 /* ---- sinks ---- */
 
 struct sinks_data {
@@ -443,6 +467,7 @@ static void run_all(struct lab labs[LAB_MAX], enum ox_real real) {
         if (lab_knows(&labs[i], real)) {
             run_clamp_on(&labs[i], 9, 50, 40, real);
             run_clamp_on(&labs[i], 17, 64, 64, real);
+            run_limbs_on(&labs[i], real);
         }
     }
     run_sinks(labs, &shapes[0], real);

@@ -196,6 +196,9 @@ def model():
     good("gpt_oss", {**LLAMA, "model_type": "gpt_oss"}, num_local_experts=4, num_experts_per_tok=2, sliding_window=3,
          swiglu_limit=7.0, quantization_config={"quant_method": "mxfp4"},
          rope_scaling={"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 64})
+    good("glm4_moe", {**LLAMA, "model_type": "glm4_moe"}, n_routed_experts=4, num_experts_per_tok=2, n_group=2,
+         topk_group=1, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1, use_qk_norm=True)
+    bad("glm4_moe-groups", {**LLAMA, "model_type": "glm4_moe"}, n_routed_experts=4, n_group=4)
     bad("gpt_oss-quantised", {**LLAMA, "model_type": "gpt_oss"}, num_local_experts=4, num_experts_per_tok=2,
         quantization_config={"quant_method": "gptq"})
     bad("mixtral-chosen", {**LLAMA, "model_type": "mixtral"}, num_local_experts=4, num_experts_per_tok=5)

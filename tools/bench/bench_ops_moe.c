@@ -80,6 +80,12 @@ static enum ox_status router_backward(const struct ox_bench_tensors *t, struct o
         .experts = EXPERTS, .real = t->device->compute.real});
 }
 
+static enum ox_status join_limbs(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = EXPERTS * (OX_LIMBS * real_bytes(t) + sizeof(float));
+    return OX_QUEUE(&t->device->ops, t->device->lane, join_limbs, &(struct ox_op_join_limbs){
+        .out = t->moe.dlogits, .in = t->weight, .count = EXPERTS, .real = t->device->compute.real});
+}
+
 static enum ox_status route_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = logit_bytes(t);
     return OX_QUEUE(&t->device->ops, t->device->lane, route_forward, &(struct ox_op_route_forward){
@@ -219,6 +225,7 @@ const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
     static const struct ox_bench_op all[] = {
         {OX_OP_router_forward, NULL, router_forward, 0, 0},
         {OX_OP_router_backward, NULL, router_backward, 0, 0},
+        {OX_OP_join_limbs, NULL, join_limbs, 0, 0},
         {OX_OP_route_forward, NULL, route_forward, 0, 0},
         {OX_OP_route_load, NULL, route_load, 0, 0},
         {OX_OP_route_backward, NULL, route_backward, 0, 0},

@@ -40,6 +40,15 @@ void ox_cpu_router_backward(const struct ox_cpu *cpu, const void *args) {
 
 /* ---- choice ---- */
 
+void ox_cpu_join_limbs(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_join_limbs *const op = args;
+    (void)cpu;
+    for (uint64_t i = 0; i < op->count; i++) {
+        const float *const limbs = ox_cpu_at((void *)(uintptr_t)op->in, i * OX_LIMBS);
+        op->out[i] = ox_limbs_sum(limbs);
+    }
+}
+
 /* Orders values as numbers, equal ones by the lower index first; greater is better, and no key is 0. A NaN has a place
  * too, so that whatever comes in, different experts in range are chosen. */
 static uint64_t key_of(float value, uint32_t idx) {

@@ -229,6 +229,23 @@ static ox_launch_shape by_rows(uint32_t rows, size_t shared_bytes) {
     return ox_launch_shape{(rows + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * OX_WARP, shared_bytes};
 }
 
+template <typename T> static __global__ void join_limbs(const ox_op_join_limbs op) {
+    const uint32_t stride = gridDim.x * blockDim.x;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < op.count; i += stride) {
+        const T *const limbs = (const T *)op.in + (uint64_t)i * OX_LIMBS;
+        op.out[i] = ox_widen(limbs[0]) + ox_widen(limbs[1]) + ox_widen(limbs[2]) + ox_widen(limbs[3]);
+    }
+}
+
+extern "C" ox_status ox_cuda_join_limbs(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_join_limbs *const op = (const ox_op_join_limbs *)args;
+    return ox_for_real(op->real, [=](auto of) {
+        ox_launch(join_limbs<decltype(of)>, queue,
+                  ox_launch_shape{ox_grid_for(queue, op->count, OX_BLOCK_THREADS), OX_BLOCK_THREADS, 0}, *op);
+        return OX_OK;
+    });
+}
+
 extern "C" ox_status ox_cuda_route_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_route_forward *const op = (const ox_op_route_forward *)args;
     ox_launch(route_rows, queue, by_rows(op->rows, room_bytes(op->router.experts)), *op);

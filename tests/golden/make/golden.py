@@ -27,6 +27,7 @@ from transformers.models.cohere2 import modeling_cohere2
 from transformers.models.exaone4 import modeling_exaone4
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.glm4_moe import modeling_glm4_moe
 from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.granite import modeling_granite
@@ -252,6 +253,21 @@ CASES = {
     "gpt_oss_mxfp4": {  # the files have the experts in MXFP4, which transformers reads here
         "config": lambda: gpt_oss(num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=3),
         "seed": 209, "seq": 11, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "mxfp4": True},
+    "glm4_moe": {  # groups of experts, chosen with a bias that makes some scores negative; an MLP in the first layer
+        "config": lambda: llama(transformers.Glm4MoeConfig, vocab_size=59, hidden_size=36, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=40,
+                                tie_word_embeddings=False, attention_bias=True, use_qk_norm=True,
+                                n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=12,
+                                n_shared_experts=2, n_group=4, topk_group=2, routed_scaling_factor=1.5,
+                                first_k_dense_replace=1),
+        "seed": 309, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "glm4_moe_packed": {  # one group; weights that do not sum to 1
+        "config": lambda: llama(transformers.Glm4MoeConfig, vocab_size=53, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=4, intermediate_size=24,
+                                tie_word_embeddings=True, n_routed_experts=5, num_experts_per_tok=2,
+                                moe_intermediate_size=16, norm_topk_prob=False, routed_scaling_factor=0.7,
+                                first_k_dense_replace=0),
+        "seed": 313, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "packed": True},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -402,6 +418,10 @@ def router_forward(self, hidden):
     return logits, weights, chosen
 
 
+def logits_forward(self, hidden):
+    return torch.nn.functional.linear(hidden.reshape(-1, self.weight.shape[1]), self.weight)
+
+
 @contextlib.contextmanager
 def in_float64():
     replaced = []
@@ -411,7 +431,8 @@ def in_float64():
                          (modeling_gemma2, "Gemma2"), (modeling_gemma3, "Gemma3"), (modeling_cohere2, "Cohere2"),
                          (modeling_exaone4, "Exaone4"), (modeling_mixtral, "Mixtral"),
                          (modeling_qwen2_moe, "Qwen2Moe"), (modeling_qwen3_moe, "Qwen3Moe"),
-                         (modeling_olmoe, "Olmoe"), (modeling_gpt_oss, "GptOss")):
+                         (modeling_olmoe, "Olmoe"), (modeling_gpt_oss, "GptOss"),
+                         (modeling_glm4_moe, "Glm4Moe")):
         norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
                          else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
         replaced += [(getattr(module, name + norm), "forward", forward),
@@ -422,6 +443,7 @@ def in_float64():
         elif hasattr(module, name + "TopKRouter"):
             replaced.append((getattr(module, name + "TopKRouter"), "forward", router_forward))
     replaced.append((modeling_cohere2, "apply_rotary_pos_emb", rotate_neighbours))
+    replaced.append((modeling_glm4_moe.Glm4MoeTopkRouter, "forward", logits_forward))
     kept = [getattr(place, name) for place, name, _ in replaced]
     for place, name, new in replaced:
         setattr(place, name, new)
@@ -455,6 +477,9 @@ def make_model(case):
             parameter.data = noise * (0.2 if embeds else gain / math.sqrt(min(parameter.shape[-2:])))
         else:
             parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0 - offset)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.5 * torch.randn(buffer.shape, generator=random) - 0.3)
     model.tie_weights()
     for name, parameter in model.named_parameters():
         frozen = any(fnmatch.fnmatch(name, pattern) for pattern in case.get("frozen", []))
@@ -544,7 +569,20 @@ def watching(model, margins):
             best = output[0].detach().topk(router.top_k + 1, dim=-1).values
             margins.append(float((best[:, -2] - best[:, -1]).min()))
 
-    hooks = [module.register_forward_hook(note) for module in model.modules()
+    def note_biased(router, unused, output):
+        """Choice among groups, and of those that are kept. A score moves by a quarter of its logit at most."""
+        scores = output.detach().sigmoid() + router.e_score_correction_bias
+        groups = scores.view(len(scores), router.n_group, -1)
+        ranks = groups.topk(2, dim=-1).values.sum(dim=-1).sort(dim=-1, descending=True)
+        if router.topk_group < router.n_group:
+            margins.append(4 * float((ranks.values[:, router.topk_group - 1] - ranks.values[:, router.topk_group]).min()))
+        kept = torch.zeros_like(groups[..., 0]).scatter_(1, ranks.indices[:, : router.topk_group], 1).bool()
+        best = groups.masked_fill(~kept[..., None], -math.inf).flatten(1).topk(router.top_k + 1, dim=-1).values
+        margins.append(4 * float((best[:, -2] - best[:, -1]).min()))
+
+    hooks = [module.register_forward_hook(note_biased) for module in model.modules()
+             if hasattr(module, "e_score_correction_bias")]
+    hooks += [module.register_forward_hook(note) for module in model.modules()
              if type(module).__name__.endswith("TopKRouter")]
     yield
     for hook in hooks:

@@ -38,7 +38,7 @@ static void test_refusals(void) {
         {"mixtral", "output_router_logits", "true", "auxiliary loss"},
         {"mixtral", "num_experts_per_tok", "6", "of 5 it can have 1 to 5"},
         {"mixtral", "num_experts_per_tok", "0", "1 to 5"},
-        {"mixtral", "num_experts", "8", "\"num_experts\" is 8, but \"num_local_experts\" is 5"},
+        {"mixtral", "num_experts", "8", "\"num_local_experts\" is 5, but \"num_experts\" is 8"},
         {"mixtral", "num_local_experts", "0", "have experts"},
         {"mixtral", "num_local_experts", "5000", "number of experts is 5000"},
         {"mixtral", "quantization_config", "{\"quant_method\":\"mxfp4\"}", "quantization_config"},
@@ -54,9 +54,21 @@ static void test_refusals(void) {
         {"qwen2_moe", "norm_topk_prob", "1", "norm_topk_prob"},
         {"olmoe", "clip_qkv", "-1", "clip_qkv"},
         {"llama_bias", "num_local_experts", "8", "num_local_experts"},
+        {"glm4_moe", "n_group", "3", "of 3 groups (\"n_group\"); groups are equal"},
+        {"glm4_moe", "n_group", "8", "at least 2 experts each"},
+        {"glm4_moe", "topk_group", "5", "out of 5 (\"topk_group\") of 4 groups"},
+        {"glm4_moe", "topk_group", "0", "out of 0"},
+        {"glm4_moe", "topk_group", "1", "those that are kept must have enough"},
+        {"glm4_moe", "n_group", "0", "\"n_group\" is 0"},
+        {"glm4_moe", "num_experts_per_tok", "9", "a token gets 9 of 8 experts"},
+        {"glm4_moe", "n_shared_experts", "0", "\"n_shared_experts\" is 0"},
+        {"glm4_moe", "routed_scaling_factor", "0.0", "\"routed_scaling_factor\" is 0"},
+        {"glm4_moe", "num_local_experts", "4", "\"n_routed_experts\" is 8, but \"num_local_experts\" is 4"},
+        {"glm4_moe", "scoring_func", "\"softmax\"", "\"scoring_func\" is \"softmax\""},
+        {"glm4_moe", "topk_method", "\"greedy\"", "\"topk_method\" is \"greedy\""},
         {"gpt_oss", "swiglu_limit", "6.0", "\"swiglu_limit\" is 6.0"},
         {"gpt_oss", "num_experts_per_tok", "7", "of 6 it can have 1 to 6"},
-        {"gpt_oss", "num_experts", "8", "\"num_experts\" is 8, but \"num_local_experts\" is 6"},
+        {"gpt_oss", "num_experts", "8", "\"num_local_experts\" is 6, but \"num_experts\" is 8"},
         {"gpt_oss", "sliding_window", "null", "\"sliding_window\" is missing or 0"},
         {"gpt_oss", "output_router_logits", "true", "auxiliary loss"},
         {"gpt_oss", "quantization_config", "{\"quant_method\":\"gptq\"}", "\"mxfp4\" alone is read"},
@@ -89,6 +101,10 @@ static void test_missing(void) {
     CHECK(ox_layer_is_sparse(&config, 1) && !ox_layer_is_sparse(&config, 2));
     REQUIRE_OK(parse_with("olmoe", "clip_qkv", "null", &config));
     CHECK(config.clip_qkv == 0.0);
+    REQUIRE_OK(parse_with("glm4_moe", "first_k_dense_replace", "", &config));
+    CHECK(!ox_layer_is_sparse(&config, 0) && ox_layer_is_sparse(&config, 1) && ox_layer_is_sparse(&config, 2));
+    REQUIRE_OK(parse_with("glm4_moe", "norm_topk_prob", "", &config));
+    CHECK(config.mixture.router.renormalise && config.mixture.router.scale == 1.5f && config.rotary_dim == 6);
     REQUIRE_OK(parse_with("gpt_oss", "layer_types", "", &config));
     CHECK(ox_layers_has(&config.windowed, 0) && !ox_layers_has(&config.windowed, 1) && config.window == 5);
     REQUIRE_OK(parse_with("gpt_oss", "sliding_window", "", &config));
@@ -102,10 +118,12 @@ static void test_missing(void) {
 /* A written file is read as the same model, also under the other name of the number of experts. */
 static void test_written(void) {
     static const struct {
-        const char *name;
-        bool local;
-    } cases[] = {{"mixtral", true}, {"qwen3_moe", false}, {"qwen2_moe", false}, {"olmoe", false},
-                 {"gpt_oss", true}, {"gpt_oss_mxfp4", true}};
+        const char *name, *count, *other; /* how a file has the number of experts */
+    } cases[] = {{"mixtral", "num_local_experts", "num_experts"}, {"qwen3_moe", "num_experts", "num_local_experts"},
+                 {"qwen2_moe", "num_experts", "num_local_experts"}, {"olmoe", "num_experts", "num_local_experts"},
+                 {"gpt_oss", "num_local_experts", "num_experts"}, {"gpt_oss_mxfp4", "num_local_experts", "num_experts"},
+                 {"glm4_moe", "n_routed_experts", "num_local_experts"},
+                 {"glm4_moe_packed", "n_routed_experts", "num_local_experts"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static struct ox_model_config config, again;
         json_t *const json = config_of(cases[i].name);
@@ -113,18 +131,18 @@ static void test_written(void) {
         REQUIRE_OK(ox_model_config_parse(cases[i].name, json, &config));
         REQUIRE_OK(ox_model_config_json(&config, NULL, "float32", &fresh));
         log_count_warnings(NULL);
+        log_warnings = 0;
         REQUIRE_OK(ox_model_config_parse("written", fresh, &again));
         CHECK(log_warnings == 0 && memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
-        CHECK(config.clip_qkv == again.clip_qkv && config.width == again.width);
-        const bool local = json_object_get(fresh, "num_local_experts") != NULL;
-        CHECK(local == cases[i].local && (json_object_get(fresh, "num_experts") != NULL) == !local);
-        json_t *const count = json_incref(json_object_get(fresh, local ? "num_local_experts" : "num_experts"));
-        CHECK(json_object_del(fresh, local ? "num_local_experts" : "num_experts") == 0);
-        CHECK(json_object_set_new(fresh, local ? "num_experts" : "num_local_experts", count) == 0);
+        CHECK(config.clip_qkv == again.clip_qkv && config.width == again.width && config.qk_norm == again.qk_norm);
+        CHECK(config.rotary_dim == again.rotary_dim);
+        CHECK(json_object_get(fresh, cases[i].other) == NULL);
+        json_t *const count = json_incref(json_object_get(fresh, cases[i].count));
+        CHECK(json_object_del(fresh, cases[i].count) == 0 && json_object_set_new(fresh, cases[i].other, count) == 0);
         REQUIRE_OK(ox_model_config_parse("renamed", fresh, &again));
         CHECK(memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
         REQUIRE_OK(ox_model_config_json(&config, fresh, "float32", &kept));
-        CHECK((json_object_get(kept, "num_experts") != NULL) == local);
+        CHECK(json_object_get(kept, cases[i].other) != NULL && json_object_get(kept, cases[i].count) == NULL);
         json_decref(kept);
         REQUIRE_OK(ox_model_config_json(&config, json, "bfloat16", &kept));
         CHECK(json_object_get(kept, "quantization_config") == NULL);
@@ -203,6 +221,12 @@ static void test_bad_folders(void) {
                        .name = "model.layers.0.mlp.switch_mlp.gate_proj.weight"},
          "whose experts have tensors such as \"model.layers.0.mlp.experts.0.gate_proj.weight\" [16, 40]"},
         {"mixtral_packed", {.left_out = "model.layers.1.mlp.experts.down_proj"}, "is missing (1 in all)"},
+        {"glm4_moe", {.left_out = "model.layers.1.mlp.gate.e_score_correction_bias"},
+         "e_score_correction_bias\" is missing (1 in all)"},
+        {"glm4_moe", {.left_out = "model.layers.2.mlp.shared_experts.up_proj.weight"}, "is missing (1 in all)"},
+        {"glm4_moe", {.renamed = "model.layers.2.mlp.shared_experts.up_proj.weight",
+                      .name = "model.layers.2.mlp.shared_expert.up_proj.weight"}, "does not belong to the glm4_moe"},
+        {"glm4_moe", {.added = "model.layers.2.mlp.experts.gate_up_proj"}, "one layout or the other"},
         {"mixtral_packed", {.turned = "model.layers.0.mlp.experts.gate_up_proj"},
          "has the shape [4, 32, 40], but config.json expects [4, 40, 32]"},
         {"gpt_oss", {.turned = "model.layers.0.mlp.experts.gate_up_proj"},
@@ -236,7 +260,7 @@ static void test_bad_folders(void) {
  * without reading weights. */
 static void test_layouts(void) {
     static const char *const names[] = {"mixtral", "mixtral_packed", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss",
-                                        "gpt_oss_mxfp4"};
+                                        "gpt_oss_mxfp4", "glm4_moe", "glm4_moe_packed"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct ox_hf_folder *folder = NULL, *again = NULL;
         struct ox_hf_writer *writer = NULL;
@@ -244,7 +268,7 @@ static void test_layouts(void) {
         snprintf(path, sizeof path, "tests/golden/%s", names[i]);
         REQUIRE_OK(ox_hf_open(path, false, &folder));
         CHECK(!ox_hf_has_weights(folder));
-        CHECK(ox_hf_model(folder)->config.mixture.packed == (i == 1));
+        CHECK(ox_hf_model(folder)->config.mixture.packed == (i == 1 || i == 8));
         ox_hf_close(&folder);
         REQUIRE_OK(ox_hf_open(path, true, &folder));
         const struct ox_model *const model = ox_hf_model(folder);
@@ -254,12 +278,15 @@ static void test_layouts(void) {
             float *const values = malloc(model->tensors[t].count * sizeof *values);
             CHECK(values != NULL);
             REQUIRE_OK(ox_hf_read(folder, t, 0, model->tensors[t].count, values));
+            if (model->tensors[t].limbs) {
+                ox_hf_join_limbs(values, model->tensors[t].count, values);
+            }
             REQUIRE_OK(ox_hf_write(writer, t, 0, model->tensors[t].count, values));
             free(values);
         }
         REQUIRE_OK(ox_hf_finish(&writer));
         REQUIRE_OK(ox_hf_open(test_path(names[i]), true, &again));
-        CHECK(ox_hf_model(again)->config.mixture.packed == (i == 1));
+        CHECK(ox_hf_model(again)->config.mixture.packed == (i == 1 || i == 8));
         CHECK(ox_hf_model(again)->tensor_count == model->tensor_count);
         ox_hf_close(&again);
         ox_hf_close(&folder);
@@ -353,6 +380,56 @@ static void test_mxfp4(void) {
     ox_hf_close(&folder);
 }
 
+/* ---- the bias of the choice ---- */
+
+/* It has the bits of the file in every type of weights, from its limbs and back, whatever else is rounded; layers
+ * behind the last are left out with a word. */
+static void test_choice_bias(void) {
+    struct ox_hf_folder *folder = NULL, *again = NULL;
+    struct ox_hf_writer *writer = NULL;
+    REQUIRE_OK(ox_folder_make(test_path("beyond")));
+    copy_changed("glm4_moe", "beyond", (struct change){.added = "model.layers.3.eh_proj.weight"});
+    log_count_warnings("layers behind the last");
+    log_warnings = 0;
+    REQUIRE_OK(ox_hf_open(test_path("beyond"), true, &folder));
+    CHECK(log_warnings == 1);
+    const struct ox_model *const model = ox_hf_model(folder);
+    REQUIRE_OK(ox_folder_make(test_path("rounded")));
+    REQUIRE_OK(ox_hf_create(test_path("rounded"), model, ox_hf_config(folder), OX_DTYPE_BF16, 9000, &writer));
+    for (uint32_t t = 0; t < model->tensor_count; t++) {
+        const struct ox_tensor *const tensor = &model->tensors[t];
+        float *const values = malloc(tensor->count * sizeof *values);
+        uint16_t *const rounded = malloc(tensor->count * sizeof *rounded);
+        CHECK(values != NULL && rounded != NULL);
+        REQUIRE_OK(ox_hf_read(folder, t, 0, tensor->count, values));
+        for (uint64_t i = 0; i < tensor->count; i++) {
+            rounded[i] = ox_bf16_from_f32(values[i]);
+            CHECK(!tensor->limbs || ox_bf16_to_f32(rounded[i]) == values[i]);
+        }
+        if (tensor->limbs) {
+            CHECK(!tensor->trained && !tensor->decay && tensor->fp32);
+            ox_hf_join_limbs(values, tensor->count, values);
+        }
+        REQUIRE_OK(ox_hf_write(writer, t, 0, tensor->count, tensor->fp32 ? (const void *)values : rounded));
+        free(rounded);
+        free(values);
+    }
+    REQUIRE_OK(ox_hf_finish(&writer));
+    REQUIRE_OK(ox_hf_open(test_path("rounded"), true, &again));
+    for (uint32_t t = 0; t < model->tensor_count; t++) {
+        const uint64_t count = model->tensors[t].count;
+        CHECK(ox_hf_dtype(again, t) == (model->tensors[t].fp32 ? OX_DTYPE_F32 : OX_DTYPE_BF16));
+        float *const before = malloc(2 * count * sizeof *before), *const after = before + count;
+        CHECK(before != NULL);
+        REQUIRE_OK(ox_hf_read(folder, t, 0, count, before));
+        REQUIRE_OK(ox_hf_read(again, t, 0, count, after));
+        CHECK(!model->tensors[t].fp32 || memcmp(before, after, count * sizeof *before) == 0);
+        free(before);
+    }
+    ox_hf_close(&again);
+    ox_hf_close(&folder);
+}
+
 /* In memory all experts of a role lie as a packed tensor has them: gate and up of one, then of the next. */
 static void test_memory(void) {
     struct ox_model_config config;
@@ -383,6 +460,7 @@ int main(void) {
     test_bad_folders();
     test_layouts();
     test_bad_mxfp4();
+    test_choice_bias();
     test_mxfp4();
     test_memory();
     return test_end();
