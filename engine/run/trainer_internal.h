@@ -306,6 +306,8 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
 
 /* ---- trainer_plan.c ---- */
 
+/* Whether the plan is for the machine of a profile that was asked for. */
+bool ox_trainer_is_elsewhere(const struct ox_trainer *trainer);
 /* Notes in trainer->refusals why `train` would refuse budgets and places: here, or with a --profile on that machine. */
 OX_MUST enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer);
 /* What `train` checks once plan and steps are known: room, wear, trace. A plan alone notes them, else they fail. */
@@ -408,7 +410,7 @@ OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum
  * these folders in trainer->memory_files. */
 uint64_t ox_trainer_memory_files(struct ox_trainer *trainer);
 
-enum { OX_ROOM_LINE_BYTES = 256 };
+enum { OX_ROOM_LINE_BYTES = 384 };
 /* Writes a line about the room that checkpoints take. */
 const char *ox_trainer_room_text(const struct ox_trainer *trainer, char *text);
 /* Refuses a run whose next checkpoint does not fit on the file system of its folder. */

@@ -154,7 +154,7 @@ static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_
 
 /* ---- what train would refuse --------------------------------------------------------------------------- */
 
-static bool is_elsewhere(const struct ox_trainer *trainer) {
+bool ox_trainer_is_elsewhere(const struct ox_trainer *trainer) {
     return trainer->config.given_profile[0] != '\0' && trainer->config.profile[0] != '\0'; /* not nominal rates */
 }
 
@@ -163,16 +163,21 @@ static void note(struct ox_trainer *trainer, enum ox_status status) {
     const size_t used = strlen(trainer->refusals), room = sizeof trainer->refusals - used;
     if (status != OX_OK) {
         snprintf(trainer->refusals + used, room, "train would refuse this %s: %s\n",
-                 is_elsewhere(trainer) ? "on that machine" : "here", ox_error_text());
+                 ox_trainer_is_elsewhere(trainer) ? "on that machine" : "here", ox_error_text());
     }
 }
 
 static enum ox_status compare(const char *flag, uint64_t given, const char *of, uint64_t has) {
     char text[2][OX_SIZE_TEXT_BYTES];
-    return given <= has || has == 0
-               ? OX_OK
-               : ox_fail(OX_E_CONFIG, "%s %s: is more than the %s of %s", flag, ox_size_text(given, text[0]),
-                         ox_size_text(has, text[1]), of);
+    if (given <= has || has == 0) {
+        return OX_OK;
+    }
+    ox_size_text(given, text[0]);
+    if (strcmp(text[0], ox_size_text(has, text[1])) == 0) { /* a card of 24 GB has 24564 MiB */
+        return ox_fail(OX_E_CONFIG, "%s %s: is %" PRIu64 " MiB more than the %" PRIu64 " MiB of %s", flag, text[0],
+                       ox_div_up(given - has, OX_MIB), has / OX_MIB, of);
+    }
+    return ox_fail(OX_E_CONFIG, "%s %s: is more than the %s of %s", flag, text[0], text[1], of);
 }
 
 /* Compares budgets with the machine of the profile. */
@@ -200,7 +205,7 @@ static void compare_machine(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer) {
     trainer->refusals[0] = '\0';
-    if (is_elsewhere(trainer)) {
+    if (ox_trainer_is_elsewhere(trainer)) {
         compare_machine(trainer);
         return OX_OK;
     }
@@ -251,10 +256,10 @@ enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *trainer) {
 enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
-    const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !is_elsewhere(trainer);
+    const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !ox_trainer_is_elsewhere(trainer);
     enum ox_status (*const checks[])(const struct ox_trainer *) = {ox_trainer_check_wear, ox_trainer_check_trace,
                                                                   ox_trainer_check_drive_space, ox_trainer_check_room};
-    const unsigned count = saves ? 4 : is_elsewhere(trainer) ? 2 : 3;
+    const unsigned count = saves ? 4 : ox_trainer_is_elsewhere(trainer) ? 2 : 3;
     for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = checks[i](trainer);
         if (status != OX_OK && !config->plan_only) {
@@ -357,6 +362,15 @@ static void put_memory(FILE *out, const struct ox_trainer *trainer, const struct
     fprintf(out, "; the process takes up to %s beside that\n", used);
 }
 
+/* About what stores of all ranks take where gradients do not wait there: both generations of weights and state. */
+static uint64_t whole_store_bytes(const struct ox_trainer *trainer) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const double elems = (double)ox_trainer_model(trainer)->param_count;
+    const double bytes = elems * ox_shard_bytes_per_elem(&plan->table) *
+                         ox_plan_generations(&trainer->engine_config.budget);
+    return ox_align_up((uint64_t)bytes + ox_store_fixed_bytes(2 * plan->whole.chunk_count), OX_MIB);
+}
+
 /* Says what to buy: the stores, and what checkpoints come to. */
 static void put_space(FILE *out, const struct ox_trainer *trainer, const struct ox_verdict *verdict) {
     struct ox_checkpoint_room room;
@@ -365,11 +379,18 @@ static void put_space(FILE *out, const struct ox_trainer *trainer, const struct 
     fprintf(out, "  space         ");
     if (verdict->drive_bytes > 0) {
         fprintf(out, "%s on drives (--nvme), ", ox_size_text(verdict->drive_bytes, size));
+    } else {
+        fprintf(out, "a store on drives, if you give --nvme, takes %s, ",
+                ox_size_text(whole_store_bytes(trainer), size));
     }
     fprintf(out, "%s a checkpoint", ox_size_text(room.each_bytes, size));
     if (room.written > 0) {
         fprintf(out, ", %s for the %" PRIu64 " that %s kept", ox_size_text(room.most_bytes, most), room.kept,
                 room.kept == 1 ? "is" : "are");
+    }
+    if (room.profile_bytes < room.most_bytes) {
+        fprintf(out, ", more than the %s that the profile's drives hold beside the store (--save-total-limit)",
+                ox_size_text(room.profile_bytes, most));
     }
     fprintf(out, "; a save needs %s free beside that", ox_size_text(OX_CHECKPOINT_BESIDE_BYTES, size));
     fprintf(out, "\n");

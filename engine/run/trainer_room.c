@@ -36,6 +36,26 @@ static void existing_folder(const char *output_dir, char *path) {
     }
 }
 
+/* What the drives of the profile hold beside the store, where the plan is for another machine whose drives are known. */
+static uint64_t profile_bytes(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_machine machine;
+    uint64_t sum = 0;
+    if (!ox_trainer_is_elsewhere(trainer) ||
+        ox_predict_machine(config->profile, (uint32_t)ox_max_u64(config->nvme_count, 1), &machine) != OX_OK) {
+        return UINT64_MAX; /* which the prediction says */
+    }
+    for (uint32_t i = 0; i < machine.drive_count; i++) {
+        if (machine.drives[i].capacity_bytes == 0) {
+            return UINT64_MAX;
+        }
+        sum += machine.drives[i].capacity_bytes;
+    }
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const uint64_t store = plan->train != NULL ? ox_engine_plan_all_bytes(plan, OX_TIER_NVME) : 0;
+    return sum - ox_min_u64(sum, store);
+}
+
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_trainer_left left = ox_trainer_left(trainer);
@@ -43,7 +63,7 @@ void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room
     const uint64_t end = left.end > 0 ? left.end : config->max_steps; /* as far as it is known */
     const uint64_t every = ox_trainer_save_every(trainer, end);
     char folder[OX_PATH_BYTES];
-    *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX};
+    *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX, .profile_bytes = profile_bytes(trainer)};
     if (size_of_one(trainer, &out->each_bytes) != OX_OK) {
         out->each_bytes = 0;
     }
@@ -76,6 +96,13 @@ const char *ox_trainer_room_text(const struct ox_trainer *trainer, char *text) {
                              ": make room%s", usable / room.each_bytes,
                              room.kept > 1 ? ", or keep fewer with --save-total-limit" : "");
         }
+    }
+    if (room.profile_bytes < room.most_bytes && room.each_bytes > 0) {
+        used += snprintf(text + used, OX_ROOM_LINE_BYTES - (size_t)used, "; the drives of the profile hold %s beside "
+                         "the store, which is enough for %" PRIu64 ": keep fewer with --save-total-limit",
+                         ox_size_text(room.profile_bytes, free_text),
+                         (room.profile_bytes - ox_min_u64(room.profile_bytes, OX_CHECKPOINT_BESIDE_BYTES)) /
+                             room.each_bytes);
     }
     snprintf(text + used, OX_ROOM_LINE_BYTES - (size_t)used, "\n");
     return text;

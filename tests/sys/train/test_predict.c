@@ -166,7 +166,7 @@ static void test_other_machine(void) {
     sys_run_well(&args, &process);
     json_t *const json = json_loads(process.outcome.out, 0, NULL);
     const json_t *const budget = json_object_get(json, "budget_bytes");
-    CHECK(json_integer_value(json_object_get(budget, "device")) == 21000000000 - (json_int_t)OX_CUDA_PROCESS_BYTES);
+    CHECK(json_integer_value(json_object_get(budget, "device")) == 22537568256 - (json_int_t)OX_CUDA_PROCESS_BYTES);
     CHECK(json_integer_value(json_object_get(budget, "host")) == 112000000000);
     json_decref(json);
 }
