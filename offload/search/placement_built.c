@@ -1,7 +1,6 @@
 /* Known plans of one search. Different candidates often lead to the same plan: when nothing more fits, when everything
  * fits, and before any plane has been moved nearer. What a plan needs and how long it takes follow from placement and
- * homes alone, so each plan is built and simulated once and then looked up. The effort counts as if the work were
- * repeated each time, so that a lookup changes no choice. */
+ * homes alone, so each plan is built and simulated once and then looked up, which counts as next to no effort. */
 #include "offload/search/placement_internal.h"
 
 #include "base/assert.h"
@@ -10,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* Effort of simulating a task, in tasks built. */
-enum { SIMULATED_COST = 8 };
+/* Effort in tasks built: of simulating a task, and of finding a known plan. */
+enum { SIMULATED_COST = 3, LOOKED_UP_COST = 64 };
 /* Plans that are remembered, and places of the hash table that finds them by key. */
 enum { BUILT_MAX = 8192, PLACE_COUNT = 4 * BUILT_MAX };
 
@@ -119,13 +118,14 @@ static struct ox_built *find(struct ox_search *s, enum ox_plan_kind kind) {
     }
     built->key = key;
     learn(s, kind, built);
+    s->effort += built->task_count;
     return built;
 }
 
 static void ask(struct ox_search *s, enum ox_plan_kind kind) {
     struct ox_built *const built = find(s, kind);
     s->built->now[kind] = built;
-    s->effort += built->task_count;
+    s->effort += LOOKED_UP_COST;
 }
 
 bool ox_search_overlaps(const struct ox_search *s) {
@@ -177,8 +177,8 @@ double ox_search_least_seconds(struct ox_search *s) {
     struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
     if (built->least < 0) {
         built->least = ox_sim_least_seconds(&s->setup, measured(s, OX_PLAN_TRAIN, built->key));
+        s->effort += built->task_count / 4;
     }
-    s->effort += built->task_count;
     return built->least;
 }
 
@@ -194,7 +194,7 @@ double ox_search_seconds(struct ox_search *s) {
             ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);
             built->seconds += (result.seconds - built->seconds) / (double)s->request->persist_steps;
         }
+        s->effort += (uint64_t)built->task_count * SIMULATED_COST;
     }
-    s->effort += (uint64_t)built->task_count * SIMULATED_COST;
     return built->seconds;
 }

@@ -39,10 +39,11 @@ struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
     bool heeds;     /* steps stay in memory if they could, or the user asked for it; ranks above speed */
-    double seconds; /* time of a step: simulated, or a lower bound if that is already too long */
+    bool simulated; /* else `seconds` is a lower bound of what was too long already */
+    double seconds; /* of a step */
 };
 
-enum { OX_TRIED_MAX = 4096, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48,
+enum { OX_TRIED_MAX = 8192, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48,
        OX_DRIVES_ANSWERS_MAX = 64 };
 
 /* A known answer: whether the drives hold the store with these spool extents. */
@@ -68,7 +69,8 @@ struct ox_search {
     struct ox_tried best;
     struct ox_placement nearest; /* the candidate's that exceeds the budgets least, if none fits */
     uint64_t nearest_short;      /* bytes by which `nearest` exceeds the budgets, summed over tiers */
-    uint64_t effort;             /* spent so far, in tasks built; a simulated task counts as several */
+    uint32_t tiers_begun;        /* homes of checkpoints that starts were made with */
+    uint64_t effort, effort_max; /* spent so far and at most, in tasks built; a simulated task counts as several */
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
     uint16_t tried_at[OX_TRIED_PLACES]; /* hash table: 1 + index into `tried`; 0 = free */

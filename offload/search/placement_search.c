@@ -3,7 +3,9 @@
  *
  * The search starts with every number of tiles and every home of activation checkpoints, each in the largest form that
  * fits: these decide what is transferred. From the best start it changes one or two choices at a time as long as that
- * pays, then does so from the best of every other start. The effort that is left goes to a few random changes at once,
+ * pays; what a change needs of memory, other choices give up. Then it does so from the best start of every other home
+ * of checkpoints, and of every other group of starts. A climb compares times, not the bounds of what is slower than the
+ * best so far, which say little about each other. The effort that is left goes to a few random changes at once,
  * each followed by a climb if the result is not far behind. Effort is counted in tasks, not seconds, and the random
  * numbers are fixed, so that the same input always has the same answer. */
 #include "offload/search/placement_internal.h"
@@ -11,13 +13,15 @@
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 
-/* Largest effort, in tasks built: a fraction of a second. */
-static const uint64_t EFFORT_MAX = 24000000;
+/* Largest effort, in tasks built: a fraction of a second; and of a first climb with another home of checkpoints. */
+static const uint64_t EFFORT_MAX = 11000000, EFFORT_TIER = 1400000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
 /* A start that takes less than this many times the best is still worth trying in other forms. */
 static const double NEAR = 1.3;
+/* One with another home of checkpoints may be this many times as slow. */
+static const double FAR = 1.5;
 /* Times that differ by less than this share count as equal. */
 static const double EQUAL = 2e-3;
 /* The search ends after this many random draws in a row without gain. */
@@ -53,7 +57,8 @@ static void simulate(struct ox_search *s, struct ox_tried *tried) {
     }
 }
 
-static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *candidate) {
+/* Judges a candidate that is of use only if it is better than `than`: else a bound of its time will do. */
+static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *candidate, const struct ox_tried *than) {
     struct ox_tried tried = {.asked = *candidate, .made = *candidate};
     tried.fits = ox_search_fit_train(s, candidate);
     if (!tried.fits) {
@@ -62,7 +67,8 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     tried.heeds = heeds(s);
     tried.seconds = ox_search_least_seconds(s);
     tried.made.placement = s->in->placement;
-    if (better(&tried, &s->best)) {
+    if (better(&tried, than)) {
+        tried.simulated = true;
         tried.fits = ox_search_fit_eval(s, candidate);
         tried.heeds = heeds(s);
         if (tried.fits) {
@@ -81,23 +87,35 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
     return &s->tried_at[at];
 }
 
-/* Judges each candidate once, within the effort allowed; the limit does not apply until one plan fits. */
-static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked) {
+/* Nothing that fits: any candidate that does is better. */
+static const struct ox_tried none_yet = {.fits = false};
+
+/* Judges each candidate once, and again if its bound no longer tells, within the effort allowed; the limit does not
+ * apply until one plan fits. */
+static struct ox_tried try_against(struct ox_search *s, const struct ox_candidate *asked, const struct ox_tried *than) {
     const struct ox_candidate candidate = ox_candidate_plain(s, *asked);
     uint16_t *const place = place_of(s, &candidate);
-    if (*place != 0) {
-        return s->tried[*place - 1];
+    struct ox_tried *const known = *place != 0 ? &s->tried[*place - 1] : NULL;
+    if (known != NULL && (known->simulated || !better(known, than))) {
+        return *known;
     }
-    const bool room = s->tried_count < tried_max(s);
-    if (s->best.fits && (!room || s->effort >= EFFORT_MAX)) {
+    const bool room = known != NULL || s->tried_count < tried_max(s);
+    if (s->best.fits && (!room || s->effort >= s->effort_max)) {
         return (struct ox_tried){.fits = false};
     }
-    const struct ox_tried tried = judge(s, &candidate);
-    if (room) {
+    const struct ox_tried tried = judge(s, &candidate, than);
+    if (known != NULL) {
+        *known = tried;
+    } else if (room) {
         s->tried[s->tried_count++] = tried;
         *place = (uint16_t)s->tried_count;
     }
     return tried;
+}
+
+static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked) {
+    const struct ox_tried best = s->best;
+    return try_against(s, asked, &best);
 }
 
 /* ---- one or two things at a time ----------------------------------------------------------------- */
@@ -113,9 +131,34 @@ static const enum ox_choice pairs[][2] = {
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER},
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST}};
 
+/* Gives up memory that another choice of the candidate needs, one thing after the other, but nothing that is requested;
+ * false if there is nothing left. */
+static bool slim(const struct ox_search *s, struct ox_candidate *candidate) {
+    struct ox_placement *const p = &candidate->placement;
+    if (p->prefetch_depth > 1 && s->request->prefetch_depth < 0) {
+        p->prefetch_depth = 1;
+    } else if (p->grads_alternate && s->request->grads_alternate < 0) {
+        p->grads_alternate = false;
+    } else if (p->kept_units > 0 && s->request->kept_units < 0) {
+        p->kept_units /= 2;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Tries a changed candidate, and where it does not fit, with less of what else takes memory. */
+static struct ox_tried try_slim(struct ox_search *s, struct ox_candidate candidate, const struct ox_tried *than) {
+    struct ox_tried tried = try_against(s, &candidate, than);
+    while (!tried.fits && s->effort < s->effort_max && slim(s, &candidate)) {
+        tried = try_against(s, &candidate, than);
+    }
+    return tried;
+}
+
 static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
     for (uint32_t i = 0; i < choices->count; i++) {
-        const struct ox_tried tried = try(s, &choices->at[i]);
+        const struct ox_tried tried = try_slim(s, choices->at[i], at);
         if (better(&tried, at)) {
             *at = tried;
         }
@@ -168,7 +211,7 @@ static uint32_t draw(uint64_t *counter, uint32_t below) {
 static void climb_from_draws(struct ox_search *s) {
     const uint32_t sorts = ox_choice_device_units(s) ? OX_CHOICE_COUNT : OX_CHOICE_DEVICE_UNITS;
     uint64_t counter = 0;
-    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < EFFORT_MAX; idle++) {
+    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < s->effort_max; idle++) {
         const double before = s->best.seconds;
         struct ox_candidate drawn = s->best.made;
         for (uint32_t i = 2 + draw(&counter, 3); i > 0; i--) {
@@ -176,7 +219,7 @@ static void climb_from_draws(struct ox_search *s) {
             ox_choice_fns[draw(&counter, sorts)](s, drawn, &choices);
             drawn = choices.count > 0 ? choices.at[draw(&counter, choices.count)] : drawn;
         }
-        struct ox_tried at = try(s, &drawn);
+        struct ox_tried at = try_against(s, &drawn, &none_yet);
         if (at.fits && at.seconds < NEAR * before) {
             climb(s, &at);
         }
@@ -225,6 +268,7 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
                       .act_tier = act_tier, .stream_slots = rung->slots, .overlap = rung->overlap,
                       .grads_alternate = rung->depth > 0,
                       .speculative_units = rung->overlap ? ox_choice_speculative_units(s, quarters) : 0,
+                      .speculative_spread = rung->overlap && quarters > 0,
                       .kept_units = s->request->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
 }
 
@@ -357,7 +401,12 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
         candidate.placement.grads_alternate = false; /* leaves room on the device */
         (void)try(s, &candidate);
         candidate.placement.grads_alternate = alternate;
-        begin_others(s, candidate);
+        candidate.placement.speculative_spread = !candidate.placement.speculative_spread;
+        (void)try(s, &candidate);
+        candidate.placement.speculative_spread = !candidate.placement.speculative_spread;
+        if (ox_choice_device_units(s) || outcome.seconds < NEAR * s->best.seconds) {
+            begin_others(s, candidate);
+        }
     }
     if (!outcome.fits && ox_choice_device_units(s)) {
         (void)begin_on_device(s, tiles, act_tier);
@@ -370,7 +419,7 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
     const uint32_t most = ox_plan_tiles_max(s->in);
     double best = 0;
     uint32_t worse_count = 0;
-    for (uint32_t tiles = 1; worse_count < 2 || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
+    for (uint32_t tiles = 1; worse_count < (s->tiers_begun == 0 ? 2 : 1) || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
         const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, most), act_tier);
         if (outcome.fits) {
             worse_count = best > 0 && outcome.seconds >= best ? worse_count + 1 : 0;
@@ -393,6 +442,7 @@ static void begin_all(struct ox_search *s) {
         } else {
             begin_series(s, tiers[i]);
         }
+        s->tiers_begun++;
     }
 }
 
@@ -407,6 +457,7 @@ static bool alike(const struct ox_candidate *a, const struct ox_candidate *b, ui
     return a->placement.tiles == b->placement.tiles && a->placement.act_tier == b->placement.act_tier &&
            a->device_weights == b->device_weights && a->device_first == b->device_first &&
            a->placement.grads_alternate == b->placement.grads_alternate &&
+           a->placement.speculative_spread == b->placement.speculative_spread &&
            some_of(a->device_units, unit_count) == some_of(b->device_units, unit_count);
 }
 
@@ -430,16 +481,47 @@ static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
     return count;
 }
 
+/* Climbs from a start with at most this effort. It may be known by a lower bound alone, which is no time to climb from.
+ */
+static void climb_from(struct ox_search *s, const struct ox_tried *start, uint64_t effort) {
+    const uint64_t most = s->effort_max;
+    s->effort_max = ox_min_u64(most, s->effort + effort);
+    struct ox_tried at = try_against(s, &start->made, &none_yet);
+    if (at.fits) {
+        climb(s, &at);
+    }
+    s->effort_max = most;
+}
+
+/* Climbs from the best start of every other home of checkpoints: what is kept and what moves follow from that home, so
+ * that no few changes lead from one to another, and a start tells little of what a climb makes of it. */
+static void climb_tiers(struct ox_search *s) {
+    struct ox_tried starts[OX_STARTS_MAX];
+    const uint32_t count = best_of_each(s, starts);
+    bool done[OX_TIER_COUNT] = {false};
+    done[s->best.made.placement.act_tier] = true;
+    for (uint32_t i = 0; i < count && starts[i].seconds < FAR * s->best.seconds; i++) {
+        bool *const of_tier = &done[starts[i].made.placement.act_tier];
+        if (!*of_tier) {
+            *of_tier = true;
+            climb_from(s, &starts[i], EFFORT_TIER);
+        }
+    }
+}
+
 void ox_search_run(struct ox_search *s) {
+    s->effort_max = EFFORT_MAX;
     begin_all(s);
     if (!s->best.fits) {
         return;
     }
     climb_best(s);
+    climb_tiers(s);
+    climb_best(s);
     struct ox_tried starts[OX_STARTS_MAX];
     const uint32_t count = best_of_each(s, starts);
     for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
-        climb(s, &starts[i]);
+        climb_from(s, &starts[i], EFFORT_MAX);
     }
     climb_best(s);
     climb_from_draws(s);

@@ -1,5 +1,6 @@
 /* The planner's choice on machines with a GPU against what it makes of narrower requests, by the profiles of
- * docs/profiles: none of these is more than 5 % faster. Cases that were lost once are the test. With two numbers as
+ * docs/profiles: none of these is more than 0.5 % faster with
+ * drives, 2 % without. Cases that were lost once are the test. With two numbers as
  * arguments, a list of models and budgets is compared instead: from the case of the first number on, every so many. */
 #include "base/bytes.h"
 #include "tests/kit/plan/plan_choice.h"
@@ -10,7 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-#define LIMIT 1.05
+/* Without drives every unit may live on the device, and choices depend on each other more. */
+static double limit_of(const struct step_case *c) {
+    return c->drives > 0 ? 1.005 : 1.02;
+}
 
 /* What is asked for; 0 stands for what the planner may choose, else one more than the value. */
 struct narrow {
@@ -28,6 +32,7 @@ static const struct narrow narrows[] = {
     {.act_tier = 2, .kept_quarters = 1}, {.act_tier = 1, .kept_quarters = 3}, {.overlap = 1, .kept_quarters = 1},
     {.spread = 1}, {.spread = 2}, {.turns = 1}, {.turns = 2}, {.spread = 2, .turns = 2}, {.spread = 2, .turns = 1},
     {.spread = 1, .turns = 2}, {.act_tier = 1, .turns = 2}, {.act_tier = 1, .turns = 1}, {.act_tier = 2, .spread = 2},
+    {.weights_tier = 3}, {.act_tier = 3},
 };
 enum { NARROW_COUNT = sizeof narrows / sizeof *narrows };
 
@@ -97,7 +102,7 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
            "%.3f s\n", c->profile, c->layers, c->hidden, c->batch, c->seq, c->micro_batches, c->fp32 ? "fp32" : "bf16",
            (int)c->moments, (unsigned long long)c->device_gib, (unsigned long long)c->host_gib, c->drives, chosen,
            worst, planning);
-    if (worst > 1.02) {
+    if (worst > limit_of(c)) {
         struct ox_placement_request request;
         CHECK(request_of(c, &narrows[worst_at], &request));
         printf("  %u:\n", worst_at);
@@ -105,7 +110,7 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
         (void)seconds_of(&run, &request, true);
     }
     ox_model_close(&run.model);
-    CHECK(worst <= LIMIT);
+    CHECK(worst <= limit_of(c));
     fflush(stdout);
     return worst;
 }
@@ -147,6 +152,10 @@ static const struct lost {
     struct step_case of;
     uint32_t narrow;
 } lost[] = {
+    {{"rtx4090-4-drives", 4096, 32, 14336, 128256, 8, 1, 2048, 16, false, OX_MOMENTS_F32, 19, 64, 4}, 16},
+    {{"rtx4090-4-drives", 5120, 48, 13824, 152064, 8, 1, 2048, 16, false, OX_MOMENTS_F32, 19, 64, 4}, 34},
+    {{"rtx4090-4-drives", 5120, 64, 27648, 151936, 8, 1, 2048, 16, false, OX_MOMENTS_F32, 19, 96, 4}, 34},
+    {{"rtx4090-4-drives", 4096, 32, 14336, 128256, 8, 1, 2048, 16, true, OX_MOMENTS_F32, 19, 64, 4}, 43},
     {{"h200-4-drives", 4096, 32, 11008, 32000, 0, 4, 2048, 4, false, OX_MOMENTS_F32, 115, 104, 0}, 0},
     {{"a100-4-drives", 2048, 22, 5632, 32000, 4, 2, 4096, 8, false, OX_MOMENTS_F32, 16, 104, 0}, 7},
     {{"rtx4090-4-drives", 2048, 22, 5632, 32000, 4, 8, 512, 1, true, OX_MOMENTS_F32, 20, 104, 0}, 6},
