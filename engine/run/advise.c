@@ -108,7 +108,8 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
         const double tokens = (double)v.config.micro_batches / input->config->micro_batches;
         const bool as_now = falls_back && now->mean_seconds < then.mean_seconds;
         const double seconds = as_now ? now->mean_seconds : then.mean_seconds;
-        *out = (struct ox_advice){.known = true, .ranks = v.config.ranks, .seconds = seconds,
+        *out = (struct ox_advice){.known = true, .ranks = v.config.ranks, .sum_groups = v.config.sum_groups,
+                                  .seconds = seconds,
                                   .speedup = tokens * now->mean_seconds / seconds};
     }
     ox_engine_plan_close(&plan);
@@ -125,31 +126,44 @@ enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_p
     return status;
 }
 
-/* Writes the change in words. */
-static const char *change_text(const struct ox_advice *advice, enum ox_advice_kind kind, char text[48]) {
+enum { CHANGE_BYTES = 64 };
+
+/* Writes the change in words. Fewer ranks keep the order of sums, and with it the bits, for which there is a flag. */
+static const char *change_text(const struct ox_advice *advice, enum ox_advice_kind kind, char text[CHANGE_BYTES]) {
     static const char *const with[OX_ADVICE_COUNT] = {
         [OX_ADVICE_DRIVE] = "one more drive", [OX_ADVICE_HOST] = "32 GiB more host memory",
         [OX_ADVICE_DEVICE] = "8 GiB more device memory", [OX_ADVICE_TOKENS] = "twice the tokens a step",
         [OX_ADVICE_LIBRARY] = "--reduction library, not reproducible"};
-    if (with[kind] == NULL) {
-        snprintf(text, 48, "%u rank%s", advice->ranks, ox_plural(advice->ranks));
+    if (kind == OX_ADVICE_ONE_RANK && advice->sum_groups > 1) {
+        snprintf(text, CHANGE_BYTES, "1 rank and --sum-groups %u", advice->sum_groups);
+    } else if (with[kind] == NULL) {
+        snprintf(text, CHANGE_BYTES, "%u rank%s", advice->ranks, ox_plural(advice->ranks));
     } else {
-        snprintf(text, 48, "%s", with[kind]);
+        snprintf(text, CHANGE_BYTES, "%s", with[kind]);
     }
     return text;
 }
 
 bool ox_advice_best_text(const struct ox_advice advice[OX_ADVICE_COUNT], char text[OX_ADVICE_LINE_BYTES]) {
     int best = -1;
+    bool free_gains = false; /* gradients of more micro-batches cost nothing to buy */
     for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
         const bool gains = advice[kind].known && advice[kind].speedup > 1 + NOTABLE;
         best = gains && (best < 0 || advice[kind].speedup > advice[best].speedup) ? kind : best;
+        free_gains = free_gains || (gains && kind == OX_ADVICE_TOKENS);
     }
+    size_t used = 0;
     text[0] = '\0';
-    if (best >= 0) {
-        char change[48];
-        snprintf(text, OX_ADVICE_LINE_BYTES, "%s: %.2f times the tokens/s",
-                 change_text(&advice[best], (enum ox_advice_kind)best, change), advice[best].speedup);
+    if (free_gains) {
+        used = (size_t)snprintf(text, OX_ADVICE_LINE_BYTES, "twice the tokens a step, by --gradient-accumulation-steps: "
+                                "%.2f times the tokens/s%s", advice[OX_ADVICE_TOKENS].speedup,
+                                best != OX_ADVICE_TOKENS ? "; " : "");
+    }
+    if (best >= 0 && best != OX_ADVICE_TOKENS) {
+        char change[CHANGE_BYTES];
+        snprintf(text + used, OX_ADVICE_LINE_BYTES - used, "%s: %.2f times%s",
+                 change_text(&advice[best], (enum ox_advice_kind)best, change), advice[best].speedup,
+                 free_gains ? "" : " the tokens/s");
     }
     return best >= 0;
 }
@@ -161,7 +175,7 @@ void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) 
         const struct ox_advice *const a = &advice[kind];
         const bool counts_ranks = kind == OX_ADVICE_RANKS || kind == OX_ADVICE_ONE_RANK;
         const bool notable = fabs(1 / a->speedup - 1) > NOTABLE;
-        char time[OX_SIZE_TEXT_BYTES], change[48];
+        char time[OX_SIZE_TEXT_BYTES], change[CHANGE_BYTES];
         if (!a->known || (!notable && !counts_ranks) || used >= OX_ADVICE_TEXT_BYTES) {
             continue;
         }

@@ -22,7 +22,7 @@ const char *ox_advice_name(enum ox_advice_kind kind); /* "drive", "host_memory",
 
 struct ox_advice {
     bool known;     /* the change is possible, and a plan with it exists */
-    uint32_t ranks; /* with the change */
+    uint32_t ranks, sum_groups; /* with the change */
     double seconds; /* predicted time of a step with the change */
     double speedup; /* tokens per second with the change over those without */
 };
@@ -31,7 +31,7 @@ struct ox_advice {
 OX_MUST enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
                                  struct ox_advice out[OX_ADVICE_COUNT]);
 
-enum { OX_ADVICE_LINE_BYTES = 128 };
+enum { OX_ADVICE_LINE_BYTES = 192 };
 /* Writes the change that gains most, if that is more than 2 %; returns whether one does. */
 bool ox_advice_best_text(const struct ox_advice advice[OX_ADVICE_COUNT], char text[OX_ADVICE_LINE_BYTES]);
 

@@ -94,7 +94,7 @@ struct ox_checkpoint_room {
     uint64_t each_bytes, most_bytes; /* one checkpoint; all that are kept at a time */
     uint64_t written, kept;          /* how many are left to write; 0: not known       */
     uint64_t free_bytes;             /* UINT64_MAX: not known                          */
-    uint64_t profile_bytes;          /* what the store leaves of the drives of another machine's profile; UINT64_MAX: not known */
+    uint64_t profile_bytes;          /* of the drives of a profile, beside the store; UINT64_MAX: not known */
 };
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out);
 

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -195,8 +196,16 @@ static void compare_machine(struct ox_trainer *trainer) {
                           on_host, machine.name, machine.host.memory_bytes));
     if (cuda && machine.has_gpu) {
         note(trainer, compare("--device-mem", config->device_mem_bytes, machine.gpu.name, machine.gpu.memory_bytes));
+        const uint64_t gpus = ox_max_u64(machine.gpu.count, 1);
+        note(trainer, ranks <= gpus ? OX_OK
+                                    : ox_fail(OX_E_CONFIG, "--ranks %" PRIu64 ": each takes a GPU, and %s has %" PRIu64,
+                                              ranks, machine.name, gpus));
     }
     for (uint32_t i = 0; i < config->nvme_count && i < machine.drive_count; i++) {
+        const char *const kind = ox_memory_of_files(config->nvme[i].path);
+        if (kind != NULL) {
+            ox_log(OX_LOG_WARN, "--nvme %s: files there are memory (%s), no drive", config->nvme[i].path, kind);
+        }
         char flag[OX_CONFIG_TEXT_BYTES + 16];
         snprintf(flag, sizeof flag, "--nvme %s", config->nvme[i].path);
         note(trainer, compare(flag, config->nvme[i].bytes, machine.name, machine.drives[i].capacity_bytes));
@@ -256,10 +265,11 @@ enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *trainer) {
 enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
-    const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !ox_trainer_is_elsewhere(trainer);
+    const bool elsewhere = ox_trainer_is_elsewhere(trainer);
+    const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !elsewhere;
     enum ox_status (*const checks[])(const struct ox_trainer *) = {ox_trainer_check_wear, ox_trainer_check_trace,
                                                                   ox_trainer_check_drive_space, ox_trainer_check_room};
-    const unsigned count = saves ? 4 : ox_trainer_is_elsewhere(trainer) ? 2 : 3;
+    const unsigned count = saves ? 4 : elsewhere ? 2 : 3;
     for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = checks[i](trainer);
         if (status != OX_OK && !config->plan_only) {

@@ -36,7 +36,7 @@ static void existing_folder(const char *output_dir, char *path) {
     }
 }
 
-/* What the drives of the profile hold beside the store, where the plan is for another machine whose drives are known. */
+/* What the drives of the profile hold beside the store, where the plan is for another machine and they are known. */
 static uint64_t profile_bytes(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_machine machine;

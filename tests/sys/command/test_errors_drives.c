@@ -296,10 +296,12 @@ static void test_plan_looks(void) {
     /* A card has what it reports, and its drive no room for every checkpoint. */
     begin("plan");
     sys_args_word(&args, "--model=%s", config_path);
-    sys_args_add(&args, "--profile rtx4090-1-drive --host-mem 8GiB --device-mem 24GiB --max-steps 4000000000 --save-steps 1");
+    sys_args_add(&args, "--profile rtx4090-1-drive --host-mem 8GiB --device-mem 24GiB --max-steps 4000000000 "
+                 "--save-steps 1");
     looked(over, "--device-mem 24.0 GiB: is 12 MiB more than the 24564 MiB of NVIDIA GeForce RTX 4090");
-    CHECK(strstr(process.outcome.out, "more than the 3.64 TiB that the profile's drives hold beside the store") != NULL);
-    CHECK(strstr(process.outcome.out, "; the drives of the profile hold 3.64 TiB beside the store, which is enough for "));
+    const char *const out = process.outcome.out;
+    CHECK(strstr(out, "more than the 3.64 TiB that the profile's drives hold beside the store") != NULL);
+    CHECK(strstr(out, "; the drives of the profile hold 3.64 TiB beside the store, which is enough for ") != NULL);
     CHECK(strstr(process.outcome.out, ": keep fewer with --save-total-limit\n") != NULL);
     CHECK(strstr(process.outcome.out, "\n  space         a store on drives, if you give --nvme, takes ") != NULL);
     begin("plan");

@@ -143,7 +143,7 @@ static void test_no_gain(void) {
     run(words, "--ranks 2");
     CHECK(process.outcome.exit_status == 0);
     CHECK(strstr(process.outcome.out, "with 4 ranks: ") != NULL);
-    CHECK(strstr(process.outcome.out, "with 1 rank: ") != NULL);
+    CHECK(strstr(process.outcome.out, "with 1 rank and --sum-groups 2: ") != NULL);
     CHECK(strstr(process.outcome.out, "so the number of ranks gains nothing\n") != NULL);
     CHECK(strstr(process.outcome.out, "rank 0 of 2, ") != NULL);
     CHECK(strstr(process.outcome.out, "memory of all 2 ranks together: device ") != NULL);
