@@ -9,13 +9,13 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-struct ox_cpu_bf16; /* room for the inputs of a GEMM in bf16 or fp16; oneDNN for bf16 */
+struct ox_cpu_narrow; /* room for the inputs of a GEMM in bf16 or fp16; oneDNN for bf16 */
 
 /* What an operation computes with: threads and vector loops. */
 struct ox_cpu {
     struct ox_pool *pool;
     const struct ox_vector *vector;
-    struct ox_cpu_bf16 *bf16; /* NULL: GEMMs are in fp32 */
+    struct ox_cpu_narrow *narrow; /* NULL: GEMMs are in fp32 */
 };
 
 /* The owner of every lane of the device. Operations on different lanes take turns: the one that uses the pool holds
@@ -59,7 +59,7 @@ void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_
 
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
  * c is first set to residual (rows as far apart as those of c, may be c itself) plus bias (n), and beta is ignored. No
- * parts of a sum go to several threads, and no bit depends on how many there are. A device with `bf16` rounds a and b
+ * parts of a sum go to several threads, and no bit depends on how many there are. A device with `narrow` rounds a and b
  * to its format, unless there is one row. */
 struct ox_gemm {
     float *c;
@@ -78,7 +78,7 @@ static inline float ox_cpu_gemm_alpha(const struct ox_gemm *gemm) {
     return gemm->scale == 0.0f ? 1.0f : gemm->scale;
 }
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
-void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
+void ox_cpu_gemm_narrow(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 
 /* The grid of tiles in which `threads` threads compute a GEMM; no part of it is empty. Where the library's kernels give
@@ -94,12 +94,12 @@ bool ox_cpu_gemm_cuts_freely(void);
 
 /* Opens NULL for fp32, and for bf16 where there is no library for this processor. The room is OX_CPU_BF16_ROOM_BYTES,
  * most of which a small model never touches. */
-OX_MUST enum ox_status ox_cpu_bf16_open(enum ox_real products, struct ox_cpu_bf16 **out);
-void ox_cpu_bf16_close(struct ox_cpu_bf16 **bf16);
+OX_MUST enum ox_status ox_cpu_narrow_open(enum ox_real products, struct ox_cpu_narrow **out);
+void ox_cpu_narrow_close(struct ox_cpu_narrow **narrow);
 /* Whether the library failed since the last call; accepts NULL. */
-OX_MUST enum ox_status ox_cpu_bf16_status(struct ox_cpu_bf16 *bf16);
+OX_MUST enum ox_status ox_cpu_narrow_status(struct ox_cpu_narrow *narrow);
 /* A tile of c on this thread, from halves_a and halves_b. */
-void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, struct ox_range rows,
+void ox_cpu_narrow_multiply(struct ox_cpu_narrow *narrow, const struct ox_gemm *gemm, struct ox_range rows,
                           struct ox_range cols, float beta);
 
 /* The gradient of the bias: column sums of dout, rows in a fixed order. */

@@ -136,7 +136,7 @@ static void cpu_close(struct ox_device *device) {
     pthread_mutex_lock(&blas_lock);
     blas_threads -= cpu->config.thread_count;
     pthread_mutex_unlock(&blas_lock);
-    ox_cpu_bf16_close(&cpu->cpu.bf16);
+    ox_cpu_narrow_close(&cpu->cpu.narrow);
     ox_pool_close(&cpu->cpu.pool);
     pthread_mutex_destroy(&cpu->seconds_lock);
     pthread_mutex_destroy(&cpu->turn);
@@ -188,10 +188,10 @@ enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, str
         return ox_fail_in(status, "CPU device");
     }
     pthread_once(&blas_once, blas_single_thread);
-    status = ox_cpu_bf16_open(config->products, &cpu->cpu.bf16);
+    status = ox_cpu_narrow_open(config->products, &cpu->cpu.narrow);
     OX_THEN(status, reserve_blas(config->thread_count));
     if (status != OX_OK) {
-        ox_cpu_bf16_close(&cpu->cpu.bf16);
+        ox_cpu_narrow_close(&cpu->cpu.narrow);
         ox_pool_close(&cpu->cpu.pool);
         free(cpu);
         return status;

@@ -13,7 +13,7 @@ enum { SLAB_ROWS = 4096, SLAB_GRAIN = 32 };
 struct grid {
     const struct ox_gemm *gemm;
     const struct ox_vector *vector;
-    struct ox_cpu_bf16 *bf16;
+    struct ox_cpu_narrow *narrow;
     struct ox_gemm_grid parts;
 };
 
@@ -41,7 +41,7 @@ static void multiply(const struct grid *grid, struct ox_range rows, struct ox_ra
         beta = 1.0f;
     }
     if (gemm->halves_a != NULL) {
-        ox_cpu_bf16_multiply(grid->bf16, gemm, rows, cols, beta);
+        ox_cpu_narrow_multiply(grid->narrow, gemm, rows, cols, beta);
         return;
     }
     const float *const a = gemm->a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride);
@@ -76,15 +76,15 @@ static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
 }
 
 void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
-    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .bf16 = cpu->bf16,
+    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .narrow = cpu->narrow,
                         .parts = ox_cpu_gemm_grid(gemm, ox_pool_size(cpu->pool))};
     ox_cpu_items(cpu->pool, grid.parts.rows * grid.parts.cols, gemm_tile, &grid);
 }
 
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
-    if (cpu->bf16 == NULL || gemm->m == 1) {
+    if (cpu->narrow == NULL || gemm->m == 1) {
         ox_cpu_gemm_tiles(cpu, gemm);
     } else {
-        ox_cpu_gemm_bf16(cpu, gemm);
+        ox_cpu_gemm_narrow(cpu, gemm);
     }
 }

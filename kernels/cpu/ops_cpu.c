@@ -20,7 +20,7 @@ static enum ox_status run_op(void *owner, const void *args) {
     const uint64_t begin_ns = ox_clock_ns();
     job->run(&device->cpu, job->args);
     const uint64_t end_ns = ox_clock_ns();
-    const enum ox_status status = ox_cpu_bf16_status(device->cpu.bf16);
+    const enum ox_status status = ox_cpu_narrow_status(device->cpu.narrow);
     pthread_mutex_unlock(&device->turn);
     pthread_mutex_lock(&device->seconds_lock);
     device->seconds.seconds[job->group] += 1e-9 * (double)(end_ns - begin_ns);

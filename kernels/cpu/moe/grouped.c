@@ -374,7 +374,7 @@ static void multiply_rows(struct by_rows *job, void *scratch) {
     job->panels = scratch;
     job->rooms = job->panels + panels_len(job->depth > job->cols ? job->depth : job->cols);
     job->room_len = thread_len(job->depth > job->cols ? job->depth : job->cols);
-    if (job->cpu->bf16 != NULL) {
+    if (job->cpu->narrow != NULL) {
         library_rows(job);
     } else {
         run_rows(job);
@@ -399,7 +399,7 @@ static void weight_gradient(const struct ox_cpu *cpu, const struct ox_op_grouped
                              .cols = out_in ? op->in_count : op->out_count, .begins = op->begins,
                              .rooms = op->scratch, .room_len = thread_len(widest)};
     job.parts = (uint32_t)ox_div_up(job.rows, STRIPE_ROWS);
-    if (cpu->bf16 != NULL) {
+    if (cpu->narrow != NULL) {
         library_experts(&job);
     } else {
         ox_cpu_items(cpu->pool, op->experts.count * job.parts, expert_item, &job);

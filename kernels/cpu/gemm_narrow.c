@@ -20,7 +20,7 @@ enum {
 };
 _Static_assert((A_ELEMS + B_ELEMS) * sizeof(uint16_t) == OX_CPU_BF16_ROOM_BYTES, "the room is what is announced");
 
-struct ox_cpu_bf16 {
+struct ox_cpu_narrow {
     const struct ox_onednn *library; /* NULL: fp16 */
     _Atomic int error; /* the library's first error since it was last asked for */
     union {
@@ -34,52 +34,52 @@ struct ox_cpu_bf16 {
 };
 
 /* Elements of a part of the room. */
-static uint32_t room_elems(const struct ox_cpu_bf16 *bf16, uint32_t halves) {
-    return bf16->library != NULL ? halves : halves / 2;
+static uint32_t room_elems(const struct ox_cpu_narrow *narrow, uint32_t halves) {
+    return narrow->library != NULL ? halves : halves / 2;
 }
 
-enum ox_status ox_cpu_bf16_open(enum ox_real products, struct ox_cpu_bf16 **out) {
+enum ox_status ox_cpu_narrow_open(enum ox_real products, struct ox_cpu_narrow **out) {
     const char *text;
     const struct ox_onednn *const library = products == OX_REAL_BF16 ? ox_onednn_open(&text) : NULL;
     *out = NULL;
     if (products == OX_REAL_F32 || (products == OX_REAL_BF16 && library == NULL)) {
         return OX_OK;
     }
-    struct ox_cpu_bf16 *const bf16 = calloc(1, sizeof *bf16);
-    if (bf16 == NULL) {
-        return ox_fail(OX_E_NOMEM, "CPU device: no memory for %zu bytes of rounded inputs", sizeof *bf16);
+    struct ox_cpu_narrow *const narrow = calloc(1, sizeof *narrow);
+    if (narrow == NULL) {
+        return ox_fail(OX_E_NOMEM, "CPU device: no memory for %zu bytes of rounded inputs", sizeof *narrow);
     }
-    bf16->library = library;
-    *out = bf16;
+    narrow->library = library;
+    *out = narrow;
     return OX_OK;
 }
 
-void ox_cpu_bf16_close(struct ox_cpu_bf16 **bf16) {
-    free(*bf16);
-    *bf16 = NULL;
+void ox_cpu_narrow_close(struct ox_cpu_narrow **narrow) {
+    free(*narrow);
+    *narrow = NULL;
 }
 
-enum ox_status ox_cpu_bf16_status(struct ox_cpu_bf16 *bf16) {
-    const int error = bf16 == NULL ? 0 : atomic_exchange(&bf16->error, 0);
+enum ox_status ox_cpu_narrow_status(struct ox_cpu_narrow *narrow) {
+    const int error = narrow == NULL ? 0 : atomic_exchange(&narrow->error, 0);
     return error == 0 ? OX_OK : ox_fail(OX_E_NOMEM, "oneDNN could not compute a matrix product (its error %d), most "
                                         "likely for want of memory; lower the budgets, or use --dtype fp32", error);
 }
 
-void ox_cpu_bf16_multiply(struct ox_cpu_bf16 *bf16, const struct ox_gemm *gemm, struct ox_range rows,
-                          struct ox_range cols, float beta) {
+void ox_cpu_narrow_multiply(struct ox_cpu_narrow *narrow, const struct ox_gemm *gemm, struct ox_range rows,
+                            struct ox_range cols, float beta) {
     static _Thread_local bool is_alone; /* the pool divides GEMMs; the library's own threads would spin beside it */
-    if (!is_alone && bf16->library->set_threads != NULL) {
-        bf16->library->set_threads(1);
+    if (!is_alone && narrow->library->set_threads != NULL) {
+        narrow->library->set_threads(1);
     }
     is_alone = true;
-    const int error = bf16->library->gemm(
+    const int error = narrow->library->gemm(
         gemm->a_transposed ? 'T' : 'N', gemm->b_transposed ? 'T' : 'N', (int64_t)(rows.end - rows.begin),
         (int64_t)(cols.end - cols.begin), gemm->k, ox_cpu_gemm_alpha(gemm),
         gemm->halves_a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride), gemm->a_stride,
         gemm->halves_b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1), gemm->b_stride, beta,
         gemm->c + rows.begin * gemm->c_stride + cols.begin, gemm->c_stride);
     if (error != 0) {
-        atomic_store(&bf16->error, error);
+        atomic_store(&narrow->error, error);
     }
 }
 
@@ -140,7 +140,7 @@ struct blocks {
 
 static struct part part_of_a(const struct ox_cpu *cpu, const struct blocks *block) {
     const struct ox_gemm *const gemm = block->gemm;
-    struct ox_cpu_bf16 *const room = cpu->bf16;
+    struct ox_cpu_narrow *const room = cpu->narrow;
     const uint32_t row = gemm->a_transposed ? block->at : block->row, col = gemm->a_transposed ? block->row : block->at;
     return (struct part){.halves = room->library != NULL ? room->a.halves : NULL, .floats = room->a.floats,
                          .in = gemm->a + (size_t)row * gemm->a_stride + col,
@@ -150,7 +150,7 @@ static struct part part_of_a(const struct ox_cpu *cpu, const struct blocks *bloc
 
 static struct part part_of_b(const struct ox_cpu *cpu, const struct blocks *block) {
     const struct ox_gemm *const gemm = block->gemm;
-    struct ox_cpu_bf16 *const room = cpu->bf16;
+    struct ox_cpu_narrow *const room = cpu->narrow;
     const uint32_t row = gemm->b_transposed ? block->col : block->at, col = gemm->b_transposed ? block->at : block->col;
     return (struct part){.halves = room->library != NULL ? room->b.halves : NULL, .floats = room->b.floats,
                          .in = gemm->b + (size_t)row * gemm->b_stride + col,
@@ -170,22 +170,22 @@ static void multiply_block(const struct ox_cpu *cpu, const struct blocks *block)
     gemm.m = block->row_count;
     gemm.n = block->col_count;
     gemm.k = block->k_count;
-    if (cpu->bf16->library != NULL) {
-        gemm.halves_a = cpu->bf16->a.halves;
-        gemm.halves_b = cpu->bf16->b.halves;
+    if (cpu->narrow->library != NULL) {
+        gemm.halves_a = cpu->narrow->a.halves;
+        gemm.halves_b = cpu->narrow->b.halves;
     } else {
-        gemm.a = cpu->bf16->a.floats;
-        gemm.b = cpu->bf16->b.floats;
+        gemm.a = cpu->narrow->a.floats;
+        gemm.b = cpu->narrow->b.floats;
     }
     gemm.a_stride = whole->a_transposed ? block->row_count : block->k_count;
     gemm.b_stride = whole->b_transposed ? block->k_count : block->col_count;
     ox_cpu_gemm_tiles(cpu, &gemm);
 }
 
-void ox_cpu_gemm_bf16(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
+void ox_cpu_gemm_narrow(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
     struct blocks block = {.gemm = gemm, .depth = piece_of(gemm->k, DEPTH_MOST)};
-    block.rows = piece_of(gemm->m, room_elems(cpu->bf16, A_ELEMS) / block.depth / DIM_GRAIN * DIM_GRAIN);
-    block.cols = piece_of(gemm->n, room_elems(cpu->bf16, B_ELEMS) / block.depth / DIM_GRAIN * DIM_GRAIN);
+    block.rows = piece_of(gemm->m, room_elems(cpu->narrow, A_ELEMS) / block.depth / DIM_GRAIN * DIM_GRAIN);
+    block.cols = piece_of(gemm->n, room_elems(cpu->narrow, B_ELEMS) / block.depth / DIM_GRAIN * DIM_GRAIN);
     for (block.at = 0; block.at < gemm->k; block.at += block.depth) {
         block.k_count = (uint32_t)ox_min_u64(block.depth, gemm->k - block.at);
         for (block.row = 0; block.row < gemm->m; block.row += block.rows) {
