@@ -72,8 +72,8 @@ static void print_homes(FILE *out, const struct ox_plan_input *in) {
     for (uint32_t i = 0; i < in->table->unit_count; i++) {
         const struct ox_homes *const homes = &in->table->shards[i].homes;
         counts[0][homes->weights]++;
-        counts[1][homes->state]++;
-        counts[2][homes->grad]++;
+        counts[1][homes->state] += !in->table->shards[i].fixed; /* those have neither */
+        counts[2][homes->grad] += !in->table->shards[i].fixed;
     }
     static const char *const names[] = {"weights", "optimizer state", "gradients"};
     fprintf(out, "\nhomes between tasks (units)");

@@ -64,8 +64,8 @@ static json_t *homes_json(const struct ox_shard_table *table) {
     uint64_t weights[OX_TIER_COUNT] = {0}, state[OX_TIER_COUNT] = {0}, grads[OX_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < table->unit_count; i++) {
         weights[table->shards[i].homes.weights]++;
-        state[table->shards[i].homes.state]++;
-        grads[table->shards[i].homes.grad]++;
+        state[table->shards[i].homes.state] += !table->shards[i].fixed; /* those have neither */
+        grads[table->shards[i].homes.grad] += !table->shards[i].fixed;
     }
     return json_pack("{s:o, s:o, s:o}", "weights", by_tier(weights), "state", by_tier(state), "grads",
                      by_tier(grads));
