@@ -7,7 +7,6 @@
 #include "base/hash/listed.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "engine/hf/mxfp4_tensor.h"
 #include "engine/hf/shapes.h"
 
 #include <inttypes.h>
@@ -23,31 +22,7 @@ enum {
     SAMPLE_COUNT = 64,
 };
 
-/* The file and entry of a tensor. */
-struct place {
-    const struct ox_st_file *file;
-    const struct ox_st_entry *entry;
-};
-
-struct ox_hf_folder {
-    char *path;
-    json_t *config;
-    struct ox_model *model;
-    struct ox_st_file **files;
-    uint32_t file_count;
-    struct place *places; /* by tensor, NULL without weights */
-    struct ox_mxfp4_source *mxfp4;   /* by tensor; NULL where none is in MXFP4 */
-    struct ox_mxfp4_reader *reader; /* of these */
-    struct place head;    /* lm_head.weight of a tied model, if a file has it */
-    /* The mean row of each tensor that gets added rows; NULL for other tensors, and where added rows are fresh. */
-    float **means;
-    uint64_t seed;
-    uint32_t beyond_count; /* tensors of layers behind the last, which are not read */
-    bool has_parts;       /* the files also have tensors of other parts than the text model */
-    struct ox_hf_adapter *adapter; /* NULL: the model has no adapters */
-};
-
-static enum ox_status fail_memory(const char *path) {
+enum ox_status ox_hf_fail_memory(const char *path) {
     return ox_fail(OX_E_NOMEM, "%s: no memory to open the model folder", path);
 }
 
@@ -60,7 +35,7 @@ static const char *shape_text(uint32_t rank, const uint64_t *shape, char *text, 
     return text;
 }
 
-static enum ox_status check_shape(const struct place *place, uint32_t rank, const uint64_t *shape) {
+enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape) {
     const struct ox_st_entry *const entry = place->entry;
     bool same = entry->rank == rank;
     for (uint32_t i = 0; same && i < rank; i++) {
@@ -93,7 +68,7 @@ static const char *file_name_of(const struct ox_st_file *file) {
     return slash != NULL ? slash + 1 : ox_st_path(file);
 }
 
-static enum ox_status open_file(struct ox_hf_folder *folder, const char *name) {
+enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *name) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder->path, name, path);
     if (status == OX_OK && folder->file_count >= FILES_MAX) {
@@ -106,7 +81,7 @@ static enum ox_status open_file(struct ox_hf_folder *folder, const char *name) {
     struct ox_st_file **const longer =
         realloc(folder->files, (folder->file_count + (size_t)1) * sizeof *folder->files);
     if (longer == NULL) {
-        return fail_memory(folder->path);
+        return ox_hf_fail_memory(folder->path);
     }
     folder->files = longer;
     status = ox_st_open(path, &folder->files[folder->file_count]);
@@ -140,7 +115,7 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
                            path, tensor, ox_json_excerpt(file, text));
         }
         if (!is_open(folder, name)) {
-            const enum ox_status status = open_file(folder, name);
+            const enum ox_status status = ox_hf_open_file(folder, name);
             if (status != OX_OK) {
                 return ox_fail_in(status, "%s", path);
             }
@@ -184,7 +159,7 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     json_t *index = NULL;
     enum ox_status status = ox_path_join(folder->path, "model.safetensors", path);
     if (status == OX_OK && ox_path_exists(path)) {
-        return open_file(folder, "model.safetensors");
+        return ox_hf_open_file(folder, "model.safetensors");
     }
     OX_THEN(status, ox_path_join(folder->path, "model.safetensors.index.json", path));
     if (status == OX_OK && !ox_path_exists(path)) {
@@ -258,7 +233,7 @@ static const char *expert_names(const struct ox_model *model, char *text, size_t
 }
 
 /* One of the two tensors of one in MXFP4. The blocks stand for it. */
-static enum ox_status place_part(struct ox_hf_folder *folder, const struct place *place, enum ox_mxfp4_part part,
+static enum ox_status place_part(struct ox_hf_folder *folder, const struct ox_hf_place *place, enum ox_mxfp4_part part,
                                  uint32_t idx) {
     struct ox_mxfp4_source *const source = &folder->mxfp4[idx];
     if (source->entries[part] != NULL || (part == OX_MXFP4_BLOCKS && folder->places[idx].entry != NULL)) {
@@ -283,7 +258,7 @@ static bool is_placed(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
            (!is_mxfp4(folder, tensor_idx) || folder->mxfp4[tensor_idx].entries[OX_MXFP4_SCALES] != NULL);
 }
 
-static enum ox_status place_entry(struct ox_hf_folder *folder, const struct place *place) {
+static enum ox_status place_entry(struct ox_hf_folder *folder, const struct ox_hf_place *place) {
     const char *name = place->entry->name;
     char inner[2 * OX_TENSOR_NAME_BYTES];
     if (folder->has_parts) {
@@ -320,7 +295,7 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
     }
     const struct ox_tensor *const tensor = &folder->model->tensors[idx];
     folder->places[idx] = *place;
-    return check_shape(place, tensor->rank - tensor->limbs, tensor->shape);
+    return ox_hf_check_shape(place, tensor->rank - tensor->limbs, tensor->shape);
 }
 
 static enum ox_status check_complete(const struct ox_hf_folder *folder) {
@@ -352,7 +327,7 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
     if (folder->head.entry == NULL) {
         return OX_OK;
     }
-    enum ox_status status = check_shape(&folder->head, embed->rank, embed->shape);
+    enum ox_status status = ox_hf_check_shape(&folder->head, embed->rank, embed->shape);
     const uint64_t part = ox_min_u64(embed->count, SAMPLE_ELEMS);
     for (uint64_t i = 0; status == OX_OK && i < SAMPLE_COUNT; i++) {
         float head[SAMPLE_ELEMS], other[SAMPLE_ELEMS];
@@ -387,11 +362,11 @@ static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
         folder->mxfp4 = calloc(folder->model->tensor_count, sizeof *folder->mxfp4);
     }
     if (folder->places == NULL || (folder->model->config.mixture.mxfp4 && folder->mxfp4 == NULL)) {
-        return fail_memory(folder->path);
+        return ox_hf_fail_memory(folder->path);
     }
     for (uint32_t i = 0; i < folder->file_count; i++) {
         for (uint32_t j = 0; status == OX_OK && j < ox_st_count(folder->files[i]); j++) {
-            const struct place place = {folder->files[i], ox_st_entry(folder->files[i], j)};
+            const struct ox_hf_place place = {folder->files[i], ox_st_entry(folder->files[i], j)};
             status = place_entry(folder, &place);
         }
     }
@@ -442,11 +417,11 @@ enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out) {
     OX_ASSERT(shape != NULL);
     struct ox_hf_folder *folder = calloc(1, sizeof *folder);
     enum ox_status status = folder != NULL && (folder->path = strdup(shape->name)) != NULL
-                                ? ox_shape_config(shape, &folder->config) : fail_memory(shape->name);
+                                ? ox_shape_config(shape, &folder->config) : ox_hf_fail_memory(shape->name);
     OX_THEN(status, build_model(folder, shape->name));
     const bool is_bf16 = strcmp(shape->family, "gpt2") != 0;
     if (status == OX_OK && is_bf16 && json_object_set_new(folder->config, "dtype", json_string("bfloat16")) != 0) {
-        status = fail_memory(shape->name);
+        status = ox_hf_fail_memory(shape->name);
     }
     if (status != OX_OK) {
         ox_hf_close(&folder);
@@ -470,7 +445,7 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     }
     struct ox_hf_folder *folder = calloc(1, sizeof *folder);
     if (folder == NULL || (folder->path = strdup(path)) == NULL) {
-        status = fail_memory(path);
+        status = ox_hf_fail_memory(path);
         goto fail;
     }
     ox_path_warn_shared(path);
@@ -547,11 +522,11 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder) {
 
 /* The mean of all rows of a table, as the row of an added token. */
 static enum ox_status take_mean(struct ox_hf_folder *folder, uint32_t tensor_idx) {
-    const struct place *const place = &folder->places[tensor_idx];
+    const struct ox_hf_place *const place = &folder->places[tensor_idx];
     const uint64_t rows = place->entry->shape[0], width = place->entry->shape[1];
     float *const row = malloc(width * sizeof *row);
     double *const sums = calloc(width, sizeof *sums);
-    enum ox_status status = row != NULL && sums != NULL ? OX_OK : fail_memory(folder->path);
+    enum ox_status status = row != NULL && sums != NULL ? OX_OK : ox_hf_fail_memory(folder->path);
     for (uint64_t i = 0; i < rows && status == OX_OK; i++) {
         status = ox_st_read_f32(place->file, place->entry, i * width, width, row);
         for (uint64_t k = 0; k < width; k++) {
@@ -578,7 +553,7 @@ enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool me
     OX_ASSERT(model->tensor_count == folder->model->tensor_count);
     folder->seed = seed;
     folder->means = calloc(model->tensor_count, sizeof *folder->means);
-    status = folder->means != NULL ? OX_OK : fail_memory(folder->path);
+    status = folder->means != NULL ? OX_OK : ox_hf_fail_memory(folder->path);
     for (uint32_t i = 0; i < model->tensor_count && folder->places != NULL && status == OX_OK; i++) {
         if (mean && model->tensors[i].count != folder->model->tensors[i].count) {
             status = take_mean(folder, i);
@@ -607,7 +582,7 @@ static void read_added(const struct ox_hf_folder *folder, uint32_t tensor_idx, u
     }
 }
 
-static enum ox_status read_limbs(const struct place *place, uint64_t first, uint64_t count, float *out) {
+static enum ox_status read_limbs(const struct ox_hf_place *place, uint64_t first, uint64_t count, float *out) {
     enum ox_status status = OX_OK;
     for (uint64_t i = 0; i < count && status == OX_OK; i++) {
         float value, limbs[OX_LIMBS];
@@ -633,7 +608,7 @@ static void tell_mxfp4(const struct ox_hf_folder *folder) {
 
 static enum ox_status read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                 uint64_t count, float *out) {
-    const struct place *const place = &folder->places[tensor_idx];
+    const struct ox_hf_place *const place = &folder->places[tensor_idx];
     if (is_mxfp4(folder, tensor_idx)) {
         if (folder->reader == NULL) {
             tell_mxfp4(folder);
@@ -691,144 +666,4 @@ const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor
         return folder->adapter->path != NULL ? folder->adapter->path : folder->path;
     }
     return ox_st_path(folder->places[tensor_idx].file);
-}
-
-/* ---- adapters ------------------------------------------------------------------------------------------------ */
-
-/* Makes the model anew with the adapters, whose tensors come after all others. */
-static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *lora) {
-    struct ox_model_config config = folder->model->config;
-    struct ox_model *model = NULL;
-    OX_ASSERT(folder->adapter == NULL && folder->means == NULL && config.lora.r == 0);
-    config.lora = *lora;
-    enum ox_status status = ox_model_build(&config, &model);
-    folder->adapter = status == OX_OK ? calloc(1, sizeof *folder->adapter) : NULL;
-    if (status == OX_OK && folder->adapter == NULL) {
-        status = fail_memory(folder->path);
-    }
-    if (status != OX_OK) {
-        ox_model_close(&model);
-        return status;
-    }
-    OX_ASSERT(model->saved_first == folder->model->tensor_count);
-    if (folder->mxfp4 != NULL) {
-        struct ox_mxfp4_source *const longer = realloc(folder->mxfp4, model->tensor_count * sizeof *longer);
-        if (longer == NULL) {
-            ox_model_close(&model);
-            return fail_memory(folder->path);
-        }
-        memset(longer + model->saved_first, 0, (model->tensor_count - model->saved_first) * sizeof *longer);
-        folder->mxfp4 = longer;
-    }
-    folder->adapter->cached = OX_NO_TENSOR;
-    ox_model_close(&folder->model);
-    folder->model = model;
-    return OX_OK;
-}
-
-enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lora, uint64_t seed) {
-    if (folder->adapter != NULL) {
-        return ox_fail(OX_E_CONFIG, "--lora-r: %s is an adapter already, with the rank %" PRIu32 "; leave --lora-r out "
-                       "to train it further", folder->adapter->path, folder->model->config.lora.r);
-    }
-    OX_TRY(ox_hf_check_targets(folder->model, lora->targets));
-    OX_TRY(adapt(folder, lora));
-    folder->adapter->seed = seed;
-    return OX_OK;
-}
-
-/* Finds the tensors of the adapters in their file. */
-static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct ox_st_file *file) {
-    static const char prefix[] = "base_model.model.";
-    const struct ox_model *const model = folder->model;
-    const uint32_t count = model->tensor_count - model->saved_first;
-    struct ox_hf_adapter *const adapter = folder->adapter;
-    adapter->entries = calloc(count, sizeof *adapter->entries);
-    if (adapter->entries == NULL) {
-        return fail_memory(folder->path);
-    }
-    adapter->file = file;
-    for (uint32_t i = 0; i < ox_st_count(file); i++) {
-        const struct place place = {file, ox_st_entry(file, i)};
-        const bool known = strncmp(place.entry->name, prefix, sizeof prefix - 1) == 0;
-        const int64_t idx = known ? ox_model_find_tensor(model, place.entry->name + sizeof prefix - 1) : -1;
-        if (idx < (int64_t)model->saved_first) {
-            return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is of no module of the model %s that can have an adapter",
-                           ox_st_path(file), place.entry->name, folder->path);
-        }
-        adapter->entries[idx - model->saved_first] = place.entry;
-        OX_TRY(check_shape(&place, 2, model->tensors[idx].shape));
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (adapter->entries[i] == NULL) {
-            return ox_fail(OX_E_CONFIG, "%s: lacks \"%s%s\"; adapters of some layers alone are not supported",
-                           ox_st_path(file), prefix, model->tensors[model->saved_first + i].name);
-        }
-    }
-    return OX_OK;
-}
-
-enum ox_status ox_hf_load_adapter(struct ox_hf_folder *folder, const char *path) {
-    char file_path[OX_PATH_BYTES];
-    struct ox_lora lora;
-    if (folder->adapter != NULL) {
-        return ox_fail(OX_E_CONFIG, "--adapter %s: %s is an adapter itself; name the model that it belongs to with "
-                       "--model", path, folder->adapter->path);
-    }
-    if (!ox_hf_is_adapter(path)) {
-        return ox_fail(OX_E_CONFIG, "--adapter %s: is no adapter, which has adapter_config.json and no weights of a "
-                       "model; a model is named by --model", path);
-    }
-    OX_TRY(ox_listed_verify_small(path));
-    OX_TRY(ox_path_join(path, "adapter_model.safetensors", file_path));
-    if (!ox_path_exists(file_path)) {
-        return ox_fail(OX_E_CONFIG, "%s: holds no adapter_model.safetensors; save the adapter again with a newer PEFT",
-                       path);
-    }
-    const uint32_t nth = folder->file_count;
-    char *const own = folder->path;
-    folder->path = (char *)path; /* open_file joins it with the name */
-    enum ox_status status = open_file(folder, "adapter_model.safetensors");
-    folder->path = own;
-    OX_THEN(status, ox_hf_adapter_config(path, status == OX_OK ? folder->files[nth] : NULL, &lora));
-    OX_THEN(status, ox_hf_check_targets(folder->model, lora.targets));
-    OX_THEN(status, adapt(folder, &lora));
-    if (status == OX_OK && (folder->adapter->path = strdup(path)) == NULL) {
-        status = fail_memory(path);
-    }
-    OX_THEN(status, place_adapters(folder, folder->files[nth]));
-    if (status == OX_OK && folder->places != NULL) {
-        status = ox_hf_adapter_check_base(path, folder);
-    }
-    return status;
-}
-
-enum ox_status ox_hf_open_adapter(const char *base, const char *adapter, bool weights, struct ox_hf_folder **out) {
-    OX_TRY(ox_hf_open(base, weights, out));
-    const enum ox_status status = ox_hf_load_adapter(*out, adapter);
-    if (status != OX_OK) {
-        ox_hf_close(out);
-    }
-    return status;
-}
-
-enum ox_status ox_hf_merge(struct ox_hf_folder *folder) {
-    struct ox_model_config config = folder->model->config;
-    struct ox_model *base = NULL;
-    if (folder->adapter == NULL || folder->adapter->merged != NULL) {
-        return OX_OK;
-    }
-    config.lora = (struct ox_lora){0};
-    OX_TRY(ox_model_build(&config, &base));
-    folder->adapter->merged = folder->model;
-    folder->model = base;
-    return OX_OK;
-}
-
-const char *ox_hf_base_path(const struct ox_hf_folder *folder) {
-    return folder->path;
-}
-
-const char *ox_hf_adapter_path(const struct ox_hf_folder *folder) {
-    return folder->adapter != NULL ? folder->adapter->path : NULL;
 }

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash/hash.h"
+#include "base/hash/listed.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/config/config.h"
@@ -397,4 +398,144 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
     json_decref(config);
     json_decref(origin);
     return status;
+}
+
+/* ---- a folder with adapters ---- */
+
+/* Makes the model anew with the adapters, whose tensors come after all others. */
+static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *lora) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_model *model = NULL;
+    OX_ASSERT(folder->adapter == NULL && folder->means == NULL && config.lora.r == 0);
+    config.lora = *lora;
+    enum ox_status status = ox_model_build(&config, &model);
+    folder->adapter = status == OX_OK ? calloc(1, sizeof *folder->adapter) : NULL;
+    if (status == OX_OK && folder->adapter == NULL) {
+        status = ox_hf_fail_memory(folder->path);
+    }
+    if (status != OX_OK) {
+        ox_model_close(&model);
+        return status;
+    }
+    OX_ASSERT(model->saved_first == folder->model->tensor_count);
+    if (folder->mxfp4 != NULL) {
+        struct ox_mxfp4_source *const longer = realloc(folder->mxfp4, model->tensor_count * sizeof *longer);
+        if (longer == NULL) {
+            ox_model_close(&model);
+            return ox_hf_fail_memory(folder->path);
+        }
+        memset(longer + model->saved_first, 0, (model->tensor_count - model->saved_first) * sizeof *longer);
+        folder->mxfp4 = longer;
+    }
+    folder->adapter->cached = OX_NO_TENSOR;
+    ox_model_close(&folder->model);
+    folder->model = model;
+    return OX_OK;
+}
+
+enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lora, uint64_t seed) {
+    if (folder->adapter != NULL) {
+        return ox_fail(OX_E_CONFIG, "--lora-r: %s is an adapter already, with the rank %" PRIu32 "; leave --lora-r out "
+                       "to train it further", folder->adapter->path, folder->model->config.lora.r);
+    }
+    OX_TRY(ox_hf_check_targets(folder->model, lora->targets));
+    OX_TRY(adapt(folder, lora));
+    folder->adapter->seed = seed;
+    return OX_OK;
+}
+
+/* Finds the tensors of the adapters in their file. */
+static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct ox_st_file *file) {
+    static const char prefix[] = "base_model.model.";
+    const struct ox_model *const model = folder->model;
+    const uint32_t count = model->tensor_count - model->saved_first;
+    struct ox_hf_adapter *const adapter = folder->adapter;
+    adapter->entries = calloc(count, sizeof *adapter->entries);
+    if (adapter->entries == NULL) {
+        return ox_hf_fail_memory(folder->path);
+    }
+    adapter->file = file;
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        const struct ox_hf_place place = {file, ox_st_entry(file, i)};
+        const bool known = strncmp(place.entry->name, prefix, sizeof prefix - 1) == 0;
+        const int64_t idx = known ? ox_model_find_tensor(model, place.entry->name + sizeof prefix - 1) : -1;
+        if (idx < (int64_t)model->saved_first) {
+            return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is of no module of the model %s that can have an adapter",
+                           ox_st_path(file), place.entry->name, folder->path);
+        }
+        adapter->entries[idx - model->saved_first] = place.entry;
+        OX_TRY(ox_hf_check_shape(&place, 2, model->tensors[idx].shape));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (adapter->entries[i] == NULL) {
+            return ox_fail(OX_E_CONFIG, "%s: lacks \"%s%s\"; adapters of some layers alone are not supported",
+                           ox_st_path(file), prefix, model->tensors[model->saved_first + i].name);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_hf_load_adapter(struct ox_hf_folder *folder, const char *path) {
+    char file_path[OX_PATH_BYTES];
+    struct ox_lora lora;
+    if (folder->adapter != NULL) {
+        return ox_fail(OX_E_CONFIG, "--adapter %s: %s is an adapter itself; name the model that it belongs to with "
+                       "--model", path, folder->adapter->path);
+    }
+    if (!ox_hf_is_adapter(path)) {
+        return ox_fail(OX_E_CONFIG, "--adapter %s: is no adapter, which has adapter_config.json and no weights of a "
+                       "model; a model is named by --model", path);
+    }
+    OX_TRY(ox_listed_verify_small(path));
+    OX_TRY(ox_path_join(path, "adapter_model.safetensors", file_path));
+    if (!ox_path_exists(file_path)) {
+        return ox_fail(OX_E_CONFIG, "%s: holds no adapter_model.safetensors; save the adapter again with a newer PEFT",
+                       path);
+    }
+    const uint32_t nth = folder->file_count;
+    char *const own = folder->path;
+    folder->path = (char *)path; /* ox_hf_open_file joins it with the name */
+    enum ox_status status = ox_hf_open_file(folder, "adapter_model.safetensors");
+    folder->path = own;
+    OX_THEN(status, ox_hf_adapter_config(path, status == OX_OK ? folder->files[nth] : NULL, &lora));
+    OX_THEN(status, ox_hf_check_targets(folder->model, lora.targets));
+    OX_THEN(status, adapt(folder, &lora));
+    if (status == OX_OK && (folder->adapter->path = strdup(path)) == NULL) {
+        status = ox_hf_fail_memory(path);
+    }
+    OX_THEN(status, place_adapters(folder, folder->files[nth]));
+    if (status == OX_OK && folder->places != NULL) {
+        status = ox_hf_adapter_check_base(path, folder);
+    }
+    return status;
+}
+
+enum ox_status ox_hf_open_adapter(const char *base, const char *adapter, bool weights, struct ox_hf_folder **out) {
+    OX_TRY(ox_hf_open(base, weights, out));
+    const enum ox_status status = ox_hf_load_adapter(*out, adapter);
+    if (status != OX_OK) {
+        ox_hf_close(out);
+    }
+    return status;
+}
+
+enum ox_status ox_hf_merge(struct ox_hf_folder *folder) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_model *base = NULL;
+    if (folder->adapter == NULL || folder->adapter->merged != NULL) {
+        return OX_OK;
+    }
+    config.lora = (struct ox_lora){0};
+    OX_TRY(ox_model_build(&config, &base));
+    folder->adapter->merged = folder->model;
+    folder->model = base;
+    return OX_OK;
+}
+
+const char *ox_hf_base_path(const struct ox_hf_folder *folder) {
+    return folder->path;
+}
+
+const char *ox_hf_adapter_path(const struct ox_hf_folder *folder) {
+    return folder->adapter != NULL ? folder->adapter->path : NULL;
 }

@@ -1,8 +1,9 @@
-/* Low-rank adapters of a folder's model, for hf.c. */
+/* A folder's inside, and the low-rank adapters of its model: for hf.c and hf_adapter.c. */
 #ifndef OX_ENGINE_HF_INTERNAL_H
 #define OX_ENGINE_HF_INTERNAL_H
 
 #include "engine/hf/hf.h"
+#include "engine/hf/mxfp4_tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,6 +19,35 @@ struct ox_hf_adapter {
     uint32_t cached;          /* the tensor whose A and B these are; OX_NO_TENSOR: none */
     float *a, *b;
 };
+/* The file and entry of a tensor. */
+struct ox_hf_place {
+    const struct ox_st_file *file;
+    const struct ox_st_entry *entry;
+};
+
+struct ox_hf_folder {
+    char *path;
+    json_t *config;
+    struct ox_model *model;
+    struct ox_st_file **files;
+    uint32_t file_count;
+    struct ox_hf_place *places; /* by tensor, NULL without weights */
+    struct ox_mxfp4_source *mxfp4;   /* by tensor; NULL where none is in MXFP4 */
+    struct ox_mxfp4_reader *reader; /* of these */
+    struct ox_hf_place head;    /* lm_head.weight of a tied model, if a file has it */
+    /* The mean row of each tensor that gets added rows; NULL for other tensors, and where added rows are fresh. */
+    float **means;
+    uint64_t seed;
+    uint32_t beyond_count; /* tensors of layers behind the last, which are not read */
+    bool has_parts;       /* the files also have tensors of other parts than the text model */
+    struct ox_hf_adapter *adapter; /* NULL: the model has no adapters */
+};
+
+/* The parts of ox_hf_open that adapters need too. */
+OX_MUST enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *name);
+OX_MUST enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape);
+OX_MUST enum ox_status ox_hf_fail_memory(const char *path);
+
 void ox_hf_adapter_close(struct ox_hf_adapter **adapter);
 
 /* Reads values of an adapter's tensor of `model`, as ox_hf_read does. */

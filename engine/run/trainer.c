@@ -310,6 +310,16 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
                : OX_OK;
 }
 
+static bool has_weight_files(const char *folder) {
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    char path[OX_PATH_BYTES];
+    bool found = false;
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        found |= ox_path_join(folder, names[i], path) == OX_OK && ox_path_exists(path);
+    }
+    return found;
+}
+
 /* Gives the model adapters, where they are asked for. */
 static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
@@ -325,6 +335,11 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
     }
     if (status == OX_OK && ox_trainer_has_adapters(trainer)) {
         status = check_adapters(config, true);
+        if (status == OX_OK && !ox_hf_has_weights(trainer->folder) && !config->plan_only &&
+            config->resume_from_checkpoint[0] == '\0') {
+            status = ox_fail(OX_E_CONFIG, "%s: has no weights for adapters to be trained beside; give a model folder "
+                             "with weights, without --from-scratch", config->model);
+        }
         OX_THEN(status, ox_hf_base_hash(trainer->folder, &trainer->base_hash));
     }
     return status;
@@ -339,7 +354,8 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
         ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.model, path);
         memcpy(trainer->config.model, path, sizeof path);
     }
-    weights |= (trainer->config.lora_r > 0 || trainer->config.adapter[0] != '\0') && !trainer->config.from_scratch;
+    const bool adapted = trainer->config.lora_r > 0 || trainer->config.adapter[0] != '\0';
+    weights |= adapted && !trainer->config.from_scratch && has_weight_files(path); /* the base is told by its weights */
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
     OX_THEN(status, adapt(trainer));
@@ -358,15 +374,8 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
 
 /* Whether the run began, or begins, with weights of --model. A resumed run does not open them. */
 static bool begins_with_weights(const struct ox_trainer *trainer) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     const bool resumed = trainer->config.resume_from_checkpoint[0] != '\0';
-    char path[OX_PATH_BYTES];
-    for (unsigned i = 0; resumed && i < sizeof names / sizeof *names; i++) {
-        if (ox_path_join(trainer->config.model, names[i], path) == OX_OK && ox_path_exists(path)) {
-            return true;
-        }
-    }
-    return ox_hf_has_weights(trainer->folder);
+    return (resumed && has_weight_files(trainer->config.model)) || ox_hf_has_weights(trainer->folder);
 }
 
 /* Chooses the rate that is not given, and whether to choose the warmup: steps that fresh weights need make trained ones

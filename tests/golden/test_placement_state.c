@@ -39,7 +39,8 @@ static void check_differences(const struct golden *golden) {
 }
 
 int main(void) {
-    struct golden tied, untied, learned, below, groups;
+    struct golden tied, untied, learned, below, groups, adapters;
+    golden_open("lora_llama", &adapters);
     golden_open("frozen_below", &below);
     golden_open("groups", &groups);
     golden_open("llama_tied_gqa", &tied);
@@ -62,6 +63,9 @@ int main(void) {
     golden_check_reopened(&below, &run, "adamw with q8 moments", 2);
     run = run_of(&groups, OX_OPTIM_ADAMW, OX_MOMENTS_BF16);
     golden_check_places(&groups, &run, "groups of adamw with bf16 moments", 4);
+    run = run_of(&adapters, OX_OPTIM_ADAMW, OX_MOMENTS_F32);
+    golden_check_places(&adapters, &run, "adapters", 3);
+    golden_check_reopened(&adapters, &run, "adapters", 3);
     run = run_of(&untied, OX_OPTIM_ADAMW, OX_MOMENTS_Q8);
     golden_check_reopened(&untied, &run, "adamw with q8 moments", 2);
     run = run_of(&tied, OX_OPTIM_LION, OX_MOMENTS_BF16);
@@ -71,5 +75,6 @@ int main(void) {
     golden_close(&tied);
     golden_close(&below);
     golden_close(&groups);
+    golden_close(&adapters);
     return test_end();
 }

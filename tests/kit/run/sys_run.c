@@ -418,7 +418,8 @@ bool sys_same_text(const char *what, const char *a, const char *b) {
 }
 
 bool sys_same_checkpoint(const char *a, const char *b) {
-    static const char *const names[] = {"model.safetensors", "optimizer.safetensors"};
+    const bool adapters = files_exist(test_pathf("%s/adapter_config.json", a));
+    const char *const names[] = {adapters ? "adapter_model.safetensors" : "model.safetensors", "optimizer.safetensors"};
     bool same = true;
     for (int i = 0; i < 2; i++) {
         same = files_same(test_pathf("%s/%s", a, names[i]), test_pathf("%s/%s", b, names[i])) && same;

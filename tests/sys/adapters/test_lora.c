@@ -1,0 +1,194 @@
+/* --lora-r as a user meets it: the same bits in every home, on every number of ranks and in every --dtype; runs that
+ * are killed or stopped go on to them; checkpoints are adapters, which other runs go on with and which export merges; a
+ * model that has changed since is refused. */
+#include "base/file.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STEPS = 6 };
+
+static const char common[] = "--batch-size 1 --gradient-accumulation-steps 4 --sum-groups 4 --max-seq-length 16 "
+                             "--compute-threads 1 --optimizer-threads 1 --host-mem 64MiB --max-steps 6 "
+                             "--eval-fraction 0.1 --save-total-limit 0 --learning-rate 1e-2 --save-steps 2";
+static const char adapters[] = "--lora-r 3 --lora-alpha 6 --lora-target-modules all-linear";
+static const char on_drive[] = "--weights-tier nvme --state-tier nvme --grads-tier nvme";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *text_path;
+
+static void begin(const char *model, const char *output, const char *more) {
+    sys_args_train(&args, model, text_path, output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, more);
+}
+
+static void run(const char *output, const char *more, bool has_drive) {
+    begin(test_path("base"), output, more);
+    if (has_drive) {
+        sys_args_add(&args, on_drive);
+        sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
+    }
+    sys_run_well(&args, &process);
+}
+
+static void run_adapted(const char *output, const char *more, bool has_drive) {
+    char words[512];
+    snprintf(words, sizeof words, "%s %s", adapters, more);
+    run(output, words, has_drive);
+}
+
+static void remove_run(const char *name) {
+    files_remove_folder(test_path(name));
+    files_remove_folder(test_pathf("%s-drive", name));
+}
+
+static void export_model(const char *source, const char *target, const char *dtype) {
+    sys_args_begin(&args, "export");
+    sys_args_word(&args, "--model=%s", source);
+    sys_args_word(&args, "--output=%s", target);
+    sys_args_word(&args, "--save-dtype=%s", dtype);
+    sys_run_well(&args, &process);
+}
+
+/* The folder "base": a model in bf16. */
+static void make_base(void) {
+    char source[OX_PATH_BYTES];
+    begin(sys_write_model("llama"), "first", "--from-scratch");
+    sys_run_well(&args, &process);
+    snprintf(source, sizeof source, "%s", test_pathf("first/checkpoint-%d", STEPS));
+    export_model(source, test_path("base"), "bf16");
+}
+
+static void test_same_bits(void) {
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    static const struct {
+        const char *words;
+        bool has_drive;
+    } places[] = {{"", true},
+                  {"--device-mem 8MiB --ranks 2 --sharding full_shard", true},
+                  {"--ranks 4", false},
+                  {"--prefetch-depth 0 --tiles 2 --optimizer-overlap off", true}};
+    char words[256];
+    for (unsigned i = 0; i < 3; i++) {
+        snprintf(words, sizeof words, "--dtype %s", dtypes[i]);
+        run_adapted("memory", words, false);
+        for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
+            if (!test_takes(i * 4 + k, 3)) {
+                continue;
+            }
+            snprintf(words, sizeof words, "--dtype %s %s", dtypes[i], places[k].words);
+            run_adapted("place", words, places[k].has_drive);
+            CHECK(sys_same_runs("memory", "place", STEPS));
+            remove_run("place");
+        }
+        remove_run("memory");
+    }
+}
+
+/* A run that is killed goes on from its store, one that is stopped from its checkpoint. */
+static void test_resumes(void) {
+    run_adapted("whole", "", true);
+    for (int has_drive = 0; has_drive <= 1; has_drive++) {
+        for (int part = 0; part < 3; part++) {
+            begin(test_path("base"), "parts", part == 0 ? "" : "--resume latest");
+            sys_args_add(&args, adapters);
+            if (has_drive) {
+                sys_args_add(&args, on_drive);
+                sys_args_drive(&args, "parts-drive", "32MiB");
+            }
+            if (part == 2) {
+                sys_run_well(&args, &process);
+                break;
+            }
+            sys_args_leash(&args);
+            sys_start(&args, &process);
+            CHECK(sys_await(&process, part == 0 ? "\nstep 2/" : "\nstep 4/"));
+            kill(process.pid, has_drive ? SIGKILL : SIGUSR2);
+            sys_wait(&process);
+        }
+        CHECK(sys_same_runs("whole", "parts", STEPS));
+        remove_run("parts");
+    }
+}
+
+static double eval_loss(const char *model, const char *adapter) {
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_add(&args, "--max-seq-length 16 --host-mem 64MiB --dtype fp32 --format json");
+    if (adapter != NULL) {
+        sys_args_word(&args, "--adapter=%s", adapter);
+    }
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const double loss = json_number_value(json_object_get(json, "mean_nll"));
+    json_decref(json);
+    return loss;
+}
+
+/* After test_resumes. */
+static void test_uses(void) {
+    char base[OX_PATH_BYTES], whole[OX_PATH_BYTES], merged[OX_PATH_BYTES];
+    snprintf(base, sizeof base, "%s", test_path("base"));
+    snprintf(whole, sizeof whole, "%s", test_path("whole"));
+    snprintf(merged, sizeof merged, "%s", test_path("merged"));
+    CHECK(!files_exist(test_pathf("whole/checkpoint-%d/model.safetensors", STEPS)));
+    export_model(whole, merged, "fp32");
+    const double before = eval_loss(base, NULL), beside = eval_loss(base, whole), alone = eval_loss(whole, NULL);
+    const double after = eval_loss(merged, NULL);
+    printf("loss %.6f; with the adapter %.6f, merged %.6f\n", before, beside, after);
+    CHECK(beside == alone && beside < before - 1e-3 && fabs(after - beside) < 1e-5);
+    /* Going on with an adapter, by its own name or beside its model, is the same. */
+    run("beside", plain_pathf("--adapter %s", whole), false);
+    begin(whole, "named", "");
+    sys_run_well(&args, &process);
+    CHECK(sys_same_runs("beside", "named", STEPS));
+}
+
+static void refuse(const char *says) {
+    sys_run(&args, &process);
+    if (process.outcome.exit_status != 2 || !sys_said(&process, says)) {
+        sys_complain(&process, says);
+    }
+}
+
+/* After test_uses. Another model in the place of the base: an older checkpoint of the same run. */
+static void test_changed_base(void) {
+    char whole[OX_PATH_BYTES], file[OX_PATH_BYTES], source[OX_PATH_BYTES];
+    snprintf(whole, sizeof whole, "%s", test_path("whole"));
+    begin(sys_write_model("llama"), "fresh", adapters);
+    sys_args_add(&args, "--from-scratch");
+    refuse("has no weights for adapters to be trained beside");
+    begin(whole, "twice", adapters);
+    refuse("is an adapter already, with the rank 3");
+    snprintf(source, sizeof source, "%s", test_path("first/checkpoint-2"));
+    export_model(source, test_path("older"), "bf16");
+    snprintf(file, sizeof file, "%s", test_path("older/model.safetensors"));
+    REQUIRE_OK(ox_file_copy(file, test_path("base/model.safetensors")));
+    begin(whole, "changed", "");
+    refuse("was trained beside other weights than");
+    begin(test_path("base"), "whole", adapters);
+    sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
+    sys_args_add(&args, on_drive);
+    sys_args_drive(&args, "whole-drive", "32MiB");
+    refuse("was trained beside other weights than");
+}
+
+int main(void) {
+    text_path = sys_write_text(24000);
+    make_base();
+    test_same_bits();
+    test_resumes();
+    test_uses();
+    test_changed_base();
+    return test_end();
+}
