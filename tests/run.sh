@@ -5,13 +5,10 @@
 #
 # A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time, and beside them, one
 # after another, those that mostly wait: for limits of time, stopped processes and launchers; with JOBS=1 they wait their
-# turn. TIMEOUT, at which a program counts as hung, is in seconds: 240, and 1800 where OX_TEST_ALL=1 makes sweeps whole.
-# Exit status 1 when one failed or none ran. The longest programs start first, so that at the end no processor waits for
-# one.
+# turn. TIMEOUT, at which a program counts as hung, is in seconds: 240, and 1800 in a build with sanitizers and where
+# OX_TEST_ALL=1 makes sweeps whole. Exit status 1 when one failed or none ran. The longest programs start first, so that
+# at the end no processor waits for one.
 set -u
-[ "${OX_TEST_ALL:-0}" = 1 ] && limit=1800 || limit=240
-TIMEOUT=${TIMEOUT:-$limit}
-export TIMEOUT
 
 run_one() { # results folder, index, program
     start=$(date +%s%N)
@@ -32,15 +29,22 @@ if [ "${1:-}" = -b ]; then
     build=$2
     shift 2
 fi
+limit=240
+[ "${OX_TEST_ALL:-0}" != 1 ] || limit=1800
+case $build in
+*san-*) limit=1800 ;;
+esac
+TIMEOUT=${TIMEOUT:-$limit}
 OX_BIN=${OX_BIN:-$build/offload}
 OFFLOAD_PROFILE=${OFFLOAD_PROFILE-builtin} # measuring takes seconds, and predictions would depend on it
-export OX_BIN OFFLOAD_PROFILE
+export TIMEOUT OX_BIN OFFLOAD_PROFILE
 
-longest="sys/processes/test_kill_start_processes sys/processes/test_processes golden/test_cuda sys/train/test_ranks sys/command/test_bench golden/test_overlap \
-sys/text/test_stories_cli sys/command/test_check_gpu sys/processes/test_frozen sys/train/test_budget \
+longest="sys/processes/test_kill_start_processes sys/processes/test_frozen sys/command/test_bad_inputs \
+sys/command/test_ranks_planned golden/test_cuda sys/train/test_cuda_run sys/command/test_check_gpu \
+sys/command/test_bench sys/train/test_ranks conform/test_ops_linear conform/test_ops_head \
+sys/text/test_stories_cli golden/test_golden golden/test_overlap sys/processes/test_processes fault/test_run_power \
 sys/processes/test_kill_processes sys/train/test_kill_ranks sys/train/test_soak golden/test_generate \
-sys/command/test_bad_inputs conform/test_comm_nccl sys/command/test_ranks_planned golden/test_sum_groups \
-conform/test_ops_linear fault/test_run_power unit/engine/text/test_tokenizer_hostile"
+golden/test_sum_groups sys/train/test_budget unit/engine/text/test_tokenizer_hostile"
 # Of these a processor is busy for less than half of the time.
 waiting="sys/processes/test_frozen sys/command/test_bad_inputs conform/test_comm_wire conform/test_comm \
 sys/processes/test_kill_start_processes conform/test_comm_nccl conform/test_comm_mpi"
