@@ -5,7 +5,6 @@
 #include "base/assert.h"
 #include "base/prng/prng.h"
 
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <sys/mman.h>
@@ -18,8 +17,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* swapcontext asks the kernel for the signal mask at each switch. Once a fiber runs, jumps do without; the sanitizers
- * know switches alone. */
+/* swapcontext asks the kernel for the signal mask at each switch, and getcontext for each thread of a block. Jumps do
+ * without, once a fiber runs, and a fiber that has ended its thread runs one of the next block. The compiler's jumps, not
+ * those of the C library, which look for handlers of cancellation. The sanitizers know switches alone. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { JUMPS = 0 };
 #else
@@ -43,8 +43,8 @@ struct fiber {
     ucontext_t context;
     simt_here here;
     stop at;
-    bool begun;
-    jmp_buf jump;
+    bool made, begun;
+    void *jump[5];
     unsigned turn; /* counts exchanges; its parity picks the set of slots */
     std::vector<copy> copies; /* under way, in order */
     unsigned groups; /* committed so far */
@@ -57,7 +57,7 @@ struct machine {
     std::vector<fiber> fibers;
     std::vector<unsigned char> slots, shared;
     ucontext_t home;
-    jmp_buf home_jump;
+    void *home_jump[5];
     fiber *running = nullptr;
     const std::function<void()> *kernel = nullptr;
     void *home_stack = nullptr, *home_tsan = nullptr;
@@ -96,9 +96,9 @@ static void enter(fiber *f) {
 #endif
     if (!JUMPS) {
         swapcontext(&here.home, &f->context);
-    } else if (_setjmp(here.home_jump) == 0) {
+    } else if (__builtin_setjmp(here.home_jump) == 0) {
         if (f->begun) {
-            _longjmp(f->jump, 1);
+            __builtin_longjmp(f->jump, 1);
         }
         f->begun = true;
         setcontext(&f->context);
@@ -119,8 +119,8 @@ static void leave(stop at) {
 #endif
     if (!JUMPS) {
         swapcontext(&f->context, &here.home);
-    } else if (_setjmp(f->jump) == 0) {
-        _longjmp(here.home_jump, 1);
+    } else if (__builtin_setjmp(f->jump) == 0) {
+        __builtin_longjmp(here.home_jump, 1);
     }
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(f->fake_stack, &here.home_bottom, &here.home_bytes);
@@ -131,8 +131,10 @@ static void fiber_main() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &here.home_bottom, &here.home_bytes);
 #endif
-    (*here.kernel)();
-    leave(stop::DONE);
+    do {
+        (*here.kernel)();
+        leave(stop::DONE);
+    } while (JUMPS);
 }
 
 /* ---- a block ------------------------------------------------------------------------------------- */
@@ -144,11 +146,14 @@ static void prepare(fiber *f, const simt_shape &shape, simt_index block, unsigne
     f->here.thread = simt_index{idx % shape.block.x, idx / shape.block.x % shape.block.y,
                                 idx / (shape.block.x * shape.block.y)};
     f->at = stop::READY;
-    f->begun = false;
     f->turn = 0;
     f->copies.clear();
     f->groups = 0;
     f->fake_stack = nullptr;
+    if (JUMPS && f->made) {
+        return;
+    }
+    f->made = true;
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = stack_of(f);
     f->context.uc_stack.ss_size = STACK_BYTES;
