@@ -16,7 +16,6 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
-
 static void *member(struct ox_config *config, const struct ox_option *option) {
     return (unsigned char *)config + option->offset;
 }
@@ -269,12 +268,19 @@ static enum ox_status set_duration(uint64_t *out, const struct ox_option *option
     return OX_OK;
 }
 
+/* An address such as s3://bucket would become folders of that name. */
+static enum ox_status check_local(const char *where, const char *path) {
+    return strstr(path, "://") == NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s: '%s' is an address, and this program reads "
+                                                         "and writes files alone; copy or mount it", where, path);
+}
+
 /* Adds a drive PATH:SIZE, or PATH alone (0 bytes) for commands that only examine the drive. Validation later refuses a
  * missing size for commands that need one. */
 static enum ox_status add_nvme(struct ox_config *config, const char *text, const char *where) {
     if (config->nvme_count == OX_CONFIG_NVME_MAX) {
         return ox_fail(OX_E_CONFIG, "%s: more than %d drives are given; remove some", where, OX_CONFIG_NVME_MAX);
     }
+    OX_TRY(check_local(where, text));
     const char *const colon = strrchr(text, ':');
     const size_t path_len = colon != NULL ? (size_t)(colon - text) : strlen(text);
     struct ox_nvme_budget drive = {.bytes = 0};
@@ -323,6 +329,7 @@ static enum ox_status add_data(struct ox_config *config, const char *text, const
         return ox_fail(OX_E_CONFIG, "%s: more than %d sources are given; put files into one folder", where,
                        OX_CONFIG_DATA_MAX);
     }
+    OX_TRY(check_local(where, text));
     struct ox_data_choice choice = {.weight = 1};
     const char *const colon = strrchr(text, ':');
     size_t path_len = strlen(text);
@@ -418,6 +425,8 @@ static enum ox_status check_tokenizer_training(const struct ox_config *c) {
 }
 
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
+    OX_TRY(check_local("--output", c->output_dir));
+    OX_TRY(strncmp(c->model, "http", 4) == 0 ? OX_OK : check_local("--model", c->model)); /* pages of a hub: later */
     const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
     const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
                                  OX_CMD_GENERATE;

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/hf/hf.h"
+#include "engine/hf/shapes.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -65,6 +66,11 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
     }
     if (!hub_name(path, name)) {
         return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s", flag, path, wanted);
+    }
+    const struct ox_shape *const near = strcmp(flag, "--model") == 0 ? ox_shape_near(path) : NULL;
+    if (near != NULL) {
+        return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; did you mean %s, a shape that `offload "
+                       "plan` takes? Else give %s", path, near->name, wanted);
     }
     const char *const slash = strchr(name, '/'), *const own = slash != NULL ? slash + 1 : name;
     return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s; if that is a name on the Hugging "

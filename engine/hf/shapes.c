@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -97,6 +98,28 @@ const struct ox_shape *ox_shape_find(const char *name) {
     for (unsigned i = 0; i < SHAPE_COUNT; i++) {
         if (strcasecmp(name, shapes[i].name) == 0 ||
             (shapes[i].alias != NULL && strcasecmp(name, shapes[i].alias) == 0)) {
+            return &shapes[i];
+        }
+    }
+    return NULL;
+}
+
+/* Whether a text has the letters and digits of `name` in their order; a letter that begins `name` begins the text. */
+static bool has_letters(const char *text, const char *name) {
+    bool good = tolower((unsigned char)name[0]) == text[0];
+    for (; *name != '\0' && good; name++) {
+        if (isalnum((unsigned char)*name)) {
+            text = strchr(text, tolower((unsigned char)*name));
+            good = text != NULL;
+            text += good;
+        }
+    }
+    return good;
+}
+
+const struct ox_shape *ox_shape_near(const char *name) {
+    for (unsigned i = 0; i < SHAPE_COUNT && strlen(name) >= 4; i++) {
+        if (has_letters(shapes[i].name, name)) {
             return &shapes[i];
         }
     }

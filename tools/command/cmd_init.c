@@ -110,7 +110,9 @@ static void report(const struct ox_config *config, const struct ox_model *model,
                c->width, c->tied ? "true" : "false");
         return;
     }
-    printf("%s: %s, %.2f M parameters\n%s", config->output_dir, c->family, (double)model->param_count / 1e6, reasons);
+    char count[OX_SIZE_TEXT_BYTES];
+    printf("%s: %s, %s parameters\n%s", config->output_dir, c->family,
+           ox_count_text((double)model->param_count, count), reasons);
     printf("next: offload train --model %s --from-scratch --data TEXTS --output RUN%s\n", config->output_dir,
            config->tokenizer[0] == '\0' ? " --tokenizer DIR" : "");
 }
