@@ -7,7 +7,9 @@
 #include "tests/kit/test.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -425,6 +427,13 @@ static void test_lost_run_json(void) {
         }
         refused(2, "unsaved: is a run without a complete checkpoint");
     }
+    /* A run that goes on holds its folder. */
+    const int held = open(test_path("unsaved"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(held >= 0 && flock(held, LOCK_EX) == 0);
+    begin("inspect");
+    sys_args_word(&args, "--model=%s", test_path("unsaved"));
+    refused(2, "unsaved: is a run that goes on and has saved no checkpoint yet");
+    close(held);
 }
 
 /* ---- --quiet ---------------------------------------------------------------------------------------- */
