@@ -404,6 +404,7 @@ static void start(struct ox_store *store, uint64_t step) {
     store->step = step;
     store->target = target;
     store->attempt = goes_on ? kept->attempt : store->root->session << 32 | ++store->attempt_count;
+    /* What is taken over, or was written by the part that was kept, needs no write; a commit counts all extents. */
     for (uint32_t i = 0; i < store->layout.extent_count; i++) {
         const bool taken_over = is_taken_over(store, i), written = taken_over || (goes_on && kept->extents[i]);
         if (taken_over && store->root->committed) {
@@ -426,6 +427,8 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
                        "the store has one generation, and step %" PRIu64 " failed while it was overwritten; resume "
                        "from a checkpoint", store->step);
     }
+    /* The last commit must be the newest root before anything is overwritten; of a single generation it is then marked
+     * as being overwritten. Both are durable before the transaction begins in memory. */
     enum ox_status status = reaffirm_root(store);
     OX_THEN(status, mark_open(store, step));
     if (status != OX_OK) {
@@ -494,13 +497,14 @@ static void note_torn(struct ox_store *store) {
 static enum ox_status give_up(struct ox_store *store, enum ox_status status) {
     char text[OX_ERROR_TEXT_BYTES];
     end_transaction(store, false);
-    memcpy(text, ox_error_text(), sizeof text);
+    memcpy(text, ox_error_text(), sizeof text); /* of the failure: reaffirming may fail too */
     note_torn(store);
     if (store->torn) {
         return ox_fail(status,
                        "step %" PRIu64 " is not committed: %.700s; the store has one generation, which this step "
                        "overwrote; resume from a checkpoint", store->step, text);
     }
+    /* The failed root may have reached some drives: the last commit is written again, with a higher number. */
     const bool undone = reaffirm_root(store) == OX_OK;
     return ox_fail(status, "step %" PRIu64 " is not committed: %.800s%s", store->step, text,
                    undone ? "" : "; after a crash it may still be found committed, and then intact");
@@ -511,6 +515,7 @@ static enum ox_status prepare(struct ox_store *store, const void *meta, uint32_t
     OX_ASSERT(store->in_transaction && !store->prepared && meta_bytes <= OX_STORE_META_BYTES_MAX);
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
+    /* Tables and, by the same flush, all extents before the root that names them: it may reach a drive any time. */
     enum ox_status status = tables_write(store);
     OX_THEN(status, ox_store_flush(store));
     if (status == OX_OK) {
@@ -542,7 +547,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
 void ox_store_abort(struct ox_store *store) {
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->in_transaction) {
-        note_torn(store);
+        note_torn(store); /* while the states of the extents are still known */
         end_transaction(store, false);
     }
 }

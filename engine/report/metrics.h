@@ -70,7 +70,7 @@ struct ox_metrics;
 /* Opens <folder>/metrics.jsonl for appending. It first cuts off an unfinished last line and the lines of steps after
  * `step`, which an earlier process wrote but never committed. Memory is bounded whatever the size of the file. */
 OX_MUST enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out);
-/* Refuses what ox_metrics_open would refuse for what it is; changes nothing, and OX_OK if there is no such file. */
+/* Validates the file that ox_metrics_open would continue, without changing it; OX_OK if it is absent. */
 OX_MUST enum ox_status ox_metrics_check(const char *folder);
 /* The end of the file at open: the last step (0: none), and the last evaluation if it is not far before. */
 struct ox_metrics_last {

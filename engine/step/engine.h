@@ -70,7 +70,7 @@ struct ox_engine_config {
     bool verify_memory; /* updates compare planes in host memory with what the updates before them wrote */
     const volatile sig_atomic_t *stop; /* not 0 aborts the loading of weights; may be NULL */
     struct ox_cuda_config cuda; /* the GPU, if that is the device; its path outlives the engine */
-    uint32_t cuda_count; /* so many GPUs from that one on are given to the ranks in turn; 0: that one alone */
+    uint32_t cuda_count; /* number of GPUs assigned to ranks round-robin, starting at `cuda`'s; 0: only that one */
     uint64_t chaos_seed; /* not 0 (tests): random delays on every lane, and poisoned transient memory in each step */
 };
 

@@ -290,26 +290,30 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = tile + 1 == b->in->placement.tiles;
+    /* Ranks first: what follows is done with the slice that the rank owns of the whole sum. */
     if (last && ox_plan_exchanges(b->in)) {
         sum_ranks(b, grad_idx);
     }
-    if (grad_on_device(b, grad_idx)) {
+    if (grad_on_device(b, grad_idx)) { /* between tiles it stays where it is */
         if (last) {
             finish_on_device(b, grad_idx);
         }
         return;
     }
+    /* Between tiles the parts of the tree that are not complete leave, in fp32; after the last one the sum alone. */
     const bool to_host = grad_tier(b, grad_idx) == OX_TIER_HOST;
     const uint32_t partial = last ? 0 : ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile + 1));
     uint64_t bytes = last ? slice_bytes(b, grad_idx) : partial * sum_bytes(b, grad_idx);
     uint32_t at = s->grad_live[grad_idx];
-    if (last && packs(b, grad_idx)) {
+    if (last && packs(b, grad_idx)) { /* before it crosses the link, which then carries half */
         bytes /= 2;
         const uint32_t packed = ox_build_unified(b) && to_host ? s->grad_home[grad_idx]
                                                                : ox_build_grad_buf(b, b->compute, bytes, grad_idx);
         pack(b, grad_idx, at, packed);
         at = packed;
     }
+    /* Its squares count once, in the sum that nothing is added to any more, as rounded: on the device while it is
+     * still there, or on the host once it has arrived. */
     const uint32_t unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
     const bool counts = last && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
     const bool counts_here = counts && ox_plan_sums_on_device(b->in, unit_idx);
@@ -325,8 +329,8 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     if (counts && !counts_here) {
         reduce_grad(b, grad_idx, at);
     }
-    if (!to_host) {
+    if (!to_host) { /* after the squares were read: the buffer is free as soon as it is written */
         move_grad(b, OX_LANE_NVME_WRITE, grad_idx, at, s->grad_spool[grad_idx], partial);
     }
-    s->grad_speculative[grad_idx] = at;
+    s->grad_speculative[grad_idx] = at; /* where an update within backward finds it without waiting for the drive */
 }

@@ -83,7 +83,7 @@ enum ox_status ox_link_begin(struct ox_rank *rank) {
     return status == OX_OK && rank->step.stopped ? ox_fail(OX_E_ABORTED, "stopped before the step began") : status;
 }
 
-/* What the norm has come to on a rank. All but `stop` must have the same bits everywhere. */
+/* One rank's loss, norm and clip scale. All but `stop` must have the same bits everywhere. */
 struct agreement {
     double loss, norm, scale;
     uint64_t stop;

@@ -36,6 +36,7 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     struct ox_step_state *const step = &rank->step;
     const bool train = own_work && step->plan->kind == OX_PLAN_TRAIN;
     OX_ASSERT(!step->input->stays || ox_plan_may_stay(&rank->plan->input));
+    /* Tasks ask what was due when the step began, while its own updates change what is pending. */
     memcpy(rank->due.now, rank->due.pending, unit_count(rank));
     step->pending_stays = rank->pending.exists && rank->pending.stays;
     step->weights_step = rank->planes.step;
@@ -45,10 +46,12 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     if (train && ox_rank_overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
         (step->input->max_grad_norm == 0 || !rank->order.holds)) {
         step->facts |= OX_FACT_SPECULATES;
+        /* The norm is not known yet: a speculative update takes it that nothing will be clipped. */
         struct ox_optim_settings settings = step->input->adam;
         settings.grad_scale = step->unscale;
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
+    /* Last, as all facts are known: the plan was proven for cases, and this step has to be one of them. */
     OX_ASSERT(ox_proof_covers(step->plan, &rank->plan->input, step->facts, rank->due.now));
 }
 
@@ -70,11 +73,11 @@ void ox_overlap_saves(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_id
 
 struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const struct ox_task *task) {
     const struct ox_step_state *const step = &rank->step;
-    if (!task->carried) {
+    if (!task->carried) { /* the step's own, within backward where steps overlap, so before its norm is known */
         return (struct ox_update_args){.hyper = ox_rank_overlaps(rank) ? &step->speculative_hyper : &step->hyper,
                                       .stays = step->input->stays, .base_step = step->weights_step};
     }
-    if (!rank->due.now[task->unit_idx]) {
+    if (!rank->due.now[task->unit_idx]) { /* it was updated already; forward wants its planes all the same */
         return (struct ox_update_args){.base_step = step->weights_step};
     }
     return (struct ox_update_args){.hyper = &rank->pending.hyper,
@@ -121,6 +124,7 @@ enum ox_status ox_overlap_updated(struct ox_rank *rank, const struct ox_task *ta
 enum ox_status ox_overlap_begin_transaction(struct ox_rank *rank, const struct ox_task *task) {
     enum ox_status status =
         rank->leads ? ox_store_begin(rank->store, task->carried ? rank->pending.step : rank->step.input->step) : OX_OK;
+    /* No rank may write before the one that leads has begun. */
     OX_THEN(status, ox_link_meet(rank, "the beginning of a transaction"));
     if (status == OX_OK && task->carried) {
         rank->pending.begun = true;
@@ -143,7 +147,7 @@ static enum ox_status keep(struct ox_rank *rank) {
 static enum ox_status commit(struct ox_rank *rank, const void *meta, uint32_t meta_bytes) {
     const bool votes = rank->config.team != NULL;
     enum ox_status status = ox_link_meet(rank, "the writes of a transaction");
-    if (status == OX_OK && votes) {
+    if (status == OX_OK && votes) { /* what can fail comes before the meeting, so that none commits alone */
         status = rank->leads ? ox_store_prepare(rank->store, meta, meta_bytes) : OX_OK;
         OX_THEN(status, ox_link_meet(rank, "a prepared transaction"));
     }
@@ -162,6 +166,7 @@ enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *tas
                                   : task->carried ? commit(rank, pending->meta, pending->meta_bytes)
                                                   : commit(rank, input->meta, input->meta_bytes);
     rank->step.committed = status == OX_OK && !stays;
+    /* An update that failed stays pending: the end of the step decides what becomes of it. */
     if (task->carried && status == OX_OK) {
         pending->exists = false;
     }
@@ -217,19 +222,20 @@ static void forget_pending(struct ox_rank *rank) {
  * accepts the loss (ox_engine_roll_back). */
 static void fall_back(struct ox_rank *rank) {
     struct ox_store_info info;
-    if (rank->leads) {
+    if (rank->leads) { /* first, so that what the store says next is the commit and not a step that it kept */
         ox_store_forget(rank->store);
     }
     ox_store_info(rank->store, &info);
     forget_pending(rank);
     ox_rank_forget_saved(rank);
+    /* The step that planes have come to is compared before it is set back. */
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
     rank->planes.step = info.step;
     rank->planes.must_restore |= info.committed;
 }
 
-/* Leaves a step that failed; returns the failure with its text. */
-static enum ox_status leave(struct ox_rank *rank, enum ox_status status, void (*way)(struct ox_rank *)) {
+/* Ends a step that failed in one of the two ways; returns the failure with its text, which the way may overwrite. */
+static enum ox_status keep_error(struct ox_rank *rank, enum ox_status status, void (*way)(struct ox_rank *)) {
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
     way(rank);
@@ -238,6 +244,7 @@ static enum ox_status leave(struct ox_rank *rank, enum ox_status status, void (*
 
 /* Takes the speculative updates of a step back to the planes of the step before, which need not be committed. */
 static enum ox_status take_back(struct ox_rank *rank) {
+    /* Memory first: it is there without a drive. The other units are read as of the step before, kept or committed. */
     enum ox_status status = return_saved(rank);
     for (uint32_t i = 0; i < unit_count(rank) && status == OX_OK; i++) {
         const bool changed = ox_plan_returns_to_drives(&rank->plan->input, i) && has_planes_in_memory(rank, i);
@@ -265,6 +272,8 @@ static void leave_pending(struct ox_rank *rank) {
                                : all                                            ? OX_DUE_ALL
                                : ox_plan_goes_ahead(&rank->plan->input, i) ? OX_DUE_STATE : OX_DUE_NOTHING;
     }
+    /* To whoever asks, planes are those of this step from now on; an update that is pending is finished before they are
+     * read. What was saved is obsolete, because the speculative updates hold or will be repeated. */
     rank->planes.step = pending->step;
     ox_rank_forget_saved(rank);
 }
@@ -282,21 +291,23 @@ static enum ox_status end_decided(struct ox_rank *rank) {
     OX_ASSERT(rank->store == NULL || !rank->pending.exists || rank->pending.stays);
     forget_pending(rank); /* a commit has done it; an update that is not committed is forgotten here */
     ox_order_note(&rank->order, !step->finite || step->grad_scale < 1.0);
+    /* Infinite parameters count only where the norm asked for no clipping: else those updates are not used. */
     if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
         const enum ox_status failed =
             ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient was "
                     "finite; the step is not committed; lower the learning rate or resume earlier",
                     (unsigned long long)step->speculative_nonfinite_count);
         rank->planes.must_take_back = rank->store == NULL;
-        return rank->store == NULL ? failed : leave(rank, failed, fall_back);
+        return rank->store == NULL ? failed : keep_error(rank, failed, fall_back);
     }
     if (!step->finite) {
         return undo_own(rank);
     }
+    /* Clipped: the update is repeated from what it replaced, which therefore returns before the update is pending. */
     const enum ox_status status = step->grad_scale < 1.0 ? return_saved(rank) : OX_OK;
     if (status != OX_OK) {
         rank->planes.must_take_back = rank->store == NULL;
-        return rank->store == NULL ? status : leave(rank, status, fall_back);
+        return rank->store == NULL ? status : keep_error(rank, status, fall_back);
     }
     leave_pending(rank);
     return OX_OK;
@@ -315,7 +326,7 @@ static void stop_own(struct ox_rank *rank) {
         abort_transaction(rank);
         rank->planes.must_take_back = true;
     }
-    for (uint32_t i = 0; i < unit_count(rank); i++) {
+    for (uint32_t i = 0; i < unit_count(rank); i++) { /* without a transaction: saved chunks say that one had begun */
         rank->planes.must_take_back |= rank->due.saved_chunks[i] > 0;
     }
 }
@@ -333,7 +344,7 @@ enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) 
         return end_decided(rank);
     }
     note_failure(rank, status);
-    return leave(rank, status, rank->store != NULL && status != OX_E_ABORTED ? fall_back : stop_own);
+    return keep_error(rank, status, rank->store != NULL && status != OX_E_ABORTED ? fall_back : stop_own);
 }
 
 enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status) {
@@ -342,7 +353,7 @@ enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status
         return OX_OK;
     }
     note_failure(rank, status);
-    return rank->store != NULL && status != OX_E_ABORTED ? leave(rank, status, fall_back)
+    return rank->store != NULL && status != OX_E_ABORTED ? keep_error(rank, status, fall_back)
                                                          : status; /* ABORTED: the update will go on from here */
 }
 
@@ -351,6 +362,7 @@ enum ox_status ox_overlap_make_ready(struct ox_rank *rank) {
         return ox_fail(OX_E_IO, "step %llu was lost when a later one failed, and nothing may follow it; go on from the "
                        "last commit", (unsigned long long)rank->planes.lost_step);
     }
+    /* The last commit has all planes, so restoring takes back too. */
     return rank->planes.must_restore ? restore(rank) : rank->planes.must_take_back ? take_back(rank) : OX_OK;
 }
 

@@ -188,6 +188,7 @@ static bool may_ask(struct ox_stream *stream, uint32_t *slot_idx) {
         return false;
     }
     const bool found = free_slot(stream, slot_idx);
+    /* Only writes are to blame where nothing is being read and the lane has had all that was. */
     note_blocked(s, !found && ox_store_in_flight(stream->reader.transfers.port) == 0 &&
                         stream->chunks.arrived == stream->chunks.asked);
     if (!found && s->since_ns == 0) {
@@ -214,6 +215,8 @@ static void ask(struct ox_stream *stream, uint32_t slot_idx) {
     units->asking += order->asked == order->run.chunk_count;
     stream->slots.of[stream->chunks.asked % OX_STREAM_SLOTS_MAX] = (uint8_t)slot_idx;
 
+    /* The slot is taken, so the lock can go while the owner says what to read; the chunk counts as asked for only when
+     * its reads are in flight, or it would arrive without them. */
     struct ox_store_op ops[OX_STREAM_OPS_MAX];
     pthread_mutex_unlock(&stream->lock);
     const uint32_t count = stream->config.calls->reads(stream->config.owner, &slot->chunk, ops);
@@ -228,6 +231,7 @@ static bool may_arrive(struct ox_stream *stream) {
         return false;
     }
     const uint32_t slot_idx = slot_idx_at(stream, stream->chunks.arrived);
+    /* A chunk of a unit that was ordered ahead waits until its unit begins: its planes in memory may still change. */
     return stream->reader.transfers.in_flight[slot_idx] == 0 &&
            stream->slots.all[slot_idx].unit_seq < stream->units.begun;
 }
@@ -280,7 +284,7 @@ static void free_if_written(struct ox_stream *stream, uint32_t slot_idx) {
     }
 }
 
-static void leave(struct ox_stream *stream) {
+static void write_back(struct ox_stream *stream) {
     const uint32_t slot_idx = slot_idx_at(stream, stream->chunks.left);
     const struct ox_stream_chunk *const chunk = &stream->slots.all[slot_idx].chunk;
     const bool failed = stream->first.status != OX_OK;
@@ -290,6 +294,7 @@ static void leave(struct ox_stream *stream) {
         stream->config.calls->leaves(stream->config.owner, chunk);
     }
     pthread_mutex_lock(&stream->lock);
+    /* Memory may change from here on: the copies are made, and the lane does not wait for the writes. */
     stream->chunks.left++;
     pthread_cond_broadcast(&stream->progress);
     if (!failed) {
@@ -319,7 +324,7 @@ static void *writer_main(void *context) {
         writer->works = true;
         chaos(stream, writer);
         if (leaves) {
-            leave(stream);
+            write_back(stream);
         } else if (take(stream, writer, &slot_idx)) {
             free_if_written(stream, slot_idx);
         }
