@@ -17,9 +17,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* swapcontext asks the kernel for the signal mask at each switch, and getcontext for each thread of a block. Jumps do
- * without, once a fiber runs, and a fiber that has ended its thread runs one of the next block. They are the compiler's,
- * as those of the C library look for handlers of cancellation. The sanitizers know switches alone. */
+/* swapcontext asks the kernel for the signal mask at each switch, and getcontext for each thread of a block. Jumps
+ * do without, once a fiber runs, and a fiber that has ended its thread runs one of the next block. They are the
+ * compiler's, as those of the C library look for handlers of cancellation. The sanitizers know switches alone. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { JUMPS = 0 };
 #else
