@@ -43,6 +43,13 @@ static void check_attention_cached(const void *args) {
 static void check_head(const void *args) {
     const struct ox_op_head *const op = args;
     OX_ASSERT(op->real != OX_REAL_BF16 || op->weight_lo == NULL);
+    OX_ASSERT((op->smoothing == 0.0f && op->parts == NULL) || op->row_parts != NULL);
+}
+
+static void check_pairs(const void *args) {
+    const struct ox_op_pairs *const op = args;
+    OX_ASSERT(op->batch > 0 && op->batch % 2 == 0 && op->batch <= OX_PAIR_SEQUENCES_MAX);
+    OX_ASSERT(op->seq > 0 && op->beta > 0.0f);
 }
 
 static void check_router(const struct ox_router *router) {

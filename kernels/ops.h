@@ -264,10 +264,17 @@ struct ox_op_attention_cached {
  *   loss_sum[0] += sum over counted rows of (lse(logits) - logits[target])
  *   din          = loss_scale * d(sum)/d(in)                     (din == NULL: not wanted)
  *   dweight     += loss_scale * d(sum)/d(W)                      (both NULL: the loss alone)
- * A target of -1 is not counted and has no gradient. */
+ * A target of -1 is not counted and has no gradient.
+ *
+ * With smoothing e and z-loss z a counted row's loss is, by its logits x and their log-sum-exp,
+ *   (1 - e) (lse - x[target]) + e (lse - mean(x)) + z lse^2
+ * (Szegedy et al., arXiv 1512.00567; Chowdhery et al., arXiv 2204.02311). */
 struct ox_op_head {
     double *loss_sum; /* (1), added to, rows in ascending order */
     float *row_nll;   /* (rows) or NULL: each row's loss, 0 for rows that are not counted */
+    double *parts;    /* (2) or NULL, added to likewise: the sums of lse - x[target], and of z lse^2 */
+    double *row_parts; /* (2, rows): room that parts and smoothing need; else NULL */
+    const float *row_weights; /* (rows): factors of the rows' gradients; NULL: 1 */
     void *din;        /* (rows, hidden) or NULL */
     float *dweight;   /* (vocab, hidden) or NULL */
     const void *in;   /* (rows, hidden) */
@@ -278,8 +285,46 @@ struct ox_op_head {
     uint32_t rows, hidden, vocab;
     float loss_scale;
     float logit_scale, logit_cap; /* 0: none */
+    float smoothing, z_loss;
     enum ox_real real;
     bool begins; /* dweight is set */
+};
+
+/* Losses of pairs of sequences: sequence 2 k of a micro-batch is the chosen one, 2 k + 1 the rejected one. With lp the
+ * sum of log-probabilities of a sequence's counted rows, ref that of the reference, d = (lp_c - ref_c) - (lp_r - ref_r)
+ * and e = smoothing, a pair's loss is
+ *   SIGMOID  -(1 - e) log sigmoid(beta d) - e log sigmoid(-beta d)    (Rafailov et al., arXiv 2305.18290)
+ *   ROBUST   (-(1 - e) log sigmoid(beta d) + e log sigmoid(-beta d)) / (1 - 2 e)      (arXiv 2403.00409)
+ *   HINGE    max(0, 1 - beta d)                                                       (arXiv 2309.06657)
+ *   IPO      (d' - 1 / (2 beta))^2, where d' has means in place of the sums           (arXiv 2310.12036)
+ * plus `sft` times the mean of -log p over all counted rows of chosen sequences. A pair of which a sequence has no
+ * counted row counts as nothing. A micro-batch has at most OX_PAIR_SEQUENCES_MAX sequences. */
+enum { OX_PAIR_SEQUENCES_MAX = 256 };
+enum ox_pair_loss { OX_PAIR_SIGMOID, OX_PAIR_IPO, OX_PAIR_ROBUST, OX_PAIR_HINGE };
+/* Sums over the pairs of a micro-batch. */
+enum ox_pair_value {
+    OX_PAIR_LOSS, OX_PAIR_REWARD_CHOSEN, OX_PAIR_REWARD_REJECTED, /* beta (lp - ref) */
+    OX_PAIR_RIGHT, /* pairs with the larger reward of the chosen one */
+    OX_PAIR_LOGP_CHOSEN, OX_PAIR_LOGP_REJECTED, OX_PAIR_SFT, OX_PAIR_VALUES
+};
+struct ox_op_pairs {
+    double *values;          /* (OX_PAIR_VALUES + batch), set; behind the sums lp of each sequence */
+    float *row_weights;      /* (batch, seq), set: what a row's -log p counts in the loss; or NULL */
+    const float *row_nll;    /* (batch, seq): -log p */
+    const int32_t *targets;  /* (batch, seq): -1 is not counted */
+    const double *reference; /* (batch); NULL: the reference is the model itself */
+    uint32_t batch, seq;     /* batch is even */
+    enum ox_pair_loss loss;
+    float beta, smoothing, sft;
+};
+
+/* inout += magnitude * u, with u uniform in [-1, 1): of element i word i % 4 of block i / 4 of a stream
+ * (base/prng/philox.h). */
+struct ox_op_noise {
+    void *inout; /* (count) */
+    uint64_t count, seed, stream;
+    float magnitude;
+    enum ox_real real;
 };
 
 /* What comes between the last product and the probabilities, in place: x = cap * tanh(scale * x / cap), or scale * x
@@ -381,6 +426,8 @@ enum ox_op_group {
        check_attention_cached)                                                                         \
     OP(device, head, OX_OPS_HEAD, OX_OP_REAL(head), check_head)                                        \
     OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)                                               \
+    OP(device, pairs, OX_OPS_HEAD, OX_OP_NO_REAL, check_pairs)                                         \
+    OP(device, noise, OX_OPS_OTHER, OX_OP_REAL(noise), NULL)                                           \
     OX_OP_MOE_LIST(OP, device)
 /* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
  * engine/step/update/ops_optim.h puts them into the table. */

@@ -3,30 +3,14 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/isa.h"
+#include "base/prng/philox.h"
 #include "base/prng/prng_isa.h"
 
 #include <math.h>
 #include <string.h>
 
 void ox_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
-    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream,
-                           (uint32_t)(stream >> 32)};
-    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        const uint64_t product0 = (uint64_t)0xD2511F53u * counter[0];
-        const uint64_t product1 = (uint64_t)0xCD9E8D57u * counter[2];
-        const uint32_t next0 = (uint32_t)(product1 >> 32) ^ counter[1] ^ key0;
-        const uint32_t next2 = (uint32_t)(product0 >> 32) ^ counter[3] ^ key1;
-        counter[1] = (uint32_t)product1;
-        counter[3] = (uint32_t)product0;
-        counter[0] = next0;
-        counter[2] = next2;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-    for (int i = 0; i < 4; i++) {
-        out[i] = counter[i];
-    }
+    ox_philox_words(seed, stream, block, out);
 }
 
 static double uniform_from(uint32_t low, uint32_t high) {

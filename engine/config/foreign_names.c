@@ -69,7 +69,7 @@ static const char no_server[] = "does not exist: nothing is served; other progra
 static const char text_alone[] = "does not exist: models and rows are of text alone";
 static const char no_experts[] = "does not exist: mixtures of experts are not trained";
 static const char no_dropout[] = "does not exist: nothing is dropped out; leave it out";
-static const char no_noise[] = "does not exist: embeddings get no noise; leave it out";
+static const char use_noise[] = "use --neftune-noise-alpha X";
 static const char of_config[] = "is a key of config.json: --model CONFIG.json starts with fresh weights of that shape";
 static const char of_rows[] = "does not exist: a conversation is written by its chat template; --train-on all, last or "
                               "prompts chooses what is trained";
@@ -553,11 +553,13 @@ const struct ox_foreign ox_foreign_names[] = {
     {"store-param-remainders", NULL, "is so with --dtype bf16: the state keeps what bf16 weights lack", ANY},
     {"store-in-pinned-memory", NULL, not_needed, ANY},
     {"ema*", NULL, other_method, ANY},
-    {"label-smoothing* loss loss.* loss-type use-dft-loss use-asft-loss use-eaft-loss dft-loss", NULL, plain_loss, ANY},
+    {"loss loss.* loss-type use-dft-loss use-asft-loss use-eaft-loss dft-loss", NULL, plain_loss, ANY},
     {"*cross-entropy*", NULL, own_kernels, ANY},
     {"use-eaft eaft-* asft-* ebft* kd-*", NULL, plain_loss, ANY},
     {"*router-aux-loss-coef", NULL, no_experts, ANY},
-    {"neftune* noisy-embedding-alpha", NULL, no_noise, ANY},
+    {"neftune* noisy-embedding-alpha", NULL, use_noise, ANY},
+    {"label-smoothing*", NULL, "use --label-smoothing-factor X", ANY},
+    {"z-loss* *z-loss-*", NULL, "use --z-loss-coef X", ANY},
     {"*dropout*", NULL, no_dropout, ANY},
     {"deterministic* full-determinism batch-invariant-mode cublas-workspace-config", NULL, same_bits, ANY},
     /* preferences and rewards */

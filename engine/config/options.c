@@ -368,6 +368,18 @@ static const struct ox_option options[] = {
      .offset = offsetof(struct ox_config, adapter), .text_bytes = sizeof none->adapter, .group = group_files,
      .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_EXPORT, .bears = OX_BEARS_BITS,
      .help = "folder of a LoRA adapter of --model, from PEFT or a run: train goes on with it, export merges it"},
+    {.name = "label-smoothing-factor", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, label_smoothing_factor), .min = 0, .max = 1, .group = group_training,
+     .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "share of the target that is spread over the vocabulary in training, as the Trainer does it; evaluations "
+             "have none"},
+    {.name = "z-loss-coef", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, z_loss_coef), .min = 0,
+     .max = 1000, .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "factor of the square of the log of the softmax's sum, added to the loss of each token: 1e-4 keeps logits "
+             "small"},
+    {.name = "neftune-noise-alpha", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, neftune_noise_alpha),
+     .min = 0, .max = 1e+6, .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "uniform noise on embeddings in training, of this over the root of row length times hidden size; often 5"},
     {.name = "decay-all", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_all),
      .group = group_training, .default_text = "false", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "apply weight decay to every parameter, norms and biases too"},

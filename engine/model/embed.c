@@ -3,6 +3,8 @@
 
 #include "base/planes.h"
 
+#include <math.h>
+
 /* The factor of the embeddings, in the type of the weights where the model has it as one of them; 0: none. */
 static float scale_of(const struct ox_shape *shape) {
     const struct ox_model_config *const config = &shape->model->config;
@@ -57,6 +59,16 @@ void ox_embed_scale(struct ox_unit_job *job, void *rows) {
     const float scale = scale_of(job->shape);
     if (scales(scale)) {
         scale_in_place(job, scale, rows);
+    }
+}
+
+void ox_embed_noise(struct ox_unit_job *job, void *rows) {
+    const struct ox_shape *const shape = job->shape;
+    const double numbers = (double)shape->seq * shape->model->config.hidden;
+    if (job->trains && shape->objective.noise != 0.0f) {
+        OX_RUN(&job->run, noise, .inout = rows, .count = (uint64_t)shape->rows * shape->model->config.hidden,
+               .seed = shape->objective.noise_seed, .stream = job->noise_stream,
+               .magnitude = (float)((double)shape->objective.noise / sqrt(numbers)), .real = shape->compute.real);
     }
 }
 

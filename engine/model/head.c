@@ -2,6 +2,7 @@
 #include "engine/model/pieces.h"
 #include "engine/model/schedule.h"
 
+#include "base/arena.h"
 #include "base/bytes.h"
 #include "kernels/head_walk.h"
 
@@ -23,13 +24,60 @@ void ox_cast_forward(const struct ox_node_call *call) {
     }
 }
 
+uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batch) {
+    const bool parts = objective->smoothing != 0.0f || objective->z_loss != 0.0f;
+    return objective->pairs ? OX_PAIR_VALUES + batch : parts ? OX_LOSS_VALUES : 1;
+}
+
+/* What the loss works in. */
+struct rooms {
+    void *head;
+    double *row_parts;            /* (2, rows), where the loss has parts */
+    double *spare;                /* with pairs: the sum of cross-entropies, which is not used; */
+    float *row_nll, *row_weights; /* (rows) */
+};
+
+static uint64_t carve(const struct ox_shape *shape, const struct ox_node *node, void *base, struct rooms *out) {
+    const bool parts = shape->objective.smoothing != 0.0f || shape->objective.z_loss != 0.0f;
+    const uint64_t pair_rows = shape->objective.pairs ? shape->rows : 0;
+    struct ox_bump room = {.base = base};
+    out->head = ox_bump_alloc(
+        &room, ox_ops_head_scratch_bytes(&shape->compute, shape->rows, node->in_count, node->out_count));
+    out->row_parts = ox_bump_alloc(&room, parts ? 2 * (uint64_t)shape->rows * sizeof(double) : 0);
+    out->spare = ox_bump_alloc(&room, pair_rows > 0 ? sizeof(double) : 0);
+    out->row_nll = ox_bump_alloc(&room, pair_rows * sizeof(float));
+    out->row_weights = ox_bump_alloc(&room, pair_rows * sizeof(float));
+    return parts || pair_rows > 0
+               ? room.bytes
+               : ox_ops_head_scratch_bytes(&shape->compute, shape->rows, node->in_count, node->out_count);
+}
+
 uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    struct rooms rooms;
     (void)backward;
-    return ox_ops_head_scratch_bytes(&shape->compute, shape->rows, node->in_count, node->out_count);
+    return carve(shape, node, NULL, &rooms);
 }
 
 static bool is_tied(const struct ox_unit *unit) {
     return unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX;
+}
+
+/* The losses of pairs, and what each row weighs in them: all log-probabilities of a pair come before its gradients. */
+static void weigh_pairs(const struct ox_node_call *call, struct ox_op_head *op, const struct rooms *rooms) {
+    struct ox_unit_job *const job = call->job;
+    const struct ox_objective *const objective = &job->shape->objective;
+    double *const values = op->loss_sum;
+    struct ox_op_head alone = *op;
+    alone.loss_sum = op->loss_sum = rooms->spare;
+    alone.row_nll = rooms->row_nll;
+    alone.din = NULL;
+    alone.dweight = NULL;
+    OX_THEN(job->run.status, OX_QUEUE(job->run.ops, job->run.lane, head, &alone));
+    OX_RUN(&job->run, pairs, .values = values, .row_weights = rooms->row_weights, .row_nll = rooms->row_nll,
+           .targets = job->targets, .reference = job->reference, .batch = job->shape->batch, .seq = job->shape->seq,
+           .loss = objective->pair_loss, .beta = objective->beta, .smoothing = objective->pair_smoothing,
+           .sft = objective->sft);
+    op->row_weights = rooms->row_weights;
 }
 
 /* Logits and loss; in backward the gradients too, of the table and of the rows that the table is multiplied with. */
@@ -38,12 +86,28 @@ static void run_loss(const struct ox_node_call *call, bool backward) {
     const struct ox_head_args *const args = job->head;
     const struct ox_model_config *const config = &job->shape->model->config;
     const bool trained = backward && (is_tied(job->unit) || job->unit->role_trained[OX_ROLE_HEAD]);
-    OX_RUN(&call->job->run, head,
-           .loss_sum = args->loss_sum, .din = call->din, .dweight = trained ? args->grads_table : NULL, .in = call->in,
-           .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
-           .scratch = call->scratch, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
-           .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
-           .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins);
+    struct ox_op_head op = {
+        .loss_sum = args->loss_sum, .din = call->din, .dweight = trained ? args->grads_table : NULL, .in = call->in,
+        .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
+        .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
+        .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
+        .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins};
+    struct rooms rooms;
+    carve(job->shape, call->node, call->scratch, &rooms);
+    op.scratch = rooms.head;
+    const struct ox_objective *const objective = &job->shape->objective;
+    if (objective->smoothing != 0.0f || objective->z_loss != 0.0f) {
+        op.parts = args->loss_sum + OX_LOSS_NLL;
+        op.row_parts = rooms.row_parts;
+        op.smoothing = job->trains ? objective->smoothing : 0.0f;
+        op.z_loss = job->trains ? objective->z_loss : 0.0f;
+    }
+    if (objective->pairs) {
+        weigh_pairs(call, &op, &rooms);
+    }
+    if (!objective->pairs || op.din != NULL || op.dweight != NULL) {
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &op));
+    }
 }
 
 void ox_loss_forward(const struct ox_node_call *call) {
@@ -73,7 +137,8 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
     const struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
     job->head = args;
     job->planes = args->planes;
-    OX_RUN(&job->run, zero, .target = args->loss_sum, .bytes = sizeof *args->loss_sum);
+    OX_RUN(&job->run, zero, .target = args->loss_sum,
+           .bytes = ox_objective_values(&job->shape->objective, job->shape->batch) * sizeof *args->loss_sum);
     clear_behind_table(job, args->grads_table);
     ox_schedule_run(&schedule, job, &weights, bases);
     return job->run.status;
@@ -183,6 +248,9 @@ static void cpu_cost(struct ox_cost *cost, bool backward) {
 /* The logits are walked once for the loss, and once more for gradients, where they may have to be computed again. */
 void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     (void)node;
+    if (backward && cost->shape->objective.pairs) { /* their log-probabilities first */
+        (cost->on_gpu ? gpu_cost : cpu_cost)(cost, false);
+    }
     (cost->on_gpu ? gpu_cost : cpu_cost)(cost, backward);
 }
 

@@ -14,12 +14,27 @@
 extern "C" {
 #endif
 
+/* What training minimises, beside the cross-entropy of an evaluation. Zeros change nothing. */
+struct ox_objective {
+    float smoothing, z_loss; /* struct ox_op_head */
+    float noise; /* of embeddings: of a magnitude noise / sqrt(seq * hidden) (Jain et al., arXiv 2310.05914) */
+    uint64_t noise_seed;
+    bool pairs; /* losses of pairs of sequences (struct ox_op_pairs), in evaluations too */
+    enum ox_pair_loss pair_loss;
+    float beta, pair_smoothing, sft;
+};
+/* Doubles that the head leaves of a micro-batch, the loss first: enum ox_loss_value with smoothing or z-loss, or with
+ * pairs enum ox_pair_value, and behind them the sums of log-probabilities of each sequence. */
+enum ox_loss_value { OX_LOSS, OX_LOSS_NLL, OX_LOSS_Z, OX_LOSS_VALUES };
+uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batch);
+
 /* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq. */
 struct ox_shape {
     const struct ox_model *model;
     uint32_t batch, seq, rows;
     struct ox_compute compute;
     enum ox_compute_dtype dtype; /* weights are rounded to it */
+    struct ox_objective objective;
 };
 
 enum ox_pass {
@@ -65,6 +80,9 @@ struct ox_unit_job {
     void *work;                               /* ox_unit_work_bytes() */
     void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */
     const struct ox_route_losses *losses; /* NULL: none */
+    bool trains;           /* part of a step: smoothing, z-loss and noise are used */
+    uint64_t noise_stream; /* names step and micro-batch */
+    const double *reference; /* (batch): log-probabilities of the sequences by the reference, with pairs */
     bool begins; /* backward sets the gradients of weights, whatever they held; else it adds to them */
 };
 
@@ -109,7 +127,7 @@ struct ox_head_args {
     void *dx;                /* (rows, hidden), or NULL: the loss alone; means nothing then if no stage wants it */
     float *grads;            /* gradient of the head's unit, added to or set; NULL: it is not trained */
     float *grads_table;      /* (vocab, hidden), added to or set; where tied up to whole OX_GROUP_ELEMS; or NULL */
-    double *loss_sum;        /* set to the sum of the losses of the counted rows */
+    double *loss_sum;        /* (ox_objective_values()), set; the first is the sum of the losses of the counted rows */
     float loss_scale;
     float *logits; /* (rows, vocab) or NULL; for tests */
 };
@@ -124,6 +142,8 @@ double ox_attention_flops(const struct ox_compute *compute, const struct ox_atte
 
 /* Scales rows (rows, hidden) of the embedding in place, as the model scales them. */
 void ox_embed_scale(struct ox_unit_job *job, void *rows);
+/* Adds the noise of a step's embedding to them, where there is any; its gradient is that without it. */
+void ox_embed_noise(struct ox_unit_job *job, void *rows);
 /* y = final norm of x, both (rows, hidden); the job has the head's unit, and work as for its forward pass. `weights`:
  * gain and bias, as they lie in the unit's flat vector. */
 OX_MUST enum ox_status ox_final_norm(struct ox_unit_job *job, const void *weights, const void *x, void *y);

@@ -10,6 +10,13 @@
 extern "C" {
 #endif
 
+/* A part of the loss, or what else a step measures, under its name in metrics.jsonl. */
+enum { OX_REPORT_PARTS_MAX = 8 };
+struct ox_report_part {
+    const char *name;
+    double value;
+};
+
 struct ox_step_report {
     uint64_t step, max_steps;
     double epoch;         /* how much of the data is taken, as the Trainer counts it: 1.5 is half of the second time */
@@ -21,6 +28,8 @@ struct ox_step_report {
     double wall_seconds;      /* reading data and the step; `result` has the step's own time */
     double predicted_seconds; /* predicted time of the step; NaN (none) is written as null   */
     double loss_scale;        /* factor of the loss; 0, which is not written: none           */
+    struct ox_report_part parts[OX_REPORT_PARTS_MAX];
+    uint32_t part_count;
     struct ox_step_result result;
 };
 

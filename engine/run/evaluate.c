@@ -22,12 +22,12 @@ struct eval_sum {
 
 /* Losses are added in groups of so many micro-batches as are configured. Ranks that evaluate alone take more of them at
  * a time, but must not change the sum. */
-static void add_losses(struct eval_sum *sum, const struct ox_trainer *trainer, const double *losses) {
+static void add_losses(struct eval_sum *sum, const struct ox_trainer *trainer, const struct ox_eval_result *result) {
     const uint32_t group = (uint32_t)trainer->config.gradient_accumulation_steps;
     for (uint32_t first = 0; first < trainer->engine_config.micro_batches; first += group) {
         double part = 0;
         for (uint32_t i = 0; i < group; i++) {
-            part += losses[first + i];
+            part += result->losses[(uint64_t)(first + i) * result->loss_values];
         }
         sum->loss += part;
     }
@@ -88,7 +88,7 @@ static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *w
         if (status != OX_OK) {
             return status;
         }
-        add_losses(out, trainer, result.losses);
+        add_losses(out, trainer, &result);
         add_batch(out, &result, input.target_count);
         if (watch != NULL) {
             note(watch, out, ox_min_u64(done + at_once, rows));

@@ -229,6 +229,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .state = {.kind = config->optimizer, .moments = config->moments},
         .decay_embeddings = config->decay_embeddings,
         .decay_all = config->decay_all,
+        .objective = ox_trainer_objective(config),
         .cuda.own_attention = config->own_attention,
         .compute_threads = threads_of(config->compute_threads),
         .optimizer_threads = threads_of(config->optimizer_threads),

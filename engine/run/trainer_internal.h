@@ -219,6 +219,15 @@ void ox_trainer_warn_open_folders(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer);
 /* Hash of everything that may change bits. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
+
+/* ---- what is minimised: trainer_numerics.c ---- */
+
+struct ox_objective ox_trainer_objective(const struct ox_config *config);
+/* Names what the head left of a step beside its loss; returns how many parts there are. */
+uint32_t ox_trainer_parts(const struct ox_trainer *trainer, const double *values,
+                          struct ox_report_part parts[OX_REPORT_PARTS_MAX]);
+/* Hash of `seed` and of the objective; `seed` itself where it is cross-entropy alone. */
+uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */
 OX_MUST enum ox_status ox_trainer_start(struct ox_trainer *trainer);
 

@@ -1,5 +1,5 @@
-/* The hash of everything that may change bits of a run. What an earlier version did not have adds nothing where it is
- * not used, because the checkpoints of that version have the hash without it. */
+/* What a run minimises, and the hash of everything that may change its bits. What an earlier version did not have adds
+ * nothing where it is not used, because the checkpoints of that version have the hash without it. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/assert.h"
@@ -137,7 +137,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
-    hash = groups_hash(e->model, hash);
+    hash = ox_trainer_objective_hash(c, groups_hash(e->model, hash));
     hash = mixture_hash(m, facts_hash(m, rope_hash(m, layers_hash(m, hash))));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
@@ -157,4 +157,36 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
                ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
+}
+
+/* ---- what is minimised ---- */
+
+struct ox_objective ox_trainer_objective(const struct ox_config *config) {
+    const uint64_t noise[] = {config->seed, UINT64_C(0x6e656674756e6500)}; /* "neftune" */
+    return (struct ox_objective){.smoothing = (float)config->label_smoothing_factor,
+                                 .z_loss = (float)config->z_loss_coef,
+                                 .noise = (float)config->neftune_noise_alpha,
+                                 .noise_seed = ox_hash_seed(noise, sizeof noise / sizeof *noise)};
+}
+
+uint32_t ox_trainer_parts(const struct ox_trainer *trainer, const double *values,
+                          struct ox_report_part parts[OX_REPORT_PARTS_MAX]) {
+    const struct ox_objective *const objective = &trainer->engine_config.objective;
+    uint32_t count = 0;
+    if (objective->smoothing != 0.0f || objective->z_loss != 0.0f) {
+        parts[count++] = (struct ox_report_part){"cross_entropy", values[OX_LOSS_NLL]};
+    }
+    if (objective->z_loss != 0.0f) {
+        parts[count++] = (struct ox_report_part){"z_loss", values[OX_LOSS_Z]};
+    }
+    return count;
+}
+
+uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed) {
+    const double numbers[] = {config->label_smoothing_factor, config->z_loss_coef, config->neftune_noise_alpha};
+    bool any = false;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        any |= numbers[i] != 0.0;
+    }
+    return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
 }

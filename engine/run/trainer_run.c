@@ -69,7 +69,9 @@ static struct ox_batch batch_or_scratch(const struct ox_trainer *trainer, uint32
     const struct ox_batch batch = ox_engine_batch(trainer->engine, mb_idx);
     const size_t tokens = (size_t)trainer->engine_config.batch * trainer->engine_config.seq;
     int32_t *const scratch = trainer->foreign_rows;
-    return batch.ids != NULL ? batch : (struct ox_batch){scratch, scratch + tokens, scratch + 2 * tokens};
+    return batch.ids != NULL ? batch
+                             : (struct ox_batch){.ids = scratch, .targets = scratch + tokens,
+                                                 .positions = scratch + 2 * tokens};
 }
 
 enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
@@ -272,6 +274,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     if (report.result.finite && !input.stays) {
         trainer->persist.last_step = next.step;
     }
+    report.part_count = ox_trainer_parts(trainer, report.result.values, report.parts);
     report.predicted_seconds = predicted_seconds(trainer, &report.result);
     report.wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     if (usual && report.result.finite) {

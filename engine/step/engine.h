@@ -15,7 +15,7 @@
 #define OX_ENGINE_ENGINE_H
 
 #include "cpu_optim/optim.h"
-#include "engine/model/model.h"
+#include "engine/model/units.h"
 #include "engine/step/team.h"
 #include "kernels/cuda.h"
 #include "nvme/store.h"
@@ -43,6 +43,7 @@ struct ox_engine_config {
     struct ox_state_format state; /* optimizer and format of its moments; q8 not where lo travels to compute */
     bool decay_embeddings;
     bool decay_all; /* weight decay also for norms and biases */
+    struct ox_objective objective; /* of a step, and with pairs of an evaluation */
     bool eval_only; /* holds weights alone, for ox_engine_eval */
     enum ox_device_kind device;
     uint32_t compute_threads; /* threads of the CPU device, of all ranks together; a GPU has its own */
@@ -195,13 +196,15 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
  * which then attends to itself alone. */
 struct ox_batch {
     int32_t *ids, *targets, *positions;
+    double *reference; /* (batch): log-probabilities of the sequences by the reference; NULL without pairs */
 };
 struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx);
 
 struct ox_step_result;
 struct ox_step_input {
     uint64_t step;          /* number in the run, from 1: names the transaction     */
-    uint64_t target_count;  /* counted targets of all micro-batches together, > 0    */
+    uint64_t target_count;  /* what losses are a mean over, > 0: counted targets of all micro-batches together, or
+                               with pairs these */
     struct ox_optim_settings adam; /* settings of any optimizer; clipping sets grad_scale */
     double max_grad_norm;   /* 0 = no clipping                                       */
     /* The loss is multiplied by it, and norm, clipping and update divide by it. An overflow skips the step. 0: 1. */
@@ -233,6 +236,8 @@ enum ox_update_order { OX_UPDATES_AFTER, OX_UPDATES_HELD, OX_UPDATES_SPECULATIVE
 
 struct ox_step_result {
     double loss;            /* mean over counted targets */
+    double values[OX_PAIR_VALUES]; /* means of what the head leaves (ox_objective_values): enum ox_loss_value, or with
+                                      pairs enum ox_pair_value; zeros where it leaves the loss alone */
     double grad_norm;       /* before clipping */
     double grad_scale;      /* 1 when not clipped */
     bool finite;            /* false: the step was skipped, nothing has changed */
@@ -294,6 +299,7 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee);
 struct ox_eval_result {
     double loss_sum;  /* over the counted targets: not the mean */
     const double *losses; /* the sum's parts by micro-batch, in their order; valid until the next call */
+    uint32_t loss_values; /* doubles from one to the next: behind the loss are others of the micro-batch */
     bool with_update; /* the update of the step before was pending and ran within the forward */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes that crossed links, as in struct ox_step_result */
     uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];

@@ -150,7 +150,9 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .update_count = update_count,
         .stage_count = model->stage_count,
         .micro_batches = own_micro_batches(&plan->input),
-        .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
+        .batch_bytes = ox_align_up(ox_engine_batch_ids_bytes(&shape) +
+                                       (shape.objective.pairs ? shape.batch * sizeof(double) : 0), 64),
+        .loss_values = ox_objective_values(&shape.objective, shape.batch),
         .const_bytes = ox_engine_rope_floats(config) * 2 * sizeof(float),
         .precision = ox_engine_precision(config),
         .grouped = model->config.heads != model->config.kv_heads,

@@ -76,11 +76,17 @@ static void statistics_rows(const struct ox_vector *vector, const void *args, st
         if (job->vocab == 0) {
             job->scratch.max[row] = top;
             job->scratch.sum[row] = 0.0;
+            if (op->smoothing != 0.0f) {
+                op->row_parts[row] = 0.0;
+            }
         } else if (top > job->scratch.max[row]) {
             job->scratch.sum[row] *= exp((double)job->scratch.max[row] - (double)top);
             job->scratch.max[row] = top;
         }
         job->scratch.sum[row] += vector->exp_sum(logits, job->scratch.max[row], job->vocab_count);
+        for (uint32_t k = 0; op->smoothing != 0.0f && k < job->vocab_count; k++) {
+            op->row_parts[row] += (double)logits[k];
+        }
         if (in_tile(job, op->targets[row])) {
             job->scratch.target_logit[row] = logits[(uint32_t)op->targets[row] - job->vocab];
         }
@@ -91,6 +97,33 @@ static void statistics_rows(const struct ox_vector *vector, const void *args, st
     }
 }
 
+static double log_sum(const struct job *job, uint32_t row) {
+    return (double)job->scratch.max[row] + log(job->scratch.sum[row]);
+}
+
+/* The gradient of a row's logits is factor * exp(logit - max), less `uniform` for each, and less `hit` for the
+ * target. */
+struct slopes {
+    float factor, hit, uniform;
+};
+
+static struct slopes slopes_of(const struct job *job, uint32_t row) {
+    const struct ox_op_head *const op = job->op;
+    const float weight = op->row_weights != NULL ? op->loss_scale * op->row_weights[row] : op->loss_scale;
+    const double e = (double)op->smoothing, z = (double)op->z_loss;
+    const double of_sum = z == 0.0 ? (double)weight : (double)weight * (1.0 + 2.0 * z * log_sum(job, row));
+    return (struct slopes){.factor = (float)(of_sum / job->scratch.sum[row]),
+                           .hit = op->smoothing == 0.0f ? weight : (float)((double)weight * (1.0 - e)),
+                           .uniform = (float)((double)weight * e / op->vocab)};
+}
+
+/* Subtracts the same from all. */
+static void shift(float *values, float by, uint32_t count) {
+    for (uint32_t i = 0; by != 0.0f && i < count; i++) {
+        values[i] -= by;
+    }
+}
+
 /* Turns scaled and capped logits into the gradient of the products. The cap's slope follows from the logits, over which
  * the gradient is written: so of some columns at a time they are taken aside first. */
 enum { ASIDE = 512 };
@@ -98,15 +131,16 @@ enum { ASIDE = 512 };
 static void gradient_row(const struct ox_vector *vector, const struct job *job, float *logits, uint32_t row) {
     const struct ox_op_head *const op = job->op;
     const int32_t target = op->targets[row];
-    const float factor = (float)((double)op->loss_scale / job->scratch.sum[row]);
+    const struct slopes slopes = slopes_of(job, row);
     float aside[ASIDE];
     for (uint32_t begin = 0; begin < job->vocab_count; begin += ASIDE) {
         const uint32_t count = min_u32(ASIDE, job->vocab_count - begin), first = job->vocab + begin;
         float *const part = logits + begin;
         memcpy(aside, part, count * sizeof *part);
-        vector->exp_scaled(part, job->scratch.max[row], factor, count);
+        vector->exp_scaled(part, job->scratch.max[row], slopes.factor, count);
+        shift(part, slopes.uniform, count);
         if ((uint32_t)target >= first && (uint32_t)target - first < count) {
-            part[(uint32_t)target - first] -= op->loss_scale;
+            part[(uint32_t)target - first] -= slopes.hit;
         }
         if (op->logit_cap != 0.0f) {
             vector->cap_back(part, aside, op->logit_cap, count);
@@ -133,10 +167,11 @@ static void gradient_rows(const struct ox_vector *vector, const void *args, stru
             gradient_row(vector, job, logits, row);
             continue;
         }
-        const float factor = (float)((double)op->loss_scale / job->scratch.sum[row]);
-        vector->exp_scaled(logits, job->scratch.max[row], factor, job->vocab_count);
+        const struct slopes slopes = slopes_of(job, row);
+        vector->exp_scaled(logits, job->scratch.max[row], slopes.factor, job->vocab_count);
+        shift(logits, slopes.uniform, job->vocab_count);
         if (in_tile(job, target)) {
-            logits[(uint32_t)target - job->vocab] -= op->loss_scale;
+            logits[(uint32_t)target - job->vocab] -= slopes.hit;
         }
     }
 }
@@ -204,18 +239,33 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
 /* Adds the rows' losses in ascending order. */
 static void add_losses(const struct job *job) {
     const struct ox_op_head *const op = job->op;
-    double total = 0.0;
+    const double e = (double)op->smoothing, z = (double)op->z_loss;
+    double total = 0.0, nll_total = 0.0, z_total = 0.0;
     for (uint32_t row = 0; row < op->rows; row++) {
-        double loss = 0.0;
+        double nll = 0.0, loss = 0.0;
         if (op->targets[row] >= 0) {
-            loss = (double)job->scratch.max[row] - (double)job->scratch.target_logit[row] + log(job->scratch.sum[row]);
+            nll = (double)job->scratch.max[row] - (double)job->scratch.target_logit[row] + log(job->scratch.sum[row]);
+            loss = nll;
+            if (e != 0.0) {
+                loss = (1.0 - e) * nll + e * (log_sum(job, row) - op->row_parts[row] / op->vocab);
+            }
+            if (z != 0.0) {
+                const double z_loss = z * log_sum(job, row) * log_sum(job, row);
+                z_total += z_loss;
+                loss += z_loss;
+            }
         }
         total += loss;
+        nll_total += nll;
         if (op->row_nll != NULL) {
-            op->row_nll[row] = (float)loss;
+            op->row_nll[row] = (float)nll;
         }
     }
     op->loss_sum[0] += total;
+    if (op->parts != NULL) {
+        op->parts[0] += nll_total;
+        op->parts[1] += z_total;
+    }
 }
 
 void ox_cpu_head(const struct ox_cpu *cpu, const void *args) {

@@ -20,12 +20,16 @@ struct row_args {
     float loss_scale;
     bool backward;
     float scale, cap; /* of logits; 0: none */
+    float smoothing, z_loss;
+    const float *row_weights; /* (rows) or NULL */
+    double *nll, *z;          /* (rows) or NULL: parts of the loss */
 };
 
-/* The largest logit so far, and the sum of exponentials relative to it. A NaN makes the sum NaN. */
+/* The largest logit so far, and the sum of exponentials relative to it. A NaN makes the sum NaN. And the sum of the
+ * logits themselves. */
 struct softmax {
     float max;
-    double sum;
+    double sum, total;
 };
 
 /* The logits from `begin` on; beyond the last, values that do not count. */
@@ -66,14 +70,14 @@ static __device__ __forceinline__ void take(softmax *all, const float x[STEP]) {
 /* Combined over the block, in the order of its lanes and warps; the same in every thread. */
 static __device__ softmax merge(softmax mine) {
     __shared__ float tops[OX_WARP];
-    __shared__ double sums[OX_WARP];
+    __shared__ double sums[OX_WARP], totals[OX_WARP];
     const unsigned warp = threadIdx.x / OX_WARP, warps = blockDim.x / OX_WARP;
     const float top = ox_warp_max(mine.max);
     if (threadIdx.x % OX_WARP == 0) {
         tops[warp] = top;
     }
     __syncthreads();
-    softmax all = {tops[0], 0.0};
+    softmax all = {tops[0], 0.0, 0.0};
     for (unsigned i = 1; i < warps; i++) {
         all.max = fmaxf(all.max, tops[i]);
     }
@@ -81,13 +85,16 @@ static __device__ softmax merge(softmax mine) {
 #pragma unroll
     for (int distance = OX_WARP / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+        mine.total += __shfl_xor_sync(0xffffffffu, mine.total, distance);
     }
     if (threadIdx.x % OX_WARP == 0) {
         sums[warp] = sum;
+        totals[warp] = mine.total;
     }
     __syncthreads();
     for (unsigned i = 0; i < warps; i++) {
         all.sum += sums[i];
+        all.total += totals[i];
     }
     return all;
 }
@@ -95,8 +102,14 @@ static __device__ softmax merge(softmax mine) {
 /* Turns the logits into their own gradient, of a type that is not wider. A block reads its whole stretch before it
  * writes, and what it writes lies before what is not yet read. */
 template <typename T>
-static __device__ void differentiate(const row_args &args, float *logits, const softmax &all, int32_t target) {
-    const float factor = (float)((double)args.loss_scale / all.sum);
+static __device__ void differentiate(const row_args &args, float *logits, const softmax &all, int32_t target,
+                                     uint32_t row) {
+    const float weight = args.row_weights != nullptr ? args.loss_scale * args.row_weights[row] : args.loss_scale;
+    const double e = (double)args.smoothing, lse = (double)all.max + log(all.sum);
+    const double of_sum =
+        args.z_loss == 0.0f ? (double)weight : (double)weight * (1.0 + 2.0 * (double)args.z_loss * lse);
+    const float factor = (float)(of_sum / all.sum), uniform = (float)((double)weight * e / args.vocab);
+    const float hit = args.smoothing == 0.0f ? weight : (float)((double)weight * (1.0 - e));
     for (uint32_t begin = 0; begin < args.vocab; begin += blockDim.x * STEP) {
         const uint32_t at = begin + threadIdx.x * STEP;
         float x[STEP] = {};
@@ -107,8 +120,8 @@ static __device__ void differentiate(const row_args &args, float *logits, const 
         for (int k = 0; k < STEP; k++) {
             const float logit = at + k < args.vocab ? logit_of(args, x[k]) : -INFINITY;
             const float slope = at + k < args.vocab ? slope_at(args, logit) : 0.0f;
-            x[k] = target < 0 ? 0.0f : factor * expf(logit - all.max);
-            x[k] -= target >= 0 && at + k == (uint32_t)target ? args.loss_scale : 0.0f;
+            x[k] = target < 0 ? 0.0f : factor * expf(logit - all.max) - uniform;
+            x[k] -= target >= 0 && at + k == (uint32_t)target ? hit : 0.0f;
             x[k] *= slope;
         }
         if (sizeof(T) < sizeof(float)) {
@@ -125,13 +138,14 @@ template <typename T> static __global__ void row_kernel(row_args args) {
     const int32_t target = args.targets[row];
     float *const logits = args.logits + blockIdx.x * args.stride;
     const float at_target = target < 0 ? 0.0f : logit_of(args, logits[target]);
-    softmax all = {-INFINITY, 0.0};
+    softmax all = {-INFINITY, 0.0, 0.0};
     for (uint32_t i = threadIdx.x * STEP; i < args.vocab; i += blockDim.x * STEP) {
         float x[STEP];
         load_logits(x, logits, i, args.vocab);
 #pragma unroll
         for (int k = 0; k < STEP; k++) {
             x[k] = i + k < args.vocab ? logit_of(args, x[k]) : x[k];
+            all.total += args.smoothing != 0.0f && i + k < args.vocab ? (double)x[k] : 0.0;
         }
         take(&all, x);
         for (uint32_t k = 0; k < STEP && args.kept != nullptr && i + k < args.vocab; k++) {
@@ -140,14 +154,22 @@ template <typename T> static __global__ void row_kernel(row_args args) {
     }
     all = merge(all);
     if (threadIdx.x == 0) {
-        const double loss = target < 0 ? 0.0 : (double)all.max - (double)at_target + log(all.sum);
-        args.loss[row] = loss;
+        const double nll = target < 0 ? 0.0 : (double)all.max - (double)at_target + log(all.sum);
+        const double lse = (double)all.max + log(all.sum), e = (double)args.smoothing;
+        const double z_loss = target < 0 || args.z_loss == 0.0f ? 0.0 : (double)args.z_loss * lse * lse;
+        const double smooth =
+            target < 0 || e == 0.0 ? nll : (1.0 - e) * nll + e * (lse - all.total / args.vocab);
+        args.loss[row] = smooth + z_loss;
         if (args.row_nll != nullptr) {
-            args.row_nll[row] = (float)loss;
+            args.row_nll[row] = (float)nll;
+        }
+        if (args.nll != nullptr) {
+            args.nll[row] = nll;
+            args.z[row] = z_loss;
         }
     }
     if (args.backward) {
-        differentiate<T>(args, logits, all, target);
+        differentiate<T>(args, logits, all, target, row);
     }
 }
 
@@ -270,7 +292,9 @@ static void run_rows(const head_job *job) {
     const ox_op_head *const op = job->op;
     const row_args args = {job->scratch.logits, job->walk.logit_stride, job->row, op->vocab, op->targets,
                            job->scratch.sum, op->row_nll, op->logits, op->loss_scale, wants_gradients(op),
-                           op->logit_scale, op->logit_cap};
+                           op->logit_scale, op->logit_cap, op->smoothing, op->z_loss, op->row_weights,
+                           op->parts != nullptr ? op->row_parts : nullptr,
+                           op->parts != nullptr ? op->row_parts + op->rows : nullptr};
     const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
     const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
     const ox_launch_shape shape = {job->row_count, threads, 0};
@@ -303,6 +327,10 @@ extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given)
     if (status == OX_OK) {
         ox_launch(add_losses_kernel, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, op->loss_sum,
                   (const double *)job.scratch.sum, op->rows);
+        for (int i = 0; i < 2 && op->parts != nullptr; i++) {
+            ox_launch(add_losses_kernel, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, op->parts + i,
+                      (const double *)op->row_parts + (size_t)i * op->rows, op->rows);
+        }
     }
     return status;
 }

@@ -47,7 +47,7 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
 /* The losses of all micro-batches, where the list ends with a head. */
 static void place_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
-    const uint64_t bytes = b->sums.micro_batches * sizeof(double); /* of all ranks */
+    const uint64_t bytes = b->sums.micro_batches * ox_plan_loss_bytes(&b->in->model); /* of all ranks */
     plan->loss_buf = plan->loss_host_buf = OX_NONE;
     if (!ox_plan_has_outside_output(&b->in->model)) {
         plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE);

@@ -84,8 +84,8 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
         return gather_bytes(input, ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
-        return gather_bytes(input, model->micro_batches * sizeof(double),
-                            ox_plan_sums(input).micro_batches * sizeof(double));
+        return gather_bytes(input, model->micro_batches * ox_plan_loss_bytes(model),
+                            ox_plan_sums(input).micro_batches * ox_plan_loss_bytes(model));
     default:
         OX_ASSERT(!"moves nothing between ranks");
         return (struct ox_peer_bytes){0};
@@ -270,7 +270,7 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
     case OX_MOVE_BATCH:
         return model->batch_bytes;
     case OX_MOVE_LOSSES:
-        return model->micro_batches * sizeof(double);
+        return model->micro_batches * ox_plan_loss_bytes(model);
     case OX_MOVE_PARTIALS:
         return ox_plan_partials_bytes(input, task->unit_idx);
     case OX_MOVE_NONFINITE:

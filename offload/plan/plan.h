@@ -285,6 +285,7 @@ struct ox_plan_model {
     uint32_t update_count;      /* units that are trained */
     uint32_t micro_batches;     /* per step */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
+    uint32_t loss_values;       /* doubles that the head leaves of a micro-batch; 0: 1 */
     uint64_t const_bytes;       /* tables that stay on the device */
     const struct ox_precision *precision; /* the row of --dtype */
     bool grouped;    /* several heads of queries share one of keys and values, for predictions */
@@ -292,6 +293,9 @@ struct ox_plan_model {
     bool eval_only;  /* no state, no gradients: only EVAL plans can be built */
 };
 
+static inline uint64_t ox_plan_loss_bytes(const struct ox_plan_model *model) {
+    return sizeof(double) * (model->loss_values > 0 ? model->loss_values : 1);
+}
 /* Whether the input of the first stage arrives from another part of the model. */
 static inline bool ox_plan_has_outside_input(const struct ox_plan_model *model) {
     return model->stages[0].kind != OX_PLAN_EMBEDDING;

@@ -238,7 +238,7 @@ static void gather_losses(struct effects *e) {
 static void move_losses(struct effects *e, struct route route) {
     move(e, route, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
-    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->micro_batches);
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, e->plan->micro_batches * ox_plan_loss_bytes(&e->in->model));
 }
 
 /* What a rank does together with the others. */

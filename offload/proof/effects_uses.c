@@ -71,7 +71,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return model->batch_bytes * e->plan->micro_batches;
     case LOSSES:
     case ALL_LOSSES:
-        return 8 * (uint64_t)ox_proof_micro_batches(e->in);
+        return ox_proof_micro_batches(e->in) * ox_plan_loss_bytes(model);
     case PARTIALS:
         return ox_proof_partials_bytes(e->in, content.idx);
     case COUNTS:

@@ -11,22 +11,29 @@ struct head_case {
     bool with_lo, with_logits, loss_only;
     double scale; /* scale of the inputs: 100 gives logits up to about 1e4 */
     float logit_scale, logit_cap; /* 0: none */
+    float smoothing, z_loss;
+    bool weighted; /* rows have weights, some of them 0 or negative */
 };
 static const struct head_case cases[] = {
-    {1, 8, 3, true, true, false, 1.0, 0, 0},
-    {5, 7, 33, false, false, false, 1.0, 0, 0},
-    {37, 24, 300, true, false, false, 1.0, 0, 0},
-    {33, 24, 9001, true, true, false, 1.0, 0, 0},      /* several tiles of the vocabulary, logits held    */
-    {9, 16, 4097, false, false, true, 1.0, 0, 0},      /* loss alone                                       */
-    {64, 32, 500, true, false, false, 100.0, 0, 0},    /* extreme logits                                   */
-    {1030, 4, 16384, false, false, false, 1.0, 0, 0},  /* several groups of rows                           */
-    {1100, 2, 43700, true, false, false, 1.0, 0, 0},   /* too wide to hold: computed twice, in row tiles   */
-    {4200, 2, 40, true, false, false, 1.0, 0, 0},      /* several groups of rows of a GPU                  */
-    {5, 7, 33, true, true, false, 1.0, 0.0625f, 0.0f},
-    {5, 7, 33, true, true, false, 1.0, 0.0f, 0.5f},
-    {33, 24, 9001, true, true, false, 1.0, 0.5f, 2.0f},
-    {9, 16, 4097, false, false, true, 1.0, 0.0f, 3.0f},
-    {1100, 2, 43700, true, false, false, 1.0, 2.0f, 1.5f}, /* too wide to hold: computed twice */
+    {1, 8, 3, true, true, false, 1.0, 0, 0, 0, 0, false},
+    {5, 7, 33, false, false, false, 1.0, 0, 0, 0, 0, false},
+    {37, 24, 300, true, false, false, 1.0, 0, 0, 0, 0, false},
+    {33, 24, 9001, true, true, false, 1.0, 0, 0, 0, 0, false}, /* several tiles of the vocabulary, logits held */
+    {9, 16, 4097, false, false, true, 1.0, 0, 0, 0, 0, false}, /* loss alone */
+    {64, 32, 500, true, false, false, 100.0, 0, 0, 0, 0, false}, /* extreme logits */
+    {1030, 4, 16384, false, false, false, 1.0, 0, 0, 0, 0, false}, /* several groups of rows */
+    {1100, 2, 43700, true, false, false, 1.0, 0, 0, 0, 0, false}, /* too wide to hold: computed twice, in row tiles */
+    {4200, 2, 40, true, false, false, 1.0, 0, 0, 0, 0, false}, /* several groups of rows of a GPU */
+    {5, 7, 33, true, true, false, 1.0, 0.0625f, 0.0f, 0, 0, false},
+    {5, 7, 33, true, true, false, 1.0, 0.0f, 0.5f, 0, 0, false},
+    {33, 24, 9001, true, true, false, 1.0, 0.5f, 2.0f, 0, 0, false},
+    {9, 16, 4097, false, false, true, 1.0, 0.0f, 3.0f, 0, 0, false},
+    {1100, 2, 43700, true, false, false, 1.0, 2.0f, 1.5f, 0.2f, 0.01f, false}, /* too wide to hold: computed twice */
+    {5, 7, 33, true, true, false, 1.0, 0, 0, 0.1f, 0, false},
+    {5, 7, 33, true, true, false, 1.0, 0, 0, 0, 0.02f, false},
+    {5, 7, 33, true, false, false, 1.0, 0, 0, 0, 0, true},
+    {33, 24, 9001, true, true, false, 1.0, 0.5f, 2.0f, 0.3f, 1e-3f, true},
+    {9, 16, 4097, false, false, true, 1.0, 0, 0, 0.2f, 0.01f, false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -39,8 +46,13 @@ struct reference {
     const int32_t *targets;
     double *in, *weight;
     double *nll, *din, *dweight, *logits; /* logits of one row, or of all when they are wanted */
-    double loss;
+    double loss, weighted_loss, z; /* z: of the loss */
 };
+
+/* What a row's gradient is multiplied by. */
+static double weight_of(const struct head_case *shape, uint32_t row) {
+    return shape->weighted ? 0.5 * (double)(row % 7) - 1.0 : 1.0;
+}
 
 static double scale_of(const struct head_case *shape) {
     return shape->logit_scale != 0.0f ? (double)shape->logit_scale : 1.0;
@@ -59,11 +71,14 @@ static double slope_at(const struct head_case *shape, double logit) {
 
 /* Adds one row's gradients, given its logits, their exponentials and the sum of these. */
 static void reference_row_gradient(const struct reference *ref, uint32_t row, const double *logits,
-                                   const double *power, double sum) {
+                                   const double *power, double sum, double top) {
     const uint32_t hidden = ref->shape->hidden;
     for (uint32_t word = 0; word < ref->shape->vocab; word++) {
-        const double hit = (int32_t)word == ref->targets[row] ? 1.0 : 0.0;
-        const double gradient = (double)loss_scale * (power[word] / sum - hit) * slope_at(ref->shape, logits[word]);
+        const double e = (double)ref->shape->smoothing, z = (double)ref->shape->z_loss;
+        const double hit = ((int32_t)word == ref->targets[row] ? 1.0 - e : 0.0) + e / ref->shape->vocab;
+        const double p = power[word] / sum * (1.0 + 2.0 * z * (top + log(sum)));
+        const double gradient = (double)loss_scale * weight_of(ref->shape, row) * (p - hit) *
+                                slope_at(ref->shape, logits[word]);
         for (uint32_t i = 0; i < hidden; i++) {
             ref->din[(size_t)row * hidden + i] += gradient * ref->weight[(size_t)word * hidden + i];
             ref->dweight[(size_t)word * hidden + i] += gradient * ref->in[(size_t)row * hidden + i];
@@ -73,10 +88,10 @@ static void reference_row_gradient(const struct reference *ref, uint32_t row, co
 
 static void reference_run(struct reference *ref, double *power, bool backward) {
     const struct head_case *const shape = ref->shape;
-    ref->loss = 0.0;
+    ref->loss = ref->weighted_loss = ref->z = 0.0;
     for (uint32_t row = 0; row < shape->rows; row++) {
         double *const logits = ref->logits + (shape->with_logits ? (size_t)row * shape->vocab : 0);
-        double top = -INFINITY, sum = 0.0;
+        double top = -INFINITY, sum = 0.0, total = 0.0;
         for (uint32_t word = 0; word < shape->vocab; word++) {
             logits[word] = 0.0;
             for (uint32_t i = 0; i < shape->hidden; i++) {
@@ -89,12 +104,20 @@ static void reference_run(struct reference *ref, double *power, bool backward) {
         for (uint32_t word = 0; word < shape->vocab; word++) {
             power[word] = exp(logits[word] - top);
             sum += power[word];
+            total += logits[word];
         }
         const bool counted = ref->targets[row] >= 0;
         ref->nll[row] = counted ? top + log(sum) - logits[ref->targets[row]] : 0.0;
-        ref->loss += ref->nll[row];
+        if (counted) {
+            const double lse = top + log(sum), e = (double)shape->smoothing;
+            ref->z += (double)shape->z_loss * lse * lse;
+            const double loss = (1.0 - e) * ref->nll[row] + e * (lse - total / shape->vocab) +
+                                (double)shape->z_loss * lse * lse;
+            ref->loss += loss;
+            ref->weighted_loss += weight_of(shape, row) * loss;
+        }
         if (counted && backward) {
-            reference_row_gradient(ref, row, logits, power, sum);
+            reference_row_gradient(ref, row, logits, power, sum, top);
         }
     }
 }
@@ -109,7 +132,7 @@ static double weight_loss(const void *context, const double *weight) {
     const struct loss_context *const at = context;
     (void)weight; /* it is at->ref->weight, changed in place */
     reference_run(at->ref, at->power, false);
-    return (double)loss_scale * at->ref->loss;
+    return (double)loss_scale * at->ref->weighted_loss;
 }
 
 /* A gradient of the table that begins is what is added to zeros. */
@@ -160,6 +183,14 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
     op.loss_sum = doubles(1);
     op.loss_sum[0] = 2.0;
     op.row_nll = floats(shape->rows);
+    op.parts = doubles(2);
+    op.parts[0] = op.parts[1] = 1.0;
+    op.row_parts = doubles(2 * (size_t)shape->rows);
+    float *const weights = floats(shape->rows);
+    for (uint32_t row = 0; row < shape->rows; row++) {
+        weights[row] = (float)weight_of(shape, row);
+    }
+    op.row_weights = shape->weighted ? weights : NULL;
     op.din = shape->loss_only ? NULL : reals(type, in_len);
     float *const dweight = floats(weight_len);
     op.dweight = shape->loss_only ? NULL : dweight;
@@ -174,6 +205,12 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
                      extreme ? 1.2e-7 : 6e-8); /* tensor cores cut logits off: all of them by a little */
     check_real_error(real, extreme ? "row_nll, extreme logits" : "row_nll",
                      error_of(op.row_nll, ref->nll, shape->rows), extreme ? 5e-7 : 2e-7, extreme ? 3e-7 : 1.6e-7);
+    double nll = 0.0;
+    for (uint32_t row = 0; row < shape->rows; row++) {
+        nll += ref->nll[row];
+    }
+    check_real_error(real, "cross-entropy apart", fabs(op.parts[0] - 1.0 - nll) / nll, extreme ? 3e-8 : 1e-7, 1.2e-7);
+    check_real_error(real, "z-loss apart", fabs(op.parts[1] - 1.0 - ref->z) / fmax(ref->z, 1e-3), 1e-7, 1.2e-7);
     if (shape->with_logits) {
         check_real_error(real, "logits", error_of(op.logits, ref->logits, logits_len), 5e-7, 5e-7);
     }
@@ -236,6 +273,8 @@ static void make_inputs(const struct head_case *shape, struct reference *ref, st
                               .loss_scale = loss_scale,
                               .logit_scale = shape->logit_scale,
                               .logit_cap = shape->logit_cap,
+                              .smoothing = shape->smoothing,
+                              .z_loss = shape->z_loss,
                               .real = ref->real};
 }
 

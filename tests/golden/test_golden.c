@@ -65,7 +65,11 @@ static void check_fp32(const struct golden *golden) {
     REQUIRE_OK(ox_engine_eval(harness.engine, &input, &eval));
     golden_steps(&harness, golden, 0, GOLDEN_STEPS, &outcome);
     outcome_read_weights(&harness, &outcome);
-    CHECK(eval.loss_sum / (double)counted == outcome.losses[0]);
+    if (run.objective.noise == 0.0f) { /* an evaluation has none of it */
+        CHECK(eval.loss_sum / (double)counted == outcome.losses[0]);
+    } else {
+        CHECK(eval.loss_sum / (double)counted < outcome.losses[0]);
+    }
     check_against_reference(golden, harness.model, &outcome);
     check_frozen(&harness, &outcome);
     harness_close(&harness);

@@ -39,10 +39,11 @@ static void check_differences(const struct golden *golden) {
 }
 
 int main(void) {
-    struct golden tied, untied, learned, below, groups, adapters;
+    struct golden tied, untied, learned, below, groups, adapters, terms;
     golden_open("lora_llama", &adapters);
     golden_open("frozen_below", &below);
     golden_open("groups", &groups);
+    golden_open("loss_terms", &terms);
     golden_open("llama_tied_gqa", &tied);
     golden_open("llama_untied_odd", &untied);
     golden_open("gpt2_small", &learned);
@@ -66,6 +67,8 @@ int main(void) {
     run = run_of(&adapters, OX_OPTIM_ADAMW, OX_MOMENTS_F32);
     golden_check_places(&adapters, &run, "adapters", 3);
     golden_check_reopened(&adapters, &run, "adapters", 3);
+    run = run_of(&terms, OX_OPTIM_ADAMW, OX_MOMENTS_F32);
+    golden_check_places(&terms, &run, "smoothing, z-loss and noise", 4);
     run = run_of(&untied, OX_OPTIM_ADAMW, OX_MOMENTS_Q8);
     golden_check_reopened(&untied, &run, "adamw with q8 moments", 2);
     run = run_of(&tied, OX_OPTIM_LION, OX_MOMENTS_BF16);
@@ -76,5 +79,6 @@ int main(void) {
     golden_close(&below);
     golden_close(&groups);
     golden_close(&adapters);
+    golden_close(&terms);
     return test_end();
 }

@@ -134,5 +134,7 @@ int main(void) {
     check("frozen_blocks", false);
     check("frozen_below", false);
     check("frozen_parts", true);
+    dtype = OX_COMPUTE_FP32;
+    check("loss_terms", false);
     return test_end();
 }

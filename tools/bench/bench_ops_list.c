@@ -252,6 +252,20 @@ static enum ox_status logits(const struct ox_bench_tensors *t, struct ox_bench_c
         .logits = t->wide[0], .count = t->params, .cap = 30.0f});
 }
 
+static enum ox_status noise(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 2.0 * elems_of(t) * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, lane_of(t), noise, &(struct ox_op_noise){
+        .inout = t->x, .count = (uint64_t)elems_of(t), .magnitude = 1e-3f, .real = t->device->compute.real});
+}
+
+/* Of two sequences, with losses where there are any numbers. */
+static enum ox_status pairs(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 12.0 * t->shape.rows;
+    return OX_QUEUE(&t->device->ops, lane_of(t), pairs, &(struct ox_op_pairs){
+        .values = (double *)t->dweight, .row_weights = t->wide[0], .row_nll = t->wide[1], .targets = t->targets,
+        .batch = 2, .seq = t->shape.rows / 2, .beta = 0.1f});
+}
+
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
     enum { OPS_MAX = 96 };
     static struct ox_bench_op joined[OPS_MAX];
@@ -294,6 +308,8 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_attention_cached, NULL, attention_cached, 0, 0},
         {OX_OP_head, NULL, head, 0, 0},
         {OX_OP_logits, NULL, logits, 0, 0},
+        {OX_OP_pairs, NULL, pairs, 0, 0},
+        {OX_OP_noise, NULL, noise, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
         {OX_OP_adam, "adam.f32", adam, OX_MOMENTS_F32, 0},
         {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},

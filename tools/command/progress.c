@@ -109,6 +109,9 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
     struct ox_status_line line = {.count = 0};
     ox_status_add(&line, 0, "step %" PRIu64 "/%" PRIu64, report->step, report->max_steps);
     ox_status_add(&line, 1, "loss %.4f", loss);
+    for (uint32_t i = 0; i < report->part_count; i++) {
+        ox_status_add(&line, 10, "%s %.4f", report->parts[i].name, report->parts[i].value);
+    }
     ox_status_add(&line, 7, "norm %.3g", report->result.grad_norm);
     ox_status_add(&line, 6, "lr %.2e", report->learning_rate);
     ox_status_add(&line, 5, "epoch %.4g", report->epoch);

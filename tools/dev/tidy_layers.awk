@@ -6,15 +6,15 @@
 # (a path that ends in .h). A line names only rooms that stand above it. Single headers may lie below: base/prng and
 # base include each other in this way, and kernels and kernels/cpu.
 BEGIN {
-    room("base/prng", "base/assert.h base/bytes.h base/isa.h")
+    room("base/prng", "base/assert.h base/bytes.h base/isa.h base/planes.h")
     room("base", "base/prng")
     room("base/hash", "base")
     room("nvme", "base base/hash")
     room("cpu_optim", "base")
     room("kernels", "base kernels/cpu/cpu.h kernels/comm/nccl/nccl.h")
-    room("kernels/cpu", "base kernels")
+    room("kernels/cpu", "base base/prng kernels")
     room("kernels/cpu/moe", "base kernels/cpu")
-    room("kernels/cuda", "base kernels")
+    room("kernels/cuda", "base base/prng kernels")
     room("kernels/cuda/moe", "base kernels/cuda")
     # Communication and offload move bytes and compute nothing: of kernels they need the device alone.
     room("kernels/comm", "base base/hash kernels/device.h kernels/comm/mpi/plugin.h" \

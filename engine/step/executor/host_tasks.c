@@ -94,9 +94,14 @@ static void decide(const struct task_run *run) {
     const double *const partials = view(run, OX_USE_NORM).ptr;
     const double *const losses = view(run, OX_USE_LOSS).ptr;
     const uint32_t unit_count = rank->plan->input.model.unit_count;
+    const uint32_t left = rank->plan->input.model.loss_values, shown = left < OX_PAIR_VALUES ? left : OX_PAIR_VALUES;
     double loss = 0;
     for (uint32_t i = 0; i < ox_plan_sums(&rank->plan->input).micro_batches; i++) {
-        loss += losses[i];
+        const double *const values = losses + (uint64_t)i * rank->plan->input.model.loss_values;
+        loss += values[0];
+        for (uint32_t k = 0; k < shown; k++) {
+            step->values[k] += values[k] / (double)step->input->target_count;
+        }
     }
     const double scaled = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(rank, unit_count)));
     const double norm = isnan(scaled) ? (double)NAN : scaled * step->unscale; /* of one sign */

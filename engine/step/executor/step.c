@@ -22,7 +22,9 @@ struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx) {
     for (uint32_t i = 0; i < rank->shape.rows; i++) {
         positions[i] = (int32_t)(i % rank->shape.seq);
     }
-    return (struct ox_batch){.ids = ids, .targets = positions + rank->shape.rows, .positions = positions};
+    unsigned char *const end = (unsigned char *)ids + ox_engine_batch_ids_bytes(&rank->shape);
+    return (struct ox_batch){.ids = ids, .targets = positions + rank->shape.rows, .positions = positions,
+                             .reference = rank->shape.objective.pairs ? (double *)(void *)end : NULL};
 }
 
 /* ---- compute -------------------------------------------------------------------------------------- */
@@ -71,6 +73,8 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
         .begins = is->task->begins,
+        .trains = is->plan->kind == OX_PLAN_TRAIN,
+        .noise_stream = rank->step.input->step << 24 | (rank->loss_first + is->task->mb_idx),
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* with unified memory one buffer holds all micro-batches */
@@ -78,6 +82,8 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         job.ids = (const int32_t *)batch;
         job.positions = job.ids + rank->shape.rows;
         job.targets = job.positions + rank->shape.rows;
+        job.reference = rank->shape.objective.pairs
+                            ? (const double *)(const void *)(batch + ox_engine_batch_ids_bytes(&rank->shape)) : NULL;
         job.documents = rank->packed[is->task->mb_idx] ? job.positions : NULL;
     }
     const float *const angles = view_if(is, OX_USE_CONST);
@@ -111,7 +117,8 @@ static enum ox_status issue_head(const struct issue *is) {
         .dx = view_if(is, OX_USE_DX),
         .grads = stage_grads(is, 0),
         .grads_table = stage_grads(is, nth),
-        .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->rank->loss_first + is->task->mb_idx,
+        .loss_sum = (double *)view(is, OX_USE_LOSS).ptr +
+                    (is->rank->loss_first + is->task->mb_idx) * is->rank->plan->input.model.loss_values,
         .loss_scale = rank->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? rank->logits_buffer : NULL,
     };
@@ -145,7 +152,9 @@ static enum ox_status issue_forward(const struct issue *is) {
     void *const y = view(is, OX_USE_Y).ptr;
     if (job.unit->kind == OX_UNIT_EMBED) {
         job.planes = planes(is, stage_of(is)->units[0].unit_idx, 0);
-        return ox_unit_forward(&job, NULL, job.ids, y);
+        OX_TRY(ox_unit_forward(&job, NULL, job.ids, y));
+        ox_embed_noise(&job, y);
+        return job.run.status;
     }
     const struct ox_stage_weights all = weights(is);
     return ox_unit_forward(&job, &all, view(is, OX_USE_X).ptr, y);
@@ -272,8 +281,9 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
         target += (ox_norm_partials_first(is->rank, is->task->unit_idx) +
                    ox_slice_first(is->rank, is->task->unit_idx) / OX_GROUP_ELEMS) * sizeof(double);
     } else if (is->task->move == OX_MOVE_LOSSES) {
-        target += is->rank->loss_first * sizeof(double);
-        source += is->rank->loss_first * sizeof(double);
+        const uint64_t before = is->rank->loss_first * ox_plan_loss_bytes(&is->rank->plan->input.model);
+        target += before;
+        source += before;
     }
     if (state == NULL) {
         return copy(is, target, source, bytes, done);

@@ -15,6 +15,7 @@ struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
     const enum ox_real real = ox_engine_precision(config)->activations;
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
                              .rows = config->batch * config->seq, .dtype = config->dtype,
+                             .objective = config->objective,
                              .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
 }
 

@@ -3,6 +3,7 @@
 #ifndef OX_ENGINE_STEP_RANK_H
 #define OX_ENGINE_STEP_RANK_H
 
+#include "base/bytes.h"
 #include "engine/model/units.h"
 #include "engine/step/engine.h"
 #include "engine/step/order.h"
@@ -32,6 +33,7 @@ struct ox_step_state {
     float loss_scale;  /* what each target's loss is multiplied by */
     double unscale;    /* undoes the part of it that is the input's loss_scale */
     double loss, grad_norm, grad_scale;
+    double values[OX_PAIR_VALUES];
     bool finite, overflow;
     bool committed;
     struct ox_optim_hyper hyper;
@@ -196,6 +198,10 @@ bool ox_rank_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t uni
 bool ox_engine_on_cpu(const struct ox_engine_config *config);
 /* The shape and formats of compute. */
 struct ox_shape ox_engine_shape(const struct ox_engine_config *config);
+/* Bytes of ids, positions and targets of a micro-batch, behind which the reference's log-probabilities lie. */
+static inline uint64_t ox_engine_batch_ids_bytes(const struct ox_shape *shape) {
+    return ox_align_up((uint64_t)shape->rows * 3 * sizeof(int32_t), sizeof(double));
+}
 /* How many floats each of the two rotary tables has. */
 uint64_t ox_engine_rope_floats(const struct ox_engine_config *config);
 

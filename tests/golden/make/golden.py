@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 
+import numpy as np
 import peft
 import safetensors.torch
 import torch
@@ -329,6 +330,14 @@ CASES = {
                                 tie_word_embeddings=False),
         "lora": {"r": 4, "lora_alpha": 4, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]},
         "seed": 34, "seq": 26, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    # ---- label smoothing, z-loss and noise of embeddings ----
+    "loss_terms": {
+        "config": lambda: llama(transformers.Gemma2Config, vocab_size=73, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=44,
+                                query_pre_attn_scalar=10, sliding_window=7, attn_logit_softcapping=None,
+                                final_logit_softcapping=4.0),
+        "objective": {"smoothing": 0.2, "z_loss": 0.01, "noise": 5.0, "noise_seed": 1234567890123},
+        "seed": 31, "seq": 25, "batch": 2, "micro_batches": 3, "max_grad_norm": 0.5, "ignored_share": 0.2},
 }
 
 
@@ -639,16 +648,59 @@ def decays(name, parameter):
     return (parameter.dim() >= 2 and not is_embedding(name) and not name.endswith("bias")) or name.endswith("sinks")
 
 
-def step_loss(model, micro_batches):
+def philox(seed, stream, blocks):
+    """Philox-4x32-10 (Salmon et al., SC 2011): four words for each block."""
+    b = np.arange(blocks, dtype=np.uint64)
+    low = np.uint64(0xFFFFFFFF)
+    counter = [b & low, b >> np.uint64(32), np.full_like(b, stream & 0xFFFFFFFF), np.full_like(b, stream >> 32)]
+    key = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        first, second = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
+        counter = [(second >> np.uint64(32)) ^ counter[1] ^ np.uint64(key[0]), second & low,
+                   (first >> np.uint64(32)) ^ counter[3] ^ np.uint64(key[1]), first & low]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(counter, axis=1)
+
+
+@contextlib.contextmanager
+def noisy(model, objective, step, mb):
+    """NEFTune as the Trainer has it, a hook behind the embedding, with the engine's numbers: of step and micro-batch."""
+    def add(module, unused, output):
+        words = philox(objective["noise_seed"], (step + 1) << 24 | mb, (output.numel() + 3) // 4).flatten()
+        uniform = (words[: output.numel()] >> np.uint64(8)).astype(np.float64) * 2.0 ** -23 - 1.0
+        magnitude = objective["noise"] / math.sqrt(output.shape[1] * output.shape[2])
+        return output + magnitude * torch.from_numpy(uniform).to(output.dtype).reshape(output.shape)
+
+    hook = model.get_input_embeddings().register_forward_hook(add) if objective.get("noise", 0) > 0 else None
+    yield
+    if hook is not None:
+        hook.remove()
+
+
+def smoothed(logits, targets, smoothing):
+    """The sum of what LabelSmoother of transformers has the mean of, over counted targets."""
+    smoother = transformers.trainer_pt_utils.LabelSmoother(epsilon=smoothing, ignore_index=IGNORED)
+    counted = (targets != IGNORED).sum()
+    return smoother({"logits": logits}, targets) * counted
+
+
+def step_loss(model, micro_batches, objective, step):
     """The mean over all counted targets of all micro-batches; gradients add up in the parameters."""
     counted = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     total = 0.0
-    for inputs, targets in micro_batches:
-        logits = model(input_ids=inputs, use_cache=False).logits
-        nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
-                                                ignore_index=IGNORED, reduction="sum")
-        (nll / counted).backward()
-        total += float(nll.detach())
+    for mb, (inputs, targets) in enumerate(micro_batches):
+        with noisy(model, objective, step, mb):
+            logits = model(input_ids=inputs, use_cache=False).logits
+        if objective.get("smoothing", 0) > 0:
+            loss = smoothed(logits, targets, objective["smoothing"])
+        else:
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+                                                     ignore_index=IGNORED, reduction="sum")
+        if objective.get("z_loss", 0) > 0:
+            squares = torch.logsumexp(logits, dim=-1).square()
+            loss = loss + objective["z_loss"] * squares[targets != IGNORED].sum()
+        (loss / counted).backward()
+        total += float(loss.detach())
     return total / counted
 
 
@@ -676,14 +728,15 @@ def train(model, batches, case):
     optimizer = optimizer_of(model, case)
     result = {"losses": [], "grad_norms": [], "lrs": [], "margins": []}
     with torch.no_grad():
-        result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
+        with noisy(model, case.get("objective", {}), 0, 0):
+            result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     for step, micro_batches in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step) * group["share"]
         optimizer.zero_grad()
         margins = []
         with watching(model, margins):
-            result["losses"].append(step_loss(model, micro_batches))
+            result["losses"].append(step_loss(model, micro_batches, case.get("objective", {}), step))
         result["margins"].append(min(margins, default=math.inf))
         if step == 0:
             result["grads"] = {name: parameter.grad.clone() for name, parameter in named}
@@ -712,7 +765,7 @@ def mark_undetermined(model, final):
                 tensor[width : 2 * width] = math.nan
 
 
-def run_bf16(model, batches):
+def run_bf16(model, batches, case):
     """Step 0 up to its gradients with all weights rounded to bfloat16 and everything else exact."""
     rounded = copy.deepcopy(model)
     with torch.no_grad():
@@ -722,8 +775,9 @@ def run_bf16(model, batches):
             if name.endswith("embed_scale"):  # has the type of the weights
                 buffer.copy_(round_hi(buffer))
         rounded.double()
-        logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
-    loss = step_loss(rounded, batches[0])
+        with noisy(rounded, case.get("objective", {}), 0, 0):
+            logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
+    loss = step_loss(rounded, batches[0], case.get("objective", {}), 0)
     grads = {name: parameter.grad for name, parameter in rounded.named_parameters() if parameter.requires_grad}
     norm = math.sqrt(sum(float(grad.pow(2).sum()) for grad in grads.values()))
     return {"logits": logits, "loss": loss, "grads": grads, "grad_norm": norm}
@@ -795,7 +849,7 @@ def make_case(name, folder):
     single = train(copy.deepcopy(model), batches, case)
     with in_float64():
         exact = train(copy.deepcopy(model).double(), batches, case)
-        bf16 = run_bf16(model, batches)
+        bf16 = run_bf16(model, batches, case)
     mark_undetermined(model, exact["final"])
     errors = compare(exact, single)
     check(name, exact, errors)
@@ -817,6 +871,7 @@ def make_case(name, folder):
         "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "adam_epsilon": EPS,
         "weight_decay": WEIGHT_DECAY, "max_grad_norm": case["max_grad_norm"],
         "frozen": [] if "lora" in case else [n for n, p in parameters.items() if not p.requires_grad],
+        **({"objective": case["objective"]} if "objective" in case else {}),
         **({"groups": {n: list(g) for n, g in groups_of(case, model).items()}} if "groups" in case else {}),
         "decayed": list(by_saved_name(model, packed, {n: p for n, p in parameters.items() if decays(n, p)})),
         "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,

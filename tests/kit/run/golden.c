@@ -14,7 +14,7 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
-                                    "groups",
+                                    "groups", "loss_terms",
                                     "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "glm4_moe_packed",
                                     "lora_llama", "lora_gpt2", "lora_phi3"};
 enum { FEW = 15 };
@@ -85,6 +85,15 @@ float *golden_tensor(const struct golden *golden, const char *kind, const char *
     exit(1);
 }
 
+static struct ox_objective objective_of(const struct golden *golden) {
+    const json_t *const from = json_object_get(golden->json, "objective");
+    return (struct ox_objective){
+        .smoothing = (float)json_number_value(json_object_get(from, "smoothing")),
+        .z_loss = (float)json_number_value(json_object_get(from, "z_loss")),
+        .noise = (float)json_number_value(json_object_get(from, "noise")),
+        .noise_seed = (uint64_t)json_integer_value(json_object_get(from, "noise_seed"))};
+}
+
 struct harness_run golden_run(const struct golden *golden) {
     return (struct harness_run){
         .model_folder = golden->folder,
@@ -96,6 +105,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .frozen = json_object_get(golden->json, "frozen"),
         .groups = json_object_get(golden->json, "groups"),
         .adapter = json_string_value(json_object_get(golden->json, "adapter")),
+        .objective = objective_of(golden),
     };
 }
 

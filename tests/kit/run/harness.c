@@ -302,6 +302,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .sharding = run->sharding,
         .comm_timeout_ns = run->comm_timeout_ns,
         .dtype = run->dtype,
+        .objective = run->objective,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
         .state = run->state,

@@ -48,6 +48,7 @@ struct harness_run {
     bool library_sums;
     struct ox_state_format state; /* zero: AdamW in fp32 */
     const json_t *frozen;         /* names of tensors that are not trained; NULL: none */
+    struct ox_objective objective; /* zeros: cross-entropy */
     const json_t *groups;         /* by names of tensors: share of the rate, decay or null; NULL: none */
     const char *adapter;          /* folder of an adapter, within the model's; NULL: none */
 };

@@ -527,7 +527,8 @@ int main(void) {
     test_named_checkpoints();
     test_chains();
     make_expected(" --freeze layers.0 --freeze *.q_proj.weight --group *.k_proj.weight:lr=0.1x "
-                  "--group *norm.weight:weight_decay=0.5");
+                  "--group *norm.weight:weight_decay=0.5 --neftune-noise-alpha 5 --label-smoothing-factor 0.1 "
+                  "--z-loss-coef 1e-3");
     test_named_checkpoints();
     test_chains();
     free(expected_steps);
