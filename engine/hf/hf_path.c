@@ -69,8 +69,8 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
     }
     const struct ox_shape *const near = strcmp(flag, "--model") == 0 ? ox_shape_near(path) : NULL;
     if (near != NULL) {
-        return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; did you mean %s, a shape that `offload "
-                       "plan` takes? Else give %s", path, near->name, wanted);
+        return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; did you mean %s, a shape that "
+                       "`offload plan` takes? Else give %s", path, near->name, wanted);
     }
     const char *const slash = strchr(name, '/'), *const own = slash != NULL ? slash + 1 : name;
     return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s; if that is a name on the Hugging "

@@ -156,7 +156,8 @@ bool ox_advice_best_text(const struct ox_advice advice[OX_ADVICE_COUNT], char te
     text[0] = '\0';
     if (free_gains) {
         used = (size_t)snprintf(text, OX_ADVICE_LINE_BYTES,
-                                "twice the tokens a step, by --gradient-accumulation-steps: %.2f times the tokens/s%s", advice[OX_ADVICE_TOKENS].speedup,
+                                "twice the tokens a step, by --gradient-accumulation-steps: %.2f times the tokens/s%s",
+                                advice[OX_ADVICE_TOKENS].speedup,
                                 best != OX_ADVICE_TOKENS ? "; " : "");
     }
     if (best >= 0 && best != OX_ADVICE_TOKENS) {
