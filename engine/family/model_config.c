@@ -583,6 +583,36 @@ enum ox_status ox_model_config_check(const char *where, const struct ox_model_co
     return OX_OK;
 }
 
+/* Families that people ask for, and what of them is missing. */
+static const char mla[] = "attention whose keys and values come from a narrow latent (MLA) is not computed";
+static const char delta[] = "the gated delta rule of three layers of four is not computed";
+static const struct {
+    const char *model_type, *missing;
+} refused_families[] = {
+    {"deepseek_v2", mla},
+    {"deepseek_v3", mla},
+    {"glm4_moe_lite", mla},
+    {"kimi_k2", mla},
+    {"qwen3_next", delta},
+    {"qwen3_5_moe", delta},
+    {"phimoe", "its router draws experts at random in training"},
+    {"llama4_text", "a router that weighs what an expert reads, and attention in chunks, are not computed"},
+    {"minimax_m2", "a part of a head that is rotated behind a norm of all heads is not computed"},
+};
+
+static enum ox_status refuse_family(const char *where, const char *model_type) {
+    char names[OX_FAMILY_NAMES_BYTES];
+    ox_family_names(names);
+    for (size_t i = 0; i < sizeof refused_families / sizeof *refused_families; i++) {
+        if (strcmp(model_type, refused_families[i].model_type) == 0) {
+            return ox_fail(OX_E_CONFIG, "%s: the \"model_type\" \"%s\" is not supported: %s; supported are %s", where,
+                           model_type, refused_families[i].missing, names);
+        }
+    }
+    return ox_fail(OX_E_CONFIG, "%s: the \"model_type\" \"%.40s\" is not supported; supported are %s", where,
+                   model_type, names);
+}
+
 enum ox_status ox_model_config_parse(const char *where, const json_t *json, struct ox_model_config *out) {
     const char *model_type = NULL;
     memset(out, 0, sizeof *out);
@@ -595,9 +625,7 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     }
     const struct ox_family *const family = ox_family_find(model_type);
     if (family == NULL) {
-        char names[OX_FAMILY_NAMES_BYTES];
-        return ox_fail(OX_E_CONFIG, "%s: the \"model_type\" \"%.40s\" is not supported; supported are %s",
-                       where, model_type, ox_family_names(names));
+        return refuse_family(where, model_type);
     }
     snprintf(out->family, sizeof out->family, "%s", family->model_type);
     out->init_range = 0.02;

@@ -177,45 +177,7 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     return status;
 }
 
-/* ---- mixtures of experts: the layout of their tensors ---- */
-
-/* Looks for tensors that are in one layout alone: `found` becomes an entry of each of the two, or NULL. */
-static void find_layouts(const struct ox_hf_folder *folder, const struct ox_model *packed,
-                         const struct ox_st_entry *found[2]) {
-    for (uint32_t i = 0; i < folder->file_count; i++) {
-        for (uint32_t j = 0; j < ox_st_count(folder->files[i]); j++) {
-            const struct ox_st_entry *const entry = ox_st_entry(folder->files[i], j);
-            const bool in_each = ox_model_find_tensor(folder->model, entry->name) >= 0;
-            const bool in_packed = ox_model_find_tensor(packed, entry->name) >= 0;
-            if (in_each != in_packed) {
-                found[in_packed ? 1 : 0] = entry;
-            }
-        }
-    }
-}
-
-/* Makes the model anew where the files have one tensor of all experts: they say so, and not config.json. */
-static enum ox_status choose_layout(struct ox_hf_folder *folder) {
-    struct ox_model_config config = folder->model->config;
-    struct ox_model *packed = NULL;
-    const struct ox_st_entry *found[2] = {NULL, NULL};
-    config.mixture.packed = true;
-    enum ox_status status = ox_model_build(&config, &packed);
-    if (status == OX_OK) {
-        find_layouts(folder, packed, found);
-    }
-    if (found[0] != NULL && found[1] != NULL) {
-        status = ox_fail(OX_E_CONFIG,
-                         "%s: holds \"%s\", which is of one expert, and \"%s\", which is of all; a folder has one "
-                         "layout or the other: save it again", folder->path, found[0]->name, found[1]->name);
-    } else if (found[1] != NULL) {
-        struct ox_model *const each = folder->model;
-        folder->model = packed;
-        packed = each;
-    }
-    ox_model_close(&packed);
-    return status;
-}
+/* ---- tensors ---- */
 
 /* How an expert's tensors are named, for an error; empty where there are no experts. */
 static const char *expert_names(const struct ox_model *model, char *text, size_t bytes) {
@@ -352,7 +314,7 @@ static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
     }
     enum ox_status status = open_files(folder);
     if (status == OX_OK && is_mixture) {
-        status = choose_layout(folder);
+        status = ox_hf_choose_layout(folder->path, folder->files, folder->file_count, &folder->model);
     }
     if (status != OX_OK || !weights) {
         return status;

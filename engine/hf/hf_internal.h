@@ -1,4 +1,4 @@
-/* A folder's inside, and the low-rank adapters of its model: for hf.c and hf_adapter.c. */
+/* A folder's inside, the layout of its experts, and the low-rank adapters of its model: for the files of hf. */
 #ifndef OX_ENGINE_HF_INTERNAL_H
 #define OX_ENGINE_HF_INTERNAL_H
 
@@ -8,6 +8,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Makes the model anew where the files have one tensor of all experts: they say so, and not config.json. */
+OX_MUST enum ox_status ox_hf_choose_layout(const char *path, struct ox_st_file *const *files, uint32_t file_count,
+                                           struct ox_model **model);
 
 /* Where the values of adapters come from: the file of an adapter, or a seed. */
 struct ox_hf_adapter {

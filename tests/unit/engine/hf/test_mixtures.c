@@ -54,6 +54,8 @@ static void test_refusals(void) {
         {"qwen2_moe", "norm_topk_prob", "1", "norm_topk_prob"},
         {"olmoe", "clip_qkv", "-1", "clip_qkv"},
         {"llama_bias", "num_local_experts", "8", "num_local_experts"},
+        {"glm4_moe", "model_type", "\"deepseek_v3\"", "(MLA) is not computed; supported are"},
+        {"mixtral", "model_type", "\"phimoe\"", "draws experts at random in training; supported"},
         {"glm4_moe", "n_group", "3", "of 3 groups (\"n_group\"); groups are equal"},
         {"glm4_moe", "n_group", "8", "at least 2 experts each"},
         {"glm4_moe", "topk_group", "5", "out of 5 (\"topk_group\") of 4 groups"},
