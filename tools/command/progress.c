@@ -217,7 +217,10 @@ static void print_use(const struct ox_progress_sums *all, const struct ox_traine
                ox_size_text(use.drive_written_bytes, planned));
     }
     const double reached = use.step_flops * (double)(all->steps - all->empty) / all->seconds;
-    if (!isnan(use.machine_flops) && reached > 0) {
+    if (reached > use.machine_flops) {
+        printf("model FLOP/s: %.4g G, more than the %.4g G that were measured of products on this machine: other "
+               "programs ran then; measure again (offload bench gemm)\n", reached * 1e-9, use.machine_flops * 1e-9);
+    } else if (!isnan(use.machine_flops) && reached > 0) {
         printf("model FLOP/s utilisation %.1f %%: %.4g of the %.4g GFLOP/s that products reach on this machine\n",
                100 * reached / use.machine_flops, reached * 1e-9, use.machine_flops * 1e-9);
     }
