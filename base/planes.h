@@ -22,6 +22,10 @@
 extern "C" {
 #endif
 
+/* Targets of rows whose loss does not count: the row is a token of a document, as those of prompts are; or it is no
+ * token at all, but fills its sequence up. */
+enum { OX_TARGET_MASKED = -1, OX_TARGET_PADDING = -2 };
+
 /* Bytes per element of each plane. */
 enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2 };
 

@@ -385,6 +385,7 @@ enum ox_op_group {
     OP(device, join_limbs, OX_OPS_OTHER, OX_OP_REAL(join_limbs), NULL)                                     \
     OP(device, route_forward, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_forward)                            \
     OP(device, route_load, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_load)                                  \
+    OP(device, route_pool, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                              \
     OP(device, route_backward, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_backward)                          \
     OP(device, route_sort, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_sort)                                  \
     OP(device, rows_gather, OX_OPS_OTHER, OX_OP_REAL(rows_gather), NULL)                                   \

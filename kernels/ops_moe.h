@@ -14,6 +14,7 @@
 #ifndef OX_KERNELS_OPS_MOE_H
 #define OX_KERNELS_OPS_MOE_H
 
+#include "base/planes.h"
 #include "kernels/layout.h"
 
 #include <stdbool.h>
@@ -110,7 +111,7 @@ static inline struct ox_route_load_layout ox_route_load_layout_of(uint32_t exper
  * them. With n = rows that count, f = counts / n and p = probs / n of it:
  *   balance loss = experts * sum of f p   (Fedus et al., arXiv 2101.03961, eq. 4; `chosen` where the load is even)
  *   z loss       = squares / n            (Zoph et al., arXiv 2202.08906, eq. 5)
- * `counted` tells which rows count: those whose value is not negative. */
+ * `counted` tells which rows count: those whose value is not OX_TARGET_PADDING, as with targets. */
 struct ox_op_route_load {
     double *load;           /* ox_route_load_layout_of(experts).count, added to */
     const float *logits, *lse;
@@ -120,6 +121,15 @@ struct ox_op_route_load {
     uint32_t rows;
     struct ox_router router;
     bool begins; /* load is set */
+};
+
+/* load = the loads of all layers of all micro-batches, added in this order, so that it does not depend on who has which
+ * micro-batch. */
+struct ox_op_route_pool {
+    double *load;        /* (count) */
+    const double *loads; /* of the first micro-batch: (layers, count) */
+    uint32_t micro_batches, layers, count;
+    uint32_t stride; /* doubles from the loads of a micro-batch to those of the next */
 };
 
 /* dlogits of the weights, plus `balance` times the gradient of the balance loss and `z` times that of the z loss, whose

@@ -52,6 +52,7 @@ enum ox_eval_strategy { OX_EVAL_BY_STEPS, OX_EVAL_BY_EPOCH, OX_EVAL_NEVER };
 enum ox_best_metric { OX_BEST_LOSS, OX_BEST_PERPLEXITY }; /* they order checkpoints alike */
 enum ox_save_strategy { OX_SAVE_BY_STEPS, OX_SAVE_BY_EPOCH, OX_SAVE_BEST, OX_SAVE_LAST };
 enum ox_train_on_choice { OX_TRAIN_ALL, OX_TRAIN_LAST, OX_TRAIN_PROMPTS };
+enum ox_router_dtype { OX_ROUTER_FP32, OX_ROUTER_MODEL };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
 enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
 enum ox_report_choice { OX_REPORT_NONE, OX_REPORT_TENSORBOARD, OX_REPORT_PROMETHEUS, OX_REPORT_ALL };
@@ -133,6 +134,9 @@ struct ox_config {
     char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
     double label_smoothing_factor, z_loss_coef, neftune_noise_alpha;
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    double router_aux_loss_coef; /* factor of the balance loss of routers; -1: as config.json says */
+    double router_z_loss_coef;
+    enum ox_router_dtype router_dtype;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;
     double warmup_steps; /* whole; -1: by warmup_ratio, or by whether weights are given */

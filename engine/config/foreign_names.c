@@ -67,7 +67,8 @@ static const char no_preferences[] = "does not exist: rows are trained by cross 
 static const char no_server[] = "does not exist: nothing is served; other programs read the folder that `offload "
                                 "export` writes";
 static const char text_alone[] = "does not exist: models and rows are of text alone";
-static const char no_experts[] = "does not exist: mixtures of experts are not trained";
+static const char no_experts[] = "does not exist: experts are not divided among ranks; leave it out";
+static const char use_balance[] = "use --router-aux-loss-coef X, over the whole step";
 static const char no_dropout[] = "does not exist: nothing is dropped out; leave it out";
 static const char use_noise[] = "use --neftune-noise-alpha X";
 static const char of_config[] = "is a key of config.json: --model CONFIG.json starts with fresh weights of that shape";
@@ -556,7 +557,9 @@ const struct ox_foreign ox_foreign_names[] = {
     {"loss loss.* loss-type use-dft-loss use-asft-loss use-eaft-loss dft-loss", NULL, plain_loss, ANY},
     {"*cross-entropy*", NULL, own_kernels, ANY},
     {"use-eaft eaft-* asft-* ebft* kd-*", NULL, plain_loss, ANY},
-    {"*router-aux-loss-coef", NULL, no_experts, ANY},
+    {"*router-aux-loss-coef moe-aux-loss-coeff", NULL, use_balance, ANY},
+    {"moe-z-loss-coeff", NULL, "use --router-z-loss-coef X", ANY},
+    {"moe-router-dtype", NULL, "use --router-dtype fp32 or model", ANY},
     {"neftune* noisy-embedding-alpha", NULL, use_noise, ANY},
     {"label-smoothing*", NULL, "use --label-smoothing-factor X", ANY},
     {"z-loss* *z-loss-*", NULL, "use --z-loss-coef X", ANY},

@@ -238,7 +238,7 @@ static void put_tokens(const struct ox_windows *windows, uint32_t count, uint32_
         position = begins ? 0 : position;
         row.ids[at + i] = tokens[i];
         row.positions[at + i] = position++;
-        row.targets[at + i] = counts ? tokens[i + 1] : -1;
+        row.targets[at + i] = counts ? tokens[i + 1] : OX_TARGET_MASKED;
         *target_count += counts;
     }
 }
@@ -302,7 +302,7 @@ enum ox_status ox_windows_fill(struct ox_windows *windows, uint64_t cursor, stru
     for (uint32_t i = filled; i < windows->config.seq; i++) {
         row.ids[i] = 0;
         row.positions[i] = row.positions[i - 1] + 1; /* i > 0, because no row is empty */
-        row.targets[i] = -1;
+        row.targets[i] = OX_TARGET_PADDING;
     }
     return OX_OK;
 }

@@ -9,6 +9,7 @@
 #ifndef OX_ENGINE_WINDOWS_H
 #define OX_ENGINE_WINDOWS_H
 
+#include "base/planes.h"
 #include "engine/data/data.h"
 
 #ifdef __cplusplus
@@ -85,8 +86,8 @@ void ox_windows_counts(const struct ox_windows *windows, struct ox_windows_count
 /* The rows of an epoch that come from config.sources[source]; 0 if it is too short for a row or has no weight. */
 uint64_t ox_windows_source_rows(const struct ox_windows *windows, uint32_t source);
 
-/* The arrays of one row, each of shape (seq). Places after the row's last token have id 0, target -1, and positions
- * that keep counting. */
+/* The arrays of one row, each of shape (seq). Places after the row's last token have id 0, target OX_TARGET_PADDING,
+ * and positions that keep counting. */
 struct ox_window_row {
     int32_t *ids, *positions, *targets;
 };

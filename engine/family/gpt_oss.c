@@ -31,7 +31,8 @@ static const struct ox_family_row *const gpt_oss_rows[] = {
     ox_rows_final_norm, ox_rows_table, NULL};
 
 static const struct ox_mixture_keys gpt_oss_mixture = {
-    .experts = "num_local_experts", .experts_missing = 128, .chosen_missing = 4, .width = "intermediate_size"};
+    .experts = "num_local_experts", .experts_missing = 128, .chosen_missing = 4, .width = "intermediate_size",
+    .balance_missing = 0.9};
 
 static const struct ox_gate gpt_oss_gate = {.alpha = 1.702f, .limit = 7.0f, .shift = 1.0f, .interleaved = true};
 

@@ -6,7 +6,8 @@ static const struct ox_family_row *const mixtral_rows[] = {
     ox_rows_final_norm, ox_rows_table, NULL};
 
 static const struct ox_mixture_keys mixtral_mixture = {
-    .experts = "num_local_experts", .experts_missing = 8, .chosen_missing = 2, .width = "intermediate_size"};
+    .experts = "num_local_experts", .experts_missing = 8, .chosen_missing = 2, .width = "intermediate_size",
+    .balance_missing = 0.001};
 
 static const struct ox_fixed_key mixtral_fixed_keys[] = {
     {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},

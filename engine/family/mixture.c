@@ -13,7 +13,7 @@ static const char *other_name(const char *experts) {
 
 const char *const ox_mixture_key_names[] = {
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step",
-    "mlp_only_layers", "router_aux_loss_coef", /* of a loss that is not asked for */ NULL};
+    "mlp_only_layers", "router_aux_loss_coef", "output_router_logits", NULL};
 
 /* ---- keys ---- */
 
@@ -38,6 +38,15 @@ static enum ox_status read_count(const char *where, const json_t *json, const st
     return status;
 }
 
+/* output_router_logits asks transformers' trainers for the loss. */
+static enum ox_status read_balance(const char *where, const json_t *json, double missing, struct ox_mixture *out) {
+    out->balance = missing;
+    OX_TRY(ox_json_get_bool(where, json, "output_router_logits", false, &out->asks_balance));
+    OX_TRY(ox_json_get_double(where, json, "router_aux_loss_coef", false, &out->balance));
+    return out->balance >= 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: \"router_aux_loss_coef\" is %g; the factor of a loss "
+                                               "must be 0 or more", where, out->balance);
+}
+
 enum ox_status ox_read_mixture(const char *where, const json_t *json, const struct ox_mixture_keys *keys,
                                struct ox_model_config *out) {
     struct ox_mixture *const mixture = &out->mixture;
@@ -51,6 +60,7 @@ enum ox_status ox_read_mixture(const char *where, const json_t *json, const stru
     mixture->width = keys->width_missing;
     enum ox_status status = read_count(where, json, keys, &mixture->router.experts);
     OX_THEN(status, ox_config_read_sizes(where, json, sizes, sizeof sizes / sizeof *sizes));
+    OX_THEN(status, read_balance(where, json, keys->balance_missing, mixture));
     return status;
 }
 
@@ -67,7 +77,9 @@ bool ox_write_mixture(const struct ox_mixture_keys *keys, const struct ox_model_
     return done && (named || ox_config_put(out, keys->experts, json_integer(mixture->router.experts))) &&
            ox_config_put(out, "num_experts_per_tok", json_integer(mixture->router.chosen)) &&
            ox_config_put(out, keys->width, json_integer(mixture->width)) &&
-           ox_config_put(out, "output_router_logits", json_false());
+           (keys->balance_missing == 0 || /* the family has no such loss */
+            (ox_config_put(out, "output_router_logits", json_boolean(mixture->asks_balance)) &&
+             ox_config_put(out, "router_aux_loss_coef", json_real(mixture->balance))));
 }
 
 enum ox_status ox_read_dense_layers(const char *where, const json_t *json, struct ox_model_config *out) {

@@ -15,16 +15,16 @@ struct ox_mixture_keys {
     uint32_t experts_missing, chosen_missing;
     const char *width;      /* of an expert */
     uint32_t width_missing; /* 0: the key is required */
+    double balance_missing; /* of router_aux_loss_coef */
 };
 
 extern const char *const ox_mixture_key_names[]; /* that the readers below read, or that have no effect */
-/* What would train another loss than the engine's. For a family's fixed keys. */
+/* What would add noise. For a family's fixed keys. */
 #define OX_MIXTURE_FIXED_KEYS                                                                                          \
-    {.key = "output_router_logits", .kind = OX_FIXED_FALSE,                                                            \
-     .remedy = "set it to false: a router's auxiliary loss is not computed"},                                          \
     {.key = "router_jitter_noise", .kind = OX_FIXED_NUMBER, .number = 0.0}
 
-/* Reads the numbers of experts and of those that a token gets, and an expert's width. The router is a softmax over all
+/* Reads the numbers of experts and of those that a token gets, an expert's width, and the
+ * balance loss that is asked for. The router is a softmax over all
  * experts, whose expert is a swiglu. */
 OX_MUST enum ox_status ox_read_mixture(const char *where, const json_t *json, const struct ox_mixture_keys *keys,
                                        struct ox_model_config *out);

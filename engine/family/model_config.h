@@ -90,6 +90,8 @@ struct ox_rope_scaling {
 /* A mixture of experts in the place of a block's MLP. */
 struct ox_mixture {
     struct ox_router router; /* experts: 0: the model has none */
+    double balance;  /* the balance loss's factor in config.json, router_aux_loss_coef */
+    bool asks_balance; /* which asks for that loss, by output_router_logits */
     struct ox_gate gate;
     enum ox_weight_layout layout; /* of the matrices of experts */
     uint32_t width;          /* of an expert */

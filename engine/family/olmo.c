@@ -69,7 +69,8 @@ static const struct ox_family_row *const olmoe_rows[] = {
     ox_rows_final_norm, ox_rows_table, NULL};
 
 static const struct ox_mixture_keys olmoe_mixture = {
-    .experts = "num_experts", .experts_missing = 64, .chosen_missing = 8, .width = "intermediate_size"};
+    .experts = "num_experts", .experts_missing = 64, .chosen_missing = 8, .width = "intermediate_size",
+    .balance_missing = 0.01};
 
 static const struct ox_fixed_key olmoe_fixed_keys[] = {
     {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},

@@ -37,7 +37,7 @@ static const struct ox_family_row *const qwen2_moe_rows[] = {
 
 static const struct ox_mixture_keys qwen2_moe_mixture = {
     .experts = "num_experts", .experts_missing = 60, .chosen_missing = 4, .width = "moe_intermediate_size",
-    .width_missing = 1408};
+    .width_missing = 1408, .balance_missing = 0.001};
 
 static const struct ox_fixed_key qwen2_moe_fixed_keys[] = {
     {.key = "attention_bias", .kind = OX_FIXED_TRUE},
@@ -95,7 +95,7 @@ static const struct ox_family_row *const qwen3_moe_rows[] = {
 
 static const struct ox_mixture_keys qwen3_moe_mixture = {
     .experts = "num_experts", .experts_missing = 128, .chosen_missing = 8, .width = "moe_intermediate_size",
-    .width_missing = 768};
+    .width_missing = 768, .balance_missing = 0.001};
 
 static const struct ox_fixed_key qwen3_moe_fixed_keys[] = {
     {.key = "mlp_bias", .kind = OX_FIXED_FALSE},

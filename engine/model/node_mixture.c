@@ -7,6 +7,13 @@ static const struct ox_mixture *mixture_of(const struct ox_shape *shape) {
     return &shape->model->config.mixture;
 }
 
+/* The router, which the caller of a pass may let round. */
+static struct ox_router router_of(const struct ox_shape *shape) {
+    struct ox_router router = mixture_of(shape)->router;
+    router.rounds = router.rounds || shape->router_rounds;
+    return router;
+}
+
 static uint32_t pairs_of(const struct ox_shape *shape) {
     return shape->rows * mixture_of(shape)->router.chosen;
 }
@@ -99,23 +106,23 @@ static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node
 
 static void route_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_router *const router = &mixture_of(shape)->router;
+    const struct ox_router router = router_of(shape);
     const struct ox_route_losses *const losses = call->job->losses;
     const struct order order = order_of(shape, call->saved[0]);
     const void *const limbs = ox_node_weight(call, OX_ROLE_CHOICE_BIAS);
     if (limbs != NULL) {
-        OX_RUN(&call->job->run, join_limbs, .out = call->scratch, .in = limbs, .count = router->experts,
+        OX_RUN(&call->job->run, join_limbs, .out = call->scratch, .in = limbs, .count = router.experts,
                .real = shape->compute.real);
     }
     OX_RUN(&call->job->run, route_forward, .experts = order.experts, .weights = call->out, .lse = call->saved[1],
-           .logits = call->in, .bias = limbs != NULL ? call->scratch : NULL, .rows = shape->rows, .router = *router);
+           .logits = call->in, .bias = limbs != NULL ? call->scratch : NULL, .rows = shape->rows, .router = router);
     OX_RUN(&call->job->run, route_sort, .offsets = order.offsets, .pair_of = order.pair_of, .place = order.place,
-           .experts = order.experts, .scratch = call->scratch, .rows = shape->rows, .chosen = router->chosen,
-           .expert_count = router->experts);
+           .experts = order.experts, .scratch = call->scratch, .rows = shape->rows, .chosen = router.chosen,
+           .expert_count = router.experts);
     if (losses != NULL && losses->sums) {
         OX_RUN(&call->job->run, route_load, .load = losses->load, .logits = call->in, .lse = call->saved[1],
                .experts = order.experts, .counted = losses->counted, .scratch = call->scratch, .rows = shape->rows,
-               .router = *router);
+               .router = router, .begins = true);
     }
 }
 
@@ -127,7 +134,7 @@ static void route_backward(const struct ox_node_call *call) {
            .weights = call->out, .lse = call->saved[1], .experts = order.experts,
            .load = losses == NULL ? NULL : losses->load, .counted = losses == NULL ? NULL : losses->counted,
            .rows = shape->rows, .balance = losses == NULL ? 0.0f : losses->balance,
-           .z = losses == NULL ? 0.0f : losses->z, .router = mixture_of(shape)->router);
+           .z = losses == NULL ? 0.0f : losses->z, .router = router_of(shape));
 }
 
 /* ---- experts ---- */

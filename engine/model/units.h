@@ -35,6 +35,7 @@ struct ox_shape {
     struct ox_compute compute;
     enum ox_compute_dtype dtype; /* weights are rounded to it */
     struct ox_objective objective;
+    bool router_rounds; /* as in struct ox_router */
 };
 
 enum ox_pass {
@@ -54,10 +55,10 @@ struct ox_cache {
 
 /* The losses of a model's routers: what they are computed from, and how much they weigh (kernels/ops_moe.h). */
 struct ox_route_losses {
-    double *load;           /* of the micro-batch, over all its layers; complete before backward begins */
-    const int32_t *counted; /* (rows): negative: padding; NULL: all rows count */
+    double *load; /* forward sets it to that of the layer and the micro-batch; backward reads that of the whole step */
+    const int32_t *counted; /* (rows): OX_TARGET_PADDING: padding; NULL: all rows count */
     float balance, z;       /* factors of their gradients */
-    bool sums;              /* a forward pass that adds to `load`; a recomputing pass does not */
+    bool sums;              /* a forward pass that sets `load`; a recomputing pass does not */
 };
 
 /* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */

@@ -11,7 +11,8 @@
 
 enum { LINE_BYTES_MAX = 1 << 16 };
 
-static const char *const names[OX_CURVE_COUNT] = {"loss", "grad_norm", "learning_rate", "tokens_per_second"};
+static const char *const names[OX_CURVE_COUNT] = {"loss", "grad_norm", "learning_rate", "tokens_per_second",
+                                                  "experts_idle_share", "experts_busiest"};
 
 const char *ox_curve_name(enum ox_curve curve) {
     return names[curve];

@@ -13,7 +13,10 @@ extern "C" {
 
 enum { OX_CURVE_POINTS_MAX = 600 };
 
-enum ox_curve { OX_CURVE_LOSS, OX_CURVE_GRAD_NORM, OX_CURVE_LEARNING_RATE, OX_CURVE_TOKENS_PER_SECOND, OX_CURVE_COUNT };
+enum ox_curve {
+    OX_CURVE_LOSS, OX_CURVE_GRAD_NORM, OX_CURVE_LEARNING_RATE, OX_CURVE_TOKENS_PER_SECOND, OX_CURVE_EXPERTS_IDLE,
+    OX_CURVE_EXPERTS_BUSIEST, OX_CURVE_COUNT
+};
 
 /* Steps that succeed each other. `step`, `tokens` (trained so far) and `seconds` (of steps and evaluations so far, all
  * processes of the run together) are those after the last of them. A value that no step has is NaN. */

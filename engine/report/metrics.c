@@ -1,3 +1,4 @@
+#include "engine/report/experts.h"
 #include "engine/report/metrics.h"
 
 #include "base/bytes.h"
@@ -142,6 +143,32 @@ static const char *order_name(const struct ox_step_result *result) {
     return result->rank_count == 0 ? NULL : names[result->order];
 }
 
+/* Adds how experts were used: by expert over all layers, and of each layer how many no token chose. */
+static void add_experts(json_t *line, const struct ox_router_report *report) {
+    struct ox_expert_use use;
+    if (line == NULL || report->layers == 0) {
+        return;
+    }
+    ox_expert_use_of(report, &use);
+    json_object_set_new(line, "router_aux_loss", ox_json_number(report->balance));
+    json_object_set_new(line, "router_z_loss", ox_json_number(report->z));
+    json_object_set_new(line, "experts_idle_share", ox_json_number(use.idle_share));
+    json_object_set_new(line, "experts_busiest", ox_json_number(use.busiest));
+    json_t *const loads = json_array(), *const idle = json_array();
+    for (uint32_t e = 0; e < report->experts; e++) {
+        json_array_append_new(loads, json_integer((json_int_t)ox_expert_load(report, OX_ALL_LAYERS, e)));
+    }
+    for (uint32_t layer = 0; layer < report->layers; layer++) {
+        uint32_t count = 0;
+        for (uint32_t e = 0; e < report->experts; e++) {
+            count += ox_expert_load(report, layer, e) == 0;
+        }
+        json_array_append_new(idle, json_integer(count));
+    }
+    json_object_set_new(line, "experts", json_pack("{s:o, s:o, s:i, s:i}", "tokens", loads, "idle", idle,
+                                                   "busiest_layer", (int)use.layer, "busiest_expert", (int)use.expert));
+}
+
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
     const struct ox_step_result *const result = &report->result;
     const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
@@ -163,6 +190,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     for (uint32_t i = 0; line != NULL && i < report->part_count; i++) {
         json_object_set_new(line, report->parts[i].name, ox_json_number(report->parts[i].value));
     }
+    add_experts(line, &result->routers);
     write_line(metrics, line);
 }
 

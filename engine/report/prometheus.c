@@ -1,5 +1,6 @@
 /* Writes the metrics in the text format of Prometheus. Every step replaces the file by renaming, so that a collector
  * never sees half of it. */
+#include "engine/report/experts.h"
 #include "engine/report/scalars.h"
 
 #include "base/file.h"
@@ -17,6 +18,7 @@ struct ox_prometheus {
     double busy_seconds[OX_LANE_COUNT], stall_seconds[OX_LANE_COUNT]; /* since this process began */
     uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     struct ox_step_report last;
+    struct ox_expert_use use; /* of the last step */
     struct ox_eval_report eval; /* the last evaluation; tokens 0: none yet */
     bool broken;
 };
@@ -89,6 +91,12 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     if (last->loss_scale > 0) {
         gauge(out, "loss_scale", last->loss_scale, "Factor of the loss in the last step.");
     }
+    if (last->result.routers.layers > 0) {
+        gauge(out, "router_aux_loss", last->result.routers.balance, "Balance loss of routers, without its factor.");
+        gauge(out, "router_z_loss", last->result.routers.z, "Z loss of routers, without its factor.");
+        gauge(out, "experts_idle_share", p->use.idle_share, "Share of experts that no token of the last step chose.");
+        gauge(out, "experts_busiest", p->use.busiest, "Highest load of an expert in the last step, in even loads.");
+    }
     gauge(out, "step_seconds", wall, "Time of the last step.");
     gauge(out, "tokens_per_second", wall > 0 ? (double)last->batch_tokens / wall : NAN, "Speed of the last step.");
     by_lane(out, "lane_busy_seconds_total", p->busy_seconds, "Time in which a lane worked, in this process.");
@@ -147,6 +155,9 @@ void ox_prometheus_step(struct ox_prometheus *p, const struct ox_step_report *re
         return;
     }
     p->last = *report;
+    if (report->result.routers.layers > 0) {
+        ox_expert_use_of(&report->result.routers, &p->use);
+    }
     p->steps_skipped += !report->result.finite;
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         p->busy_seconds[i] += report->result.lane_busy_seconds[i];

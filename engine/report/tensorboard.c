@@ -1,5 +1,6 @@
 /* Writes the events file of TensorBoard: Event messages in TFRecord frames (length, CRC of the length, data, CRC of the
  * data). */
+#include "engine/report/experts.h"
 #include "engine/report/scalars.h"
 
 #include "base/file.h"
@@ -134,6 +135,14 @@ void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_repo
     scalar(board, "train/epoch", report->epoch);
     if (report->loss_scale > 0) {
         scalar(board, "train/loss_scale", report->loss_scale);
+    }
+    if (result->routers.layers > 0) {
+        struct ox_expert_use use;
+        ox_expert_use_of(&result->routers, &use);
+        scalar(board, "train/router_aux_loss", result->routers.balance);
+        scalar(board, "train/router_z_loss", result->routers.z);
+        scalar(board, "experts/idle_share", use.idle_share);
+        scalar(board, "experts/busiest", use.busiest);
     }
     scalar(board, "speed/seconds_per_step", report->wall_seconds);
     if (report->wall_seconds > 0) {

@@ -214,10 +214,30 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     return status;
 }
 
+/* The factor of the balance loss: as told, or as config.json asks for it. */
+static double balance_factor(const struct ox_config *config, const struct ox_model_config *model) {
+    const double asked = model->mixture.asks_balance ? model->mixture.balance : 0;
+    return config->router_aux_loss_coef < 0 ? asked : config->router_aux_loss_coef;
+}
+
+/* Refuses what only routers have, where the model has none. */
+static enum ox_status check_routers(const struct ox_config *config, const struct ox_model_config *model) {
+    const char *const option = config->router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
+                               : config->router_z_loss_coef > 0 ? "--router-z-loss-coef" : NULL;
+    if (option != NULL && model->mixture.router.experts == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: the model's model_type \"%s\" has no mixture of experts; leave it out", option,
+                       model->family);
+    }
+    return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "
+                                 "alone; use --router-dtype fp32, or --dtype bf16");
+}
+
 /* The engine's view of the configuration. */
 static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_model *const model = ox_hf_model(trainer->folder);
+    OX_TRY(check_routers(config, &model->config));
     trainer->engine_config = (struct ox_engine_config){
         .team = trainer->team,
         .model = model,
@@ -227,6 +247,9 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .dtype = config->dtype,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
         .state = {.kind = config->optimizer, .moments = config->moments},
+        .router_balance = balance_factor(config, &model->config),
+        .router_z = config->router_z_loss_coef,
+        .router_rounds = config->router_dtype == OX_ROUTER_MODEL && config->dtype == OX_COMPUTE_BF16,
         .decay_embeddings = config->decay_embeddings,
         .decay_all = config->decay_all,
         .objective = ox_trainer_objective(config),
@@ -723,6 +746,7 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
         return;
     }
     ox_trainer_close_reports(trainer);
+    ox_expert_watch_close(&trainer->experts);
     OX_ASSERT(trainer->saving.tee == NULL); /* a run finishes its checkpoints */
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);

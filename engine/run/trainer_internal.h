@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "engine/run/host_memory.h"
 #include "engine/run/predict.h"
+#include "engine/report/experts.h"
 #include "engine/report/scalars.h"
 #include "engine/run/schedule.h"
 #include "engine/run/trainer.h"
@@ -160,6 +161,7 @@ struct ox_trainer {
     struct ox_trainer_persist persist;
     struct ox_trainer_saving saving;
     enum ox_update_order last_order; /* of the last step; OX_UPDATES_AFTER before the first */
+    struct ox_expert_watch *experts; /* NULL before the first step of a mixture */
     unsigned told_of_orders;         /* a bit for each order that the log has named */
     bool told_of_save, told_of_stop; /* that offload.save or offload.stop cannot be removed */
     bool told_of_time;               /* that --max-time is over */

@@ -79,15 +79,22 @@ static uint64_t facts_hash(const struct ox_model_config *m, uint64_t seed) {
     return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
 }
 
-/* Adds what config.json says of a router and changes no size. */
-static uint64_t mixture_hash(const struct ox_model_config *m, uint64_t seed) {
+/* Adds what config.json says of a router and changes no size, and what else of it is not as usual. */
+static uint64_t mixture_hash(const struct ox_engine_config *e, uint64_t seed) {
+    const struct ox_model_config *const m = &e->model->config;
     const double numbers[] = {m->mixture.router.chosen, m->mixture.router.renormalise, m->clip_qkv};
     const struct ox_router *const router = &m->mixture.router;
     const double more[] = {router->groups, router->groups_kept, (double)router->scale};
     if (router->groups > 1 || (router->experts != 0 && router->scale != 1.0f)) {
         seed = ox_hash64(more, sizeof more, seed);
     }
-    return router->experts != 0 ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+    const double losses[] = {e->router_balance, e->router_z, e->router_rounds};
+    if (m->mixture.router.experts == 0) {
+        return seed;
+    }
+    const bool any = e->router_balance > 0 || e->router_z > 0 || e->router_rounds;
+    const uint64_t hash = ox_hash64(numbers, sizeof numbers, seed);
+    return any ? ox_hash64(losses, sizeof losses, hash) : hash;
 }
 
 /* Adds the rates and decays of tensors in groups, where there are any. */
@@ -138,7 +145,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
     hash = ox_trainer_objective_hash(c, groups_hash(e->model, hash));
-    hash = mixture_hash(m, facts_hash(m, rope_hash(m, layers_hash(m, hash))));
+    hash = mixture_hash(e, facts_hash(m, rope_hash(m, layers_hash(m, hash))));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }

@@ -60,7 +60,7 @@ static void clear_row(struct ox_window_row row, uint32_t seq) {
     for (uint32_t i = 0; i < seq; i++) {
         row.ids[i] = 0;
         row.positions[i] = (int32_t)i;
-        row.targets[i] = -1;
+        row.targets[i] = OX_TARGET_PADDING;
     }
 }
 
@@ -282,6 +282,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     }
     trainer->step_seconds = report.wall_seconds;
     report_step(trainer, &report);
+    ox_expert_watch_step(&trainer->experts, next.step, &report.result.routers);
     if (next.step == 1 && trainer->begins_given) {
         ox_trainer_warn_loss(trainer, "the first loss", report.result.loss);
     }

@@ -553,6 +553,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     memcpy(out->values, done->values, sizeof out->values);
     out->grad_norm = done->grad_norm;
     out->grad_scale = done->grad_scale;
+    ox_rank_report_routers(ox_first_rank(engine), &out->routers);
     out->finite = done->finite;
     out->overflow = done->overflow;
     out->committed = done->committed;
@@ -594,8 +595,7 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
     give_input(engine, input);
     status = run_and_end(engine, evaluate, &out->with_update, ox_rank_end);
     OX_THEN(status, end_ranks(engine, add_eval(engine, out)));
-    out->losses = ox_rank_losses(ox_first_rank(engine));
-    out->loss_values = ox_engine_plan_of(engine)->input.model.loss_values;
+    out->losses = ox_rank_losses(ox_first_rank(engine), &out->loss_values);
     for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {
         out->loss_sum += out->losses[(uint64_t)mb_idx * out->loss_values];
     }

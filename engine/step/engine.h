@@ -41,6 +41,9 @@ struct ox_engine_config {
     enum ox_compute_dtype dtype; /* row of base/planes.h */
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
     struct ox_state_format state; /* optimizer and format of its moments; q8 not where lo travels to compute */
+    /* Factors of the losses of routers (struct ox_router_report); 0: not trained. A step then has one tile. */
+    double router_balance, router_z;
+    bool router_rounds; /* logits and weights of routers are rounded to bf16 */
     bool decay_embeddings;
     bool decay_all; /* weight decay also for norms and biases */
     struct ox_objective objective; /* of a step, and with pairs of an evaluation */
@@ -190,9 +193,10 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* The tokens of micro-batch mb_idx, (batch * seq) each, which the caller fills before a step; a target of -1 is not
- * counted. The pointers are NULL if a rank of another process has it. ox_engine_batch sets the positions of each
- * sequence to 0..seq-1. If a sequence has several documents, the caller lets positions begin again at 0 with each,
+/* The tokens of micro-batch mb_idx, (batch * seq) each, which the caller fills before a step; a negative target is not
+ * counted, and a row whose target is OX_TARGET_PADDING does not count in the losses and loads of routers either. The
+ * pointers are NULL if a rank of another process has it. ox_engine_batch sets the positions of each sequence to
+ * 0..seq-1. If a sequence has several documents, the caller lets positions begin again at 0 with each,
  * which then attends to itself alone. */
 struct ox_batch {
     int32_t *ids, *targets, *positions;
@@ -234,12 +238,24 @@ struct ox_rank_times {
  * held. Where the plan has the last, a run is held while most of its norms are clipped (engine/step/order.h). */
 enum ox_update_order { OX_UPDATES_AFTER, OX_UPDATES_HELD, OX_UPDATES_SPECULATIVE, OX_UPDATE_ORDERS };
 
+/* How the routers of a step's mixtures used their experts, over all rows that are no padding. */
+struct ox_router_report {
+    uint32_t layers, experts, chosen; /* layers: those with a mixture; 0: the model has none */
+    /* (layers, stride): first the rows that chose each expert; at `rows_at` all rows. Valid until the next step. */
+    const double *loads;
+    uint32_t stride, rows_at;
+    /* The losses over all layers together, each without its factor. They are no part of `loss`. Where they are trained,
+     * their factors times their gradients are part of every gradient. */
+    double balance, z;
+};
+
 struct ox_step_result {
     double loss;            /* mean over counted targets */
     double values[OX_PAIR_VALUES]; /* means of what the head leaves (ox_objective_values): enum ox_loss_value, or with
                                       pairs enum ox_pair_value; zeros where it leaves the loss alone */
     double grad_norm;       /* before clipping */
     double grad_scale;      /* 1 when not clipped */
+    struct ox_router_report routers;
     bool finite;            /* false: the step was skipped, nothing has changed */
     bool overflow;          /* a gradient is infinite or NaN, as too large a loss_scale makes it; so not finite */
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */

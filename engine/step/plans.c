@@ -32,6 +32,7 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
         .output_bytes = kind == OX_UNIT_HEAD ? 0 : act_bytes,
         .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
         .saves_input = kind == OX_UNIT_BLOCK,
+        .reports = shape->model->units[unit_idx].role_offset[OX_ROLE_ROUTER] != UINT64_MAX,
         .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
         .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
         .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
@@ -119,6 +120,19 @@ static enum ox_status divide_budget(const struct ox_engine_config *config, struc
     return OX_OK;
 }
 
+/* What the micro-batches of a training step report of its routers: the load of each, and what follows from all. */
+static void describe_reports(const struct ox_engine_config *config, struct ox_plan_model *out) {
+    const uint32_t count = ox_route_load_layout_of(config->model->config.mixture.router.experts).count;
+    uint32_t layers = 0;
+    for (uint32_t i = 0; i < out->stage_count; i++) {
+        layers += out->stages[i].reports;
+    }
+    if (layers > 0 && !config->eval_only) {
+        out->report_doubles = layers * count;
+        out->pooled_doubles = config->router_balance > 0 || config->router_z > 0 ? count : 0;
+    }
+}
+
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = ox_engine_shape(config);
@@ -159,6 +173,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .grad_bf16 = config->grad_bf16,
         .eval_only = config->eval_only,
     };
+    describe_reports(config, &plan->input.model);
 }
 
 /* Sizes of the state, which are all that the planner needs of its format. */

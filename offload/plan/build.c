@@ -44,10 +44,10 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     }
 }
 
-/* The losses of all micro-batches, where the list ends with a head. */
+/* The reports of all micro-batches, where the list ends with a head. */
 static void place_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
-    const uint64_t bytes = b->sums.micro_batches * ox_plan_loss_bytes(&b->in->model); /* of all ranks */
+    const uint64_t bytes = ox_plan_reports_bytes(b->in);
     plan->loss_buf = plan->loss_host_buf = OX_NONE;
     if (!ox_plan_has_outside_output(&b->in->model)) {
         plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE);
@@ -434,6 +434,9 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
         }
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_writes(task, y, OX_USE_Y);
+        if (b->train && stage->reports && b->plan->loss_buf != OX_NONE) {
+            ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
+        }
         if (keeps) {
             uint32_t *const slot = act_slot(b, s->kept, visit->stage_idx, mb_idx);
             *slot = ox_build_stage_buf(b, OX_BUF_KEPT, b->compute, stage->kept_bytes, visit->stage_idx);
@@ -483,11 +486,35 @@ static void end_grads(struct ox_builder *b, const struct visit *visit) {
     }
 }
 
+/* Brings the rank's reports to the host, and those of all ranks together there. */
+static void save_losses(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    if (plan->loss_host_buf != plan->loss_buf) {
+        ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
+    }
+    if (plan->loss_host_buf != OX_NONE && ox_plan_rank_count(b->in) > 1) {
+        ox_build_gather_here(b, OX_MOVE_LOSSES, plan->loss_host_buf, OX_NONE);
+    }
+}
+
+/* Before the first head, which pools them: every rank has the reports of all. */
+static void share_reports(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    if (b->in->model.pooled_doubles == 0 || ox_plan_rank_count(b->in) == 1) {
+        return;
+    }
+    save_losses(b);
+    if (plan->loss_host_buf != plan->loss_buf) {
+        ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_H2D, plan->loss_host_buf, plan->loss_buf));
+    }
+}
+
 static void run_head(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_pass *const pass = b->train ? &visit->stage->backward : &visit->stage->forward;
     const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
     if (b->train) {
+        share_reports(b);
         begin_grads(b, visit);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
@@ -535,6 +562,9 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
         ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
         add_grads(b, visit, task);
+        if (stage->reports && b->in->model.pooled_doubles > 0 && b->plan->loss_buf != OX_NONE) {
+            ox_build_reads(task, b->plan->loss_buf, OX_USE_LOSS);
+        }
         if (keeps) {
             ox_build_updates(task, *act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
         }
@@ -669,17 +699,6 @@ static void count_slots(struct ox_builder *b) {
     for (uint32_t tile = 1; tile < b->in->placement.tiles; tile++) {
         const uint32_t occupied = ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile));
         b->rest_slots = occupied > b->rest_slots ? occupied : b->rest_slots;
-    }
-}
-
-/* Brings the losses to the host, and together from all ranks. */
-static void save_losses(struct ox_builder *b) {
-    struct ox_plan *const plan = b->plan;
-    if (plan->loss_host_buf != plan->loss_buf) {
-        ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
-    }
-    if (plan->loss_host_buf != OX_NONE && ox_plan_rank_count(b->in) > 1) {
-        ox_build_gather_here(b, OX_MOVE_LOSSES, plan->loss_host_buf, OX_NONE);
     }
 }
 

@@ -18,7 +18,7 @@ enum word {
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
-    WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE,
+    WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -37,7 +37,8 @@ static uint32_t word_of_move(const struct ox_task *task) {
                           [OX_LANE_NVME_READ] = WORD_GRAD_READ, [OX_LANE_H2D] = WORD_GRAD_LOAD,
                           [OX_LANE_LINK] = WORD_EXCHANGE},
         [OX_MOVE_BATCH] = {[OX_LANE_H2D] = WORD_BATCH},
-        [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS, [OX_LANE_LINK] = WORD_LOSS_GATHER},
+        [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS, [OX_LANE_LINK] = WORD_LOSS_GATHER,
+                            [OX_LANE_H2D] = WORD_LOAD_RETURN},
         [OX_MOVE_PARTIALS] = {[OX_LANE_D2H] = WORD_NORM_SAVE, [OX_LANE_LINK] = WORD_NORM_GATHER},
         [OX_MOVE_NONFINITE] = {[OX_LANE_D2H] = WORD_NONFINITE},
         [OX_MOVE_OUTSIDE_ACT] = {[OX_LANE_H2D] = WORD_ACT_ARRIVE, [OX_LANE_D2H] = WORD_ACT_LEAVE},
@@ -89,7 +90,7 @@ const char *ox_task_word_name(uint32_t word) {
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
         "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
-        "adam-state"};
+        "adam-state", "load-return"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

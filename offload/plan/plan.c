@@ -84,8 +84,8 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
         return gather_bytes(input, ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
-        return gather_bytes(input, model->micro_batches * ox_plan_loss_bytes(model),
-                            ox_plan_sums(input).micro_batches * ox_plan_loss_bytes(model));
+        return gather_bytes(input, model->micro_batches * ox_plan_report_bytes(model),
+                            ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model));
     default:
         OX_ASSERT(!"moves nothing between ranks");
         return (struct ox_peer_bytes){0};
@@ -186,13 +186,22 @@ enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const stru
     return status;
 }
 
+uint64_t ox_plan_report_bytes(const struct ox_plan_model *model) {
+    return ox_plan_loss_bytes(model) + model->report_doubles * sizeof(double);
+}
+
+uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input) {
+    return ox_plan_sums(input).micro_batches * ox_plan_report_bytes(&input->model) +
+           input->model.pooled_doubles * sizeof(double);
+}
+
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
     struct ox_sums sums = ox_plan_sums(input);
     uint32_t fewest = input->model.micro_batches;
     for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
         fewest = (uint32_t)ox_min_u64(fewest, ox_sums_count(&sums));
     }
-    return fewest;
+    return input->model.pooled_doubles > 0 ? 1 : fewest;
 }
 
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx) {
@@ -270,7 +279,8 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
     case OX_MOVE_BATCH:
         return model->batch_bytes;
     case OX_MOVE_LOSSES:
-        return model->micro_batches * ox_plan_loss_bytes(model);
+        return task->lane == OX_LANE_H2D ? ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model)
+                                         : model->micro_batches * ox_plan_report_bytes(model);
     case OX_MOVE_PARTIALS:
         return ox_plan_partials_bytes(input, task->unit_idx);
     case OX_MOVE_NONFINITE:

@@ -68,7 +68,8 @@ enum ox_move {
     OX_MOVE_GRAD,      /* partial or finished sum; link: a part of each rank's sum, cut into slices, to the
                           ranks whose slices they are, or the finished sum of all slices             */
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
-    OX_MOVE_LOSSES,    /* losses of the rank's micro-batches; link: those of all ranks               */
+    OX_MOVE_LOSSES,    /* reports of the rank's micro-batches; link: those of all ranks, which h2d brings back
+                          where backward reads what they say                                         */
     OX_MOVE_PARTIALS,  /* square sums of a gradient that the device made; link: those of a unit, from all ranks */
     OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
     OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h)  */
@@ -88,7 +89,9 @@ enum ox_use_role {
     OX_USE_KEPT,                  /* what forward keeps for backward, which overwrites it    */
     OX_USE_GRAD,                  /* accumulator, or finished sum; nth of GRAD_ADD and REDUCE: 0 is that of the unit's
                                      first use, to which the others are added in their order */
-    OX_USE_SCRATCH, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
+    OX_USE_SCRATCH, OX_USE_BATCH,
+    OX_USE_LOSS,                  /* reports of micro-batches                              */
+    OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
     OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
     OX_USE_WRITTEN,               /* the drives hold all planes that the step computes with */
     OX_USE_REPLACED               /* takes the planes of the task's unit as they were before a speculative update */
@@ -174,7 +177,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 45 };
+enum { OX_TASK_WORD_COUNT = 46 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -257,6 +260,7 @@ struct ox_plan_stage {
     uint64_t input_bytes, output_bytes; /* activations; 0 where the stage takes tokens or gives the loss */
     uint64_t kept_bytes; /* bytes that a block can keep for its backward; 0: it cannot keep any */
     bool saves_input;    /* its backward starts from its input, which is an activation checkpoint until then */
+    bool reports;        /* in training its forward writes its part of a micro-batch's report */
     /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
      * for a block that keeps what its backward needs. An embedding needs no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
@@ -284,6 +288,10 @@ struct ox_plan_model {
     uint32_t unit_count, grad_count, stage_count;
     uint32_t update_count;      /* units that are trained */
     uint32_t micro_batches;     /* per step */
+    /* A micro-batch's report: what the head leaves, and behind it so many doubles that its stages report. Behind
+     * the reports of all micro-batches of the step lie `pooled_doubles` that backward reads and that follow from all
+     * reports, so that then no backward may begin before every forward has ended: the step has one tile. */
+    uint32_t report_doubles, pooled_doubles;
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint32_t loss_values;       /* doubles that the head leaves of a micro-batch; 0: 1 */
     uint64_t const_bytes;       /* tables that stay on the device */
@@ -437,9 +445,13 @@ static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
     return input->ranks.sum_groups > 0 ? input->ranks.sum_groups : 1;
 }
 
+/* Bytes of a micro-batch's report, and of the buffer with those of all micro-batches of the step. */
+uint64_t ox_plan_report_bytes(const struct ox_plan_model *model);
+uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input);
 /* The order in which gradients are summed, and what of it belongs to the rank of the plan. */
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
-/* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest. */
+/* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest; one where backward
+ * reads what the whole step reports. */
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
 /* Whether the ranks exchange their sums of a gradient, after which each has the sum of its slice. */
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {

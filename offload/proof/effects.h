@@ -29,7 +29,9 @@ enum ox_holding {
     REDUCED,  /* gradient of unit `idx` as the optimizer takes it, counted in the norm; makes version `count` */
     BATCH,    /* micro-batch `count` */
     BATCHES,  /* all micro-batches */
-    LOSSES,   /* losses of the rank's first `count` micro-batches */
+    LOADS,    /* what the first `count` forward passes of stages that report have reported, before any loss */
+    ALL_LOADS, /* what all of all ranks have */
+    LOSSES,   /* losses of the rank's first `count` micro-batches, beside such reports */
     ALL_LOSSES, /* losses of the micro-batches of all ranks */
     PARTIALS, /* square sums of the gradient of unit `idx`, on the device */
     NORMS,    /* square sums of `count` units, on the host; of `idx` units those of all ranks */
@@ -98,6 +100,12 @@ static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t
 static inline struct ox_content ox_content_losses(const struct effects *e) {
     return ox_proof_ranks(e->in) > 1 ? ox_content(ALL_LOSSES, OX_NONE, 0)
                                      : ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
+}
+
+uint32_t ox_effects_own_loads(const struct effects *e);
+/* The reports of all stages, of one rank or of all ranks. */
+static inline struct ox_content ox_content_loads(const struct effects *e, bool all) {
+    return all ? ox_content(ALL_LOADS, OX_NONE, 0) : ox_content(LOADS, OX_NONE, ox_effects_own_loads(e));
 }
 
 static inline bool ox_content_same(struct ox_content a, struct ox_content b) {

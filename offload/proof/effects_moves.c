@@ -222,23 +222,37 @@ static void move_batch(struct effects *e, struct route route) {
     ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, e->in->model.batch_bytes);
 }
 
-/* The losses come together from all ranks. */
+/* Whether the task moves reports before the first head: the buffer that it reads holds no loss. */
+static bool is_before_head(const struct effects *e, enum ox_use_role role) {
+    const struct ox_use *const use = ox_effects_use(e, role);
+    const uint8_t what = use == NULL ? (uint8_t)NOTHING : e->held[use->buf_idx].what;
+    return e->train && e->in->model.pooled_doubles > 0 && (what == LOADS || what == ALL_LOADS);
+}
+
+/* The reports come together from all ranks. */
 static void gather_losses(struct effects *e) {
-    const uint64_t own = e->plan->micro_batches, all = ox_proof_micro_batches(e->in);
-    const struct ox_content from_to[2] = {ox_content(LOSSES, OX_NONE, e->plan->micro_batches), ox_content_losses(e)};
+    const uint64_t report = ox_proof_report_bytes(e->in);
+    const uint64_t own = report * e->plan->micro_batches, all = report * ox_proof_micro_batches(e->in);
+    const bool before = is_before_head(e, OX_USE_TARGET);
+    const struct ox_content from_to[2] = {
+        before ? ox_content_loads(e, false) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches),
+        before ? ox_content_loads(e, true) : ox_content_losses(e)};
     if (ox_proof_ranks(e->in) == 1) {
         ox_effects_reject(e, "gathers losses that no other rank has");
     }
     ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
-    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, 8 * (all - own));
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, 8 * own * (ox_proof_ranks(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, all - own);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_ranks(e->in) - 1));
 }
 
 static void move_losses(struct effects *e, struct route route) {
-    move(e, route, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
-    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
-    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, e->plan->micro_batches * ox_plan_loss_bytes(&e->in->model));
+    const bool returns = route.link == OX_LINK_H2D;
+    const uint32_t count = returns ? ox_proof_micro_batches(e->in) : e->plan->micro_batches;
+    move(e, route, returns || is_before_head(e, OX_USE_SOURCE)
+                       ? ox_content_loads(e, returns) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+    ox_effects_need_buffer(e, OX_USE_TARGET, returns ? e->plan->loss_buf : e->plan->loss_host_buf);
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, count * ox_proof_report_bytes(e->in));
 }
 
 /* What a rank does together with the others. */

@@ -126,6 +126,26 @@ static void use_up_kept(struct effects *e, uint32_t stage_idx) {
     e->held[use->buf_idx] = ox_content(NOTHING, 0, 0);
 }
 
+/* A stage that reports writes its part of the micro-batch's report; no loss is there yet, or those of earlier tiles. */
+static void report(struct effects *e, const struct ox_plan_stage *stage) {
+    if (!e->train || !stage->reports || ox_proof_output_leaves(e->in)) {
+        return;
+    }
+    const struct ox_content held = e->held[e->plan->loss_buf];
+    ox_effects_fill(e, OX_USE_LOSS, ox_effects_compute_tier(e),
+                    held.what == LOSSES ? held : ox_content(LOADS, OX_NONE, held.what == LOADS ? held.count + 1 : 1));
+    ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
+}
+
+/* The first head pools what all micro-batches of the step have reported, for every backward. */
+static void pool_reports(struct effects *e) {
+    const bool all = ox_proof_ranks(e->in) > 1;
+    if (e->train && e->in->model.pooled_doubles > 0 && e->task->mb_idx == 0 &&
+        !ox_content_same(e->held[e->plan->loss_buf], ox_content_loads(e, all))) {
+        ox_effects_reject(e, "pools reports that are not complete");
+    }
+}
+
 static void forward(struct effects *e, uint32_t stage_idx) {
     const struct ox_plan_stage *const stage = ox_effects_stage(e, stage_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
@@ -141,6 +161,7 @@ static void forward(struct effects *e, uint32_t stage_idx) {
     }
     need_batch(e);
     ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, next_idx, e->task->mb_idx));
+    report(e, stage);
     if (e->keeps[stage_idx]) {
         ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, stage_idx, e->task->mb_idx));
     }
@@ -158,6 +179,7 @@ static void head(struct effects *e, uint32_t stage_idx) {
     ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
     use_scratch(e, e->train ? stage->backward.scratch_bytes : stage->forward.scratch_bytes, false);
+    pool_reports(e);
     if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "adds to losses of micro-batches that were not computed");
     }
@@ -183,6 +205,10 @@ static void backward(struct effects *e, uint32_t stage_idx) {
                                           ox_content(ACT_GRAD, stage_idx, mb_idx)};
     ox_effects_change(e, OX_USE_DX, tier, from_to);
     add_gradients(e, stage);
+    if (stage->reports && e->in->model.pooled_doubles > 0 && !ox_proof_output_leaves(e->in)) {
+        ox_effects_need(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+        ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
+    }
     if (e->keeps[stage_idx]) {
         use_up_kept(e, stage_idx);
     }

@@ -14,6 +14,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
         [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
         [PARTS] = OX_BUF_GRAD,    [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
+        [LOADS] = OX_BUF_SMALL,   [ALL_LOADS] = OX_BUF_SMALL,
         [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED,
     };
     return (enum ox_buf_kind)kinds[what];
@@ -69,9 +70,11 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return model->batch_bytes;
     case BATCHES:
         return model->batch_bytes * e->plan->micro_batches;
+    case LOADS:
+    case ALL_LOADS:
     case LOSSES:
     case ALL_LOSSES:
-        return ox_proof_micro_batches(e->in) * ox_plan_loss_bytes(model);
+        return ox_proof_reports_bytes(e->in);
     case PARTIALS:
         return ox_proof_partials_bytes(e->in, content.idx);
     case COUNTS:
@@ -83,6 +86,15 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     default:
         return 0;
     }
+}
+
+/* How many forward passes report: each micro-batch has one at each stage that does. */
+uint32_t ox_effects_own_loads(const struct effects *e) {
+    uint32_t stages = 0;
+    for (uint32_t i = 0; i < e->plan->stage_count; i++) {
+        stages += ox_effects_stage(e, i)->reports;
+    }
+    return stages * e->plan->micro_batches;
 }
 
 struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx) {

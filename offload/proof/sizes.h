@@ -44,6 +44,14 @@ static inline uint64_t ox_proof_own_elems(const struct ox_plan_input *input, uin
 static inline uint32_t ox_proof_micro_batches(const struct ox_plan_input *input) {
     return ox_proof_ranks(input) > 1 ? input->ranks.micro_batches : input->model.micro_batches;
 }
+/* What a micro-batch reports, what the head leaves first; and the reports of all, with what is pooled of them. */
+static inline uint64_t ox_proof_report_bytes(const struct ox_plan_input *input) {
+    const uint64_t of_head = input->model.loss_values > 0 ? input->model.loss_values : 1;
+    return 8 * (of_head + input->model.report_doubles);
+}
+static inline uint64_t ox_proof_reports_bytes(const struct ox_plan_input *input) {
+    return ox_proof_micro_batches(input) * ox_proof_report_bytes(input) + 8 * (uint64_t)input->model.pooled_doubles;
+}
 static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return &input->table->shards[unit_idx].homes;
 }

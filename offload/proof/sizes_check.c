@@ -18,8 +18,8 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
         uint64_t bytes;
     } named[] = {
         {plan->const_buf, input->model.const_bytes > 0 ? input->model.const_bytes : 1},
-        {plan->loss_buf, ox_proof_micro_batches(input) * ox_plan_loss_bytes(&input->model)},
-        {plan->loss_host_buf, ox_proof_micro_batches(input) * ox_plan_loss_bytes(&input->model)},
+        {plan->loss_buf, ox_proof_reports_bytes(input)},
+        {plan->loss_host_buf, ox_proof_reports_bytes(input)},
         {plan->norm_buf, ox_proof_norms_bytes(input)},
         {plan->counts_buf, 8 * (uint64_t)plan->unit_count},
         {plan->nonfinite_buf, 8 * (uint64_t)plan->unit_count},

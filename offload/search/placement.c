@@ -203,6 +203,11 @@ static enum ox_status check_device_request(const struct ox_search *s) {
 
 static enum ox_status check_request(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
+    if (request->tiles > 1 && s->in->model.pooled_doubles > 0) {
+        return ox_fail(OX_E_CONFIG, "--tiles %u: a loss of routers is one of the whole step, so no backward begins "
+                       "before all its micro-batches have passed forward; use --tiles 1, or no --router-aux-loss-coef "
+                       "and --router-z-loss-coef", request->tiles);
+    }
     if (request->tiles > ox_plan_tiles_max(s->in)) {
         return ox_fail(OX_E_CONFIG, "--tiles %u: %s only %u micro-batch%s per step (--gradient-accumulation-steps)",
                        request->tiles, ox_plan_rank_count(s->in) > 1 ? "a rank has" : "a step has",

@@ -130,7 +130,7 @@ static double row_loss(const struct data *data, uint32_t row, const double *z) {
     for (uint32_t i = 0; i < router->chosen; i++) {
         loss += (double)data->dweights[(size_t)row * router->chosen + i] * weights[i];
     }
-    if (data->shape->losses && data->counted[row] >= 0) {
+    if (data->shape->losses && data->counted[row] != OX_TARGET_PADDING) {
         for (uint32_t e = 0; e < router->experts; e++) {
             loss += data->balance_scale * router->experts * data->load[at.counts + e] / n * exp(z[e] - lse) / n;
         }
@@ -167,7 +167,7 @@ static void make_reference(struct data *data) {
         data->lse[row] = lse_of(z, experts);
         choose(router, z, data->bias, data->lse[row], ids);
         weigh(router, z, ids, data->lse[row], data->weights + (size_t)row * chosen);
-        if (data->counted[row] < 0) {
+        if (data->counted[row] == OX_TARGET_PADDING) {
             continue;
         }
         for (uint32_t e = 0; e < experts; e++) {
@@ -221,7 +221,23 @@ static void run_load(struct lab *lab, const struct data *data, const struct ox_o
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, route_load, &op));
     op.begins = false; /* a second layer with the same logits */
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, route_load, &op));
+    enum { MICRO_BATCHES = 2, LAYERS = 3, BESIDE = 5 };
+    const uint32_t stride = LAYERS * at.count + BESIDE;
+    double *const loads = doubles((size_t)MICRO_BATCHES * stride), *const pooled = doubles(at.count);
+    for (uint32_t i = 0; i < MICRO_BATCHES * stride; i++) {
+        loads[i] = i % stride < LAYERS * at.count ? 1.0 / (1 + i) : 1e9;
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, route_pool, &(struct ox_op_route_pool){
+        .load = pooled, .loads = loads, .micro_batches = MICRO_BATCHES, .layers = LAYERS, .count = at.count,
+        .stride = stride}));
     lab_finish(lab);
+    for (uint32_t i = 0; i < at.count; i++) {
+        double want = 0;
+        for (uint32_t part = 0; part < MICRO_BATCHES * LAYERS; part++) {
+            want += loads[part / LAYERS * stride + part % LAYERS * at.count + i];
+        }
+        CHECK(pooled[i] == want);
+    }
     for (uint32_t i = 0; i < at.count; i++) {
         const double want = 2.0 * data->load[i];
         CHECK(i < at.probs || i == at.rows ? load[i] == want : fabs(load[i] - want) <= 1e-6 * (1.0 + fabs(want)));
@@ -289,7 +305,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct route_case *given) {
         values[i] = roundf(values[i]);
     }
     for (uint32_t row = 0; row < shape->rows; row++) {
-        counted[row] = shape->mask && row % 3 == 1 ? -1 : (int32_t)row;
+        counted[row] = shape->mask && row % 3 == 1 ? OX_TARGET_PADDING : (int32_t)row - 1; /* the first is masked */
     }
     data.logits = values;
     data.counted = counted;

@@ -146,6 +146,9 @@ int main(void) {
     golden_open("qwen3_moe", &experts);
     check_places(&experts, "bf16", OX_COMPUTE_BF16, false);
     golden_close(&experts);
+    golden_open("router_losses", &experts);
+    check_places(&experts, "fp32 with losses of routers", OX_COMPUTE_FP32, false);
+    golden_close(&experts);
     check_chaos(&tied);
     check_chaos(&learned);
     const struct harness_run run = golden_run(&tied);

@@ -100,6 +100,13 @@ static enum ox_status route_load(const struct ox_bench_tensors *t, struct ox_ben
         .scratch = t->scratch, .rows = tokens_of(t), .router = router_of(), .begins = true});
 }
 
+static enum ox_status route_pool(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t count = ox_route_load_layout_of(EXPERTS).count;
+    out->bytes = 2.0 * count * sizeof(double);
+    return OX_QUEUE(&t->device->ops, t->device->lane, route_pool, &(struct ox_op_route_pool){
+        .load = t->scratch, .loads = t->moe.load, .micro_batches = 1, .layers = 1, .count = count, .stride = count});
+}
+
 static enum ox_status route_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 2.0 * logit_bytes(t);
     return OX_QUEUE(&t->device->ops, t->device->lane, route_backward, &(struct ox_op_route_backward){
@@ -228,6 +235,7 @@ const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
         {OX_OP_join_limbs, NULL, join_limbs, 0, 0},
         {OX_OP_route_forward, NULL, route_forward, 0, 0},
         {OX_OP_route_load, NULL, route_load, 0, 0},
+        {OX_OP_route_pool, NULL, route_pool, 0, 0},
         {OX_OP_route_backward, NULL, route_backward, 0, 0},
         {OX_OP_route_sort, NULL, route_sort, 0, 0},
         {OX_OP_rows_gather, NULL, rows_gather, 0, 0},

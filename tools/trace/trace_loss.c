@@ -1,4 +1,4 @@
-/* The loss of a run, drawn from the metrics.jsonl beside its recording. */
+/* The loss of a run, and how it used the experts of its mixtures, drawn from the metrics.jsonl beside its recording. */
 #include "tools/trace/trace_page.h"
 
 #include "engine/report/curves.h"
@@ -42,33 +42,52 @@ static void put_axes(struct ox_page *p, const struct axes *axes) {
             "</text>\n", LEFT, HEIGHT - 4, axes->first, WIDTH - 8, HEIGHT - 4, axes->last);
 }
 
-static struct axes axes_of(const struct ox_curves *curves) {
+static struct axes axes_of(const struct ox_curves *curves, enum ox_curve curve) {
     struct axes axes = {INFINITY, -INFINITY, INFINITY, -INFINITY};
     for (uint32_t i = 0; i < curves->count; i++) {
-        widen(&axes, curves->points[i].step, curves->points[i].values[OX_CURVE_LOSS]);
+        widen(&axes, curves->points[i].step, curves->points[i].values[curve]);
     }
-    for (uint32_t i = 0; i < curves->eval_count; i++) {
+    for (uint32_t i = 0; i < curves->eval_count && curve == OX_CURVE_LOSS; i++) {
         widen(&axes, curves->evals[i].step, curves->evals[i].loss);
     }
     return axes;
 }
 
+static void put_line(struct ox_page *p, const struct ox_curves *curves, const struct axes *axes, enum ox_curve curve) {
+    fputs("<polyline points=\"", p->out);
+    for (uint32_t i = 0; i < curves->count; i++) {
+        const double value = curves->points[i].values[curve];
+        if (!isnan(value)) {
+            fprintf(p->out, "%s%.1f,%.1f", i > 0 ? " " : "", x_of(axes, curves->points[i].step), y_of(axes, value));
+        }
+    }
+    fputs("\"/>\n", p->out);
+}
+
+/* Draws another value than the loss, where the run has it. */
+static void put_other(struct ox_page *p, const struct ox_curves *curves, enum ox_curve curve, const char *title,
+                      const char *note) {
+    const struct axes axes = axes_of(curves, curve);
+    if (!isfinite(axes.low)) {
+        return;
+    }
+    fprintf(p->out, "<section><h2>%s</h2>\n<p class=\"note\">%s</p>\n"
+            "<svg class=\"loss\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s from %.4g to %.4g\">\n", title,
+            note, WIDTH, HEIGHT, title, axes.low, axes.high);
+    put_axes(p, &axes);
+    put_line(p, curves, &axes, curve);
+    fputs("</svg></section>\n", p->out);
+}
+
 static void put_curve(struct ox_page *p, const struct ox_curves *curves) {
-    const struct axes axes = axes_of(curves);
+    const struct axes axes = axes_of(curves, OX_CURVE_LOSS);
     fprintf(p->out, "<section><h2>Loss</h2>\n<p class=\"note\">Of training%s, from the run's metrics.jsonl%s.</p>\n"
             "<svg class=\"loss\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"Loss from %.4g to %.4g\">\n",
             curves->eval_count > 0 ? " (line) and of evaluations (points)" : "",
             curves->steps_each > 1 ? "; a point of the line is the mean of several steps" : "", WIDTH, HEIGHT,
             curves->points[0].values[OX_CURVE_LOSS], curves->points[curves->count - 1].values[OX_CURVE_LOSS]);
     put_axes(p, &axes);
-    fputs("<polyline points=\"", p->out);
-    for (uint32_t i = 0; i < curves->count; i++) {
-        const double loss = curves->points[i].values[OX_CURVE_LOSS];
-        if (!isnan(loss)) {
-            fprintf(p->out, "%s%.1f,%.1f", i > 0 ? " " : "", x_of(&axes, curves->points[i].step), y_of(&axes, loss));
-        }
-    }
-    fputs("\"/>\n", p->out);
+    put_line(p, curves, &axes, OX_CURVE_LOSS);
     for (uint32_t i = 0; i < curves->eval_count; i++) {
         fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>evaluation at step %.0f: %.4f</title>"
                 "</circle>\n", x_of(&axes, curves->evals[i].step), y_of(&axes, curves->evals[i].loss),
@@ -82,6 +101,11 @@ void ox_page_loss(struct ox_page *p) {
     /* The recording is of use without the losses, so a file that is missing or has other lines gives none. */
     if (ox_curves_read(p->report->path, &curves) == OX_OK && curves->count > 1) {
         put_curve(p, curves);
+        put_other(p, curves, OX_CURVE_EXPERTS_BUSIEST, "Busiest expert",
+                  "The highest load of an expert of a mixture in a step, in even loads of its layer: 1 is as even as "
+                  "it can be.");
+        put_other(p, curves, OX_CURVE_EXPERTS_IDLE, "Idle experts",
+                  "The share of experts that no token of a step chose.");
     }
     free(curves);
 }

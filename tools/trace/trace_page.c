@@ -89,6 +89,7 @@ const char *ox_page_kind_text(const char *kind) {
         {"download", "weights that live on the device, for the update on the host"},
         {"adam-ahead", "update in backward, before the norm is known"},
         {"adam-state", "the moments and low halves of such a unit"},
+        {"load-return", "loads of all routers back to the device"},
         {"adam", "the optimizer's update of a unit"},
         {"dev-adam", "the update on the device"},
         {"refresh", "updated weights back to the device"},

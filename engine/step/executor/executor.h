@@ -20,8 +20,10 @@ OX_MUST enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status 
 void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out);
 void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
-/* The losses of all micro-batches of the last step or evaluation. */
-const double *ox_rank_losses(const struct ox_rank *rank);
+/* The losses of all micro-batches of the last step or evaluation, so many doubles apart. */
+const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride);
+/* What the routers did in the last step, of all ranks; once after each. */
+void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out);
 struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
 
 /* A task for a host lane; the lane's owner is the rank. */

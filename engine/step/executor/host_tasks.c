@@ -95,9 +95,10 @@ static void decide(const struct task_run *run) {
     const double *const losses = view(run, OX_USE_LOSS).ptr;
     const uint32_t unit_count = rank->plan->input.model.unit_count;
     const uint32_t left = rank->plan->input.model.loss_values, shown = left < OX_PAIR_VALUES ? left : OX_PAIR_VALUES;
+    const uint64_t stride = ox_plan_report_bytes(&rank->plan->input.model) / sizeof(double);
     double loss = 0;
     for (uint32_t i = 0; i < ox_plan_sums(&rank->plan->input).micro_batches; i++) {
-        const double *const values = losses + (uint64_t)i * rank->plan->input.model.loss_values;
+        const double *const values = losses + i * stride;
         loss += values[0];
         for (uint32_t k = 0; k < shown; k++) {
             step->values[k] += values[k] / (double)step->input->target_count;

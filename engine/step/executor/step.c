@@ -104,9 +104,70 @@ static float *stage_grads(const struct issue *is, uint32_t nth) {
     return sum_slot(is, stage_of(is)->units[nth].grad_idx, nth);
 }
 
+/* ---- reports ---- */
+
+/* The reports of all micro-batches, where the task uses them; doubles. */
+static double *reports(const struct issue *is) {
+    return view_if(is, OX_USE_LOSS);
+}
+
+/* Doubles of a report that the head leaves, and of all of it. */
+static uint64_t head_doubles(const struct ox_plan_model *model) {
+    return ox_plan_loss_bytes(model) / sizeof(double);
+}
+static uint64_t report_stride(const struct ox_plan_model *model) {
+    return ox_plan_report_bytes(model) / sizeof(double);
+}
+
+/* That of the task's micro-batch: what the head leaves, and behind it what its stages report. */
+static double *own_report(const struct issue *is) {
+    return reports(is) + report_stride(&is->rank->plan->input.model) * (is->rank->loss_first + is->task->mb_idx);
+}
+
+/* What is pooled of all micro-batches of the step; behind their reports. */
+static double *pooled(const struct issue *is) {
+    const struct ox_plan_input *const input = &is->rank->plan->input;
+    return reports(is) + ox_plan_reports_bytes(input) / sizeof(double) - input->model.pooled_doubles;
+}
+
+/* How many stages before this one report. */
+static uint32_t reporters_before(const struct ox_plan_model *model, uint32_t stage_idx) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < stage_idx; i++) {
+        count += model->stages[i].reports;
+    }
+    return count;
+}
+
+/* A forward pass reports the load of its router; a backward pass adds the gradients of the losses of routers. */
+static struct ox_route_losses route_losses(const struct issue *is, const struct ox_unit_job *job, bool sums) {
+    const struct ox_rank *const rank = is->rank;
+    const uint32_t count = ox_route_load_layout_of(rank->config.model->config.mixture.router.experts).count;
+    const uint32_t before = reporters_before(&rank->plan->input.model, is->task->stage_idx);
+    const double scale = rank->step.input->loss_scale > 0 ? rank->step.input->loss_scale : 1;
+    return (struct ox_route_losses){.load = sums ? own_report(is) + head_doubles(&rank->plan->input.model) +
+                                                       (size_t)before * count
+                                                 : pooled(is),
+                                    .counted = job->targets, .balance = (float)(scale * rank->config.router_balance),
+                                    .z = (float)(scale * rank->config.router_z), .sums = sums};
+}
+
+/* The first head of a step comes behind the forward passes of all micro-batches. */
+static void pool_loads(const struct issue *is, struct ox_run *run) {
+    const struct ox_plan_input *const input = &is->rank->plan->input;
+    const struct ox_plan_model *const model = &input->model;
+    if (is->plan->kind == OX_PLAN_TRAIN && model->pooled_doubles > 0 && is->task->mb_idx == 0) {
+        OX_RUN(run, route_pool, .load = pooled(is), .loads = reports(is) + head_doubles(model),
+               .micro_batches = ox_plan_sums(input).micro_batches,
+               .layers = model->report_doubles / model->pooled_doubles, .count = model->pooled_doubles,
+               .stride = (uint32_t)report_stride(model));
+    }
+}
+
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_rank *const rank = is->rank;
     struct ox_unit_job job = stage_job(is);
+    pool_loads(is, &job.run);
     const struct ox_plan_stage *const stage = stage_of(is);
     const struct ox_table table = rank->config.model->table;
     const uint32_t nth = table.unit_idx == stage->units[0].unit_idx ? 0 : 1; /* tied: another unit has the table */
@@ -117,8 +178,7 @@ static enum ox_status issue_head(const struct issue *is) {
         .dx = view_if(is, OX_USE_DX),
         .grads = stage_grads(is, 0),
         .grads_table = stage_grads(is, nth),
-        .loss_sum = (double *)view(is, OX_USE_LOSS).ptr +
-                    (is->rank->loss_first + is->task->mb_idx) * is->rank->plan->input.model.loss_values,
+        .loss_sum = own_report(is),
         .loss_scale = rank->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? rank->logits_buffer : NULL,
     };
@@ -156,6 +216,9 @@ static enum ox_status issue_forward(const struct issue *is) {
         ox_embed_noise(&job, y);
         return job.run.status;
     }
+    const bool sums = reports(is) != NULL;
+    const struct ox_route_losses losses = sums ? route_losses(is, &job, true) : (struct ox_route_losses){0};
+    job.losses = sums ? &losses : NULL;
     const struct ox_stage_weights all = weights(is);
     return ox_unit_forward(&job, &all, view(is, OX_USE_X).ptr, y);
 }
@@ -167,6 +230,9 @@ static enum ox_status issue_backward(const struct issue *is) {
         const struct ox_stage_weights sums = {.grads = {stage_grads(is, 0)}};
         return ox_unit_backward(&job, &sums, job.ids, dx);
     }
+    const bool trained = reports(is) != NULL;
+    const struct ox_route_losses losses = trained ? route_losses(is, &job, false) : (struct ox_route_losses){0};
+    job.losses = trained ? &losses : NULL;
     const struct ox_stage_weights all = weights(is);
     return ox_unit_backward(&job, &all, view(is, OX_USE_X).ptr, dx);
 }
@@ -281,9 +347,9 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
         target += (ox_norm_partials_first(is->rank, is->task->unit_idx) +
                    ox_slice_first(is->rank, is->task->unit_idx) / OX_GROUP_ELEMS) * sizeof(double);
     } else if (is->task->move == OX_MOVE_LOSSES) {
-        const uint64_t before = is->rank->loss_first * ox_plan_loss_bytes(&is->rank->plan->input.model);
-        target += before;
-        source += before;
+        const uint64_t first = is->task->lane == OX_LANE_H2D ? 0 : is->rank->loss_first; /* all come back */
+        target += first * ox_plan_report_bytes(&is->rank->plan->input.model);
+        source += first * ox_plan_report_bytes(&is->rank->plan->input.model);
     }
     if (state == NULL) {
         return copy(is, target, source, bytes, done);
@@ -606,6 +672,43 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
     memset(traffic->finished_planned, 0, sizeof traffic->finished_planned);
 }
 
-const double *ox_rank_losses(const struct ox_rank *rank) {
+const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride) {
+    *stride = (uint32_t)report_stride(&rank->plan->input.model);
     return ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+}
+
+/* Adds up the loads of all micro-batches in the report of the first, in their order. */
+void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out) {
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const struct ox_router *const router = &rank->config.model->config.mixture.router;
+    const struct ox_route_load_layout at = ox_route_load_layout_of(router->experts);
+    const uint32_t count = input->model.report_doubles;
+    const uint64_t stride = report_stride(&input->model);
+    double *const loads =
+        head_doubles(&input->model) + (double *)ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+    if (count == 0) {
+        return;
+    }
+    *out = (struct ox_router_report){.layers = count / at.count, .experts = router->experts,
+                                     .chosen = router->chosen, .loads = loads, .stride = at.count,
+                                     .rows_at = at.rows};
+    for (uint32_t mb_idx = 1; mb_idx < ox_plan_sums(input).micro_batches; mb_idx++) {
+        for (uint32_t i = 0; i < count; i++) {
+            loads[i] += loads[mb_idx * stride + i];
+        }
+    }
+    double rows = 0, squares = 0;
+    for (uint32_t layer = 0; layer < out->layers; layer++) {
+        rows += loads[(size_t)layer * at.count + at.rows];
+        squares += loads[(size_t)layer * at.count + at.squares];
+    }
+    for (uint32_t e = 0; e < router->experts; e++) {
+        double counts = 0, probs = 0;
+        for (uint32_t layer = 0; layer < out->layers; layer++) {
+            counts += loads[(size_t)layer * at.count + at.counts + e];
+            probs += loads[(size_t)layer * at.count + at.probs + e];
+        }
+        out->balance += router->experts * (counts / rows) * (probs / rows);
+    }
+    out->z = squares / rows;
 }

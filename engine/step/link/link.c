@@ -204,10 +204,10 @@ static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint3
 
 static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
     struct ox_sums sums = ox_plan_sums(&rank->plan->input);
+    const uint64_t bytes = ox_plan_report_bytes(&rank->plan->input.model);
     struct cuts cuts = {{0}};
     for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
-        cuts.at[sums.rank + 1] =
-            cuts.at[sums.rank] + ox_sums_count(&sums) * ox_plan_loss_bytes(&rank->plan->input.model);
+        cuts.at[sums.rank + 1] = cuts.at[sums.rank] + ox_sums_count(&sums) * bytes;
     }
     return gather_doubles(rank, losses, &cuts, "losses");
 }

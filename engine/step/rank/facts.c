@@ -16,6 +16,7 @@ struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
                              .rows = config->batch * config->seq, .dtype = config->dtype,
                              .objective = config->objective,
+                             .router_rounds = config->router_rounds,
                              .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
 }
 

@@ -189,7 +189,7 @@ void ox_cpu_route_forward(const struct ox_cpu *cpu, const void *args) {
 /* ---- load ---- */
 
 static bool counts(const int32_t *counted, uint64_t row) {
-    return counted == NULL || counted[row] >= 0;
+    return counted == NULL || counted[row] != OX_TARGET_PADDING;
 }
 
 /* Sums over a group of rows, so that the shape alone decides the order. */
@@ -234,6 +234,20 @@ void ox_cpu_route_load(const struct ox_cpu *cpu, const void *args) {
         for (uint64_t g = 0; g < ox_div_up(part.rows, GROUP_ROWS); g++) {
             for (uint32_t i = 0; i < at.count; i++) {
                 op->load[i] += ((const double *)op->scratch)[g * at.count + i];
+            }
+        }
+    }
+}
+
+void ox_cpu_route_pool(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_route_pool *const op = args;
+    (void)cpu;
+    memset(op->load, 0, op->count * sizeof *op->load);
+    for (uint32_t mb = 0; mb < op->micro_batches; mb++) {
+        for (uint32_t layer = 0; layer < op->layers; layer++) {
+            const double *const part = op->loads + (size_t)mb * op->stride + (size_t)layer * op->count;
+            for (uint32_t i = 0; i < op->count; i++) {
+                op->load[i] += part[i];
             }
         }
     }

@@ -255,7 +255,7 @@ extern "C" ox_status ox_cuda_route_forward(const ox_cuda_queue *queue, const voi
 /* ---- load ------------------------------------------------------------------------------------------ */
 
 static __device__ __forceinline__ bool counts(const int32_t *counted, uint32_t row) {
-    return counted == NULL || counted[row] >= 0;
+    return counted == NULL || counted[row] != OX_TARGET_PADDING;
 }
 
 /* A block sums over one group of rows, a thread for some experts. */
@@ -306,6 +306,26 @@ extern "C" ox_status ox_cuda_route_load(const ox_cuda_queue *queue, const void *
     const ox_route_load_layout at = ox_route_load_layout_of(op->router.experts);
     ox_launch(load_group, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, *op, at);
     ox_launch(load_sum, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, *op, at.count, groups);
+    return OX_OK;
+}
+
+static __global__ void pool(const ox_op_route_pool op) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    double sum = 0.0;
+    for (uint32_t mb = 0; mb < op.micro_batches && i < op.count; mb++) {
+        for (uint32_t layer = 0; layer < op.layers; layer++) {
+            sum += op.loads[(uint64_t)mb * op.stride + (uint64_t)layer * op.count + i];
+        }
+    }
+    if (i < op.count) {
+        op.load[i] = sum;
+    }
+}
+
+extern "C" ox_status ox_cuda_route_pool(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_route_pool *const op = (const ox_op_route_pool *)args;
+    const uint32_t blocks = (op->count + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS;
+    ox_launch(pool, queue, ox_launch_shape{blocks, OX_BLOCK_THREADS, 0}, *op);
     return OX_OK;
 }
 

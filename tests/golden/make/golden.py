@@ -248,6 +248,13 @@ CASES = {
                                 tie_word_embeddings=False, num_experts=7, num_experts_per_tok=3,
                                 norm_topk_prob=False, clip_qkv=1.5),
         "seed": 143, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "router_losses": {  # both losses of routers, over all micro-batches of a step; rows without a target count in them
+        "config": lambda: llama(transformers.OlmoeConfig, vocab_size=61, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=20,
+                                tie_word_embeddings=False, num_experts=6, num_experts_per_tok=2,
+                                norm_topk_prob=False),
+        "seed": 410, "seq": 7, "batch": 1, "micro_batches": 4, "max_grad_norm": 0.5, "ignored_share": 0.2,
+        "router_losses": (0.3, 0.02)},
     "gpt_oss": {  # experts as wide as the model, so that no shape tells a matrix from its transpose; clamps bind
         "config": lambda: gpt_oss(num_hidden_layers=3, num_local_experts=6, num_experts_per_tok=2),
         "seed": 357, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "expert_gain": 2.5},
@@ -684,10 +691,22 @@ def smoothed(logits, targets, smoothing):
     return smoother({"logits": logits}, targets) * counted
 
 
-def step_loss(model, micro_batches, objective, step):
-    """The mean over all counted targets of all micro-batches; gradients add up in the parameters."""
+def step_loss(model, micro_batches, case, step, notes=None):
+    """The mean over all counted targets of all micro-batches; gradients add up in the parameters. With weights those
+    of the losses of routers too: transformers' balance loss, as if the step were one batch, and the mean square of
+    the logarithm of the sum of exponentials."""
+    objective, weights = case.get("objective", {}), case.get("router_losses")
     counted = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     total = 0.0
+    if weights is not None:
+        outputs = [model(input_ids=inputs, use_cache=False, output_router_logits=True) for inputs, _ in micro_batches]
+        logits = tuple(torch.cat(layer) for layer in zip(*(output.router_logits for output in outputs)))
+        balance = modeling_mixtral.load_balancing_loss_func(logits, model.config.num_experts,
+                                                            model.config.num_experts_per_tok)
+        z = torch.cat(logits).logsumexp(dim=-1).pow(2).mean()
+        (weights[0] * balance + weights[1] * z).backward()
+        if notes is not None:
+            notes.append((float(balance.detach()), float(z.detach())))
     for mb, (inputs, targets) in enumerate(micro_batches):
         with noisy(model, objective, step, mb):
             logits = model(input_ids=inputs, use_cache=False).logits
@@ -726,7 +745,7 @@ def optimizer_of(model, case):
 def train(model, batches, case):
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     optimizer = optimizer_of(model, case)
-    result = {"losses": [], "grad_norms": [], "lrs": [], "margins": []}
+    result = {"losses": [], "grad_norms": [], "lrs": [], "margins": [], "router_losses": []}
     with torch.no_grad():
         with noisy(model, case.get("objective", {}), 0, 0):
             result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
@@ -736,7 +755,7 @@ def train(model, batches, case):
         optimizer.zero_grad()
         margins = []
         with watching(model, margins):
-            result["losses"].append(step_loss(model, micro_batches, case.get("objective", {}), step))
+            result["losses"].append(step_loss(model, micro_batches, case, step, result["router_losses"]))
         result["margins"].append(min(margins, default=math.inf))
         if step == 0:
             result["grads"] = {name: parameter.grad.clone() for name, parameter in named}
@@ -777,7 +796,7 @@ def run_bf16(model, batches, case):
         rounded.double()
         with noisy(rounded, case.get("objective", {}), 0, 0):
             logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
-    loss = step_loss(rounded, batches[0], case.get("objective", {}), 0)
+    loss = step_loss(rounded, batches[0], case, 0)
     grads = {name: parameter.grad for name, parameter in rounded.named_parameters() if parameter.requires_grad}
     norm = math.sqrt(sum(float(grad.pow(2).sum()) for grad in grads.values()))
     return {"logits": logits, "loss": loss, "grads": grads, "grad_norm": norm}
@@ -880,6 +899,8 @@ def make_case(name, folder):
         "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in named["grad"].items()},
         **({"adapter": "adapter"} if "lora" in case else {}),
         **({"router_margins": exact["margins"]} if math.isfinite(min(exact["margins"])) else {}),
+        **({"router_weights": case["router_losses"], "router_balance": [b for b, _ in exact["router_losses"]],
+            "router_z": [z for _, z in exact["router_losses"]]} if "router_losses" in case else {}),
         "float32_error": errors,
         "inputs": [[inputs.flatten().tolist() for inputs, _ in step] for step in batches],
         "targets": [[targets.flatten().tolist() for _, targets in step] for step in batches],

@@ -59,6 +59,21 @@ static uint32_t draw_part(struct plan_model_sizes *sizes, uint64_t seed, uint32_
     return plan_sample_number(seed, &counter, 4) == 0 ? 1 : unit_count;
 }
 
+/* Two models in three have blocks that report, whose backward reads in every other one what all have reported. */
+static void draw_reports(struct plan_sample *s, uint64_t seed) {
+    struct ox_plan_model *const model = &s->in.model;
+    uint64_t counter = 99000;
+    const uint64_t nth = plan_sample_number(seed, &counter, 3);
+    bool any = false;
+    for (uint32_t i = 0; i < model->stage_count && nth > 0; i++) {
+        s->model.stages[i].reports =
+            model->stages[i].kind == OX_PLAN_BLOCK && plan_sample_number(seed, &counter, 4) > 0;
+        any = any || model->stages[i].reports;
+    }
+    model->report_doubles = any ? 2 + (uint32_t)plan_sample_number(seed, &counter, 900) : 0;
+    model->pooled_doubles = any && nth == 2 ? 1 + (uint32_t)plan_sample_number(seed, &counter, 900) : 0;
+}
+
 static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) {
     struct ox_plan_model *const model = &s->in.model;
     struct plan_model_sizes sizes = {0};
@@ -95,6 +110,7 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     if (is_varied(seed)) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
+    draw_reports(s, seed);
     static const enum ox_compute_dtype dtypes[] = {OX_COMPUTE_BF16, OX_COMPUTE_FP32, OX_COMPUTE_BF16, OX_COMPUTE_FP16};
     const enum ox_compute_dtype dtype = dtypes[plan_sample_number(seed, counter, 4)];
     model->grad_bf16 = plan_sample_number(seed, counter, 2);
@@ -204,6 +220,9 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     draw_updates(s, seed);
     draw_generations(s, seed);
     draw_sum_groups(s, seed);
+    if (s->in.model.pooled_doubles > 0) {
+        s->request.tiles = (uint32_t)ox_min_u64(s->request.tiles, 1);
+    }
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
     plan_sample_fix(&s->in.model, &s->table, seed % 2 == 0);

@@ -89,7 +89,7 @@ static void draw_field(struct random_plan *r, uint32_t field) {
     struct ox_placement *const placement = &r->in->placement;
     switch (field) {
     case 0:
-        placement->tiles = 1 + below(r, r->in->model.micro_batches);
+        placement->tiles = 1 + below(r, ox_plan_tiles_max(r->in));
         break;
     case 1:
         placement->prefetch_depth = below(r, 5);

@@ -10,14 +10,14 @@
 
 const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
                                     "gemma2", "granite", "cohere2", "olmo2", "frozen_parts", "qwen2_moe", "olmoe",
-                                    "gpt_oss", "lora_qwen2", "glm4_moe", /* FEW */
+                                    "gpt_oss", "lora_qwen2", "glm4_moe", "router_losses", /* FEW */
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
                                     "groups", "loss_terms",
                                     "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "glm4_moe_packed",
                                     "lora_llama", "lora_gpt2", "lora_phi3"};
-enum { FEW = 15 };
+enum { FEW = 16 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 size_t golden_taken_count(void) {
@@ -95,6 +95,7 @@ static struct ox_objective objective_of(const struct golden *golden) {
 }
 
 struct harness_run golden_run(const struct golden *golden) {
+    const json_t *const losses = json_object_get(golden->json, "router_weights");
     return (struct harness_run){
         .model_folder = golden->folder,
         .batch = (uint32_t)golden->batch,
@@ -106,6 +107,8 @@ struct harness_run golden_run(const struct golden *golden) {
         .groups = json_object_get(golden->json, "groups"),
         .adapter = json_string_value(json_object_get(golden->json, "adapter")),
         .objective = objective_of(golden),
+        .router_balance = losses == NULL ? 0 : json_number_value(json_array_get(losses, 0)),
+        .router_z = losses == NULL ? 0 : json_number_value(json_array_get(losses, 1)),
     };
 }
 
@@ -189,6 +192,8 @@ void golden_steps(struct harness *harness, const struct golden *golden, size_t f
         CHECK(memcmp(result.traffic, result.planned, sizeof result.traffic) == 0);
         out->losses[i] = result.loss;
         out->norms[i] = result.grad_norm;
+        out->router_losses[i][0] = result.routers.balance;
+        out->router_losses[i][1] = result.routers.z;
         if (i == 0) {
             read_grads(harness, out);
         }
@@ -232,7 +237,8 @@ static bool same_floats(const float *a, const float *b, uint64_t count) {
 }
 
 void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome) {
-    const bool losses = memcmp(expected->losses, outcome->losses, sizeof expected->losses) == 0;
+    const bool losses = memcmp(expected->losses, outcome->losses, sizeof expected->losses) == 0 &&
+                        memcmp(expected->router_losses, outcome->router_losses, sizeof expected->router_losses) == 0;
     const bool norms = memcmp(expected->norms, outcome->norms, sizeof expected->norms) == 0;
     const bool logits = same_floats(expected->logits, outcome->logits, expected->logits_count);
     bool weights = true, moments = true, grads = true;
@@ -368,7 +374,7 @@ void golden_report_fp32(const struct golden *golden, const struct ox_model *mode
 
 void golden_report_within(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
                           size_t steps, const struct golden_limits *limits) {
-    double loss = 0, norm = 0;
+    double loss = 0, norm = 0, balance = 0, z = 0;
     for (size_t i = 0; i < steps; i++) {
         loss = fmax(loss, fabs(outcome->losses[i] - golden_number(golden, "losses", i)));
         norm = fmax(norm, fabs(outcome->norms[i] / golden_number(golden, "grad_norms", i) - 1));
@@ -378,6 +384,11 @@ void golden_report_within(const struct golden *golden, const struct ox_model *mo
     golden_report("gradients, of the largest", golden_compare_tensors(golden, model, "grad", outcome->grads),
                   limits->grads);
     golden_report("gradient norms, relative", norm, limits->norms);
+    for (size_t i = 0; i < steps && json_object_get(golden->json, "router_weights") != NULL; i++) {
+        balance = fmax(balance, fabs(outcome->router_losses[i][0] - golden_number(golden, "router_balance", i)));
+        z = fmax(z, fabs(outcome->router_losses[i][1] / golden_number(golden, "router_z", i) - 1));
+    }
+    golden_report("losses of routers, z relative", fmax(balance, z), limits->loss);
 }
 
 void golden_check_bf16(const struct golden *golden, const struct harness_run *run, const struct golden_limits *limits,

@@ -39,6 +39,7 @@ struct harness_run golden_run(const struct golden *golden);
 /* What steps leave behind. */
 struct outcome {
     double losses[GOLDEN_STEPS], norms[GOLDEN_STEPS];
+    double router_losses[GOLDEN_STEPS][2]; /* balance, z; 0 without a mixture */
     float *logits;                  /* (batch * seq, vocab) of the first micro-batch of step 0; of process 0 alone */
     float *grads[GOLDEN_UNITS_MAX]; /* gradients of step 0 in fp32; NULL on a drive, and with several processes */
     float *weights[GOLDEN_UNITS_MAX];

@@ -303,6 +303,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .comm_timeout_ns = run->comm_timeout_ns,
         .dtype = run->dtype,
         .objective = run->objective,
+        .router_balance = run->router_balance,
+        .router_z = run->router_z,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
         .state = run->state,
@@ -323,7 +325,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .queue_depth = 8,
         .chaos_seed = place->chaos_seed,
     };
-    const uint32_t tiles_max = run->micro_batches / (run->ranks == 0 ? 1 : run->ranks);
+    const bool whole = run->router_balance > 0 || run->router_z > 0;
+    const uint32_t tiles_max = whole ? 1 : run->micro_batches / (run->ranks == 0 ? 1 : run->ranks);
     config.request.tiles = config.request.tiles > tiles_max ? tiles_max : config.request.tiles;
     if (place->store) {
         config.nvme_folders = out->folders;
@@ -341,7 +344,8 @@ static void tighten(struct ox_engine_config *config) {
     struct ox_engine_config smallest = *config;
     struct ox_engine_plan *plan = NULL;
     smallest.request = (struct ox_placement_request){
-        .tiles = config->micro_batches / (config->ranks == 0 ? 1 : config->ranks),
+        .tiles = config->router_balance > 0 || config->router_z > 0
+                     ? 1 : config->micro_batches / (config->ranks == 0 ? 1 : config->ranks),
         .act_tier = NVME, .weights_tier = NVME, .state_tier = NVME, .grad_tier = NVME};
     REQUIRE_OK(ox_engine_plan_open(&smallest, &plan));
     const uint32_t ranks = ox_plan_rank_count(&plan->input);

@@ -47,6 +47,7 @@ struct harness_run {
     enum ox_rank_comm comm;
     bool library_sums;
     struct ox_state_format state; /* zero: AdamW in fp32 */
+    double router_balance, router_z; /* factors of the losses of routers */
     const json_t *frozen;         /* names of tensors that are not trained; NULL: none */
     struct ox_objective objective; /* zeros: cross-entropy */
     const json_t *groups;         /* by names of tensors: share of the rate, decay or null; NULL: none */

@@ -130,7 +130,7 @@ static void end_rows(struct rows *rows) {
         int32_t position = rows->used[row] > 0 ? rows->positions[(size_t)row * rows->seq + rows->used[row] - 1] : -1;
         const uint32_t used = rows->used[row];
         while (rows->used[row] < rows->seq) {
-            add_place(rows, row, 0, ++position, -1);
+            add_place(rows, row, 0, ++position, OX_TARGET_PADDING);
         }
         rows->used[row] = used;
     }

@@ -34,6 +34,8 @@ static enum ox_status parse(const json_t *json, struct computed *out) {
         config->contexts = 0;
     }
     config->init_range = 0.0;
+    config->mixture.balance = 0.0; /* of a loss beside that of the logits */
+    config->mixture.asks_balance = false;
     config->bos_id = config->eos_id = 0;
     return status;
 }

@@ -35,7 +35,7 @@ static void test_refusals(void) {
         const char *name, *key, *value, *words;
     } cases[] = {
         {"mixtral", "router_jitter_noise", "0.1", "\"router_jitter_noise\" is 0.1"},
-        {"mixtral", "output_router_logits", "true", "auxiliary loss"},
+        {"mixtral", "router_aux_loss_coef", "-0.1", "\"router_aux_loss_coef\" is -0.1"},
         {"mixtral", "num_experts_per_tok", "6", "of 5 it can have 1 to 5"},
         {"mixtral", "num_experts_per_tok", "0", "1 to 5"},
         {"mixtral", "num_experts", "8", "\"num_local_experts\" is 5, but \"num_experts\" is 8"},
@@ -49,7 +49,7 @@ static void test_refusals(void) {
         {"qwen3_moe", "mlp_only_layers", "[3]", "0 to 2"},
         {"qwen3_moe", "mlp_only_layers", "1", "mlp_only_layers"},
         {"qwen3_moe", "moe_intermediate_size", "0", "width of an expert is 0"},
-        {"qwen3_moe", "output_router_logits", "true", "auxiliary loss"},
+        {"qwen3_moe", "output_router_logits", "1", "output_router_logits"},
         {"qwen2_moe", "shared_expert_intermediate_size", "0", "shared expert"},
         {"qwen2_moe", "norm_topk_prob", "1", "norm_topk_prob"},
         {"olmoe", "clip_qkv", "-1", "clip_qkv"},
@@ -72,7 +72,6 @@ static void test_refusals(void) {
         {"gpt_oss", "num_experts_per_tok", "7", "of 6 it can have 1 to 6"},
         {"gpt_oss", "num_experts", "8", "\"num_local_experts\" is 6, but \"num_experts\" is 8"},
         {"gpt_oss", "sliding_window", "null", "\"sliding_window\" is missing or 0"},
-        {"gpt_oss", "output_router_logits", "true", "auxiliary loss"},
         {"gpt_oss", "quantization_config", "{\"quant_method\":\"gptq\"}", "\"mxfp4\" alone is read"},
         {"gpt_oss", "quantization_config", "{}", "\"mxfp4\" alone is read"},
     };
@@ -92,6 +91,11 @@ static void test_missing(void) {
     struct ox_model_config config;
     REQUIRE_OK(parse_with("mixtral", "num_local_experts", "", &config));
     CHECK(config.mixture.router.experts == 8 && config.mixture.router.renormalise);
+    CHECK(config.mixture.balance == 0.001 && !config.mixture.asks_balance);
+    REQUIRE_OK(parse_with("olmoe", "router_aux_loss_coef", "", &config));
+    CHECK(config.mixture.balance == 0.01);
+    REQUIRE_OK(parse_with("olmoe", "output_router_logits", "true", &config));
+    CHECK(config.mixture.asks_balance);
     REQUIRE_OK(parse_with("mixtral", "sliding_window", "", &config));
     CHECK(config.window == 0);
     REQUIRE_OK(parse_with("qwen3_moe", "norm_topk_prob", "", &config));

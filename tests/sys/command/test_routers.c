@@ -1,0 +1,132 @@
+/* Losses of routers as a user meets them: the same whatever the micro-batches of a step are, off unless asked for by a
+ * flag or by config.json, and refused where they cannot be. */
+#include "base/file.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char config[] =
+    "{\"model_type\":\"qwen3_moe\",\"vocab_size\":256,\"hidden_size\":32,\"intermediate_size\":40,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+    "\"num_experts\":6,\"num_experts_per_tok\":2,"
+    "\"moe_intermediate_size\":20,\"tie_word_embeddings\":false,\"router_aux_loss_coef\":0.25%s}";
+static const char common[] = "--max-seq-length 16 --max-steps 3 --compute-threads 1 --optimizer-threads 1 --host-mem "
+                             "64MiB --eval-fraction 0 --from-scratch --learning-rate 1e-3";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *text_path;
+
+enum { STEPS = 3 };
+
+static const char *write_config(const char *name, const char *more) {
+    char text[1024];
+    const int bytes = snprintf(text, sizeof text, config, more);
+    REQUIRE_OK(ox_file_replace(test_path(name), text, (size_t)bytes));
+    return test_path(name);
+}
+
+static void train(const char *model, const char *output, const char *more) {
+    sys_args_train(&args, model, text_path, output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, more);
+}
+
+/* A number of the last step. */
+static double last(const char *output, const char *key) {
+    char *text = NULL, *save = NULL;
+    size_t bytes = 0;
+    double value = NAN;
+    REQUIRE_OK(ox_file_read(test_pathf("%s/metrics.jsonl", output), 1 << 20, &text, &bytes));
+    for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+        json_t *const object = json_loads(line, 0, NULL);
+        const char *const type = json_string_value(json_object_get(object, "type"));
+        const json_t *const found = json_object_get(object, key);
+        value = type != NULL && strcmp(type, "step") == 0 && found != NULL ? json_number_value(found) : value;
+        json_decref(object);
+    }
+    free(text);
+    return value;
+}
+
+/* The same sequences in other micro-batches, with every loss; and other homes and ranks, with the same bits. */
+static void test_accumulation(const char *model) {
+    static const char *const numbers[] = {"loss", "router_aux_loss", "router_z_loss", "experts_idle_share"};
+    static const char losses[] = "--router-aux-loss-coef 0.5 --router-z-loss-coef 0.05";
+    for (unsigned batch = 1; batch <= 4; batch *= 2) {
+        train(model, test_pathf("batch-%u", batch), losses);
+        sys_args_word(&args, "--batch-size=%u", batch);
+        sys_args_word(&args, "--gradient-accumulation-steps=%u", 4 / batch);
+        sys_run_well(&args, &process);
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers && batch > 1; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "batch-%u", batch);
+            const double one = last("batch-1", numbers[i]), several = last(name, numbers[i]);
+            CHECK(fabs(one - several) <= 2e-6 * fabs(one));
+        }
+    }
+    CHECK(strstr(process.outcome.err, "balance ") != NULL);
+    static const char *const ways[] = {"--ranks 2", "--device-mem 32MiB --activation-tier host",
+                                       "--weights-tier nvme --state-tier nvme"};
+    train(model, "groups", losses);
+    sys_args_add(&args, "--gradient-accumulation-steps 4 --sum-groups 2");
+    sys_run_well(&args, &process);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        train(model, "way", losses);
+        sys_args_add(&args, "--gradient-accumulation-steps 4 --sum-groups 2 --overwrite-output-dir");
+        sys_args_add(&args, ways[i]);
+        sys_args_drive(&args, "drive", "64MiB");
+        sys_run_well(&args, &process);
+        CHECK(sys_same_runs("groups", "way", STEPS));
+    }
+}
+
+/* config.json asks for the loss by output_router_logits, as transformers' trainers read it; a flag overrules it. */
+static void test_asked(const char *model, const char *asking) {
+    train(model, "plain", "");
+    sys_run_well(&args, &process);
+    train(model, "told", "--router-aux-loss-coef 0.25");
+    sys_run_well(&args, &process);
+    train(asking, "asked", "");
+    sys_run_well(&args, &process);
+    train(asking, "overruled", "--router-aux-loss-coef 0");
+    sys_run_well(&args, &process);
+    CHECK(last("told", "grad_norm") == last("asked", "grad_norm"));
+    CHECK(last("plain", "grad_norm") == last("overruled", "grad_norm"));
+    CHECK(last("plain", "grad_norm") != last("told", "grad_norm"));
+}
+
+static void test_refusals(const char *model) {
+    static const struct {
+        const char *more, *words;
+    } cases[] = {
+        {"--router-aux-loss-coef 0.1 --gradient-accumulation-steps 2 --tiles 2", "--tiles 2: a loss of routers"},
+        {"--router-dtype model --dtype fp16", "--router-dtype model: with --dtype fp16"},
+        {"--router-z-loss-coef -1", "router-z-loss-coef"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train(model, "refused", cases[i].more);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status != 0 && sys_said(&process, cases[i].words));
+    }
+    train(sys_write_model("llama"), "refused", "--router-z-loss-coef 0.1");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "has no mixture of experts"));
+}
+
+int main(void) {
+    char plain[SYS_PATH_BYTES], asking[SYS_PATH_BYTES], text[SYS_PATH_BYTES];
+    snprintf(plain, sizeof plain, "%s", write_config("plain.json", ""));
+    snprintf(asking, sizeof asking, "%s", write_config("asking.json", ",\"output_router_logits\":true"));
+    snprintf(text, sizeof text, "%s", sys_write_text(20000));
+    text_path = text;
+    test_accumulation(plain);
+    test_asked(plain, asking);
+    test_refusals(plain);
+    return test_end();
+}
