@@ -562,7 +562,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"moe-router-dtype", NULL, "use --router-dtype fp32 or model", ANY},
     {"neftune* noisy-embedding-alpha", NULL, use_noise, ANY},
     {"label-smoothing*", NULL, "use --label-smoothing-factor X", ANY},
-    {"z-loss* *z-loss-*", NULL, "use --z-loss-coef X", ANY},
+    {"z-loss* lm-z-loss-*", NULL, "use --z-loss-coef X", ANY},
     {"*dropout*", NULL, no_dropout, ANY},
     {"deterministic* full-determinism batch-invariant-mode cublas-workspace-config", NULL, same_bits, ANY},
     /* preferences and rewards */

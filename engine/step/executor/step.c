@@ -684,8 +684,9 @@ void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report 
     const struct ox_route_load_layout at = ox_route_load_layout_of(router->experts);
     const uint32_t count = input->model.report_doubles;
     const uint64_t stride = report_stride(&input->model);
-    double *const loads =
-        head_doubles(&input->model) + (double *)ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+    const struct ox_plan *const plan = rank->step.plan;
+    double *const all = ox_tiers_resident(&rank->tiers, plan, plan->loss_host_buf).ptr;
+    double *const loads = all + head_doubles(&input->model);
     if (count == 0) {
         return;
     }
