@@ -147,7 +147,7 @@ const struct ox_foreign ox_foreign_names[] = {
      "trainable-token-indices ensure-weight-tying arrow-config corda-config eva-config kasa-config loftq* "
      "megatron-config megatron-core monteclora-config runtime-config", NULL, plain_lora, ANY},
     {"*freeze* unfrozen-parameters trainable-layers", NULL,
-     "does not exist: all parameters are trained; none can be held fixed", ANY},
+     "use --freeze with embed, head, layers.0-15, a tensor's name with * and ?, or `all-but ...`", ANY},
     {"use-llama-pro lisa-*", NULL, all_trained, ANY},
     {"load-in-4bit load-in-8bit *quant*", NULL,
      "does not exist: weights are read as they are; leave it out", OX_CMD_EVAL | GENERATE},

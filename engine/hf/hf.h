@@ -39,9 +39,8 @@ void ox_hf_close(struct ox_hf_folder **folder);
 const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder);
 /* The same, for a caller who says what of it is trained. */
 struct ox_model *ox_hf_own_model(struct ox_hf_folder *folder);
-/* Marks the tensors that the patterns of --freeze mean, with commas between them, as not trained. `eight_bits`: the
- * run's moments are. */
-OX_MUST enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool eight_bits);
+/* Marks the tensors that the patterns of --freeze mean, with commas between them, as not trained. */
+OX_MUST enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns);
 /* Gives tensors the learning rates and decays that --group says: PATTERN:KEY=VALUE,... of several, with commas between
  * them. Where patterns mean the same tensor, the later one decides, key by key. `learning_rate` is the run's peak. */
 OX_MUST enum ox_status ox_hf_group(struct ox_model *model, const char *groups, double learning_rate);

@@ -1,5 +1,4 @@
 /* --freeze: which tensors a run does not train, and how it keeps the units of which it trains none. */
-#include "base/optim_format.h"
 #include "engine/config/config.h"
 #include "engine/hf/hf_pattern.h"
 
@@ -30,19 +29,6 @@ static enum ox_status mark(const struct ox_model *model, const char *pattern, st
     return found ? OX_OK : ox_hf_refuse_pattern(model, "--freeze", name);
 }
 
-/* Eight-bit moments share a scale within a block, so no block may hold tensors of both kinds. */
-static enum ox_status check_blocks(const struct ox_model *model) {
-    for (uint32_t i = 1; i < model->tensor_count; i++) {
-        const struct ox_tensor *const before = &model->tensors[i - 1], *const at = &model->tensors[i];
-        const bool together = before->unit_idx == at->unit_idx && before->role == at->role;
-        if (together && before->trained != at->trained && at->offset % OX_Q8_BLOCK != 0) {
-            return ox_fail(OX_E_CONFIG, "--freeze: %s and %s share a block of --moments q8; freeze both or none, or "
-                           "use --moments bf16", before->name, at->name);
-        }
-    }
-    return OX_OK;
-}
-
 /* Marks what each of the patterns means. */
 static enum ox_status mark_all(const struct ox_model *model, const char *patterns, struct marks *marks) {
     enum ox_status status = OX_OK;
@@ -57,7 +43,7 @@ static enum ox_status mark_all(const struct ox_model *model, const char *pattern
     return status;
 }
 
-enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool eight_bits) {
+enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns) {
     if (patterns[0] == '\0') {
         return OX_OK;
     }
@@ -76,8 +62,7 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns, bool e
         return ox_fail(OX_E_CONFIG, "--freeze %s: leaves nothing to train; freeze less, or use `offload eval`",
                        patterns);
     }
-    OX_THEN(status, eight_bits ? check_blocks(model) : OX_OK);
-    return status;
+    return status == OX_OK ? ox_hf_check_blocks(model, "--freeze") : status;
 }
 
 /* ---- how they are kept ------------------------------------------------------------------------------------------ */

@@ -1,7 +1,6 @@
 /* --group: tensors with a learning rate or a weight decay of their own. */
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/optim_format.h"
 #include "engine/config/config.h"
 #include "engine/hf/hf_pattern.h"
 
@@ -115,19 +114,6 @@ static enum ox_status apply(struct ox_model *model, const struct group *group, d
     return OX_OK;
 }
 
-/* Moments of eight bits share a scale within a block, and so do sums that notice changed memory. */
-static enum ox_status check_blocks(const struct ox_model *model) {
-    for (uint32_t i = 1; i < model->tensor_count; i++) {
-        const struct ox_tensor *const before = &model->tensors[i - 1], *const at = &model->tensors[i];
-        const bool together = before->unit_idx == at->unit_idx && before->role == at->role;
-        if (together && !ox_tensor_same_group(before, at) && at->offset % OX_Q8_BLOCK != 0) {
-            return ox_fail(OX_E_CONFIG, "--group: %s and %s share a block of %d weights that is updated at once; put "
-                           "both into one group", before->name, at->name, (int)OX_Q8_BLOCK);
-        }
-    }
-    return OX_OK;
-}
-
 enum ox_status ox_hf_group(struct ox_model *model, const char *groups, double learning_rate) {
     enum ox_status status = OX_OK;
     for (const char *at = groups + strspn(groups, " ,"); *at != '\0' && status == OX_OK;) {
@@ -135,5 +121,5 @@ enum ox_status ox_hf_group(struct ox_model *model, const char *groups, double le
         status = read_group(&at, learning_rate, &group);
         OX_THEN(status, apply(model, &group, learning_rate));
     }
-    return status == OX_OK ? check_blocks(model) : status;
+    return status == OX_OK ? ox_hf_check_blocks(model, "--group") : status;
 }

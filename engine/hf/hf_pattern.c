@@ -1,6 +1,7 @@
 /* Patterns by which options name tensors. */
 #include "engine/hf/hf_pattern.h"
 
+#include "base/optim_format.h"
 #include "engine/config/config.h"
 
 #include <ctype.h>
@@ -56,4 +57,17 @@ enum ox_status ox_hf_refuse_pattern(const struct ox_model *model, const char *op
     }
     return ox_fail(OX_E_CONFIG, "%s %s: no tensor of the model has this name; the nearest is %s; embed, head, "
                    "layers.N-M and * work too, and `offload inspect` lists all names", option, pattern, nearest);
+}
+
+enum ox_status ox_hf_check_blocks(const struct ox_model *model, const char *option) {
+    for (uint32_t i = 1; i < model->tensor_count; i++) {
+        const struct ox_tensor *const before = &model->tensors[i - 1], *const at = &model->tensors[i];
+        const bool together = before->unit_idx == at->unit_idx && before->role == at->role;
+        const bool alike = before->trained == at->trained && ox_tensor_same_group(before, at);
+        if (together && !alike && at->offset % OX_Q8_BLOCK != 0) {
+            return ox_fail(OX_E_CONFIG, "%s: %s and %s share a block of %d weights that is updated at once; mean both "
+                           "or neither", option, before->name, at->name, (int)OX_Q8_BLOCK);
+        }
+    }
+    return OX_OK;
 }

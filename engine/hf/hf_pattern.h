@@ -12,6 +12,10 @@ extern "C" {
 bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct ox_tensor *tensor);
 /* Refuses a pattern of `option` that means nothing (OX_E_CONFIG), with the nearest name that it may mean. */
 OX_MUST enum ox_status ox_hf_refuse_pattern(const struct ox_model *model, const char *option, const char *pattern);
+/* Refuses tensors of one role that `option` made unlike, one trained and the other not or in another group, where they
+ * share a block of OX_Q8_BLOCK elements: scales of eight-bit moments and sums that notice changed memory are of whole
+ * blocks, which one update writes. OX_E_CONFIG naming both. */
+OX_MUST enum ox_status ox_hf_check_blocks(const struct ox_model *model, const char *option);
 
 #ifdef __cplusplus
 }

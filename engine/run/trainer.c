@@ -392,8 +392,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     trainer->input.vocab = ox_hf_model(trainer->folder)->config.vocab;
     cap_sequence(trainer);
     return trainer->input.eval_alone || ox_trainer_has_adapters(trainer) ? OX_OK
-                                     : ox_hf_freeze(ox_hf_own_model(trainer->folder), trainer->config.freeze,
-                                                    trainer->config.moments == OX_MOMENTS_Q8);
+                                     : ox_hf_freeze(ox_hf_own_model(trainer->folder), trainer->config.freeze);
 }
 
 /* Whether the run began, or begins, with weights of --model. A resumed run does not open them. */

@@ -59,7 +59,7 @@ static void test_foreign(void) {
         {"--gradient-clip 1", "use --max-grad-norm X"},
         {"--deterministic", "is always so: the same command gives the same bits"},
         {"--gradient_checkpointing", "is planned: blocks keep their activations where memory allows it"},
-        {"--freeze-embeddings", "does not exist: all parameters are trained; none can be held fixed"},
+        {"--freeze-embeddings", "use --freeze with embed, head, layers.0-15, "},
         {"--eval", "'--eval': use --eval-data FILE with --eval-steps N while training"},
         {"--prompt x", "`offload train` does not take --prompt, a flag of `offload generate`; remove it"},
         {"--save-steps 2.5", "--save-steps: 2.5 is neither whole steps nor, below 1, a share of all"},

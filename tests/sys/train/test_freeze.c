@@ -243,6 +243,22 @@ static void test_other_patterns(void) {
     CHECK(holds("saved/run.json", "\"unit_formats\": \"-b-b-\"")); /* layer 1 had been trained: it has a master */
 }
 
+/* A bias of 48 elements, half of whose last block would be frozen with the one behind it. */
+static void test_shared_blocks(void) {
+    const char *const path = test_path("biased.json");
+    files_write_text(path, "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "
+                           "\"vocab_size\": 256, \"hidden_size\": 48, \"intermediate_size\": 96, "
+                           "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+                           "\"max_position_embeddings\": 64, \"hidden_act\": \"silu\"}\n");
+    begin(path, "biased", "--from-scratch --freeze *.k_proj.bias");
+    sys_run(&args, &process);
+    expect(2, "--freeze: model.layers.0.self_attn.q_proj.bias and model.layers.0.self_attn.k_proj.bias share a block "
+              "of 64 weights that is updated at once; mean both or neither");
+    begin(path, "biased", "--from-scratch --freeze *.q_proj.bias --freeze *.k_proj.bias --freeze *.v_proj.bias");
+    sys_run(&args, &process);
+    expect(0, "");
+}
+
 int main(void) {
     text_path = sys_write_text(24000);
     make_models();
@@ -255,5 +271,6 @@ int main(void) {
     test_resumes();
     test_told();
     test_other_patterns();
+    test_shared_blocks();
     return test_end();
 }
