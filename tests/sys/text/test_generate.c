@@ -332,7 +332,7 @@ static void test_full_gpu(void) {
     begin(model, "The drive");
     sys_args_add(&args, "--max-new-tokens 2 --device auto --quiet");
     sys_run_well(&args, &process);
-    CHECK(process.outcome.err[0] == '\0');
+    CHECK(strstr(process.outcome.err, "warning: ") == NULL); /* a build with sanitizers speaks of its own */
     setenv("OX_SIMT_USED", "1000000000", 1);
     sys_run_well(&args, &process);
     static const char said[] = "warning: the CPU computes, because the GPU cannot be used: GPU: emulated has ";
