@@ -214,30 +214,11 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     return status;
 }
 
-/* The factor of the balance loss: as told, or as config.json asks for it. */
-static double balance_factor(const struct ox_config *config, const struct ox_model_config *model) {
-    const double asked = model->mixture.asks_balance ? model->mixture.balance : 0;
-    return config->router_aux_loss_coef < 0 ? asked : config->router_aux_loss_coef;
-}
-
-/* Refuses what only routers have, where the model has none. */
-static enum ox_status check_routers(const struct ox_config *config, const struct ox_model_config *model) {
-    const char *const option = config->router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
-                               : config->router_z_loss_coef > 0 ? "--router-z-loss-coef" : NULL;
-    if (option != NULL && model->mixture.router.experts == 0) {
-        return ox_fail(OX_E_CONFIG, "%s: the model's model_type \"%s\" has no mixture of experts; leave it out", option,
-                       model->family);
-    }
-    return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16
-               ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "
-                                 "alone; use --router-dtype fp32, or --dtype bf16");
-}
-
 /* The engine's view of the configuration. */
 static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_model *const model = ox_hf_model(trainer->folder);
-    OX_TRY(check_routers(config, &model->config));
+    OX_TRY(ox_trainer_check_routers(config, model));
     trainer->engine_config = (struct ox_engine_config){
         .team = trainer->team,
         .model = model,
@@ -247,7 +228,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .dtype = config->dtype,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
         .state = {.kind = config->optimizer, .moments = config->moments},
-        .router_balance = balance_factor(config, &model->config),
+        .router_balance = ox_trainer_balance(config, &model->config),
         .router_z = config->router_z_loss_coef,
         .router_rounds = config->router_dtype == OX_ROUTER_MODEL && config->dtype == OX_COMPUTE_BF16,
         .decay_embeddings = config->decay_embeddings,

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/hash/hash.h"
+#include "base/log.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -196,4 +197,35 @@ uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed
         any |= numbers[i] != 0.0;
     }
     return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+}
+
+double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model) {
+    const double asked = model->mixture.asks_balance ? model->mixture.balance : 0;
+    return config->router_aux_loss_coef < 0 ? asked : config->router_aux_loss_coef;
+}
+
+/* Lion moves a weight by its whole rate, whatever the gradient: also those of experts that no token chose. */
+static void warn_of_lion(const struct ox_config *config, const struct ox_model *model) {
+    bool trains = false;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        trains |= model->units[i].role_trained[OX_ROLE_EXPERT_DOWN];
+    }
+    if (trains && config->optimizer == OX_OPTIM_LION) {
+        ox_log(OX_LOG_WARN, "--optimizer lion: an expert that no token of a step chooses still moves by the whole "
+                            "learning rate, step after step, which destroys experts that are seldom chosen; use adamw");
+    }
+}
+
+enum ox_status ox_trainer_check_routers(const struct ox_config *config, const struct ox_model *model) {
+    const char *const option = config->router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
+                               : config->router_z_loss_coef > 0 ? "--router-z-loss-coef"
+                               : config->router_dtype == OX_ROUTER_MODEL ? "--router-dtype model" : NULL;
+    if (option != NULL && model->config.mixture.router.experts == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: the model's model_type \"%s\" has no mixture of experts; leave it out", option,
+                       model->config.family);
+    }
+    warn_of_lion(config, model);
+    return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "
+                                 "alone; use --router-dtype fp32, or --dtype bf16");
 }

@@ -114,9 +114,22 @@ static void test_refusals(const char *model) {
         sys_run(&args, &process);
         CHECK(process.outcome.exit_status != 0 && sys_said(&process, cases[i].words));
     }
-    train(sys_write_model("llama"), "refused", "--router-z-loss-coef 0.1");
-    sys_run(&args, &process);
-    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "has no mixture of experts"));
+    static const char *const of_mixtures[] = {"--router-z-loss-coef 0.1", "--router-dtype model"};
+    for (size_t i = 0; i < sizeof of_mixtures / sizeof *of_mixtures; i++) {
+        train(sys_write_model("llama"), "refused", of_mixtures[i]);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status != 0 && sys_said(&process, "has no mixture of experts"));
+    }
+}
+
+/* Lion moves experts that no token chose. */
+static void test_lion(const char *model) {
+    static const char *const choices[] = {"--optimizer lion", "--optimizer lion --freeze *experts.*", ""};
+    for (int i = 0; i < 3; i++) {
+        train(model, plain_pathf("lion%d", i), choices[i]);
+        sys_run_well(&args, &process);
+        CHECK(sys_said(&process, "destroys experts that are seldom chosen") == (i == 0));
+    }
 }
 
 int main(void) {
@@ -128,5 +141,6 @@ int main(void) {
     test_accumulation(plain);
     test_asked(plain, asking);
     test_refusals(plain);
+    test_lion(plain);
     return test_end();
 }
