@@ -74,7 +74,7 @@ static void check_windows(const struct ox_data *data, enum ox_packing packing) {
         }
         FUZZ_CHECK(target_count <= 3 && positions[0] == 0);
         for (int k = 0; k < 3; k++) {
-            FUZZ_CHECK(ids[k] >= 0 && targets[k] >= -1 && positions[k] <= k);
+            FUZZ_CHECK(ids[k] >= 0 && targets[k] >= OX_TARGET_PADDING && positions[k] <= k);
         }
     }
     ox_windows_close(&windows);

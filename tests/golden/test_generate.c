@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { THREADS = 2, ODD_CHUNK = 7 };
+enum { THREADS = 2, ODD_CHUNK = 5 };
 
 /* The tolerances of test_golden.c. */
 static const double logits_limit = 1e-5, nll_limit = 1e-6;
