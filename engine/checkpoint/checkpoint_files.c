@@ -104,7 +104,7 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
 static uint32_t spec_idx(const struct ox_model *model, const struct ox_plane_list *planes, uint32_t tensor_idx,
                          uint32_t nth) {
     uint32_t idx = (tensor_idx - model->saved_first) * planes->count;
-    for (uint32_t i = model->saved_first; model->trained_count < model->param_count && i < tensor_idx; i++) {
+    for (uint32_t i = model->saved_first; i < tensor_idx; i++) {
         for (uint32_t k = 0; k < planes->count; k++) {
             idx -= !has_plane(model, i, planes->planes[k], planes->weights_dtype);
         }
