@@ -79,7 +79,7 @@ static void test_from_scratch(void) {
     const char *const tokenizer = test_path("s-tokenizer"), *const model = test_path("s-model");
     check(plain_pathf("--train %s --vocab-size 270 --output %s", text, tokenizer), 0, "270 tokens", "");
     check_command("init", plain_pathf("--params 300K --tokenizer %s --output %s", tokenizer, model), 0,
-                  "llama, 0.", "");
+                  "llama, 2", "");
     check_command("init", plain_pathf("--params 300K --tokenizer %s --output %s", tokenizer, model), 2, "",
                   "config.json: is there already");
     char *const config = files_read("s-model/config.json", NULL);
