@@ -224,6 +224,14 @@ enum ox_status ox_trainer_check_routers(const struct ox_config *config, const st
         return ox_fail(OX_E_CONFIG, "%s: the model's model_type \"%s\" has no mixture of experts; leave it out", option,
                        model->config.family);
     }
+    if (config->router_aux_loss_coef < 0 && config->router_aux_loss_coef != -1) {
+        return ox_fail(OX_E_CONFIG, "--router-aux-loss-coef %g: give 0 or more, or -1 for what config.json says",
+                       config->router_aux_loss_coef);
+    }
+    if (config->router_aux_loss_coef < 0 && ox_trainer_balance(config, &model->config) > 0) {
+        ox_log(OX_LOG_INFO, "the balance loss of routers counts %g times, as output_router_logits of config.json asks; "
+                            "--router-aux-loss-coef 0 leaves it out", ox_trainer_balance(config, &model->config));
+    }
     warn_of_lion(config, model);
     return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16
                ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "

@@ -16,7 +16,7 @@ static const char config[] =
     "\"num_experts\":6,\"num_experts_per_tok\":2,"
     "\"moe_intermediate_size\":20,\"tie_word_embeddings\":false,\"router_aux_loss_coef\":0.25%s}";
 static const char common[] = "--max-seq-length 16 --max-steps 3 --compute-threads 1 --optimizer-threads 1 --host-mem "
-                             "64MiB --eval-fraction 0 --from-scratch --learning-rate 1e-3";
+                             "64MiB --eval-fraction 0 --learning-rate 1e-3";
 
 static struct sys_args args;
 static struct sys_process process;
@@ -34,6 +34,7 @@ static const char *write_config(const char *name, const char *more) {
 static void train(const char *model, const char *output, const char *more) {
     sys_args_train(&args, model, text_path, output);
     sys_args_add(&args, common);
+    sys_args_add(&args, "--from-scratch");
     sys_args_add(&args, more);
 }
 
@@ -132,6 +133,27 @@ static void test_lion(const char *model) {
     }
 }
 
+/* A bias of the choice is saved, but is no parameter and has no state: all else is trained, saved and resumed. */
+static void test_choice_bias(void) {
+    static const char glm[] =
+        "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":32,\"intermediate_size\":40,\"head_dim\":8,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"n_routed_experts\":6,"
+        "\"num_experts_per_tok\":2,\"moe_intermediate_size\":20,\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,"
+        "\"first_k_dense_replace\":1,\"routed_scaling_factor\":1.5,\"norm_topk_prob\":true,"
+        "\"tie_word_embeddings\":false}";
+    const char *const path = test_path("glm.json");
+    REQUIRE_OK(ox_file_replace(path, glm, strlen(glm)));
+    train(path, "whole", "");
+    sys_run_well(&args, &process);
+    train(path, "parts", "--save-steps 2 --save-total-limit 0");
+    sys_run_well(&args, &process);
+    sys_args_train(&args, path, text_path, "parts");
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--resume=%s", test_path("parts/checkpoint-2"));
+    sys_run_well(&args, &process);
+    CHECK(sys_same_checkpoint("whole/checkpoint-3", "parts/checkpoint-3"));
+}
+
 int main(void) {
     char plain[SYS_PATH_BYTES], asking[SYS_PATH_BYTES], text[SYS_PATH_BYTES];
     snprintf(plain, sizeof plain, "%s", write_config("plain.json", ""));
@@ -142,5 +164,6 @@ int main(void) {
     test_asked(plain, asking);
     test_refusals(plain);
     test_lion(plain);
+    test_choice_bias();
     return test_end();
 }
