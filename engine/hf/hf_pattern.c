@@ -38,7 +38,7 @@ bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct
         while (layer < model->block_count && model->blocks[layer] != tensor->unit_idx) {
             layer++;
         }
-        return kind == OX_UNIT_BLOCK && layer >= first && layer <= last;
+        return kind == OX_UNIT_BLOCK && last < model->block_count && layer >= first && layer <= last;
     }
     return fnmatch(pattern, tensor->name, 0) == 0 || (shared && fnmatch(pattern, "lm_head.weight", 0) == 0);
 }

@@ -238,6 +238,8 @@ static void test_other_patterns(void) {
     CHECK(files_exist("saved-drive/offload-store-0.ox")); /* it was refused before anything was removed */
     resume(checkpoint, "--freeze layers.* --freeze model.layers.*");
     expect(2, "--freeze layers.*: no tensor of the model has this name; the nearest is ");
+    resume(checkpoint, "--freeze layers.1-3");
+    expect(2, "--freeze layers.1-3: the model has layers 0 to 2");
     resume(checkpoint, "--freeze model.layers.* --freeze model.norm.weight");
     expect(0, "was made with other training options: ");
     CHECK(holds("saved/run.json", "\"unit_formats\": \"-b-b-\"")); /* layer 1 had been trained: it has a master */
