@@ -9,8 +9,8 @@ enum {
     NOT_RUN = OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_TOKENIZE,
 };
 
-static const char all_trained[] = "does not exist: all parameters are trained; what memory cannot hold lives on drives "
-                                  "(--nvme)";
+static const char all_trained[] = "does not exist: choose what is trained by --freeze or --lora-r; what memory cannot "
+                                  "hold lives on drives (--nvme)";
 static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA of linear modules: --lora-r, "
                                  "--lora-alpha, --lora-target-modules, --use-rslora, --adapter";
 static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "

@@ -284,7 +284,8 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     report_step(trainer, &report);
     ox_expert_watch_step(&trainer->experts, next.step, &report.result.routers);
     if (next.step == 1 && trainer->begins_given) {
-        ox_trainer_warn_loss(trainer, "the first loss", report.result.loss);
+        ox_trainer_warn_loss(trainer, "the first loss",
+                             report.part_count > 0 ? report.result.values[OX_LOSS_NLL] : report.result.loss);
     }
     if (!report.result.finite && report.result.overflow && next.scale_code > 0) {
         return lower_scale(trainer);
