@@ -199,6 +199,13 @@ static void warn_conversion(const char *path, struct ox_state_format from, struc
 enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_model *model) {
     char optim_path[OX_PATH_BYTES];
     struct ox_st_file *optim = NULL;
+    const bool had_adapters = ox_hf_is_adapter(path), has_adapters = model->config.lora.r > 0;
+    if (had_adapters != has_adapters) {
+        return ox_fail(OX_E_CONFIG, "%s: %s", path,
+                       had_adapters ? "is a checkpoint of adapters; give the run's --lora-r or --adapter again"
+                                    : "was trained without adapters; leave out --lora-r and --adapter, or begin a new "
+                                      "run with it as --model");
+    }
     enum ox_status status = ox_path_join(path, OX_OPTIM_FILE, optim_path);
     OX_THEN(status, ox_st_open(optim_path, &optim));
     for (uint32_t i = 0; status == OX_OK && i < model->tensor_count; i++) {

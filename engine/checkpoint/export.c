@@ -21,6 +21,7 @@ struct export_job {
     struct ox_hf_writer *writer;
     enum ox_dtype dtype;
     float *values; /* BUFFER_ELEMS */
+    const char *adapter; /* the folder of adapters that are merged, or NULL */
 };
 
 static enum ox_status read_part(const struct export_job *job, uint32_t tensor_idx, uint64_t first,
@@ -158,11 +159,17 @@ static enum ox_status make_tmp(const char *path, char *tmp) {
     return status;
 }
 
-/* The folder with the files beside the weights: an adapter's may have none. */
-static const char *beside(const struct export_job *job, const char *source) {
+static bool has_tokenizer(const char *folder) {
     char path[OX_PATH_BYTES];
-    const bool has = ox_path_join(source, "tokenizer.json", path) == OX_OK && ox_path_exists(path);
-    return has || !ox_hf_is_adapter(source) ? source : ox_hf_base_path(job->folder);
+    return ox_path_join(folder, "tokenizer.json", path) == OX_OK && ox_path_exists(path);
+}
+
+/* The folder with the files beside the weights: those that an adapter was trained with, if its folder has them. */
+static const char *beside(const struct export_job *job, const char *source) {
+    if (job->adapter != NULL && has_tokenizer(job->adapter)) {
+        return job->adapter;
+    }
+    return has_tokenizer(source) || !ox_hf_is_adapter(source) ? source : ox_hf_base_path(job->folder);
 }
 
 static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,
@@ -178,8 +185,9 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
     if (status == OX_OK && job->optim != NULL) {
         status = ox_st_verify(job->optim);
     }
-    OX_THEN(status, ox_hf_copy_companions(beside(job, source), tmp));
-    OX_THEN(status, ox_hf_copy_templates(beside(job, source), tmp));
+    const char *const companions = beside(job, source);
+    OX_THEN(status, ox_hf_copy_companions(companions, tmp));
+    OX_THEN(status, ox_hf_copy_templates(companions, tmp));
     OX_THEN(status, ox_hf_finish(&job->writer));
     ox_hf_discard(&job->writer);
     return status;
@@ -217,7 +225,7 @@ enum ox_status ox_export_folder(const char *source, const char *adapter, const c
     OX_ASSERT(dtype < OX_DTYPE_OTHER);
     struct ox_hf_folder *folder = NULL;
     struct ox_st_file *optim = NULL;
-    struct export_job job = {.dtype = dtype};
+    struct export_job job = {.dtype = dtype, .adapter = adapter};
     enum ox_status status = ox_hf_open(source, true, &folder);
     if (status == OX_OK && adapter != NULL) {
         status = ox_hf_load_adapter(folder, adapter);

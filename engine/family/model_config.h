@@ -103,7 +103,7 @@ struct ox_mixture {
 
 /* Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) beside matrices that stay as they are, as PEFT defines them: a
  * matrix W computes W x + scale * B (A x). */
-enum { OX_LORA_TARGETS_BYTES = 1024, OX_LORA_R_MAX = 4096 };
+enum { OX_LORA_TARGETS_BYTES = 1024, OX_LORA_R_MAX = 4096, OX_LORA_ALPHA = 8, OX_LORA_ALPHA_MAX = 1000000 };
 struct ox_lora {
     uint32_t r;    /* 0: the model has none */
     double alpha;

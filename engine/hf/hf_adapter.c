@@ -12,6 +12,7 @@
 #include "engine/config/config.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +96,7 @@ enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *tar
         char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES];
         list_modules(model, "", listed, nearest);
         return ox_fail(OX_E_CONFIG, "--lora-target-modules all-linear: adapters of routers and experts do not exist; "
-                       "name modules of attention: %s", listed);
+                       "name some of these: %s", listed);
     }
     for (const char *at = targets; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
         char one[OX_LORA_TARGETS_BYTES];
@@ -296,6 +297,10 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &dropout));
     if (status == OX_OK && (r == 0 || r > OX_LORA_R_MAX)) {
         status = ox_fail(OX_E_CONFIG, "%s: \"r\" is %" PRIu64 "; ranks are 1 to %d", where, r, OX_LORA_R_MAX);
+    }
+    if (status == OX_OK && !(fabs(out->alpha) <= OX_LORA_ALPHA_MAX)) {
+        status = ox_fail(OX_E_CONFIG, "%s: \"lora_alpha\" is %g; give at most %d", where, out->alpha,
+                         OX_LORA_ALPHA_MAX);
     }
     if (status == OX_OK) {
         out->r = (uint32_t)r;

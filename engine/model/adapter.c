@@ -146,7 +146,8 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
     model->saved_first = model->tensor_count;
     if (targets == NULL) {
         return ox_fail(OX_E_CONFIG, "PEFT names no modules to adapt for the family %s: name some by "
-                       "--lora-target-modules, or say all-linear", model->config.family);
+                       "--lora-target-modules%s", model->config.family,
+                       model->config.mixture.router.experts > 0 ? ", such as q_proj,v_proj" : ", or say all-linear");
     }
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         model->tensors[i].trained = false;

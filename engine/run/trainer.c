@@ -306,6 +306,11 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
         return ox_fail(OX_E_CONFIG, "--lora-target-modules: there is no adapter without a rank; add --lora-r N, such "
                        "as 16");
     }
+    if (config->lora_r == 0 && (config->use_rslora || config->lora_alpha != OX_LORA_ALPHA)) {
+        return ox_fail(OX_E_CONFIG, "%s: %s", config->use_rslora ? "--use-rslora" : "--lora-alpha",
+                       config->adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
+                                                  : "there is no adapter without a rank; add --lora-r N, such as 16");
+    }
     if (adapted && config->freeze[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--freeze: with adapters nothing else is trained; leave it out");
     }
@@ -328,10 +333,12 @@ static bool has_weight_files(const char *folder) {
 /* Gives the model adapters, where they are asked for. */
 static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    struct ox_lora lora = {.r = (uint32_t)config->lora_r, .alpha = config->lora_alpha, .rslora = config->use_rslora};
+    const bool eval = trainer->input.eval_alone; /* of what was trained: the run's file says how it was begun */
+    struct ox_lora lora = {.r = eval ? 0 : (uint32_t)config->lora_r, .alpha = config->lora_alpha,
+                           .rslora = config->use_rslora};
     char adapter[OX_CONFIG_TEXT_BYTES];
     enum ox_status status = check_adapters(config, false);
-    if (status == OX_OK && config->adapter[0] != '\0') {
+    if (status == OX_OK && config->adapter[0] != '\0' && !(eval && ox_trainer_has_adapters(trainer))) {
         status = ox_run_find_model(config->adapter, adapter); /* of a run its newest checkpoint */
         OX_THEN(status, ox_hf_load_adapter(trainer->folder, adapter));
     } else if (status == OX_OK && lora.r > 0) {

@@ -85,7 +85,8 @@ static enum ox_status check_options(struct generating *g) {
 
 static enum ox_status open_model(struct generating *g) {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_config.json"};
-    const char *const model = g->config->model, *const adapter = g->config->adapter;
+    const char *model = g->config->model;
+    const char *const adapter = g->config->adapter;
     char found_adapter[OX_CONFIG_TEXT_BYTES];
     char path[OX_PATH_BYTES];
     bool found = false;
@@ -109,6 +110,9 @@ static enum ox_status open_model(struct generating *g) {
         return status;
     }
     const bool own = g->config->tokenizer[0] == '\0';
+    if (adapter[0] != '\0' && ox_path_join(found_adapter, "tokenizer.json", path) == OX_OK && ox_path_exists(path)) {
+        model = found_adapter; /* with the template and the ends of turns that it was trained with */
+    }
     status = ox_path_join(model, "tokenizer.json", path);
     if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES &&
         !ox_tokenizer_has_parts(model)) {

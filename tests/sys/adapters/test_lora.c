@@ -170,6 +170,18 @@ static void test_changed_base(void) {
     refuse("has no weights for adapters to be trained beside");
     begin(whole, "twice", adapters);
     refuse("is an adapter already, with the rank 3");
+    begin(test_path("base"), "none", "--lora-alpha 16");
+    refuse("--lora-alpha: there is no adapter without a rank; add --lora-r N");
+    begin(test_path("base"), "none", "--use-rslora");
+    refuse("--use-rslora: there is no adapter without a rank; add --lora-r N");
+    begin(test_path("base"), "none", "--lora-alpha 16");
+    sys_args_word(&args, "--adapter=%s", whole);
+    refuse("--lora-alpha: the folder of --adapter says it; leave it out");
+    begin(test_path("base"), "whole", "");
+    sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
+    sys_args_add(&args, on_drive);
+    sys_args_drive(&args, "whole-drive", "32MiB");
+    refuse("is a checkpoint of adapters; give the run's --lora-r or --adapter again");
     snprintf(source, sizeof source, "%s", test_path("first/checkpoint-2"));
     export_model(source, test_path("older"), "bf16");
     snprintf(file, sizeof file, "%s", test_path("older/model.safetensors"));
