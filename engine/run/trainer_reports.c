@@ -159,6 +159,9 @@ void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
     }
     out->host_planned_bytes = ox_engine_plan_all_bytes(plan, OX_TIER_HOST) +
                               ox_trainer_beside_bytes(engine, ox_max_u64(engine->ranks, 1));
+    if (engine->device == OX_DEVICE_CPU) { /* whose memory is host memory too */
+        out->host_planned_bytes += ox_engine_plan_all_bytes(plan, OX_TIER_DEVICE);
+    }
     out->drive_planned_bytes = ox_engine_plan_all_bytes(plan, OX_TIER_NVME);
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store != NULL) {

@@ -117,6 +117,8 @@ static uint64_t measure_train(const struct budget_case *c) {
              ox_size_text(announced_bytes(c), announced));
     CHECK(strstr(process.outcome.err, line) != NULL);
     CHECK(strstr(process.outcome.err, "eval at step") != NULL);
+    snprintf(line, sizeof line, "planned at most %s\n", ox_size_text(arena_bytes + announced_bytes(c), announced));
+    CHECK(strstr(process.outcome.out, line) != NULL); /* device memory of the CPU too */
     return last_overhead(c, arena_bytes);
 }
 
