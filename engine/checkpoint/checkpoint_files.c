@@ -24,6 +24,7 @@ struct ox_checkpoint_files {
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
+    uint32_t *optim_first; /* by saved tensor, and one more: index of its first plane in the optimizer file */
     uint64_t *sums;        /* by tensor, first of its weights, then of each plane: hashes of pieces, in any order */
     uint64_t chunk_elems;  /* pieces end where the unit's chunks do */
     uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
@@ -99,20 +100,14 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
     return plane == OX_PLANE_MASTER ? !exact : tensor->trained;
 }
 
-/* The index of a plane of a tensor in the optimizer file, in which they lie tensor by tensor; for the tensor behind the
- * last one, how many there are. */
-static uint32_t spec_idx(const struct ox_model *model, const struct ox_plane_list *planes, uint32_t tensor_idx,
-                         uint32_t nth) {
-    uint32_t idx = (tensor_idx - model->saved_first) * planes->count;
-    for (uint32_t i = model->saved_first; i < tensor_idx; i++) {
-        for (uint32_t k = 0; k < planes->count; k++) {
-            idx -= !has_plane(model, i, planes->planes[k], planes->weights_dtype);
-        }
+/* How many of the first `count` planes of the list the optimizer file has of a tensor. */
+static uint32_t planes_before(const struct ox_model *model, const struct ox_plane_list *planes, uint32_t tensor_idx,
+                              uint32_t count) {
+    uint32_t found = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        found += has_plane(model, tensor_idx, planes->planes[k], planes->weights_dtype);
     }
-    for (uint32_t k = 0; k < nth; k++) {
-        idx += has_plane(model, tensor_idx, planes->planes[k], planes->weights_dtype);
-    }
-    return idx;
+    return found;
 }
 
 /* The tensors of the optimizer file. */
@@ -130,7 +125,9 @@ static void optim_specs_close(struct optim_specs *specs) {
 
 static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
                                        struct optim_specs *out) {
-    out->count = spec_idx(model, planes, model->tensor_count, 0);
+    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
+        out->count += planes_before(model, planes, i, planes->count);
+    }
     out->specs = calloc(out->count + (size_t)1, sizeof *out->specs);
     out->names = calloc(out->count + (size_t)1, OX_OPTIM_NAME_BYTES);
     if (out->specs == NULL || out->names == NULL) {
@@ -239,6 +236,20 @@ static enum ox_status join(struct ox_checkpoint_files *files, const struct ox_ch
                                  : status;
 }
 
+/* Planes lie tensor by tensor in the optimizer file. */
+static enum ox_status number_planes(struct ox_checkpoint_files *files) {
+    const struct ox_model *const model = files->model;
+    files->optim_first = calloc(model->tensor_count - model->saved_first + (size_t)1, sizeof *files->optim_first);
+    if (files->optim_first == NULL) {
+        return ox_fail(OX_E_NOMEM, "checkpoint: no memory to number the optimizer's planes");
+    }
+    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
+        uint32_t *const first = &files->optim_first[i - model->saved_first];
+        first[1] = first[0] + planes_before(model, &files->planes, i, files->planes.count);
+    }
+    return OX_OK;
+}
+
 static enum ox_status number_chunks(struct ox_checkpoint_files *files, const struct ox_engine *engine) {
     const uint32_t unit_count = files->model->unit_count;
     files->chunk_first = calloc(unit_count + (size_t)1, sizeof *files->chunk_first);
@@ -292,8 +303,9 @@ static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nt
                                   const struct ox_tensor_part *piece) {
     const uint64_t bytes = piece->count * sizeof *view->values;
     add_sum(files, nth + 1, piece, view->values + piece->at, bytes);
-    return ox_st_write(files->optim, spec_idx(files->model, &files->planes, piece->tensor_idx, nth),
-                       piece->first * sizeof *view->values, view->values + piece->at, bytes);
+    const uint32_t idx = files->optim_first[piece->tensor_idx - files->model->saved_first] +
+                         planes_before(files->model, &files->planes, piece->tensor_idx, nth);
+    return ox_st_write(files->optim, idx, piece->first * sizeof *view->values, view->values + piece->at, bytes);
 }
 
 /* ---- reading back --------------------------------------------------------------------------------- */
@@ -461,8 +473,8 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     manifest->read_back = &read_back;
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
-    const uint32_t expected = files->model->tensor_count - files->model->saved_first +
-        spec_idx(files->model, &files->planes, files->model->tensor_count, 0);
+    const uint32_t saved_count = files->model->tensor_count - files->model->saved_first;
+    const uint32_t expected = saved_count + files->optim_first[saved_count];
     if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
                          reading.seen_count, expected);
@@ -487,6 +499,7 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->eval = save->eval;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
+    OX_THEN(status, number_planes(files));
     OX_THEN(status, number_chunks(files, engine));
     OX_THEN(status, ox_team_leads(files->team) ? create(files, save) : join(files, save));
     if (status != OX_OK) {
@@ -507,6 +520,7 @@ void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
         return;
     }
     close_files(files);
+    free(files->optim_first);
     free(files->sums);
     free(files->converted);
     free(files->chunk_first);
