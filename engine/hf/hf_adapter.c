@@ -39,6 +39,15 @@ static const char *last_part(const char *module) {
     return dot == NULL ? module : dot + 1;
 }
 
+/* The last two parts of a module's name: "self_attn.q_proj". */
+static const char *last_parts(const char *module) {
+    const char *part = last_part(module);
+    while (part - 1 > module && *(part - 2) != '.') { /* the part before the last */
+        part--;
+    }
+    return part > module + 1 ? part - 1 : module;
+}
+
 /* Whether a text of names with commas between has the name. */
 static bool lists(const char *names, const char *name) {
     size_t length;
@@ -272,11 +281,7 @@ static void collect_targets(const struct ox_st_file *file, char targets[OX_LORA_
             continue;
         }
         name[length - tail] = '\0';
-        const char *part = last_part(name);
-        while (part - 1 > name && *(part - 2) != '.') { /* the part before the last */
-            part--;
-        }
-        part = part > name + 1 ? part - 1 : name;
+        const char *const part = last_parts(name);
         if (!lists(targets, part) && used < OX_LORA_TARGETS_BYTES) {
             used += (size_t)snprintf(targets + used, OX_LORA_TARGETS_BYTES - used, "%s%s", used == 0 ? "" : ",", part);
         }
@@ -341,7 +346,7 @@ enum ox_status ox_hf_adapter_check_base(const char *folder, const struct ox_hf_f
     char path[OX_PATH_BYTES];
     json_t *json = NULL;
     uint64_t hash = 0, wanted = 0;
-    if (!has_file(folder, base_file)) { /* PEFT's */
+    if (!ox_folder_has(folder, base_file)) { /* PEFT's */
         return OX_OK;
     }
     enum ox_status status = ox_path_join(folder, base_file, path);
