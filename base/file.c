@@ -243,6 +243,11 @@ bool ox_path_exists(const char *path) {
     return lstat(path, &info) == 0;
 }
 
+bool ox_folder_has(const char *folder, const char *name) {
+    char path[OX_PATH_BYTES];
+    return ox_path_join(folder, name, path) == OX_OK && ox_path_exists(path);
+}
+
 enum ox_status ox_path_refuse_link(const char *path) {
     struct stat info;
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode)

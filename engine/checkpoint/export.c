@@ -159,17 +159,13 @@ static enum ox_status make_tmp(const char *path, char *tmp) {
     return status;
 }
 
-static bool has_tokenizer(const char *folder) {
-    char path[OX_PATH_BYTES];
-    return ox_path_join(folder, "tokenizer.json", path) == OX_OK && ox_path_exists(path);
-}
-
 /* The folder with the files beside the weights: those that an adapter was trained with, if its folder has them. */
 static const char *beside(const struct export_job *job, const char *source) {
-    if (job->adapter != NULL && has_tokenizer(job->adapter)) {
+    if (job->adapter != NULL && ox_folder_has(job->adapter, "tokenizer.json")) {
         return job->adapter;
     }
-    return has_tokenizer(source) || !ox_hf_is_adapter(source) ? source : ox_hf_base_path(job->folder);
+    return ox_folder_has(source, "tokenizer.json") || !ox_hf_is_adapter(source) ? source
+                                                                                : ox_hf_base_path(job->folder);
 }
 
 static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,

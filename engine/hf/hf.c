@@ -144,16 +144,6 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
                          json_object_size(map), found);
 }
 
-static bool has_files(const char *folder) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    char path[OX_PATH_BYTES];
-    bool found = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
-        found = ox_path_join(folder, names[i], path) == OX_OK && ox_path_exists(path);
-    }
-    return found;
-}
-
 static enum ox_status open_files(struct ox_hf_folder *folder) {
     char path[OX_PATH_BYTES];
     json_t *index = NULL;
@@ -309,7 +299,7 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
 /* Opens the files; without `weights` those of a mixture alone, where there are some, to see its layout. */
 static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
     const bool is_mixture = folder->model->config.mixture.router.experts != 0;
-    if (!weights && !(is_mixture && has_files(folder->path))) {
+    if (!weights && !(is_mixture && ox_hf_has_weight_files(folder->path))) {
         return OX_OK;
     }
     enum ox_status status = open_files(folder);

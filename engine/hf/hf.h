@@ -35,6 +35,8 @@ OX_MUST enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **
 OX_MUST enum ox_status ox_hf_check_path(const char *flag, const char *path);
 OX_MUST enum ox_status ox_hf_check_file(const char *path, bool weights);
 OX_MUST enum ox_status ox_hf_check_folder(const char *folder);
+/* Whether the folder has weights of a model, in one file or several. */
+bool ox_hf_has_weight_files(const char *folder);
 void ox_hf_close(struct ox_hf_folder **folder);
 const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder);
 /* The same, for a caller who says what of it is trained. */
@@ -104,8 +106,8 @@ OX_MUST enum ox_status ox_hf_create(const char *path, const struct ox_model *mod
 OX_MUST enum ox_status ox_hf_join(const char *path, const struct ox_model *model, enum ox_dtype dtype,
                                   uint64_t shard_bytes_max, struct ox_hf_writer **out);
 void ox_hf_share(struct ox_hf_writer *writer);
-/* Of a model with adapters, which alone are written, as PEFT does: the folder of its base, and its ox_hf_base_hash. The
- * path must outlive the writer. */
+/* Names the base of the adapters that are written, alone, as PEFT writes them: its folder, a text that must outlive the
+ * writer, and its ox_hf_base_hash. */
 void ox_hf_set_base(struct ox_hf_writer *writer, const char *base, uint64_t base_hash);
 /* `data` is in the tensor's ox_hf_file_dtype(). Of limbs it has the sums, count / OX_LIMBS of them, which
  * ox_hf_join_limbs makes; first and count are multiples of OX_LIMBS. */

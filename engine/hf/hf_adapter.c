@@ -189,14 +189,8 @@ enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_
 
 /* ---- adapter_config.json ---- */
 
-static bool has_file(const char *folder, const char *name) {
-    char path[OX_PATH_BYTES];
-    return ox_path_join(folder, name, path) == OX_OK && ox_path_exists(path);
-}
-
 bool ox_hf_is_adapter(const char *folder) {
-    return has_file(folder, "adapter_config.json") && !has_file(folder, "model.safetensors") &&
-           !has_file(folder, "model.safetensors.index.json");
+    return ox_folder_has(folder, "adapter_config.json") && !ox_hf_has_weight_files(folder);
 }
 
 static enum ox_status load_config(const char *folder, char path[OX_PATH_BYTES], json_t **out) {
@@ -371,11 +365,7 @@ static json_t *target_names(const struct ox_model *model) {
         if (!ox_tensor_module(&model->tensors[model->tensors[i].base_idx], module)) {
             continue;
         }
-        const char *part = last_part(module);
-        while (part - 1 > module && *(part - 2) != '.') {
-            part--;
-        }
-        part = part > module + 1 ? part - 1 : module;
+        const char *const part = last_parts(module);
         while (k < json_array_size(names) && strcmp(json_string_value(json_array_get(names, k)), part) != 0) {
             k++;
         }

@@ -145,21 +145,19 @@ enum ox_status ox_hf_check_file(const char *path, bool weights) {
 
 /* ---- folders ----------------------------------------------------------------------------------------------------- */
 
-static bool has(const char *folder, const char *name) {
-    char path[OX_PATH_BYTES];
-    return ox_path_join(folder, name, path) == OX_OK && ox_path_exists(path);
+bool ox_hf_has_weight_files(const char *folder) {
+    return ox_folder_has(folder, "model.safetensors") || ox_folder_has(folder, "model.safetensors.index.json");
 }
 
 enum ox_status ox_hf_check_folder(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth",
                                          "tf_model.h5", "flax_model.msgpack"};
-    if (!has(folder, "config.json") && has(folder, "snapshots") && has(folder, "blobs")) {
+    if (!ox_folder_has(folder, "config.json") && ox_folder_has(folder, "snapshots") && ox_folder_has(folder, "blobs")) {
         return ox_fail(OX_E_CONFIG, "%s: is a model in the cache of the Hugging Face hub; name the folder of its "
                        "version, below %s/snapshots", folder, folder);
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (has(folder, others[i]) && !has(folder, "model.safetensors") &&
-            !has(folder, "model.safetensors.index.json")) {
+        if (ox_folder_has(folder, others[i]) && !ox_hf_has_weight_files(folder)) {
             return ox_fail(OX_E_CONFIG, "%.300s: holds %s, but neither model.safetensors nor "
                            "model.safetensors.index.json; transformers makes them: python3 -c 'from transformers "
                            "import AutoModelForCausalLM as M; M.from_pretrained(\"%.150s\")"

@@ -320,16 +320,6 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
                : OX_OK;
 }
 
-static bool has_weight_files(const char *folder) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    char path[OX_PATH_BYTES];
-    bool found = false;
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
-        found |= ox_path_join(folder, names[i], path) == OX_OK && ox_path_exists(path);
-    }
-    return found;
-}
-
 /* Gives the model adapters, where they are asked for. */
 static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
@@ -367,7 +357,8 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
         memcpy(trainer->config.model, path, sizeof path);
     }
     const bool adapted = trainer->config.lora_r > 0 || trainer->config.adapter[0] != '\0';
-    weights |= adapted && !trainer->config.from_scratch && has_weight_files(path); /* the base is told by its weights */
+    /* the base is told by its weights */
+    weights |= adapted && !trainer->config.from_scratch && ox_hf_has_weight_files(path);
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
     OX_THEN(status, adapt(trainer));
@@ -386,7 +377,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
 /* Whether the run began, or begins, with weights of --model. A resumed run does not open them. */
 static bool begins_with_weights(const struct ox_trainer *trainer) {
     const bool resumed = trainer->config.resume_from_checkpoint[0] != '\0';
-    return (resumed && has_weight_files(trainer->config.model)) || ox_hf_has_weights(trainer->folder);
+    return (resumed && ox_hf_has_weight_files(trainer->config.model)) || ox_hf_has_weights(trainer->folder);
 }
 
 /* Chooses the rate that is not given, and whether to choose the warmup: steps that fresh weights need make trained ones

@@ -55,14 +55,14 @@ static void say_no_bytes(struct ox_trainer *trainer) {
     const char *const model = trainer->config.model, *const slash = strrchr(model, '/');
     const bool is_file = !ox_path_is_folder(model);
     const uint32_t vocab = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.vocab : BYTE_VALUES;
-    char folder[OX_PATH_BYTES], missing[OX_TOKENIZER_MISSING_BYTES], file[OX_PATH_BYTES];
+    char folder[OX_PATH_BYTES], missing[OX_TOKENIZER_MISSING_BYTES];
     snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - model) : 1, slash != NULL ? model : ".");
     trainer->input.no_bytes[0] = '\0';
     const bool of_bytes = vocab == BYTE_VALUES && (is_file || !ox_tokenizer_has_parts(model));
     if (trainer->input.tokenizer_path[0] != '\0' || of_bytes) {
         return;
     }
-    const bool beside = is_file && ox_path_join(folder, "tokenizer.json", file) == OX_OK && ox_path_exists(file);
+    const bool beside = is_file && ox_folder_has(folder, "tokenizer.json");
     snprintf(trainer->input.no_bytes, sizeof trainer->input.no_bytes, "the model's %" PRIu32 " tokens are not %s, and "
              "%.150s %s; %s", vocab,
              vocab == BYTE_VALUES ? "bytes, because it has files of a tokenizer" : "those of bytes", model,

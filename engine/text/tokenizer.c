@@ -382,8 +382,7 @@ bool ox_tokenizer_has_parts(const char *folder) {
                                         "special_tokens_map.json", "added_tokens.json"};
     bool has = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[OX_PATH_BYTES];
-        has = has || (ox_path_join(folder, names[i], path) == OX_OK && ox_path_exists(path));
+        has = has || ox_folder_has(folder, names[i]);
     }
     return has;
 }
@@ -395,8 +394,7 @@ const char *ox_tokenizer_missing(const char *folder, char text[OX_TOKENIZER_MISS
                   {"spiece.model", ""}};
     snprintf(text, OX_TOKENIZER_MISSING_BYTES, "has no tokenizer.json");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        char path[OX_PATH_BYTES];
-        if (ox_path_join(folder, others[i].name, path) == OX_OK && ox_path_exists(path)) {
+        if (ox_folder_has(folder, others[i].name)) {
             snprintf(text, OX_TOKENIZER_MISSING_BYTES, "has %s%s, but no tokenizer.json, which is what is read; "
                      "transformers makes it: python3 -c 'from transformers import AutoTokenizer as T; "
                      "T.from_pretrained(\"%.200s\").save_pretrained(\"%.200s\")'", others[i].name, others[i].with,

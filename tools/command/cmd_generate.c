@@ -110,7 +110,7 @@ static enum ox_status open_model(struct generating *g) {
         return status;
     }
     const bool own = g->config->tokenizer[0] == '\0';
-    if (adapter[0] != '\0' && ox_path_join(found_adapter, "tokenizer.json", path) == OX_OK && ox_path_exists(path)) {
+    if (adapter[0] != '\0' && ox_folder_has(found_adapter, "tokenizer.json")) {
         model = found_adapter; /* with the template and the ends of turns that it was trained with */
     }
     status = ox_path_join(model, "tokenizer.json", path);
