@@ -172,7 +172,8 @@ OX_MUST enum ox_status ox_checkpoint_check_trained(const char *path, const struc
  * the optimizer and format are those of the engine. Another format is rounded, and planes that the other optimizer did
  * not have begin at zero, with a warning. */
 OX_MUST enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path);
-/* The same of a checkpoint of adapters, beside the weights of this folder instead of the one that it names. */
+/* Loads a checkpoint as ox_checkpoint_load does; one of adapters beside the weights of the folder `base`, where that is
+ * not NULL, instead of the one that the checkpoint names. */
 OX_MUST enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path, const char *base);
 
 /* Fill the engine's planes with the weights of a Hugging Face folder, or with fresh ones by seed; moments are zero. A

@@ -72,7 +72,7 @@ static json_t *with_defaults(const json_t *json) {
     return full;
 }
 
-/* Of quantised weights MXFP4 alone is read. */
+/* Refuses quantised weights in other formats than MXFP4. */
 static enum ox_status check_quantised(const char *where, const json_t *json) {
     const json_t *const quantised = json_object_get(json, "quantization_config");
     const char *const method = json_string_value(json_object_get(quantised, "quant_method"));

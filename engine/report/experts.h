@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Of one step, over all layers with a mixture. */
+/* How the experts were used in one step, over all layers with a mixture. */
 struct ox_expert_use {
     double idle_share; /* experts that no token chose, of all */
     double busiest;    /* the highest load of an expert, in even loads of its layer (1: as even as can be) */

@@ -258,7 +258,7 @@ static enum ox_status noise(const struct ox_bench_tensors *t, struct ox_bench_co
         .inout = t->x, .count = (uint64_t)elems_of(t), .magnitude = 1e-3f, .real = t->device->compute.real});
 }
 
-/* Of two sequences, with losses where there are any numbers. */
+/* Weighs the rows of one pair of sequences; what their losses are does not change the cost. */
 static enum ox_status pairs(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 12.0 * t->shape.rows;
     return OX_QUEUE(&t->device->ops, lane_of(t), pairs, &(struct ox_op_pairs){

@@ -55,7 +55,7 @@ static double last(const char *output, const char *key) {
     return value;
 }
 
-/* The same sequences in other micro-batches, with every loss; and other homes and ranks, with the same bits. */
+/* Losses do not depend on how sequences are divided into micro-batches; other homes and ranks give the same bits. */
 static void test_accumulation(const char *model) {
     static const char *const numbers[] = {"loss", "router_aux_loss", "router_z_loss", "experts_idle_share"};
     static const char losses[] = "--router-aux-loss-coef 0.5 --router-z-loss-coef 0.05";

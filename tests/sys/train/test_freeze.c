@@ -78,7 +78,7 @@ static bool holds(const char *file, const char *words) {
     return found;
 }
 
-/* The same bits whether frozen weights take two bytes or four, for each --dtype at several places. */
+/* Frozen weights of two bytes give the bits of those of four, for each --dtype at several places. */
 static void test_same_bits(void) {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     static const struct {
