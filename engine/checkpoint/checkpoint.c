@@ -280,7 +280,24 @@ static bool is_of_branch(const char *path, const struct ox_run_state *branch) {
            is_same_branch(&state, branch);
 }
 
-void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newest, uint64_t total_limit) {
+/* Lets the checkpoints of the branch behind the newest `limit` ones have their weights alone. */
+static enum ox_status keep_states(const char *output_dir, const struct ox_run_state *newest, uint64_t limit) {
+    uint64_t *steps = NULL, kept = 0;
+    uint32_t count = 0;
+    char path[OX_PATH_BYTES];
+    enum ox_status status = limit > 0 ? list_steps(output_dir, "", &steps, &count) : OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        status = make_path(output_dir, steps[i], "", path);
+        if (status == OX_OK && steps[i] <= newest->step && is_of_branch(path, newest) && kept++ >= limit) {
+            status = ox_checkpoint_drop_state(path);
+        }
+    }
+    free(steps);
+    return status;
+}
+
+void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newest, uint64_t total_limit,
+                        uint64_t state_limit) {
     uint64_t *steps = NULL;
     uint32_t count = 0;
     char path[OX_PATH_BYTES], best[OX_PATH_BYTES] = "";
@@ -298,6 +315,7 @@ void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newes
             status = remove_whole(output_dir, steps[i]);
         }
     }
+    OX_THEN(status, keep_states(output_dir, newest, state_limit));
     if (status != OX_OK) {
         ox_log(OX_LOG_WARN, "old checkpoints could not be deleted: %s", ox_error_text());
     }
@@ -383,7 +401,7 @@ enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_cha
         if (set_latest(job->save.output_dir, job->state.step) != OX_OK) {
             ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", job->path, ox_error_text());
         }
-        ox_checkpoint_keep(job->save.output_dir, &job->state, job->save.total_limit);
+        ox_checkpoint_keep(job->save.output_dir, &job->state, job->save.total_limit, job->save.state_limit);
     }
     return ox_team_agree(job->team, channel, status, "the end of a checkpoint");
 }
@@ -477,6 +495,44 @@ enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
         return OX_OK;
     }
     return find_highest(output_dir, NULL, named, path);
+}
+
+/* The newest checkpoint of the branch in the folder that has the optimizer's state; "" if there is none. */
+static void find_with_state(const char *output_dir, const struct ox_run_state *branch, char *path) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    bool found = false;
+    if (list_steps(output_dir, "", &steps, &count) != OX_OK) {
+        count = 0;
+    }
+    for (uint32_t i = 0; !found && i < count; i++) { /* the newest first */
+        struct ox_manifest manifest;
+        if (make_path(output_dir, steps[i], "", path) == OX_OK && is_of_branch(path, branch) &&
+            ox_manifest_read(path, &manifest) == OX_OK) {
+            found = ox_manifest_has_state(&manifest);
+            ox_manifest_close(&manifest);
+        }
+    }
+    path[0] = found ? path[0] : '\0';
+    free(steps);
+}
+
+enum ox_status ox_checkpoint_check_state(const char *path) {
+    struct ox_manifest manifest;
+    char folder[OX_PATH_BYTES], other[OX_PATH_BYTES];
+    enum ox_status status = ox_manifest_read(path, &manifest);
+    OX_THEN(status, ox_path_join(path, "..", folder));
+    if (status == OX_OK && !ox_manifest_has_state(&manifest)) {
+        char *const real = realpath(folder, NULL);
+        find_with_state(real != NULL ? real : folder, &manifest.state, other);
+        free(real);
+        const bool found = other[0] != '\0';
+        status = ox_fail(OX_E_CONFIG, "%.300s: holds the model alone (--save-only-model, or --save-optimizer-limit), "
+                         "so there is no optimizer state to go on with; %s%.300s%sbegin a new run with this folder as "
+                         "--model", path, found ? "resume from " : "", other, found ? ", or " : "");
+    }
+    ox_manifest_close(&manifest);
+    return status;
 }
 
 /* Finds the checkpoint of the highest step, complete or not. */

@@ -5,7 +5,8 @@
  *     checkpoint-<step>/   config.json, model*.safetensors (+ index), tokenizer files of the source model,
  *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq if the optimizer has
  *                          one, and, if the weights are saved as BF16, <name>.master; all in F32, which
- *                          represents every format of the state exactly
+ *                          represents every format of the state exactly; the file is not there where weights are
+ *                          saved alone, or are all that is kept of an older checkpoint
  *                          trainer_state.json: struct ox_run_state, and the names, sizes and XXH3-128 of
  *                          all other files
  *     latest               text: the newest checkpoint's name; replaced by rename
@@ -73,14 +74,15 @@ struct ox_checkpoint_save {
     struct ox_last_eval eval;
     enum ox_dtype weights_dtype;    /* F32, F16 or BF16 (BF16 writes the plane `hi` unchanged) */
     uint64_t shard_bytes_max;
-    uint64_t total_limit;           /* as for ox_checkpoint_keep */
+    uint64_t total_limit, state_limit; /* as for ox_checkpoint_keep */
+    bool weights_alone;             /* no optimizer.safetensors: nothing resumes from it */
 };
 
 /* Space that a folder takes beside files of known size: tokenizer files, headers of many shards, the folder itself. */
 #define OX_CHECKPOINT_BESIDE_BYTES ((uint64_t)16 << 20)
-/* Computes the size of a checkpoint's weights and optimizer state. */
+/* Computes the size of a checkpoint's weights and, unless they are alone, its optimizer state. */
 OX_MUST enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox_optim_kind kind,
-                                           enum ox_dtype weights_dtype, uint64_t *bytes);
+                                           enum ox_dtype weights_dtype, bool alone, uint64_t *bytes);
 /* Refuses to write files of `file_bytes` if the file system of `folder` has no room for them and what lies beside. */
 OX_MUST enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t file_bytes);
 
@@ -121,8 +123,12 @@ OX_MUST enum ox_status ox_checkpoint_check_places(const char *output_dir);
 OX_MUST enum ox_status ox_checkpoint_record_eval(const char *path, double best_eval_loss,
                                                  const struct ox_last_eval *eval);
 /* Lets `best` lead to the best checkpoint of a branch of a run, and deletes its oldest ones beyond `total_limit` (0:
- * none), which counts the best one and the newest; neither is ever deleted. A failure is a warning. */
-void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newest, uint64_t total_limit);
+ * none), which counts the best one and the newest; neither is ever deleted. Those that are left and older than the
+ * `state_limit` newest ones (0: none) lose their optimizer's state. A failure is a warning. */
+void ox_checkpoint_keep(const char *output_dir, const struct ox_run_state *newest, uint64_t total_limit,
+                        uint64_t state_limit);
+/* Refuses to resume from a checkpoint of weights alone: OX_E_CONFIG naming the newest one beside it that has more. */
+OX_MUST enum ox_status ox_checkpoint_check_state(const char *path);
 /* The best checkpoint of the branch, and its loss: of the complete ones whose last evaluation is of their own step the
  * one with the smallest loss, of equal ones the first. False if there is none; nothing is said of damaged ones. */
 bool ox_checkpoint_find_best(const char *output_dir, const struct ox_run_state *branch, char *path, double *loss);

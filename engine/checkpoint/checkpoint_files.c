@@ -153,9 +153,14 @@ static uint64_t files_bytes(const struct ox_model *model, enum ox_dtype dtype, c
                                                                                                    : UINT64_MAX;
 }
 
+/* The planes that are saved; none with weights alone, and then there is no optimizer file. */
+static struct ox_plane_list saved_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype, bool alone) {
+    return alone ? (struct ox_plane_list){.weights_dtype = weights_dtype} : ox_optim_planes(kind, weights_dtype);
+}
+
 enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox_optim_kind kind, enum ox_dtype weights_dtype,
-                                   uint64_t *bytes) {
-    const struct ox_plane_list planes = ox_optim_planes(kind, weights_dtype);
+                                   bool alone, uint64_t *bytes) {
+    const struct ox_plane_list planes = saved_planes(kind, weights_dtype, alone);
     struct optim_specs specs = {0};
     const enum ox_status status = optim_specs_open(model, &planes, &specs);
     *bytes = status == OX_OK ? files_bytes(model, weights_dtype, &specs) : 0;
@@ -209,10 +214,14 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
         ox_hf_set_base(files->hf, save->base_model, save->base_hash);
     }
     OX_THEN(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
-    OX_THEN(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
+    if (files->planes.count > 0) {
+        OX_THEN(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
+    }
     if (status == OX_OK && files->team != NULL) {
         ox_hf_share(files->hf);
-        ox_st_share(files->optim);
+        if (files->optim != NULL) {
+            ox_st_share(files->optim);
+        }
     }
     OX_THEN(status, copy_companions(save->source_model, files->folder));
     OX_THEN(status, copy_tokenizer(save->tokenizer_file, files->folder));
@@ -230,7 +239,9 @@ static enum ox_status join(struct ox_checkpoint_files *files, const struct ox_ch
     enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
     OX_THEN(status, ox_hf_join(files->folder, files->model, files->dtype, save->shard_bytes_max, &files->hf));
     OX_THEN(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
-    OX_THEN(status, ox_st_join(path, specs.specs, specs.count, &files->optim));
+    if (files->planes.count > 0) {
+        OX_THEN(status, ox_st_join(path, specs.specs, specs.count, &files->optim));
+    }
     optim_specs_close(&specs);
     return status == OX_E_CONFIG ? ox_fail_in(status, "a checkpoint is written to a folder that all processes reach")
                                  : status;
@@ -497,7 +508,7 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->dtype = save->weights_dtype;
     files->model_dtype = ox_hf_config_dtype(save->source_config);
     files->eval = save->eval;
-    files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
+    files->planes = saved_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype, save->weights_alone);
     enum ox_status status = ox_path_join(folder, "", files->folder);
     OX_THEN(status, number_planes(files));
     OX_THEN(status, number_chunks(files, engine));
@@ -591,7 +602,9 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
                                    .model_dtype = files->model_dtype, .eval = files->eval};
     enum ox_status status = written;
     OX_ASSERT(status != OX_OK || files->missing == 0);
-    OX_THEN(status, ox_st_finish(&files->optim));
+    if (files->optim != NULL) {
+        OX_THEN(status, ox_st_finish(&files->optim));
+    }
     OX_THEN(status, ox_hf_finish(&files->hf));
     close_files(files); /* after a failure, before the first process removes the folder */
     status = ox_team_agree(files->team, channel, status, "the chunks of a checkpoint");

@@ -30,6 +30,11 @@ struct ox_plane_list {
     enum ox_dtype weights_dtype;
 };
 struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype);
+/* Whether a checkpoint lists an optimizer file. */
+struct ox_manifest;
+bool ox_manifest_has_state(const struct ox_manifest *manifest);
+/* Deletes the optimizer file of a complete checkpoint, which stays complete whenever that is interrupted. */
+OX_MUST enum ox_status ox_checkpoint_drop_state(const char *path);
 enum { OX_OPTIM_NAME_BYTES = OX_TENSOR_NAME_BYTES + 16 };
 #define OX_OPTIM_FILE "optimizer.safetensors"
 /* Writes "<tensor name>.exp_avg" and the like into `name`, of OX_OPTIM_NAME_BYTES. */

@@ -206,7 +206,8 @@ enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_mod
                                     : "was trained without adapters; leave out --lora-r and --adapter, or begin a new "
                                       "run with it as --model");
     }
-    enum ox_status status = ox_path_join(path, OX_OPTIM_FILE, optim_path);
+    enum ox_status status = ox_checkpoint_check_state(path);
+    OX_THEN(status, ox_path_join(path, OX_OPTIM_FILE, optim_path));
     OX_THEN(status, ox_st_open(optim_path, &optim));
     for (uint32_t i = 0; status == OX_OK && i < model->tensor_count; i++) {
         if (was_frozen(optim, &model->tensors[i])) {

@@ -427,8 +427,8 @@ static enum ox_status check_tokenizer_training(const struct ox_config *c) {
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     OX_TRY(check_local("--output", c->output_dir));
     OX_TRY(strncmp(c->model, "http", 4) == 0 ? OX_OK : check_local("--model", c->model)); /* pages of a hub: later */
-    const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
-    const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
+    const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT | OX_CMD_MERGE;
+    const unsigned needs_model = train | eval | OX_CMD_EXPORT | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
                                  OX_CMD_GENERATE;
     if (command == OX_CMD_TOKENIZE && (c->train_tokenizer || c->vocab_size > 0)) {
         return check_tokenizer_training(c);

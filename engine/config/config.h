@@ -162,6 +162,8 @@ struct ox_config {
     double logging_steps, save_steps, eval_steps; /* whole, or a share of all steps until ox_config_count_steps */
     uint64_t eval_windows;
     uint64_t save_total_limit; /* 0: keep all */
+    bool save_only_model;          /* checkpoints without the optimizer's state */
+    uint64_t save_optimizer_limit; /* newest checkpoints that keep it; 0: all */
     enum ox_eval_strategy eval_strategy;
     enum ox_save_strategy save_strategy;
     double eval_delay;         /* steps, or epochs where evaluations are by epoch, before the first one */
@@ -271,6 +273,7 @@ enum {
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
     OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9, OX_CMD_TRACE = 1 << 10, OX_CMD_TOP = 1 << 11,
     OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13, OX_CMD_COMPARE = 1 << 14,
+    OX_CMD_MERGE = 1 << 15,
 };
 
 /* What of a run depends on an option, so that a resume with another value is reported. */

@@ -53,7 +53,7 @@ const char *ox_foreign_command(const char *name) {
         {"finetun* fine-tun* sft pretrain* pre-train* continue* resume fit run start launch full train-* accelerate "
          "torchrun deepspeed mpirun srun python tune-run full-finetune* instruct*", "use `offload train`"},
         {"lora qlora peft adapter*", "use `offload train --lora-r N`"},
-        {"merge* fuse", "use `offload export --model ADAPTER --output DIR`, which merges an adapter into its model"},
+        {"merge* fuse", "use `offload merge ADAPTER --output DIR`, which adds an adapter to its model"},
         {"unmerge", "does not exist: an adapter and its model stay as they are beside a merged one"},
         {"dpo grpo ppo kto orpo rlhf reward* rloo distill*",
          "does not exist: rows are trained by cross entropy (`offload train`), not by preferences or rewards"},

@@ -220,16 +220,25 @@ void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *re
     write_line(metrics, line);
 }
 
+void ox_metrics_save(struct ox_metrics *metrics, const struct ox_save_report *report) {
+    /* `step` is where the run is: lines are in the order of their steps. */
+    write_line(metrics, json_pack("{s:s, s:I, s:I, s:o, s:o}", "type", "save", "step", (json_int_t)report->step,
+                                  "checkpoint_step", (json_int_t)report->checkpoint_step, "seconds",
+                                  ox_json_number(report->seconds), "stall_seconds",
+                                  ox_json_number(report->stall_seconds)));
+}
+
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report) {
     write_line(metrics, json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:I}", "type", "end", "step",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o}", "type", "end", "step",
         (json_int_t)report->step, "retries",
         (json_int_t)report->retry_count, "store_rereads", (json_int_t)report->store_reread_count, "store_read_bytes",
         (json_int_t)report->store_read_bytes, "store_write_bytes", (json_int_t)report->store_write_bytes,
         "settled_bytes", traffic_json(report->traffic), "host_peak_bytes", (json_int_t)report->host_peak_bytes,
         "host_planned_bytes", (json_int_t)report->host_planned_bytes, "step_flops", ox_json_number(report->step_flops),
         "machine_flops_per_second", ox_json_number(report->machine_flops), "parameters",
-        (json_int_t)report->parameters, "trained_parameters", (json_int_t)report->trained_parameters));
+        (json_int_t)report->parameters, "trained_parameters", (json_int_t)report->trained_parameters, "saves",
+        (json_int_t)report->save_count, "save_stall_seconds", ox_json_number(report->save_stall_seconds)));
 }
 
 void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out) {

@@ -63,6 +63,12 @@ struct ox_eval_report {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
+/* A checkpoint that is complete, which may be steps after its own. */
+struct ox_save_report {
+    uint64_t step, checkpoint_step; /* where the run is; what the checkpoint has */
+    double seconds, stall_seconds;  /* from the begin of the save to its end; how long training has waited for it */
+};
+
 /* Totals of the process, for the line at the end of a run. */
 struct ox_end_report {
     uint64_t step;
@@ -73,6 +79,8 @@ struct ox_end_report {
     uint64_t host_peak_bytes, host_planned_bytes; /* memory of the process at its fullest, 0: not known; as planned */
     double step_flops, machine_flops; /* operations of a step; what the machine reaches in a second, NaN: not known */
     uint64_t parameters, trained_parameters;
+    uint64_t save_count;
+    double save_stall_seconds; /* how long training has waited for checkpoints */
 };
 
 struct ox_metrics;
@@ -92,6 +100,7 @@ void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *o
 /* Append one line each. In a step, `seconds` is null if wall_seconds is NaN. */
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report);
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report);
+void ox_metrics_save(struct ox_metrics *metrics, const struct ox_save_report *report);
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report);
 /* Makes the lines written so far survive a power cut. A failure is a warning, once: logging never stops a run. */
 void ox_metrics_sync(struct ox_metrics *metrics);

@@ -35,14 +35,14 @@ struct ox_run_start {
 };
 
 /* What a run reports while it goes on, called on the trainer's thread; any may be NULL. `saved` comes when a checkpoint
- * is complete, which may be steps later than its step, with the seconds for which training has waited. */
+ * is complete, which may be steps later than its step. */
 struct ox_trainer_hooks {
     void *context;
     void (*planned)(void *context, const char *text); /* the text of the plan, once the data is known to train */
     void (*start)(void *context, const struct ox_run_start *start);
     void (*step)(void *context, const struct ox_step_report *report);
     void (*eval)(void *context, const struct ox_eval_report *report);
-    void (*saved)(void *context, const char *path, double seconds);
+    void (*saved)(void *context, const char *path, const struct ox_save_report *report);
 };
 
 struct ox_trainer;
@@ -70,6 +70,8 @@ struct ox_run_use {
     uint64_t drive_planned_bytes, drive_read_bytes, drive_written_bytes; /* of this process's store since its opening */
     double step_flops;           /* operations of a step's products: of forward, and of wanted gradients */
     double machine_flops;        /* what the machine's products reach in a second; NaN: not measured, and no profile */
+    uint64_t save_count;
+    double save_stall_seconds; /* how long training has waited for checkpoints */
 };
 void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out);
 /* What a plan comes to. */

@@ -185,7 +185,8 @@ void ox_trainer_take_best(struct ox_trainer *trainer, bool complete) {
     if (!ox_trainer_leads(trainer) || trainer->result[0] == '\0') {
         return;
     }
-    ox_checkpoint_keep(trainer->config.output_dir, &trainer->state, trainer->config.save_total_limit);
+    ox_checkpoint_keep(trainer->config.output_dir, &trainer->state, trainer->config.save_total_limit,
+                       trainer->config.save_optimizer_limit);
     if (!complete || !trainer->config.load_best_model_at_end ||
         !ox_checkpoint_find_best(trainer->config.output_dir, &trainer->state, path, &loss) ||
         strcmp(path, trainer->result) == 0) {

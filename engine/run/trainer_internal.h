@@ -103,6 +103,8 @@ struct ox_trainer_saving {
     struct ox_run_state tee_state;
     uint64_t tee_begin_ns; /* when it began, by ox_clock_ns */
     double tee_seconds;    /* how long training has waited for it so far */
+    uint64_t count;        /* checkpoints of this process */
+    double stall_seconds;  /* how long training has waited for them */
 };
 
 /* What evaluations have shown, alike on all processes: trainer_best.c. */
@@ -447,6 +449,7 @@ OX_MUST enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer);
 /* Called when the run has gone back to trainer->state: removes reports of later steps, or marks them as undone. */
 OX_MUST enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer);
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report);
+void ox_trainer_report_save(struct ox_trainer *trainer, const struct ox_save_report *report);
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report);
 /* Makes what was reported so far survive a power cut. */
 void ox_trainer_sync_reports(struct ox_trainer *trainer);

@@ -122,6 +122,12 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
     ox_prometheus_eval(trainer->reports.prometheus, report);
 }
 
+void ox_trainer_report_save(struct ox_trainer *trainer, const struct ox_save_report *report) {
+    if (trainer->reports.metrics != NULL) {
+        ox_metrics_save(trainer->reports.metrics, report);
+    }
+}
+
 /* ---- what a run has used ----------------------------------------------------------------------------- */
 
 /* What of a stage's backward counts: the products of gradients that are wanted, without what is computed again. The
@@ -153,7 +159,9 @@ void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_machine *const machine = &trainer->machine;
     struct rusage usage;
-    *out = (struct ox_run_use){.step_flops = step_flops(plan), .machine_flops = NAN};
+    *out = (struct ox_run_use){.step_flops = step_flops(plan), .machine_flops = NAN,
+                               .save_count = trainer->saving.count,
+                               .save_stall_seconds = trainer->saving.stall_seconds};
     if (getrusage(RUSAGE_SELF, &usage) == 0) {
         out->host_peak_bytes = (uint64_t)usage.ru_maxrss * 1024;
     }
@@ -193,6 +201,8 @@ static void report_end(struct ox_trainer *trainer) {
     report.host_planned_bytes = use.host_planned_bytes;
     report.step_flops = use.step_flops;
     report.machine_flops = use.machine_flops;
+    report.save_count = use.save_count;
+    report.save_stall_seconds = use.save_stall_seconds;
     report.parameters = ox_trainer_model(trainer)->param_count;
     report.trained_parameters = ox_trainer_model(trainer)->trained_count;
     ox_engine_finished_traffic(trainer->engine, report.traffic);

@@ -20,7 +20,7 @@
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
-                               ox_dtype_of_word(trainer->config.save_dtype), bytes);
+                               ox_dtype_of_word(trainer->config.save_dtype), trainer->config.save_only_model, bytes);
 }
 
 /* Finds the folder that exists of the output folder's path: its file system is the one that checkpoints fill. */
@@ -333,7 +333,7 @@ static bool place_at(const struct ox_trainer *trainer, int idx, char *path) {
         snprintf(folder, sizeof folder, "%s", temporary);
     }
     const bool sized = ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
-                                           OX_DTYPE_F32, &bytes) == OX_OK;
+                                           OX_DTYPE_F32, false, &bytes) == OX_OK;
     if (!sized || access(folder, W_OK | X_OK) != 0 || is_memory(folder, output) ||
         ox_checkpoint_check_space(folder, bytes) != OX_OK) {
         return false;

@@ -136,6 +136,8 @@ static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
         .weights_dtype = ox_dtype_of_word(config->save_dtype),
         .shard_bytes_max = SHARD_BYTES_MAX,
         .total_limit = config->save_total_limit,
+        .state_limit = config->save_optimizer_limit,
+        .weights_alone = config->save_only_model,
     };
 }
 
@@ -147,16 +149,22 @@ static bool is_saved(const struct ox_trainer *trainer) {
     return trainer->saving.last_step == trainer->state.step + 1;
 }
 
-static void report_saved(struct ox_trainer *trainer, uint64_t step, double seconds) {
+/* A checkpoint that began at `begin_ns`, and for which training has waited. */
+static void report_saved(struct ox_trainer *trainer, uint64_t step, uint64_t begin_ns, double stall_seconds) {
+    const struct ox_save_report report = {.step = trainer->state.step, .checkpoint_step = step,
+                                          .seconds = seconds_since(begin_ns), .stall_seconds = stall_seconds};
     char name[64];
     trainer->saving.last_step = step + 1;
+    trainer->saving.count++;
+    trainer->saving.stall_seconds += stall_seconds;
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
     if (ox_path_join(trainer->config.output_dir, name, trainer->result) != OX_OK) {
         trainer->result[0] = '\0';
     }
+    ox_trainer_report_save(trainer, &report);
     ox_trainer_sync_reports(trainer); /* the lines up to a checkpoint are as safe as it is */
     if (trainer->hooks->saved != NULL) {
-        trainer->hooks->saved(trainer->hooks->context, trainer->result, seconds);
+        trainer->hooks->saved(trainer->hooks->context, trainer->result, &report);
     }
 }
 
@@ -170,7 +178,7 @@ static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
     ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->saving.tee_state.step,
                          trainer->saving.tee_begin_ns);
     if (status == OX_OK) {
-        report_saved(trainer, trainer->saving.tee_state.step,
+        report_saved(trainer, trainer->saving.tee_state.step, trainer->saving.tee_begin_ns,
                      trainer->saving.tee_seconds + written + seconds_since(begin_ns));
     } else {
         report_not_saved(trainer->saving.tee_state.step);
@@ -226,7 +234,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
     ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->state.step, begin_ns);
     if (status == OX_OK) {
         ox_trainer_note_saved(trainer, &how.eval, trainer->state.step);
-        report_saved(trainer, trainer->state.step, seconds_since(begin_ns));
+        report_saved(trainer, trainer->state.step, begin_ns, seconds_since(begin_ns));
     }
     return status;
 }
@@ -346,10 +354,11 @@ static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save 
 
 /* Adds to the error of a last save where the state is now: it is saved elsewhere if only memory has it. */
 static enum ox_status fail_unsaved(struct ox_trainer *trainer, enum ox_status failure) {
-    const struct ox_checkpoint_save how = how_to_save(trainer);
+    struct ox_checkpoint_save how = how_to_save(trainer);
     const enum ox_status as = failure == OX_E_CONFIG ? OX_E_IO : failure; /* what was asked for was right */
     char text[OX_ERROR_TEXT_BYTES], elsewhere[OX_PATH_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
+    how.weights_alone = false; /* a run is to go on from it */
     if (stores_have_it(trainer)) {
         return ox_fail(as, "%s; nothing is lost: the store has step %" PRIu64 ", and the same command with "
                        "--resume-from-checkpoint latest saves it", text, trainer->state.step);

@@ -65,6 +65,10 @@ static void announce_drives(const struct ox_trainer *trainer) {
         ox_log(OX_LOG_WARN, "--store-generations 1: the store is rewritten in place; after a crash within a step the "
                "run goes back to its last checkpoint (--save-steps %.0f)", trainer->config.save_steps);
     }
+    if (trainer->config.save_only_model && (store == NULL || trainer->config.store_generations == 1)) {
+        ox_log(OX_LOG_WARN, "--save-only-model: without a store (--nvme) of two generations this run cannot be resumed "
+               "once it has ended");
+    }
     for (uint32_t i = 0; store != NULL && i < trainer->config.nvme_count; i++) {
         struct ox_drive_info info;
         if (ox_store_drive_info(store, i, &info) != OX_OK) {

@@ -1,4 +1,5 @@
-/* `offload export`: writes the weights of a checkpoint or model folder as a Hugging Face folder. */
+/* `offload export` and `offload merge`: write the weights of a checkpoint or model folder, with an adapter added, as a
+ * Hugging Face folder. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -37,20 +38,38 @@ static enum ox_status report(const struct ox_config *config, const char *source,
     return OX_OK;
 }
 
-int ox_cmd_export(const struct ox_config *config) {
-    char source[OX_CONFIG_TEXT_BYTES], found[OX_CONFIG_TEXT_BYTES];
-    const char *adapter = NULL;
+/* Writes `model` with the weights of `adapter` ("": none, or the model is one). */
+static enum ox_status write_model(const struct ox_config *config, const char *model, const char *adapter,
+                                  bool merges) {
+    char source[OX_CONFIG_TEXT_BYTES], found[OX_CONFIG_TEXT_BYTES] = "";
     enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
-    enum ox_status status = ox_run_find_model(config->model, source);
+    enum ox_status status = ox_run_find_model(model, source);
     OX_THEN(status, ox_hf_check_file(source, true));
-    if (status == OX_OK && config->adapter[0] != '\0') {
-        status = ox_run_find_model(config->adapter, found);
-        adapter = found;
+    if (status == OX_OK && adapter[0] != '\0') {
+        status = ox_run_find_model(adapter, found);
+    }
+    const char *const last = found[0] != '\0' ? found : source;
+    if (status == OX_OK && merges && !ox_hf_is_adapter(last)) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no adapter (adapter_config.json); give the folder of one, from PEFT "
+                         "or a run with --lora-r", last);
     }
     if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
     }
-    OX_THEN(status, ox_export_folder(source, adapter, config->output_dir, dtype, shard_bytes_max));
-    OX_THEN(status, report(config, source, dtype));
-    return ox_cmd_exit(status);
+    OX_THEN(status, ox_export_folder(source, found[0] != '\0' ? found : NULL, config->output_dir, dtype,
+                                     shard_bytes_max));
+    return status == OX_OK ? report(config, source, dtype) : status;
+}
+
+int ox_cmd_export(const struct ox_config *config) {
+    return ox_cmd_exit(write_model(config, config->model, config->adapter, false));
+}
+
+int ox_cmd_merge(const struct ox_config *config) {
+    if (config->model[0] == '\0' && config->adapter[0] == '\0') {
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--adapter is missing; give the folder of one, from PEFT or a run"));
+    }
+    const bool named = config->model[0] != '\0'; /* else the adapter names its model */
+    const char *const model = named ? config->model : config->adapter;
+    return ox_cmd_exit(write_model(config, model, named ? config->adapter : "", true));
 }

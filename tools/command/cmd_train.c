@@ -18,15 +18,19 @@ static void print_result(const struct ox_trainer *trainer) {
 }
 
 /* Says after which step a run ended early, and how to go on; `signal_number` is 0 if a file or USR2 asked for it. */
-static void tell_stop(const struct ox_trainer *trainer, const struct ox_progress *progress, int signal_number) {
+static void tell_stop(const struct ox_trainer *trainer, const struct ox_config *config,
+                      const struct ox_progress *progress, int signal_number) {
     const char *const by = signal_number == SIGINT    ? " by SIGINT"
                            : signal_number == SIGTERM ? " by SIGTERM"
                            : signal_number == SIGHUP  ? " by SIGHUP"
                                                       : "";
     if (progress->step < progress->max_steps && !ox_trainer_ended_early(trainer) &&
         ox_trainer_result(trainer)[0] != '\0') {
-        ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "; --resume-from-checkpoint latest goes on",
-               by, progress->step, progress->max_steps);
+        const bool alone = config->save_only_model && (config->nvme_count == 0 || config->store_generations == 1);
+        ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "; %s", by, progress->step,
+               progress->max_steps,
+               alone ? "nothing has the optimizer's state (--save-only-model): a new run with this folder as --model "
+                       "goes on from these weights" : "--resume-from-checkpoint latest goes on");
     }
 }
 
@@ -42,7 +46,7 @@ static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *
     if (status == OX_OK) {
         print_result(trainer);
         fflush(stdout);
-        tell_stop(trainer, &progress, *ended_by);
+        tell_stop(trainer, config, &progress, *ended_by);
     }
     return status;
 }

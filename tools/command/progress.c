@@ -161,11 +161,11 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
     }
 }
 
-static void on_saved(void *context, const char *path, double seconds) {
+static void on_saved(void *context, const char *path, const struct ox_save_report *report) {
     struct ox_progress *const progress = context;
     if (!progress->quiet) {
         ox_status_keep(); /* the step that a stop saves is not shown below it */
-        ox_status_say("saved %s in %.1f s\n", path, seconds);
+        ox_status_say("saved %s in %.1f s; training waited %.2f s\n", path, report->seconds, report->stall_seconds);
     }
 }
 
@@ -218,6 +218,10 @@ static void print_use(const struct ox_progress_sums *all, const struct ox_traine
     if (use.drive_planned_bytes > 0) {
         printf("drives: %s read and %s written by this command\n", ox_size_text(use.drive_read_bytes, peak),
                ox_size_text(use.drive_written_bytes, planned));
+    }
+    if (use.save_count > 0) {
+        printf("%" PRIu64 " checkpoint%s saved, for which training waited %.2f s\n", use.save_count,
+               ox_plural(use.save_count), use.save_stall_seconds);
     }
     const double reached = use.step_flops * (double)(all->steps - all->empty) / all->seconds;
     if (reached > use.machine_flops) {

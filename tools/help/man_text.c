@@ -10,11 +10,12 @@ static const char run_folder[] =
     "config.resolved.yaml\tall options of the run except those about this start; --config reads it\n"
     "plan.txt\tthe plan, with every task\n"
     "gemms.txt\ton a GPU: the algorithm of cuBLASLt for each kind of GEMM of the run\n"
-    "metrics.jsonl\tone line per step and per evaluation, as JSON\n"
+    "metrics.jsonl\tone line per step, evaluation and save, as JSON\n"
     "trace.bin\twith --trace: what every task did and when, for `offload trace`\n"
     "metrics.prom\twith --report-to prometheus: current figures of the run, for a text-file collector\n"
     "events.out.tfevents.N.offload\twith --report-to tensorboard: one file per process\n"
-    "checkpoint-N/\tthe state after step N: a model folder that transformers loads, `optimizer.safetensors`, and "
+    "checkpoint-N/\tthe state after step N: a model folder that transformers loads, `optimizer.safetensors` unless "
+    "only the model is kept, and "
     "`trainer_state.json` with the hash of every other file; complete once it has this name\n"
     "latest\tthe name of the newest checkpoint\n"
     "cache/\ttokenized texts, reused while nothing has changed; --data-cache names another folder\n"
@@ -138,6 +139,15 @@ static const struct ox_page pages[] = {
                  "offload bench all --nvme /mnt/nvme0 --output machine.json\tA short measurement of each, and the "
                  "profile:\n",
      .see_also = "doctor"},
+    {.command = "merge",
+     .description =
+         "Adds a LoRA adapter to the weights of its model and writes the sum into --output, a Hugging Face folder "
+         "without adapters, as merge_and_unload() of PEFT does: in float32, rounded once. The adapter is a folder from "
+         "PEFT, a checkpoint of a run with --lora-r, or the folder of that run, whose newest checkpoint is taken. "
+         "Without --model the model is the one that the adapter names.",
+     .examples = "offload merge run1 --output merged\tThe newest adapter of a run, in its model:\n"
+                 "offload merge --model Qwen3-8B --adapter PEFTDIR --output merged\tAn adapter that PEFT made:\n",
+     .see_also = "train export generate"},
     {.command = "export",
      .description =
          "Writes the weights of a checkpoint or model folder, its config.json and its tokenizer files to --output, as "

@@ -153,10 +153,10 @@ static void on_step(void *context, const struct ox_step_report *report) {
     }
 }
 
-static void on_saved(void *context, const char *path, double seconds) {
+static void on_saved(void *context, const char *path, const struct ox_save_report *report) {
     struct tiny_told *const told = context;
-    (void)seconds;
-    atomic_store(&told->saved_step, strtoull(strrchr(path, '-') + 1, NULL, 10));
+    (void)path;
+    atomic_store(&told->saved_step, report->checkpoint_step);
 }
 
 static enum ox_status train(const struct ox_config *config, const struct tiny_seam *seam, struct tiny_told *told) {

@@ -147,6 +147,20 @@ static void test_uses(void) {
     const double after = eval_loss(merged, NULL);
     printf("loss %.6f; with the adapter %.6f, merged %.6f\n", before, beside, after);
     CHECK(beside == alone && beside < before - 1e-3 && fabs(after - beside) < 1e-5);
+    /* `merge` writes what `export` does, whether the adapter names its model or is given one. */
+    for (int with_model = 0; with_model < 2; with_model++) {
+        char again[OX_PATH_BYTES];
+        snprintf(again, sizeof again, "%s", test_pathf("merged-%d", with_model));
+        sys_args_begin(&args, "merge");
+        sys_args_word(&args, "%s", whole);
+        sys_args_word(&args, "--output=%s", again);
+        sys_args_add(&args, "--save-dtype fp32");
+        if (with_model) {
+            sys_args_word(&args, "--model=%s", base);
+        }
+        sys_run_well(&args, &process);
+        CHECK(files_same_folders(merged, again));
+    }
     /* Going on with an adapter, by its own name or beside its model, is the same. */
     run("beside", plain_pathf("--adapter %s", whole), false);
     begin(whole, "named", "");
@@ -159,6 +173,15 @@ static void refuse(const char *says) {
     if (process.outcome.exit_status != 2 || !sys_said(&process, says)) {
         sys_complain(&process, says);
     }
+}
+
+/* After test_uses. */
+static void test_merges_adapters_alone(void) {
+    sys_args_begin(&args, "merge");
+    sys_args_word(&args, "%s", test_path("base"));
+    sys_args_word(&args, "--output=%s", test_path("nothing"));
+    refuse("holds no adapter (adapter_config.json)");
+    CHECK(!files_exist("nothing"));
 }
 
 /* After test_uses. Another model in the place of the base: an older checkpoint of the same run. */
@@ -201,6 +224,7 @@ int main(void) {
     test_same_bits();
     test_resumes();
     test_uses();
+    test_merges_adapters_alone();
     test_changed_base();
     return test_end();
 }
