@@ -599,6 +599,24 @@ enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t 
     return find_highest(output_dir, &wanted, "", path);
 }
 
+enum ox_status ox_checkpoint_list(const char *output_dir, char (**paths)[OX_PATH_BYTES], uint32_t *count) {
+    uint64_t *steps = NULL;
+    uint32_t found = 0;
+    *paths = NULL;
+    *count = 0;
+    enum ox_status status = list_steps(output_dir, "", &steps, &found);
+    if (status == OX_OK) {
+        *paths = malloc((found + (size_t)1) * sizeof **paths);
+        status = *paths != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to list its checkpoints", output_dir);
+    }
+    for (uint32_t i = found; status == OX_OK && i-- > 0;) { /* the highest step comes first there */
+        status = make_path(output_dir, steps[i], "", (*paths)[*count]);
+        *count += status == OX_OK && is_usable((*paths)[*count]);
+    }
+    free(steps);
+    return status;
+}
+
 bool ox_checkpoint_is_in(const char *output_dir, const char *path) {
     char *const folder = realpath(output_dir, NULL), *const inner = realpath(path, NULL);
     bool is_in = false;

@@ -195,6 +195,15 @@ OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t
 OX_MUST enum ox_status ox_export_folder(const char *source, const char *adapter, const char *path,
                                         enum ox_dtype dtype, uint64_t shard_bytes_max);
 
+/* Exports the mean of the weights of `count` checkpoints or model folders alike, without adapters: sums in double, in
+ * the order given, rounded to float32 as PyTorch rounds and then to `dtype`. config.json and the tokenizer are those of
+ * the last one. Folders of other models are OX_E_CONFIG. */
+OX_MUST enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const char *path, enum ox_dtype dtype,
+                                      uint64_t shard_bytes_max);
+
+/* Lists the complete checkpoints of a run's folder, the oldest first; the caller frees *paths. None is no error. */
+OX_MUST enum ox_status ox_checkpoint_list(const char *output_dir, char (**paths)[OX_PATH_BYTES], uint32_t *count);
+
 /* The format in which a folder is exported if no other is asked for: that of its weights, or of the model with which
  * the run began whose checkpoint it is. */
 OX_MUST enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype);

@@ -1,5 +1,5 @@
 /* Exports weights alone as a Hugging Face folder, from a model folder or a checkpoint, of which it uses the exact
- * masters. */
+ * masters; or the mean of several. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/file.h"
@@ -15,35 +15,59 @@
 
 enum { BUFFER_ELEMS = 1 << 18 };
 
+struct export_source {
+    struct ox_hf_folder *folder;
+    struct ox_st_file *optim; /* with masters, or NULL */
+};
+
 struct export_job {
-    const struct ox_hf_folder *folder;
-    const struct ox_st_file *optim; /* with masters, or NULL */
+    const struct ox_hf_folder *folder; /* of the last source */
+    const struct ox_st_file *optim;
+    struct export_source *before; /* the other ones of a mean */
+    uint32_t before_count;
+    double *sums; /* BUFFER_ELEMS, with others */
     struct ox_hf_writer *writer;
     enum ox_dtype dtype;
     float *values; /* BUFFER_ELEMS */
     const char *adapter; /* the folder of adapters that are merged, or NULL */
 };
 
-static enum ox_status read_part(const struct export_job *job, uint32_t tensor_idx, uint64_t first,
-                                uint64_t count) {
-    const struct ox_tensor *const tensor = &ox_hf_model(job->folder)->tensors[tensor_idx];
-    if (job->optim == NULL) {
-        return ox_hf_read_finite(job->folder, tensor_idx, first, count, job->values);
+static enum ox_status read_source(const struct ox_hf_folder *folder, const struct ox_st_file *optim,
+                                  uint32_t tensor_idx, uint64_t first, uint64_t count, float *values) {
+    const struct ox_tensor *const tensor = &ox_hf_model(folder)->tensors[tensor_idx];
+    if (optim == NULL) {
+        return ox_hf_read_finite(folder, tensor_idx, first, count, values);
     }
-    const struct ox_st_entry *const entry = ox_optim_find(job->optim, tensor, OX_PLANE_MASTER);
-    if (entry == NULL && ox_optim_find(job->optim, tensor, OX_PLANE_M) == NULL &&
-        ox_hf_dtype(job->folder, tensor_idx) == OX_DTYPE_BF16) { /* frozen, of bf16 numbers */
-        return ox_hf_read_finite(job->folder, tensor_idx, first, count, job->values);
+    const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, OX_PLANE_MASTER);
+    if (entry == NULL && ox_optim_find(optim, tensor, OX_PLANE_M) == NULL &&
+        ox_hf_dtype(folder, tensor_idx) == OX_DTYPE_BF16) { /* frozen, of bf16 numbers */
+        return ox_hf_read_finite(folder, tensor_idx, first, count, values);
     }
     if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->count != tensor->count) {
         return ox_fail(OX_E_CORRUPT,
                        "%s: the exact values of tensor \"%s\" are missing; export with --save-dtype "
                        "bf16 or use another checkpoint",
-                       ox_st_path(job->optim), tensor->name);
+                       ox_st_path(optim), tensor->name);
     }
-    const enum ox_status status = ox_st_read_f32(job->optim, entry, first, count, job->values);
-    return status == OX_OK ? ox_check_finite(ox_st_path(job->optim), entry->name, first, count, job->values)
-                           : status;
+    const enum ox_status status = ox_st_read_f32(optim, entry, first, count, values);
+    return status == OX_OK ? ox_check_finite(ox_st_path(optim), entry->name, first, count, values) : status;
+}
+
+/* Reads values into job->values: those of the source, or the mean of those of all. */
+static enum ox_status read_part(const struct export_job *job, uint32_t tensor_idx, uint64_t first, uint64_t count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t k = 0; k <= job->before_count && status == OX_OK; k++) {
+        const bool last = k == job->before_count;
+        status = read_source(last ? job->folder : job->before[k].folder, last ? job->optim : job->before[k].optim,
+                             tensor_idx, first, count, job->values);
+        for (uint64_t i = 0; i < count && status == OX_OK && job->before_count > 0; i++) {
+            job->sums[i] = (k > 0 ? job->sums[i] : 0) + (double)job->values[i];
+        }
+    }
+    for (uint64_t i = 0; i < count && status == OX_OK && job->before_count > 0; i++) {
+        job->values[i] = (float)(job->sums[i] / (job->before_count + 1.0));
+    }
+    return status;
 }
 
 enum ox_status ox_to_halves(const char *tensor, const float *weights, uint64_t count, uint16_t *out) {
@@ -177,9 +201,11 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
             ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
     }
     OX_THEN(status, write_tensors(job));
-    OX_THEN(status, ox_hf_verify(job->folder));
-    if (status == OX_OK && job->optim != NULL) {
-        status = ox_st_verify(job->optim);
+    for (uint32_t k = 0; k <= job->before_count && status == OX_OK; k++) {
+        const bool last = k == job->before_count;
+        const struct ox_st_file *const optim = last ? job->optim : job->before[k].optim;
+        status = ox_hf_verify(last ? job->folder : job->before[k].folder);
+        OX_THEN(status, optim != NULL ? ox_st_verify(optim) : OX_OK);
     }
     const char *const companions = beside(job, source);
     OX_THEN(status, ox_hf_copy_companions(companions, tmp));
@@ -244,6 +270,62 @@ enum ox_status ox_export_folder(const char *source, const char *adapter, const c
     free(job.values);
     ox_st_close(&optim);
     ox_hf_close(&folder);
+    return status;
+}
+
+/* ---- the mean of several ------------------------------------------------------------------------------- */
+
+/* Whether two folders hold the same tensors. */
+static bool are_alike(const struct ox_model *a, const struct ox_model *b) {
+    bool alike = strcmp(a->config.family, b->config.family) == 0 && a->tensor_count == b->tensor_count;
+    for (uint32_t i = 0; alike && i < a->tensor_count; i++) {
+        alike = strcmp(a->tensors[i].name, b->tensors[i].name) == 0 && a->tensors[i].rank == b->tensors[i].rank &&
+                memcmp(a->tensors[i].shape, b->tensors[i].shape, sizeof a->tensors[i].shape) == 0;
+    }
+    return alike;
+}
+
+static enum ox_status open_source(const char *path, const char *first, const struct ox_model *like, enum ox_dtype dtype,
+                                  struct export_source *out) {
+    if (ox_hf_is_adapter(path)) {
+        return ox_fail(OX_E_CONFIG, "%s: is an adapter, and the mean of two products is not the product of two means; "
+                       "merge each with its model (`offload merge`) and average those", path);
+    }
+    OX_TRY(ox_hf_open(path, true, &out->folder));
+    if (!ox_hf_has_weights(out->folder)) {
+        return ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", path);
+    }
+    if (like != NULL && !are_alike(like, ox_hf_model(out->folder))) {
+        return ox_fail(OX_E_CONFIG, "%.400s: has other tensors than %.400s; average checkpoints of one model", path,
+                       first);
+    }
+    return open_masters(path, ox_hf_model(out->folder), dtype, &out->optim);
+}
+
+enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const char *path, enum ox_dtype dtype,
+                              uint64_t shard_bytes_max) {
+    OX_ASSERT(dtype < OX_DTYPE_OTHER && count > 0);
+    struct export_source *const all = calloc(count, sizeof *all);
+    struct export_job job = {.dtype = dtype, .before = all, .before_count = count - 1,
+                             .values = malloc(BUFFER_ELEMS * sizeof *job.values),
+                             .sums = malloc(BUFFER_ELEMS * sizeof *job.sums)};
+    const bool has_memory = all != NULL && job.values != NULL && job.sums != NULL;
+    enum ox_status status = has_memory ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to average", sources[0]);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        status = open_source(sources[i], sources[0], i > 0 ? ox_hf_model(all[0].folder) : NULL, dtype, &all[i]);
+    }
+    if (status == OX_OK) {
+        job.folder = all[count - 1].folder;
+        job.optim = all[count - 1].optim;
+        status = write_folder(&job, sources[count - 1], path, shard_bytes_max);
+    }
+    for (uint32_t i = 0; all != NULL && i < count; i++) {
+        ox_st_close(&all[i].optim);
+        ox_hf_close(&all[i].folder);
+    }
+    free(job.values);
+    free(job.sums);
+    free(all);
     return status;
 }
 

@@ -273,7 +273,7 @@ enum {
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
     OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9, OX_CMD_TRACE = 1 << 10, OX_CMD_TOP = 1 << 11,
     OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13, OX_CMD_COMPARE = 1 << 14,
-    OX_CMD_MERGE = 1 << 15,
+    OX_CMD_MERGE = 1 << 15, OX_CMD_AVERAGE = 1 << 16,
 };
 
 /* What of a run depends on an option, so that a resume with another value is reported. */

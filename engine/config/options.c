@@ -91,7 +91,7 @@ static const struct ox_option options[] = {
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EXPORT | OX_CMD_MERGE | OX_CMD_INIT, .usual = RUN | OX_CMD_INIT,
+     .commands = RUN | OX_CMD_EXPORT | OX_CMD_MERGE | OX_CMD_AVERAGE | OX_CMD_INIT, .usual = RUN | OX_CMD_INIT,
      .help = "folder for the results"},
     {.name = "output", .alias = "output-dir", .placeholder = "FILE", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
@@ -546,7 +546,7 @@ static const struct ox_option options[] = {
              "all"},
     {.name = "save-dtype", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, save_dtype),
      .text_bytes = sizeof none->save_dtype, .choices = "auto|fp32|bf16|fp16", .group = group_reports,
-     .default_text = "auto", .commands = RUN | OX_CMD_EXPORT | OX_CMD_MERGE,
+     .default_text = "auto", .commands = RUN | OX_CMD_EXPORT | OX_CMD_MERGE | OX_CMD_AVERAGE,
      .help = "number format of the weights in saved model folders; auto: fp32 in checkpoints, in an export that of the "
              "model that the run began with"},
     {.name = "save-wait-seconds", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, save_wait_seconds),

@@ -43,7 +43,8 @@ const char *ox_command_name(unsigned command) {
                     {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"},
                     {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"},
                     {OX_CMD_STORE, "store"},     {OX_CMD_INIT, "init"},
-                    {OX_CMD_COMPARE, "compare"}, {OX_CMD_MERGE, "merge"}};
+                    {OX_CMD_COMPARE, "compare"}, {OX_CMD_MERGE, "merge"},
+                    {OX_CMD_AVERAGE, "average"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

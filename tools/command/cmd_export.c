@@ -1,5 +1,5 @@
-/* `offload export` and `offload merge`: write the weights of a checkpoint or model folder, with an adapter added, as a
- * Hugging Face folder. */
+/* `offload export`, `offload merge` and `offload average`: write the weights of a checkpoint or model folder, with an
+ * adapter added, or the mean of several, as a Hugging Face folder. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -72,4 +72,76 @@ int ox_cmd_merge(const struct ox_config *config) {
     const bool named = config->model[0] != '\0'; /* else the adapter names its model */
     const char *const model = named ? config->model : config->adapter;
     return ox_cmd_exit(write_model(config, model, named ? config->adapter : "", true));
+}
+
+/* ---- average ------------------------------------------------------------------------------------------ */
+
+/* Paths of all that is averaged; the folder of a run stands for its checkpoints. */
+struct sources {
+    char (*paths)[OX_PATH_BYTES];
+    uint32_t count;
+};
+
+static enum ox_status add_source(struct sources *sources, const char *path) {
+    char (*const longer)[OX_PATH_BYTES] = realloc(sources->paths, (sources->count + (size_t)1) * sizeof *longer);
+    if (longer == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its name", path);
+    }
+    sources->paths = longer;
+    snprintf(longer[sources->count++], sizeof *longer, "%s", path);
+    return OX_OK;
+}
+
+static enum ox_status add_sources(struct sources *sources, const struct ox_data_choice *choice) {
+    char (*checkpoints)[OX_PATH_BYTES] = NULL;
+    uint32_t count = 0;
+    if (choice->weight != 1) {
+        return ox_fail(OX_E_CONFIG, "%s: the mean is plain, without weights; leave it out", choice->path);
+    }
+    if (ox_folder_has(choice->path, "config.json") || !ox_path_is_folder(choice->path)) {
+        return add_source(sources, choice->path); /* what is no folder is refused where it is opened */
+    }
+    enum ox_status status = ox_checkpoint_list(choice->path, &checkpoints, &count);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        status = add_source(sources, checkpoints[i]);
+    }
+    if (status == OX_OK && count == 0) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds neither a model nor a checkpoint", choice->path);
+    }
+    free(checkpoints);
+    return status;
+}
+
+static enum ox_status average(const struct ox_config *config, struct sources *sources) {
+    const char *paths[4096];
+    enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
+    if (sources->count < 2 || sources->count > sizeof paths / sizeof *paths) {
+        return ox_fail(OX_E_CONFIG, "%s: %s; give two or more checkpoints, or the folder of a run that has kept some "
+                       "(--save-total-limit)", sources->paths[0],
+                       sources->count < 2 ? "is alone, and a mean is of several" : "are too many");
+    }
+    for (uint32_t i = 0; i < sources->count; i++) {
+        paths[i] = sources->paths[i];
+    }
+    enum ox_status status = strcmp(config->save_dtype, "auto") == 0 ? ox_export_dtype(paths[0], &dtype) : OX_OK;
+    OX_THEN(status, ox_export_mean(paths, sources->count, config->output_dir, dtype, shard_bytes_max));
+    char text[OX_PATH_BYTES + 64];
+    snprintf(text, sizeof text, "the mean of %" PRIu32 " folders, %.900s to %.900s", sources->count, paths[0],
+             paths[sources->count - 1]);
+    return status == OX_OK ? report(config, text, dtype) : status;
+}
+
+int ox_cmd_average(const struct ox_config *config) {
+    struct sources sources = {0};
+    enum ox_status status = config->data_count > 0 && config->output_dir[0] != '\0'
+                                ? OX_OK
+                                : ox_fail(OX_E_CONFIG, "--%s is missing: `offload average CHECKPOINT CHECKPOINT "
+                                          "--output DIR`, or `offload average RUN --output DIR`",
+                                          config->data_count > 0 ? "output" : "models");
+    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
+        status = add_sources(&sources, &config->data[i]);
+    }
+    OX_THEN(status, average(config, &sources));
+    free(sources.paths);
+    return ox_cmd_exit(status);
 }

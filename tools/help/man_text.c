@@ -139,6 +139,15 @@ static const struct ox_page pages[] = {
                  "offload bench all --nvme /mnt/nvme0 --output machine.json\tA short measurement of each, and the "
                  "profile:\n",
      .see_also = "doctor"},
+    {.command = "average",
+     .description =
+         "Writes the mean of the weights of several checkpoints or model folders into --output, a Hugging Face folder. "
+         "All must hold the same tensors. The folder of a run stands for all its checkpoints. Sums are in double; of "
+         "checkpoints the exact float32 weights are taken. config.json and the tokenizer are those of the last one.",
+     .examples = "offload average run1 --output mean\tAll checkpoints that a run has kept:\n"
+                 "offload average run1/checkpoint-400 run1/checkpoint-500 --output mean --save-dtype bf16\tTwo, in "
+                 "bf16:\n",
+     .see_also = "train export eval"},
     {.command = "merge",
      .description =
          "Adds a LoRA adapter to the weights of its model and writes the sum into --output, a Hugging Face folder "
