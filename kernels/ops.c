@@ -109,6 +109,22 @@ static void check_clamp_backward(const void *args) {
     OX_ASSERT(op->width <= op->row_stride);
 }
 
+/* Whether a part lies within rows of the width. */
+static bool within(uint32_t first, uint32_t stride, const struct ox_splice_part *part, uint32_t width) {
+    return part->heads > 0 && first + (uint64_t)(part->heads - 1) * stride + part->width <= width;
+}
+
+static void check_splice(const void *args) {
+    const struct ox_op_splice *const op = args;
+    OX_ASSERT(op->part_count <= OX_SPLICE_PARTS_MAX);
+    for (uint32_t i = 0; i < op->part_count; i++) {
+        const struct ox_splice_part *const part = &op->parts[i];
+        OX_ASSERT(within(part->in_first, part->in_stride, part, op->in_width) &&
+                  within(part->out_first, part->out_stride, part, op->out_width));
+        OX_ASSERT(part->out_stride == 0 || part->out_stride >= part->width);
+    }
+}
+
 static void check_adam(const void *args) {
     const struct ox_op_adam *const op = args;
     OX_ASSERT(op->first + op->count <= op->elem_count);

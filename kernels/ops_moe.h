@@ -1,4 +1,4 @@
-/* The operations of a mixture of experts, and three that such families add to attention. They are rows of the table of
+/* The operations of a mixture of experts, and four that such families add to attention. They are rows of the table of
  * kernels/ops.h, whose conventions hold here too.
  *
  * A row has `chosen` experts, its *slots*, in ascending order of expert; so `pairs` = rows * chosen pairs of row and
@@ -326,6 +326,25 @@ struct ox_op_sinks_backward {
     uint32_t batch, seq, heads, head_dim;
     enum ox_real real;
     bool begins; /* dsinks is set */
+};
+
+/* Puts parts of heads where attention reads them, or takes them from there. Of every row, out = [residual +] the
+ * elements out_first + head out_stride + j, for head < heads and j < width, from the elements in_first + head in_stride
+ * + j of `in`; what no part writes is that of the residual, or 0. in_stride 0: all heads read one part, as MLA's heads
+ * share what is rotated of a key (DeepSeek-V2, arXiv 2405.04434, 2.1.3). out_stride 0: the sum of the heads' parts, in
+ * ascending order, in float32. So backward is the same operation with `in` and `out` of every part exchanged. Parts
+ * must not overlap in `out`, which may be the residual. */
+struct ox_splice_part {
+    uint32_t in_first, in_stride, out_first, out_stride, width, heads;
+};
+enum { OX_SPLICE_PARTS_MAX = 2 };
+struct ox_op_splice {
+    void *out;            /* (rows, out_width) */
+    const void *in;       /* (rows, in_width) */
+    const void *residual; /* (rows, out_width) or NULL */
+    uint32_t rows, in_width, out_width, part_count;
+    struct ox_splice_part parts[OX_SPLICE_PARTS_MAX];
+    enum ox_real real;
 };
 
 /* ---- sizes ---- */

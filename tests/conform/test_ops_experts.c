@@ -1,5 +1,5 @@
-/* Rows to experts and back, activations of experts, the gate of a shared expert, sinks and clamps of attention, against
- * references in double. */
+/* Rows to experts and back, activations of experts, the gate of a shared expert, sinks, clamps and parts of attention,
+ * against references in double. */
 #include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
@@ -321,6 +321,112 @@ static void run_clamp_on(struct lab *lab, uint32_t rows, uint32_t stride, uint32
     guards_end(keep);
 }
 
+/* ---- parts of heads ---- */
+
+/* out[row][to] takes in[row][from], for each pair of columns that the parts name: in double. */
+static void splice_reference(const struct ox_op_splice *op, const float *in, const float *residual, double *out) {
+    for (uint32_t row = 0; row < op->rows; row++) {
+        for (uint32_t col = 0; col < op->out_width; col++) {
+            const size_t at = (size_t)row * op->out_width + col;
+            out[at] = residual != NULL ? (double)residual[at] : 0.0;
+        }
+        for (uint32_t i = 0; i < op->part_count; i++) {
+            const struct ox_splice_part *const part = &op->parts[i];
+            for (uint32_t n = 0; n < part->heads * part->width; n++) {
+                const uint32_t head = n / part->width, j = n % part->width;
+                const size_t from = (size_t)row * op->in_width + part->in_first + head * part->in_stride + j;
+                out[(size_t)row * op->out_width + part->out_first + head * part->out_stride + j] += (double)in[from];
+            }
+        }
+    }
+}
+
+struct splice_case {
+    uint32_t rows, in_width, out_width, part_count;
+    struct ox_splice_part parts[OX_SPLICE_PARTS_MAX];
+    bool residual, in_place;
+};
+static const struct splice_case splice_cases[] = {
+    {7, 60, 100, 2, {{7, 12, 0, 14, 5, 5}, {0, 12, 5, 14, 7, 5}}, false, false}, /* queries of MLA, [rest | rotated] */
+    {33, 23, 100, 1, {{19, 0, 20, 14, 4, 5}}, true, true},    /* one part for the keys of all heads */
+    {33, 100, 23, 1, {{20, 14, 19, 0, 4, 5}}, true, false},   /* and back */
+    {9, 100, 23, 1, {{20, 14, 19, 0, 4, 5}}, false, false},
+    {19, 70, 45, 1, {{0, 14, 0, 9, 9, 5}}, false, false},     /* values that are narrower than queries */
+    {1, 1, 1, 1, {{0, 1, 0, 1, 1, 1}}, true, true},
+};
+
+static void run_splice_on(struct lab *lab, const struct splice_case *shape, enum ox_real real) {
+    const int keep = guard_count;
+    const size_t in_len = (size_t)shape->rows * shape->in_width, len = (size_t)shape->rows * shape->out_width;
+    float *const in = random_reals(real, in_len, 1, 1.0);
+    float *const residual = shape->residual ? random_reals(real, len, 2, 1.0) : NULL;
+    void *const given = residual == NULL ? NULL : reals_of(real, residual, len);
+    struct ox_op_splice op = {.out = shape->in_place ? given : reals(real, len), .in = reals_of(real, in, in_len),
+                              .residual = given, .rows = shape->rows, .in_width = shape->in_width,
+                              .out_width = shape->out_width, .part_count = shape->part_count, .real = real};
+    memcpy(op.parts, shape->parts, sizeof op.parts);
+    double *const want = doubles(len);
+    splice_reference(&op, in, residual, want);
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, splice, &op));
+    lab_finish(lab);
+    const float *const out = floats_of(real, op.out, len);
+    check_real_error(real, "splice", error_of(out, want, len), 1e-6, 4e-3);
+    for (size_t i = 0; i < len && !shape->residual && shape->in_width < shape->out_width; i++) {
+        CHECK(out[i] == (float)want[i]); /* what is moved is not rounded */
+    }
+    lab_digest(lab, out, len * sizeof *out);
+    guards_end(keep);
+}
+
+static struct splice_case backward_of(const struct splice_case *shape) {
+    struct splice_case back = {.rows = shape->rows, .in_width = shape->out_width, .out_width = shape->in_width,
+                               .part_count = shape->part_count};
+    for (uint32_t i = 0; i < shape->part_count; i++) {
+        const struct ox_splice_part *const part = &shape->parts[i];
+        back.parts[i] = (struct ox_splice_part){part->out_first, part->out_stride, part->in_first, part->in_stride,
+                                                part->width, part->heads};
+    }
+    return back;
+}
+
+/* With the parts exchanged it is the adjoint: <splice(x), y> = <x, splice'(y)>. */
+static void run_splice_adjoint(const struct splice_case *shape) {
+    const int keep = guard_count;
+    const size_t in_len = (size_t)shape->rows * shape->in_width, len = (size_t)shape->rows * shape->out_width;
+    const struct splice_case back = backward_of(shape);
+    struct ox_op_splice forth_op = {.rows = shape->rows, .in_width = shape->in_width, .out_width = shape->out_width,
+                                    .part_count = shape->part_count};
+    struct ox_op_splice back_op = {.rows = back.rows, .in_width = back.in_width, .out_width = back.out_width,
+                                   .part_count = back.part_count};
+    const float *const x = random_floats(in_len, 1, 1.0), *const y = random_floats(len, 2, 1.0);
+    double *const forth = doubles(len), *const backward = doubles(in_len);
+    double sums[2] = {0.0, 0.0};
+    memcpy(forth_op.parts, shape->parts, sizeof forth_op.parts);
+    memcpy(back_op.parts, back.parts, sizeof back_op.parts);
+    splice_reference(&forth_op, x, NULL, forth);
+    splice_reference(&back_op, y, NULL, backward);
+    for (size_t i = 0; i < len; i++) {
+        sums[0] += forth[i] * (double)y[i];
+    }
+    for (size_t i = 0; i < in_len; i++) {
+        sums[1] += backward[i] * (double)x[i];
+    }
+    CHECK(fabs(sums[0] - sums[1]) < 1e-9 * (1.0 + fabs(sums[0])));
+    guards_end(keep);
+}
+
+static void run_splices(struct lab labs[LAB_MAX], enum ox_real real) {
+    for (size_t i = 0; i < sizeof splice_cases / sizeof *splice_cases; i++) {
+        run_splice_adjoint(&splice_cases[i]);
+        for (int k = 0; k < lab_count; k++) {
+            if (lab_knows(&labs[k], real)) {
+                run_splice_on(&labs[k], &splice_cases[i], real);
+            }
+        }
+        labs_end_case(labs);
+    }
+}
+
 /* ---- limbs ---- */
 
 /* Any float32 is the sum of its limbs, whatever type holds them; in halves within their smallest step. */
@@ -470,6 +576,7 @@ static void run_all(struct lab labs[LAB_MAX], enum ox_real real) {
             run_limbs_on(&labs[i], real);
         }
     }
+    run_splices(labs, real);
     run_sinks(labs, &shapes[0], real);
     run_sinks(labs, &shapes[1], real);
 }

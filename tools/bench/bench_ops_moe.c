@@ -228,6 +228,17 @@ static enum ox_status sinks_backward(const struct ox_bench_tensors *t, struct ox
         .real = t->device->compute.real});
 }
 
+/* Queries whose rotated part, an eighth of a head, goes before the rest. */
+static enum ox_status splice(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t width = t->heads * t->head_dim, rotated = t->head_dim / 8, rest = t->head_dim - rotated;
+    out->bytes = 2.0 * t->shape.rows * width * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, t->device->lane, splice, &(struct ox_op_splice){
+        .out = t->y, .in = t->x, .rows = t->shape.rows, .in_width = width, .out_width = width, .part_count = 2,
+        .parts = {{rest, t->head_dim, 0, t->head_dim, rotated, t->heads},
+                  {0, t->head_dim, rotated, t->head_dim, rest, t->heads}},
+        .real = t->device->compute.real});
+}
+
 const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
     static const struct ox_bench_op all[] = {
         {OX_OP_router_forward, NULL, router_forward, 0, 0},
@@ -251,6 +262,7 @@ const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
         {OX_OP_clamp_backward, NULL, clamp_backward, 0, 0},
         {OX_OP_sinks_forward, NULL, sinks_forward, 0, 0},
         {OX_OP_sinks_backward, NULL, sinks_backward, 0, 0},
+        {OX_OP_splice, NULL, splice, 0, 0},
     };
     *count = sizeof all / sizeof *all;
     return all;
