@@ -21,6 +21,12 @@ enum ox_dim {
     OX_DIM_Q,   /* heads * head_dim */
     OX_DIM_KV,  /* kv_heads * head_dim */
     OX_DIM_QKV, /* Q + 2 KV */
+    OX_DIM_QUERIES, /* of latent attention: of all heads; likewise keys with values, and values */
+    OX_DIM_KEYS_VALUES,
+    OX_DIM_VALUES,
+    OX_DIM_Q_RANK,
+    OX_DIM_KV_RANK,
+    OX_DIM_KV_RANK_ROTATED, /* KV_RANK + the rotated part of a key */
     OX_DIM_GATE_UP, /* 2 WIDTH */
     OX_DIM_ONE,
     OX_DIM_EXPERTS,
@@ -112,10 +118,10 @@ struct ox_family {
     bool (*write)(const struct ox_family *family, const struct ox_model_config *config, bool has_original, json_t *out);
 };
 
-extern const struct ox_family ox_family_cohere2, ox_family_exaone4, ox_family_gemma2, ox_family_gemma3,
-    ox_family_glm4_moe, ox_family_gpt2, ox_family_gpt_oss, ox_family_granite, ox_family_llama,
-    ox_family_mistral, ox_family_mixtral, ox_family_olmo2, ox_family_olmo3, ox_family_olmoe, ox_family_phi3,
-    ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3, ox_family_qwen3_moe, ox_family_smollm3;
+extern const struct ox_family ox_family_cohere2, ox_family_deepseek_v2, ox_family_deepseek_v3, ox_family_exaone4,
+    ox_family_gemma2, ox_family_gemma3, ox_family_glm4_moe, ox_family_gpt2, ox_family_gpt_oss, ox_family_granite,
+    ox_family_llama, ox_family_mistral, ox_family_mixtral, ox_family_olmo2, ox_family_olmo3, ox_family_olmoe,
+    ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3, ox_family_qwen3_moe, ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);
@@ -141,6 +147,8 @@ OX_MUST enum ox_status ox_config_read_float(const char *where, const json_t *jso
  * number of positions; refuses a rope_type that the engine does not compute. */
 OX_MUST enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out);
 bool ox_config_write_rope(json_t *object, const struct ox_model_config *config);
+/* What YaRN multiplies a score by where a model's own attention asks for that, by mscale_all_dim. */
+double ox_config_rope_score_scale(const struct ox_rope_scaling *scaling);
 /* Refuses numbers with which there are no frequencies. */
 OX_MUST enum ox_status ox_config_check_rope(const char *where, const struct ox_model_config *config);
 /* False when memory is short. */

@@ -156,6 +156,14 @@ const struct ox_family_row ox_rows_mixture[] = {
     {.name = NULL},
 };
 
+const struct ox_family_row ox_rows_mixture_fp32[] = {
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_ROUTER, .name = "layers.%u.mlp.gate.weight",
+     .shape = {OX_DIM_EXPERTS, OX_DIM_HIDDEN}, .fp32 = true},
+    EACH_ROWS,
+    PACKED_ROWS,
+    {.name = NULL},
+};
+
 const struct ox_family_row ox_rows_mixture_chosen[] = {
     {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_ROUTER, .name = "layers.%u.mlp.gate.weight",
      .shape = {OX_DIM_EXPERTS, OX_DIM_HIDDEN}, .fp32 = true},

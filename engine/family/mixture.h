@@ -38,8 +38,9 @@ extern const struct ox_family_row ox_rows_mixture[];
 /* The same, whose files with tensors of each expert name them as mixtral's: block_sparse_moe.experts.0.w1. */
 extern const struct ox_family_row ox_rows_mixture_w123[];
 extern const struct ox_family_row ox_rows_shared_expert[]; /* mlp.shared_expert, mlp.shared_expert_gate */
-/* As ox_rows_mixture, with a bias of the choice; it and the router are in F32 whatever the other tensors are. */
-extern const struct ox_family_row ox_rows_mixture_chosen[];
+/* As ox_rows_mixture, with the router in F32 whatever the other tensors are; and with a bias of
+ * the choice, also in F32. */
+extern const struct ox_family_row ox_rows_mixture_fp32[], ox_rows_mixture_chosen[];
 extern const struct ox_family_row ox_rows_shared_experts[]; /* mlp.shared_experts: as one, without a gate */
 
 #ifdef __cplusplus

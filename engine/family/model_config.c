@@ -589,8 +589,6 @@ static const char delta[] = "the gated delta rule of three layers of four is not
 static const struct {
     const char *model_type, *missing;
 } refused_families[] = {
-    {"deepseek_v2", mla},
-    {"deepseek_v3", mla},
     {"glm4_moe_lite", mla},
     {"kimi_k2", mla},
     {"qwen3_next", delta},

@@ -37,6 +37,9 @@ enum ox_role {
     OX_ROLE_POSITION,   /* (contexts, hidden) */
     OX_ROLE_NORM1, OX_ROLE_NORM1_BIAS, /* before attention (hidden) */
     OX_ROLE_QKV, OX_ROLE_QKV_BIAS,     /* ((heads + 2 kv_heads) * head_dim, hidden) or its transpose */
+    OX_ROLE_Q_A_NORM, OX_ROLE_KV_A_NORM, /* of latent attention: (q rank), (kv rank); QKV then makes what they norm */
+    OX_ROLE_Q_B, OX_ROLE_Q_B_BIAS,       /* (heads * (rest + rotated), q rank) */
+    OX_ROLE_KV_B, OX_ROLE_KV_B_BIAS,     /* (heads * (rest + value), kv rank) */
     OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* before the rotation: (head_dim) for each head, or of all heads as one */
     OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
     OX_ROLE_POST1, OX_ROLE_POST1_BIAS, /* behind attention, before its result is added */
@@ -55,7 +58,8 @@ enum ox_role {
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
     OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
     /* Low-rank adapters of a block's matrices, in a unit of their own: A (r, in) and B (out, r) of each file tensor. */
-    OX_ROLE_QKV_A, OX_ROLE_QKV_B, OX_ROLE_OUT_A, OX_ROLE_OUT_B,
+    OX_ROLE_QKV_A, OX_ROLE_QKV_B, OX_ROLE_Q_B_A, OX_ROLE_Q_B_B, OX_ROLE_KV_B_A, OX_ROLE_KV_B_B,
+    OX_ROLE_OUT_A, OX_ROLE_OUT_B,
     OX_ROLE_GATE_UP_A, OX_ROLE_GATE_UP_B, OX_ROLE_DOWN_A, OX_ROLE_DOWN_B,
     OX_ROLE_COUNT
 };
@@ -86,6 +90,20 @@ struct ox_rope_scaling {
     uint32_t factor_count;
     double short_factors[OX_ROPE_FACTORS_MAX], long_factors[OX_ROPE_FACTORS_MAX]; /* LONG: (factor_count) */
 };
+
+/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1): keys and values of all heads come from one narrow
+ * vector of a token, and so may queries. A part of every key is rotated, the same for all heads. Attention itself is
+ * that of other models, with head_dim elements a head: [rotated, rest] of queries and keys, and values, each filled up
+ * with zeros. */
+struct ox_latent {
+    uint32_t kv_rank; /* 0: the model has ordinary attention */
+    uint32_t q_rank;  /* 0: queries come from the block's input */
+    uint32_t rotated, rest, value; /* elements of a head */
+};
+/* Elements of a query, or of a key. */
+static inline uint32_t ox_latent_query(const struct ox_latent *latent) {
+    return latent->rotated + latent->rest;
+}
 
 /* A mixture of experts in the place of a block's MLP. */
 struct ox_mixture {
@@ -129,6 +147,7 @@ struct ox_model_config {
     bool rope_neighbours; /* pairs (2i, 2i + 1) are rotated, not (i, i + d/2) */
     uint32_t window;      /* attention window of the layers in `windowed`; 0: none */
     struct ox_layers windowed, unrotated; /* layers with the window, and layers without rotary embedding */
+    struct ox_latent latent;
     struct ox_mixture mixture;
     double clip_qkv; /* queries, keys and values are clamped to +- that; 0: not */
     bool parallel;        /* attention and MLP read one normed input, and both are added to the block's */

@@ -58,6 +58,12 @@ static double attention_factor(const struct ox_model_config *config) {
                ? sqrt(1.0 + log(scaling->factor) / log(scaling->original)) : 1.0;
 }
 
+double ox_config_rope_score_scale(const struct ox_rope_scaling *scaling) {
+    const bool scales = scaling->kind == OX_ROPE_YARN && scaling->mscale_all != 0.0;
+    const double gain = scales ? yarn_gain(scaling->factor, scaling->mscale_all) : 1.0;
+    return gain * gain;
+}
+
 uint32_t ox_model_rotations(const struct ox_model_config *config) {
     return !config->rope ? 0 : config->local_theta != 0.0 ? 2 : 1;
 }

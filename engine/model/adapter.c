@@ -23,6 +23,10 @@ enum ox_role ox_adapter_role(enum ox_role matrix) {
     switch (matrix) {
     case OX_ROLE_QKV:
         return OX_ROLE_QKV_A;
+    case OX_ROLE_Q_B:
+        return OX_ROLE_Q_B_A;
+    case OX_ROLE_KV_B:
+        return OX_ROLE_KV_B_A;
     case OX_ROLE_OUT:
         return OX_ROLE_OUT_A;
     case OX_ROLE_GATE_UP:

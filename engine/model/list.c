@@ -89,7 +89,8 @@ uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
 static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear, enum ox_role a) {
     const struct ox_model *const model = list->shape->model;
     const struct ox_unit *const unit = list->units[ox_list_owner(list, a)];
-    struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = linear->in, .in_count = linear->in_count};
+    struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = linear->in, .in_count = linear->in_count,
+                           .first = linear->first, .stride = linear->stride};
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + i];
         down.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
@@ -102,13 +103,19 @@ static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear,
                                            .out = add_in_place(list, linear->out)});
 }
 
-uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count,
-                        uint32_t out_count) {
-    const enum ox_role a = ox_adapter_role(weight);
-    const struct ox_node linear = {.kind = OX_NODE_LINEAR, .role = weight, .in = in, .in_count = in_count,
-                                   .out_count = out_count, .out = add_rows(list, out_count)};
+/* With its adapters. */
+static uint32_t add_linear(struct ox_list *list, struct ox_node linear) {
+    const enum ox_role a = ox_adapter_role(linear.role);
+    linear.kind = OX_NODE_LINEAR;
+    linear.out = add_rows(list, linear.out_count);
     add_node(list, linear);
     return a != OX_ROLE_COUNT && has(list, a) ? add_adapters(list, &linear, a) : linear.out;
+}
+
+uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, uint32_t in_count,
+                        uint32_t out_count) {
+    return add_linear(list, (struct ox_node){.role = weight, .in = in, .in_count = in_count,
+                                             .out_count = out_count});
 }
 
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
@@ -128,14 +135,21 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
                                            .out = add_rows(list, config->hidden)});
 }
 
-uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count) {
-    const uint32_t width = tensor_of(list, gain)->shape[0]; /* of a head, or of all */
-    struct ox_node node = {.kind = OX_NODE_HEAD_NORM, .role = gain, .in = qkv, .head_first = first,
-                           .head_count = heads_width(list, count) / width, .in_count = width};
-    node.out = add_in_place(list, qkv);
-    node.saved[0] = add_rows(list, heads_width(list, count)); /* the heads before the norm */
+static uint32_t add_head_norm(struct ox_list *list, struct ox_node node) {
+    node.kind = OX_NODE_HEAD_NORM;
+    node.out = add_in_place(list, node.in);
+    node.saved[0] = add_rows(list, node.head_count * node.in_count); /* the heads before the norm */
     node.saved[1] = add_floats(list, node.head_count);
     return add_node(list, node);
+}
+
+uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count) {
+    const struct ox_model_config *const config = &list->shape->model->config;
+    const uint32_t width = tensor_of(list, gain)->shape[0]; /* of a head, or of all */
+    return add_head_norm(list, (struct ox_node){.role = gain, .in = qkv, .first = heads_width(list, first),
+                                                .stride = heads_width(list, config->heads + 2 * config->kv_heads),
+                                                .head_count = heads_width(list, count) / width, .in_count = width,
+                                                .eps = config->norm_eps});
 }
 
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv) {
@@ -189,6 +203,66 @@ uint32_t ox_list_loss(struct ox_list *list, uint32_t in) {
     return add_node(list, (struct ox_node){.kind = OX_NODE_LOSS, .role = OX_ROLE_HEAD, .in = in,
                                            .in_count = config->hidden, .out_count = config->vocab,
                                            .out = add_value(list, sizeof(double))});
+}
+
+/* ---- latent attention ---- */
+
+/* Norms a narrow part of every row; `first` and `stride` as of a node. */
+static uint32_t add_narrow_norm(struct ox_list *list, uint32_t in, enum ox_role gain, uint32_t first,
+                                uint32_t stride) {
+    return add_head_norm(list, (struct ox_node){.role = gain, .in = in, .first = first, .stride = stride,
+                                                .head_count = 1, .in_count = (uint32_t)tensor_of(list, gain)->shape[0],
+                                                .eps = 1e-6f}); /* DeepSeek's, whatever that of other norms is */
+}
+
+/* Adds parts to a value of `out_count` elements a row, which `residual` holds so far. */
+static uint32_t add_splice(struct ox_list *list, struct ox_node node) {
+    node.kind = OX_NODE_SPLICE;
+    node.role = OX_ROLE_COUNT;
+    node.out = node.residual == OX_NO_VALUE ? add_rows(list, node.out_count) : add_in_place(list, node.residual);
+    return add_node(list, node);
+}
+
+/* One product makes the narrow vectors of queries and of keys with values, and the rotated part of keys; a row of it
+ * is [queries, or their narrow vector | narrow vector | rotated part]. */
+uint32_t ox_list_latent(struct ox_list *list, uint32_t in) {
+    const struct ox_model_config *const c = &list->shape->model->config;
+    const struct ox_latent *const l = &c->latent;
+    const uint32_t heads = c->heads, dim = c->head_dim, query = ox_latent_query(l), key_value = l->rest + l->value;
+    const uint32_t narrow = l->q_rank != 0 ? l->q_rank : heads * query, rotated = narrow + l->kv_rank;
+    const uint32_t stride = rotated + l->rotated, width = heads_width(list, 3 * heads);
+    uint32_t a = ox_list_linear(list, in, OX_ROLE_QKV, c->hidden, stride);
+    if (l->q_rank != 0) {
+        a = add_narrow_norm(list, a, OX_ROLE_Q_A_NORM, 0, stride);
+    }
+    a = add_narrow_norm(list, a, OX_ROLE_KV_A_NORM, narrow, stride);
+    struct ox_node queries = {.in = a, .in_count = stride, .out_count = width, .part_count = 2,
+                              .parts = {{l->rest, query, 0, dim, l->rotated, heads},
+                                        {0, query, l->rotated, dim, l->rest, heads}}};
+    if (l->q_rank != 0) {
+        queries.in_count = heads * query;
+        queries.in = add_linear(list, (struct ox_node){.role = OX_ROLE_Q_B, .in = a, .in_count = l->q_rank,
+                                                       .out_count = queries.in_count, .stride = stride});
+    }
+    struct ox_node keys = {.in_count = heads * key_value, .out_count = width, .part_count = 2,
+                           .parts = {{0, key_value, heads * dim + l->rotated, dim, l->rest, heads},
+                                     {l->rest, key_value, 2 * heads * dim, dim, l->value, heads}}};
+    keys.in = add_linear(list, (struct ox_node){.role = OX_ROLE_KV_B, .in = a, .in_count = l->kv_rank,
+                                                .out_count = keys.in_count, .first = narrow, .stride = stride});
+    keys.residual = add_splice(list, queries);
+    return add_splice(list, (struct ox_node){.in = a, .in_count = stride, .out_count = width, .part_count = 1,
+                                             .residual = add_splice(list, keys),
+                                             .parts = {{rotated, 0, heads * dim, dim, l->rotated, heads}}});
+}
+
+uint32_t ox_list_latent_values(struct ox_list *list, uint32_t attended) {
+    const struct ox_model_config *const c = &list->shape->model->config;
+    const uint32_t value = c->latent.value, width = heads_width(list, c->heads);
+    return value == c->head_dim ? attended
+                                : add_splice(list, (struct ox_node){.in = attended, .in_count = width, .part_count = 1,
+                                                                    .out_count = c->heads * value,
+                                                                    .parts = {{0, c->head_dim, 0, value, value,
+                                                                               c->heads}}});
 }
 
 /* ---- a mixture of experts ---- */
@@ -282,7 +356,9 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
 
     uint32_t x = ox_list_begin(list, shape, unit);
     const uint32_t normed = norm_if_any(list, x, OX_ROLE_NORM1);
-    uint32_t h = ox_list_linear(list, normed, OX_ROLE_QKV, c->hidden, q + 2 * kv);
+    const bool latent = c->latent.kv_rank != 0;
+    uint32_t h = latent ? ox_list_latent(list, normed)
+                        : ox_list_linear(list, normed, OX_ROLE_QKV, c->hidden, q + 2 * kv);
     if (has(list, OX_ROLE_Q_NORM)) {
         h = ox_list_head_norm(list, h, OX_ROLE_Q_NORM, 0, c->heads);
         h = ox_list_head_norm(list, h, OX_ROLE_K_NORM, c->heads, c->kv_heads);
@@ -294,7 +370,9 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
         h = ox_list_rope(list, h);
     }
     h = ox_list_attend(list, h, unit->window);
-    h = norm_if_any(list, ox_list_linear(list, h, OX_ROLE_OUT, q, c->hidden), OX_ROLE_POST1);
+    h = latent ? ox_list_latent_values(list, h) : h;
+    h = ox_list_linear(list, h, OX_ROLE_OUT, latent ? c->heads * c->latent.value : q, c->hidden);
+    h = norm_if_any(list, h, OX_ROLE_POST1);
     x = ox_list_add(list, x, h);
 
     h = c->parallel ? normed : norm_if_any(list, x, OX_ROLE_NORM2);

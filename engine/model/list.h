@@ -28,6 +28,7 @@ enum ox_node_kind {
     OX_NODE_SCALE,     /* out = scale * in, in place */
     OX_NODE_CAST,      /* out = weights of the unit as its nodes read them, from the planes that the job has */
     OX_NODE_LOSS,      /* out = the sum of the losses of the rows; backward computes it too */
+    OX_NODE_SPLICE,    /* out = [residual +] parts of heads of `in`, where attention reads them; in place */
     OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
     OX_NODE_ROUTER,      /* logits of a mixture's experts, or of a gate, float32 */
     OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
@@ -56,7 +57,12 @@ struct ox_node {
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
     uint32_t in_count, out_count;      /* elements of a row of `in` and of `out` */
-    uint32_t head_first, head_count;   /* HEAD_NORM: the heads of a row that it takes; each has in_count elements */
+    uint32_t first, stride;            /* LINEAR, DOWN, HEAD_NORM: where what it takes of a row of `in` begins, and
+                                          the elements of such a row; stride 0: it takes the whole row */
+    uint32_t head_count;               /* HEAD_NORM: the heads that it takes, each of in_count elements */
+    float eps;                         /* HEAD_NORM */
+    struct ox_splice_part parts[OX_SPLICE_PARTS_MAX]; /* SPLICE */
+    uint32_t part_count;
     float scale;                       /* ADD, SCALE; 0: none */
     uint32_t window;                   /* ATTEND: as in struct ox_attention_shape */
     bool of_sum;                       /* NORM: a node with a residual has made `in` */
@@ -85,6 +91,10 @@ uint32_t ox_list_linear(struct ox_list *list, uint32_t in, enum ox_role weight, 
  * nothing is scaled, that node adds x; so does one that combines experts, and the linear one before adapters. */
 uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h);
 uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain, uint32_t first, uint32_t count);
+/* Queries, keys and values of latent attention, as ox_list_attend reads them; and its values, without what fills them
+ * up. */
+uint32_t ox_list_latent(struct ox_list *list, uint32_t in);
+uint32_t ox_list_latent_values(struct ox_list *list, uint32_t attended);
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
 uint32_t ox_list_act(struct ox_list *list, uint32_t in);
@@ -134,6 +144,8 @@ struct ox_node_call {
 
 /* The number of the stage's unit that has a role; UINT32_MAX: none has. */
 uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role);
+/* Where a node with a stride begins in the first row of `in`, or of its gradient; NULL for NULL. */
+void *ox_node_part(const struct ox_node_call *call, const void *rows);
 /* Whether a tensor of the role is there and trained. */
 bool ox_list_trains(const struct ox_list *list, enum ox_role role);
 
@@ -205,6 +217,7 @@ void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward
 void ox_cost_lookup(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_scale(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_cast(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_cost_splice(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backward);
 
 /* Attention as the model of the shape computes it. */

@@ -40,6 +40,18 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
         return (uint64_t)config->kv_heads * config->head_dim;
     case OX_DIM_QKV:
         return ((uint64_t)config->heads + 2 * (uint64_t)config->kv_heads) * config->head_dim;
+    case OX_DIM_QUERIES:
+        return (uint64_t)config->heads * ox_latent_query(&config->latent);
+    case OX_DIM_KEYS_VALUES:
+        return (uint64_t)config->heads * (config->latent.rest + config->latent.value);
+    case OX_DIM_VALUES:
+        return (uint64_t)config->heads * config->latent.value;
+    case OX_DIM_Q_RANK:
+        return config->latent.q_rank;
+    case OX_DIM_KV_RANK:
+        return config->latent.kv_rank;
+    case OX_DIM_KV_RANK_ROTATED:
+        return (uint64_t)config->latent.kv_rank + config->latent.rotated;
     case OX_DIM_ONE:
         return 1;
     case OX_DIM_EXPERTS:

@@ -1,5 +1,7 @@
 /* What each kind of node does on the device: its row, and the operations that it queues. */
 #include "engine/model/list.h"
+
+#include "base/assert.h"
 #include "engine/model/pieces.h"
 
 /* ---- weights ---- */
@@ -69,23 +71,31 @@ static void norm_backward(const struct ox_node_call *call) {
 
 /* ---- linear ---- */
 
+void *ox_node_part(const struct ox_node_call *call, const void *rows) {
+    const uint64_t elems = call->node->first;
+    return rows == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+}
+
 static void linear_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
     OX_RUN(&call->job->run, linear_forward,
-           .out = call->out, .in = call->in, .weight = weight_of(call, node->role),
+           .out = call->out, .in = ox_node_part(call, call->in), .weight = weight_of(call, node->role),
            .bias = weight_of(call, bias_of(node)), .residual = call->residual, .rows = shape->rows,
-           .in_count = node->in_count, .out_count = node->out_count, .layout = shape->model->config.layout,
-           .real = shape->compute.real);
+           .in_stride = node->stride, .in_count = node->in_count, .out_count = node->out_count,
+           .layout = shape->model->config.layout, .real = shape->compute.real);
 }
 
 static void linear_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
-    OX_RUN(&call->job->run, linear_backward,
-           .din = call->din, .dweight = grad_of(call, node->role), .dbias = grad_of(call, bias_of(node)),
-           .dout = call->dout, .in = call->in, .weight = weight_of(call, node->role), .residual = call->dresidual,
-           .rows = shape->rows,
+    /* elements of `in` beside the part that it takes have a gradient already, which stays */
+    OX_ASSERT(node->stride == 0 || call->din == NULL || call->din == call->dresidual);
+    OX_RUN(&call->job->run, linear_backward, .din = ox_node_part(call, call->din),
+           .dweight = grad_of(call, node->role), .dbias = grad_of(call, bias_of(node)), .dout = call->dout,
+           .in = ox_node_part(call, call->in), .weight = weight_of(call, node->role),
+           .residual = ox_node_part(call, call->dresidual), .rows = shape->rows, .in_stride = node->stride,
            .in_count = node->in_count, .out_count = node->out_count, .layout = shape->model->config.layout,
            .real = shape->compute.real, .begins = call->job->begins);
 }
@@ -113,13 +123,6 @@ static uint32_t qkv_width(const struct ox_shape *shape) {
     return (config->heads + 2 * config->kv_heads) * config->head_dim;
 }
 
-/* Where the node's heads begin in the first row of queries, keys and values. */
-static void *heads_at(const struct ox_node_call *call, void *qkv) {
-    const struct ox_shape *const shape = call->job->shape;
-    const uint64_t elems = (uint64_t)call->node->head_first * shape->model->config.head_dim;
-    return (unsigned char *)qkv + elems * ox_real_bytes(shape->compute.real);
-}
-
 static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     return backward ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count) : 0;
 }
@@ -127,19 +130,19 @@ static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_
 static void head_norm_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, head_norm_forward,
-           .inout = heads_at(call, call->out), .saved = call->saved[0], .rstd = call->saved[1],
-           .gain = weight_of(call, call->node->role), .rows = shape->rows, .row_stride = qkv_width(shape),
+           .inout = ox_node_part(call, call->out), .saved = call->saved[0], .rstd = call->saved[1],
+           .gain = weight_of(call, call->node->role), .rows = shape->rows, .row_stride = call->node->stride,
            .heads = call->node->head_count, .head_dim = call->node->in_count,
-           .eps = shape->model->config.norm_eps, .gain_offset = shape->model->config.gain_offset,
+           .eps = call->node->eps, .gain_offset = shape->model->config.gain_offset,
            .real = shape->compute.real);
 }
 
 static void head_norm_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, head_norm_backward,
-           .dinout = heads_at(call, call->din), .dgain = grad_of(call, call->node->role), .saved = call->saved[0],
+           .dinout = ox_node_part(call, call->din), .dgain = grad_of(call, call->node->role), .saved = call->saved[0],
            .rstd = call->saved[1], .gain = weight_of(call, call->node->role), .scratch = call->scratch,
-           .rows = shape->rows, .row_stride = qkv_width(shape), .heads = call->node->head_count,
+           .rows = shape->rows, .row_stride = call->node->stride, .heads = call->node->head_count,
            .head_dim = call->node->in_count, .gain_offset = shape->model->config.gain_offset,
            .real = shape->compute.real, .begins = call->job->begins);
 }
@@ -162,6 +165,29 @@ static void rope_forward(const struct ox_node_call *call) {
 
 static void rope_backward(const struct ox_node_call *call) {
     rotate(call, call->din, true);
+}
+
+static void splice_forward(const struct ox_node_call *call) {
+    const struct ox_node *const node = call->node;
+    OX_RUN(&call->job->run, splice, .out = call->out, .in = call->in, .residual = call->residual,
+           .rows = call->job->shape->rows, .in_width = node->in_count, .out_width = node->out_count,
+           .part_count = node->part_count, .parts = {node->parts[0], node->parts[1]},
+           .real = call->job->shape->compute.real);
+}
+
+static struct ox_splice_part backward_of(const struct ox_splice_part *part) {
+    return (struct ox_splice_part){part->out_first, part->out_stride, part->in_first, part->in_stride, part->width,
+                                   part->heads};
+}
+
+static void splice_backward(const struct ox_node_call *call) {
+    const struct ox_node *const node = call->node;
+    if (call->din != NULL) {
+        OX_RUN(&call->job->run, splice, .out = call->din, .in = call->dout, .residual = call->dresidual,
+               .rows = call->job->shape->rows, .in_width = node->out_count, .out_width = node->in_count,
+               .part_count = node->part_count, .parts = {backward_of(&node->parts[0]), backward_of(&node->parts[1])},
+               .real = call->job->shape->compute.real);
+    }
 }
 
 struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window) {
@@ -258,6 +284,8 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_LOSS] = {.reads = OX_READS_IN, .may_skip_din = true, .may_replace_dout = true, .weight_count = 1,
                       .scratch = ox_loss_scratch, .forward = ox_loss_forward, .backward = ox_loss_backward,
                       .cost = ox_cost_loss},
+    [OX_NODE_SPLICE] = {.may_skip_din = true, .adds = true, .forward = splice_forward, .backward = splice_backward,
+                        .cost = ox_cost_splice},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},
     [OX_NODE_DOWN] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,

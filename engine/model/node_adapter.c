@@ -9,17 +9,18 @@ static const struct ox_shape *shape_of(const struct ox_node_call *call) {
 /* A of all modules as one matrix (sum of ranks, in). */
 void ox_down_forward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
-    OX_RUN(&call->job->run, linear_forward, .out = call->out, .in = call->in,
-           .weight = ox_node_weight(call, node->role), .rows = shape_of(call)->rows,
+    OX_RUN(&call->job->run, linear_forward, .out = call->out, .in = ox_node_part(call, call->in),
+           .weight = ox_node_weight(call, node->role), .rows = shape_of(call)->rows, .in_stride = node->stride,
            .in_count = node->in_count, .out_count = node->out_count,
            .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real);
 }
 
 void ox_down_backward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
-    OX_RUN(&call->job->run, linear_backward, .din = call->din, .dweight = ox_node_grad(call, node->role),
-           .dout = call->dout, .in = call->in, .weight = ox_node_weight(call, node->role),
-           .residual = call->dresidual, .rows = shape_of(call)->rows, .in_count = node->in_count,
+    OX_RUN(&call->job->run, linear_backward, .din = ox_node_part(call, call->din),
+           .dweight = ox_node_grad(call, node->role), .dout = call->dout, .in = ox_node_part(call, call->in),
+           .weight = ox_node_weight(call, node->role), .residual = ox_node_part(call, call->dresidual),
+           .rows = shape_of(call)->rows, .in_stride = node->stride, .in_count = node->in_count,
            .out_count = node->out_count, .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real,
            .begins = call->job->begins);
 }

@@ -34,6 +34,15 @@ void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool ba
     ox_cost_add_loop(cost, cost->rows, width, backward ? cost->loops->head_norm_backward : cost->loops->head_norm);
 }
 
+void ox_cost_splice(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    double moved = 0;
+    for (uint32_t i = 0; i < node->part_count; i++) {
+        moved += (double)node->parts[i].heads * node->parts[i].width;
+    }
+    const double filled = backward || node->residual != OX_NO_VALUE ? 0 : node->out_count - moved;
+    ox_cost_add_loop(cost, cost->rows, moved + filled / 2, (struct ox_cost_loop){.passes = 2, .ops = 1});
+}
+
 static void rotation_cost(struct ox_cost *cost) {
     const struct ox_model_config *const config = &cost->shape->model->config;
     const double width = (double)(config->heads + config->kv_heads) * config->head_dim;

@@ -274,6 +274,9 @@ static void check_backward(struct checker *c, const struct ox_schedule_step *ste
            "a step writes its result over its scratch", step->scratch);
     demand(c, !works_in_place(node) || home_of(c, step->din) == home_of(c, step->dout),
            "an in-place node moves its gradient", step->din);
+    demand(c, node->stride == 0 || works_in_place(node) || step->din == OX_NO_VALUE ||
+                  home_of(c, step->din) == home_of(c, step->dresidual),
+           "a node that takes a part of its input moves the gradient of the rest", step->din);
     c->done[step->node_idx]++;
 }
 

@@ -80,6 +80,12 @@ static uint64_t facts_hash(const struct ox_model_config *m, uint64_t seed) {
     return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
 }
 
+/* Adds how a head of latent attention is cut, where the model has that. */
+static uint64_t latent_hash(const struct ox_latent *latent, uint64_t seed) {
+    const uint64_t numbers[] = {seed, latent->kv_rank, latent->q_rank, latent->rotated, latent->rest, latent->value};
+    return latent->kv_rank != 0 ? ox_hash_seed(numbers, sizeof numbers / sizeof *numbers) : seed;
+}
+
 /* Adds what config.json says of a router and changes no size, and what else of it is not as usual. */
 static uint64_t mixture_hash(const struct ox_engine_config *e, uint64_t seed) {
     const struct ox_model_config *const m = &e->model->config;
@@ -146,7 +152,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
     hash = ox_trainer_objective_hash(c, groups_hash(e->model, hash));
-    hash = mixture_hash(e, facts_hash(m, rope_hash(m, layers_hash(m, hash))));
+    hash = mixture_hash(e, latent_hash(&m->latent, facts_hash(m, rope_hash(m, layers_hash(m, hash)))));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }

@@ -198,6 +198,15 @@ def model():
          rope_scaling={"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 64})
     good("glm4_moe", {**LLAMA, "model_type": "glm4_moe"}, n_routed_experts=4, num_experts_per_tok=2, n_group=2,
          topk_group=1, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1, use_qk_norm=True)
+    good("deepseek_v3", {**LLAMA, "model_type": "deepseek_v3"}, n_routed_experts=4, num_experts_per_tok=2, n_group=2,
+         topk_group=1, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1, q_lora_rank=6,
+         kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=6, rope_interleave=False,
+         num_key_value_heads=LLAMA["num_attention_heads"])
+    good("deepseek_v2", {**LLAMA, "model_type": "deepseek_v2"}, n_routed_experts=4, num_experts_per_tok=2,
+         topk_method="group_limited_greedy", n_group=2, topk_group=1, moe_intermediate_size=8, q_lora_rank=None,
+         kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=6,
+         num_key_value_heads=LLAMA["num_attention_heads"])
+    bad("deepseek_v3-heads", {**LLAMA, "model_type": "deepseek_v3"}, qk_rope_head_dim=0)
     bad("glm4_moe-groups", {**LLAMA, "model_type": "glm4_moe"}, n_routed_experts=4, n_group=4)
     bad("gpt_oss-quantised", {**LLAMA, "model_type": "gpt_oss"}, num_local_experts=4, num_experts_per_tok=2,
         quantization_config={"quant_method": "gptq"})

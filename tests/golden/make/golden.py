@@ -25,6 +25,8 @@ import safetensors.torch
 import torch
 import transformers
 from transformers.models.cohere2 import modeling_cohere2
+from transformers.models.deepseek_v2 import modeling_deepseek_v2
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.exaone4 import modeling_exaone4
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
@@ -89,6 +91,12 @@ def gpt_oss(**sizes):
     return llama(transformers.GptOssConfig, vocab_size=61, hidden_size=32, intermediate_size=32, num_attention_heads=4,
                  num_key_value_heads=2, head_dim=12, tie_word_embeddings=False, sliding_window=5,
                  rope_parameters=yarn, **sizes)
+
+
+def latent(kind, **sizes):
+    """The first layer has an MLP; the rotated part of a head is not its half."""
+    return llama(kind, hidden_size=36, num_attention_heads=3, num_key_value_heads=3, intermediate_size=40,
+                 kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, moe_intermediate_size=12, **sizes)
 
 
 def gpt2(**sizes):
@@ -276,6 +284,28 @@ CASES = {
                                 moe_intermediate_size=16, norm_topk_prob=False, routed_scaling_factor=0.7,
                                 first_k_dense_replace=0),
         "seed": 313, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "packed": True},
+    "deepseek_v3": {  # latent attention with biases, whose scores yarn scales; values narrower than queries
+        "config": lambda: latent(transformers.DeepseekV3Config, vocab_size=59, num_hidden_layers=3,
+                                 tie_word_embeddings=False, attention_bias=True, q_lora_rank=16, v_head_dim=10,
+                                 n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=4,
+                                 topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1,
+                                 rope_parameters={"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+                                                  "original_max_position_embeddings": 16, "beta_fast": 2.0,
+                                                  "beta_slow": 0.5, "mscale": 0.8, "mscale_all_dim": 1.2}),
+        "seed": 522, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "deepseek_v3_packed": {  # whole queries, values wider than they, pairs of halves; all experts in one tensor
+        "config": lambda: latent(transformers.DeepseekV3Config, vocab_size=53, num_hidden_layers=2,
+                                 tie_word_embeddings=True, q_lora_rank=None, v_head_dim=24, rope_interleave=False,
+                                 n_routed_experts=5, num_experts_per_tok=2, n_shared_experts=2, n_group=1,
+                                 topk_group=1, norm_topk_prob=False, routed_scaling_factor=0.7,
+                                 first_k_dense_replace=0),
+        "seed": 581, "seq": 12, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5, "packed": True},
+    "deepseek_v2": {  # the best groups by their best expert, of a softmax that is not renormalised
+        "config": lambda: latent(transformers.DeepseekV2Config, vocab_size=61, num_hidden_layers=2,
+                                 tie_word_embeddings=False, q_lora_rank=16, v_head_dim=10, n_routed_experts=8,
+                                 num_experts_per_tok=3, n_shared_experts=2, topk_method="group_limited_greedy",
+                                 n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=0),
+        "seed": 521, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -337,6 +367,13 @@ CASES = {
                                 tie_word_embeddings=False),
         "lora": {"r": 4, "lora_alpha": 4, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]},
         "seed": 34, "seq": 26, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_deepseek": {  # of all matrices of latent attention
+        "config": lambda: latent(transformers.DeepseekV2Config, vocab_size=57, num_hidden_layers=2,
+                                 tie_word_embeddings=False, q_lora_rank=16, v_head_dim=20, n_routed_experts=6,
+                                 num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1),
+        "lora": {"r": 3, "lora_alpha": 6, "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+                                                             "o_proj"]},
+        "seed": 535, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     # ---- label smoothing, z-loss and noise of embeddings ----
     "loss_terms": {
         "config": lambda: llama(transformers.Gemma2Config, vocab_size=73, hidden_size=40, num_hidden_layers=2,
@@ -434,6 +471,45 @@ def router_forward(self, hidden):
     return logits, weights, chosen
 
 
+def rotate_complex(xq, xk, freqs_cis):
+    """As transformers' apply_rotary_emb, whose angles rotary_forward makes: pairs of neighbours."""
+    cos, sin = (part.unsqueeze(1) for part in freqs_cis)
+    turned = []
+    for x in (xq, xk):
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned.append(torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2))
+    return tuple(turned)
+
+
+class Angles(tuple):
+    """What DeepseekV2Attention moves to the device of the queries."""
+
+    def to(self, unused):
+        return self
+
+
+def rotary_halves_forward(self, x, position_ids):
+    return Angles(part[..., : part.shape[-1] // 2] for part in rotary_forward(self, x, position_ids))
+
+
+def grouped_scores(config, scores):
+    """Scores of experts in groups that are not among the best by their best expert become 0."""
+    if config.topk_method != "group_limited_greedy":
+        return scores, math.inf
+    groups = scores.view(len(scores), config.n_group, -1)
+    ranks = groups.amax(dim=-1).sort(dim=-1, descending=True)
+    kept = torch.zeros_like(groups[..., 0]).scatter_(1, ranks.indices[:, : config.topk_group], 1)
+    apart = ranks.values[:, config.topk_group - 1].log() - ranks.values[:, config.topk_group].log()
+    return (groups * kept[..., None]).flatten(1), float(apart.detach().min())
+
+
+def softmax_mixture_forward(self, hidden):
+    scores = torch.nn.functional.linear(hidden.flatten(0, 1), self.gate.weight).softmax(dim=-1)
+    weights, chosen = grouped_scores(self.config, scores)[0].topk(self.top_k, dim=-1)
+    experts = self.experts(hidden.flatten(0, 1), chosen, weights * self.routed_scaling_factor)
+    return experts.view(hidden.shape) + self.shared_experts(hidden)
+
+
 def logits_forward(self, hidden):
     return torch.nn.functional.linear(hidden.reshape(-1, self.weight.shape[1]), self.weight)
 
@@ -448,7 +524,8 @@ def in_float64():
                          (modeling_exaone4, "Exaone4"), (modeling_mixtral, "Mixtral"),
                          (modeling_qwen2_moe, "Qwen2Moe"), (modeling_qwen3_moe, "Qwen3Moe"),
                          (modeling_olmoe, "Olmoe"), (modeling_gpt_oss, "GptOss"),
-                         (modeling_glm4_moe, "Glm4Moe")):
+                         (modeling_glm4_moe, "Glm4Moe"), (modeling_deepseek_v3, "DeepseekV3"),
+                         (modeling_deepseek_v2, "DeepseekV2")):
         norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
                          else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
         replaced += [(getattr(module, name + norm), "forward", forward),
@@ -460,6 +537,10 @@ def in_float64():
             replaced.append((getattr(module, name + "TopKRouter"), "forward", router_forward))
     replaced.append((modeling_cohere2, "apply_rotary_pos_emb", rotate_neighbours))
     replaced.append((modeling_glm4_moe.Glm4MoeTopkRouter, "forward", logits_forward))
+    replaced.append((modeling_deepseek_v3.DeepseekV3TopkRouter, "forward", logits_forward))
+    replaced.append((modeling_deepseek_v2.DeepseekV2Moe, "forward", softmax_mixture_forward))
+    replaced.append((modeling_deepseek_v2.DeepseekV2RotaryEmbedding, "forward", rotary_halves_forward))
+    replaced.append((modeling_deepseek_v2, "apply_rotary_emb", rotate_complex))
     kept = [getattr(place, name) for place, name, _ in replaced]
     for place, name, new in replaced:
         setattr(place, name, new)
@@ -496,6 +577,9 @@ def make_model(case):
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(0.5 * torch.randn(buffer.shape, generator=random) - 0.3)
+    for module in model.modules():
+        if isinstance(module, modeling_deepseek_v2.DeepseekV2Moe):
+            module.num_experts = config.n_routed_experts  # which its choice of groups asks for, and 5.12.1 forgets
     model.tie_weights()
     for name, parameter in model.named_parameters():
         frozen = any(fnmatch.fnmatch(name, pattern) for pattern in case.get("frozen", []))
@@ -555,8 +639,8 @@ def by_saved_name(model, packed, tensors):
     """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each,
     and the names of adapters are those beside the base's."""
     if isinstance(model, peft.PeftModel):
-        return {n.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""): t
-                for n, t in tensors.items()}
+        tensors = {n.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""): t
+                   for n, t in tensors.items()}
     if packed or model.config.model_type == "gpt_oss" or not hasattr(model.config, "num_experts_per_tok"):
         return tensors
     mixtral = model.config.model_type == "mixtral"
@@ -588,16 +672,25 @@ def watching(model, margins):
     def note_biased(router, unused, output):
         """Choice among groups, and of those that are kept. A score moves by a quarter of its logit at most."""
         scores = output.detach().sigmoid() + router.e_score_correction_bias
-        groups = scores.view(len(scores), router.n_group, -1)
+        config = router.config
+        groups = scores.view(len(scores), config.n_group, -1)
         ranks = groups.topk(2, dim=-1).values.sum(dim=-1).sort(dim=-1, descending=True)
-        if router.topk_group < router.n_group:
-            margins.append(4 * float((ranks.values[:, router.topk_group - 1] - ranks.values[:, router.topk_group]).min()))
-        kept = torch.zeros_like(groups[..., 0]).scatter_(1, ranks.indices[:, : router.topk_group], 1).bool()
-        best = groups.masked_fill(~kept[..., None], -math.inf).flatten(1).topk(router.top_k + 1, dim=-1).values
-        margins.append(4 * float((best[:, -2] - best[:, -1]).min()))
+        if config.topk_group < config.n_group:
+            margins.append(4 * float((ranks.values[:, config.topk_group - 1] - ranks.values[:, config.topk_group]).min()))
+        kept = torch.zeros_like(groups[..., 0]).scatter_(1, ranks.indices[:, : config.topk_group], 1).bool()
+        best = groups.masked_fill(~kept[..., None], -math.inf).flatten(1).topk(config.num_experts_per_tok + 1, dim=-1)
+        margins.append(4 * float((best.values[:, -2] - best.values[:, -1]).min()))
+
+    def note_softmax(mixture, inputs):
+        scores = torch.nn.functional.linear(inputs[0].detach().flatten(0, 1), mixture.gate.weight.detach()).softmax(dim=-1)
+        scores, apart = grouped_scores(mixture.config, scores)
+        best = scores.topk(mixture.top_k + 1, dim=-1).values.log()
+        margins.extend((apart, float((best[:, -2] - best[:, -1]).min())))
 
     hooks = [module.register_forward_hook(note_biased) for module in model.modules()
              if hasattr(module, "e_score_correction_bias")]
+    hooks += [module.register_forward_pre_hook(note_softmax) for module in model.modules()
+              if isinstance(module, modeling_deepseek_v2.DeepseekV2Moe)]
     hooks += [module.register_forward_hook(note) for module in model.modules()
              if type(module).__name__.endswith("TopKRouter")]
     yield

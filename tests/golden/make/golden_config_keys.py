@@ -20,7 +20,8 @@ import torch
 import transformers
 
 CASES = ("llama_bias", "mistral_window", "qwen2", "qwen3", "qwen3_windows", "smollm3", "phi3_long", "olmo2", "olmo3",
-         "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe")
+         "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe",
+         "deepseek_v3", "lora_deepseek")
 # Bookkeeping that no model reads.
 SKIPPED = ("architectures", "dtype", "transformers_version", "model_type", "_attn_implementation", "id2label", "label2id")
 # What published folders have beside what version 5 writes, and what other families have.
@@ -41,6 +42,8 @@ PUBLISHED = {
     "num_experts": [4], "norm_topk_prob": [True, False], "decoder_sparse_step": [1, 3], "mlp_only_layers": [[], [0], None],
     "experts_per_token": [1], "initial_context_length": [8], "router_jitter_noise": [0.0], "n_group": [2],
     "topk_group": [1], "n_shared_experts": [2], "first_k_dense_replace": [0, 2], "routed_scaling_factor": [2.0],
+    "rope_interleave": [True, False], "q_lora_rank": [None, 8], "v_head_dim": [16], "moe_layer_freq": [1],
+    "scoring_func": ["sigmoid", "softmax"], "topk_method": ["greedy", "noaux_tc"],
     "swiglu_limit": [7.0], "router_aux_loss_coef": [0.9],
     "initializer_range": [0.5], "use_cache": [False], "max_position_embeddings": [128],
 }

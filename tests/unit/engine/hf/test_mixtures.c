@@ -54,7 +54,18 @@ static void test_refusals(void) {
         {"qwen2_moe", "norm_topk_prob", "1", "norm_topk_prob"},
         {"olmoe", "clip_qkv", "-1", "clip_qkv"},
         {"llama_bias", "num_local_experts", "8", "num_local_experts"},
-        {"glm4_moe", "model_type", "\"deepseek_v3\"", "(MLA) is not computed; supported are"},
+        {"glm4_moe", "model_type", "\"kimi_k2\"", "(MLA) is not computed; supported are"},
+        {"deepseek_v3", "kv_lora_rank", "0", "one of \"kv_lora_rank\""},
+        {"deepseek_v3", "num_key_value_heads", "1", "\"num_key_value_heads\" is 1"},
+        {"deepseek_v3", "q_lora_rank", "null", "without a \"q_lora_rank\""},
+        {"deepseek_v3", "qk_head_dim", "24", "\"qk_head_dim\" is 24, but"},
+        {"deepseek_v3", "v_head_dim", "70000", "70000 elements"},
+        {"deepseek_v3", "moe_layer_freq", "2", "\"moe_layer_freq\" is 2"},
+        {"deepseek_v3", "topk_method", "\"greedy\"", "\"topk_method\" is \"greedy\""},
+        {"deepseek_v3", "quantization_config", "{\"quant_method\":\"fp8\"}", "quantization_config"},
+        {"deepseek_v2", "topk_method", "\"noaux_tc\"", "\"topk_method\" is \"noaux_tc\""},
+        {"deepseek_v2", "norm_topk_prob", "true", "\"norm_topk_prob\" is true"},
+        {"deepseek_v2", "num_experts_per_tok", "", "a token has 0 experts"},
         {"mixtral", "model_type", "\"phimoe\"", "draws experts at random in training; supported"},
         {"glm4_moe", "n_group", "3", "of 3 groups (\"n_group\"); groups are equal"},
         {"glm4_moe", "n_group", "8", "at least 2 experts each"},
@@ -107,6 +118,12 @@ static void test_missing(void) {
     CHECK(ox_layer_is_sparse(&config, 1) && !ox_layer_is_sparse(&config, 2));
     REQUIRE_OK(parse_with("olmoe", "clip_qkv", "null", &config));
     CHECK(config.clip_qkv == 0.0);
+    REQUIRE_OK(parse_with("deepseek_v3_packed", "q_lora_rank", "", &config));
+    CHECK(config.latent.q_rank == 1536 && config.head_dim == 24 && config.rotary_dim == 8);
+    REQUIRE_OK(parse_with("deepseek_v3", "rope_interleave", "", &config));
+    CHECK(config.rope_neighbours && config.head_dim == 20);
+    REQUIRE_OK(parse_with("deepseek_v2", "topk_method", "", &config));
+    CHECK(config.mixture.router.groups == 1 && config.mixture.shared_width == 24);
     REQUIRE_OK(parse_with("glm4_moe", "first_k_dense_replace", "", &config));
     CHECK(!ox_layer_is_sparse(&config, 0) && ox_layer_is_sparse(&config, 1) && ox_layer_is_sparse(&config, 2));
     REQUIRE_OK(parse_with("glm4_moe", "norm_topk_prob", "", &config));
@@ -129,7 +146,10 @@ static void test_written(void) {
                  {"qwen2_moe", "num_experts", "num_local_experts"}, {"olmoe", "num_experts", "num_local_experts"},
                  {"gpt_oss", "num_local_experts", "num_experts"}, {"gpt_oss_mxfp4", "num_local_experts", "num_experts"},
                  {"glm4_moe", "n_routed_experts", "num_local_experts"},
-                 {"glm4_moe_packed", "n_routed_experts", "num_local_experts"}};
+                 {"glm4_moe_packed", "n_routed_experts", "num_local_experts"},
+                 {"deepseek_v3", "n_routed_experts", "num_local_experts"},
+                 {"deepseek_v3_packed", "n_routed_experts", "num_local_experts"},
+                 {"deepseek_v2", "n_routed_experts", "num_local_experts"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static struct ox_model_config config, again;
         json_t *const json = config_of(cases[i].name);
@@ -141,7 +161,8 @@ static void test_written(void) {
         REQUIRE_OK(ox_model_config_parse("written", fresh, &again));
         CHECK(log_warnings == 0 && memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
         CHECK(config.clip_qkv == again.clip_qkv && config.width == again.width && config.qk_norm == again.qk_norm);
-        CHECK(config.rotary_dim == again.rotary_dim);
+        CHECK(config.rotary_dim == again.rotary_dim && config.attention_scale == again.attention_scale);
+        CHECK(config.head_dim == again.head_dim && memcmp(&config.latent, &again.latent, sizeof config.latent) == 0);
         CHECK(json_object_get(fresh, cases[i].other) == NULL);
         json_t *const count = json_incref(json_object_get(fresh, cases[i].count));
         CHECK(json_object_del(fresh, cases[i].count) == 0 && json_object_set_new(fresh, cases[i].other, count) == 0);
@@ -229,6 +250,7 @@ static void test_bad_folders(void) {
         {"mixtral_packed", {.left_out = "model.layers.1.mlp.experts.down_proj"}, "is missing (1 in all)"},
         {"glm4_moe", {.left_out = "model.layers.1.mlp.gate.e_score_correction_bias"},
          "e_score_correction_bias\" is missing (1 in all)"},
+        {"deepseek_v3", {.left_out = "model.layers.1.self_attn.kv_b_proj.weight"}, "kv_b_proj.weight\" is missing (1"},
         {"glm4_moe", {.left_out = "model.layers.2.mlp.shared_experts.up_proj.weight"}, "is missing (1 in all)"},
         {"glm4_moe", {.renamed = "model.layers.2.mlp.shared_experts.up_proj.weight",
                       .name = "model.layers.2.mlp.shared_expert.up_proj.weight"}, "does not belong to the glm4_moe"},

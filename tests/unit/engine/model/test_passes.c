@@ -63,6 +63,14 @@ static const char mixture_shared[] = "{\"model_type\":\"llama\"," SMALL "\"hidde
                                      "\"num_attention_heads\":4,\"num_key_value_heads\":4,"
                                      "\"intermediate_size\":40}";
 
+/* Latent attention: values narrower than queries that are narrow too, and wider than whole ones. */
+#define LATENT(more) "{\"model_type\":\"deepseek_v3\"," SMALL "\"hidden_size\":24,\"num_attention_heads\":3," \
+                     "\"num_key_value_heads\":3,\"intermediate_size\":40,\"kv_lora_rank\":12,\"qk_rope_head_dim\":4," \
+                     "\"qk_nope_head_dim\":6,\"n_routed_experts\":16,\"moe_intermediate_size\":8," more "}"
+static const char latent_narrow[] = LATENT("\"q_lora_rank\":8,\"v_head_dim\":5,\"attention_bias\":true");
+static const char latent_whole[] = LATENT("\"q_lora_rank\":null,\"v_head_dim\":13");
+static const char adapted_latent[] = LATENT("\"q_lora_rank\":8,\"v_head_dim\":10");
+
 /* Blocks with adapters: of every module, of some modules of a fused matrix, of one whose adapters are the last thing
  * before a norm, a factor, or a sum; the last one has nothing trained before it. */
 #define ADAPTED(family) "{\"model_type\":\"" family "\"," SMALL "\"hidden_size\":32,\"num_attention_heads\":4," \
@@ -80,7 +88,8 @@ static const struct {
 } adapted[] = {{adapted_all, "all-linear"},     {adapted_some, "v_proj, o_proj,up_proj"},
                {adapted_one, "qkv_proj"},       {adapted_post, "o_proj,down_proj"},
                {adapted_gpt2, "c_attn,c_proj"}, {adapted_scaled, "q_proj,down_proj"},
-               {adapted_parallel, "all-linear"}, {adapted_first, "k_proj,down_proj"}};
+               {adapted_parallel, "all-linear"}, {adapted_first, "k_proj,down_proj"},
+               {adapted_latent, "q_a_proj,q_b_proj,kv_b_proj,o_proj"}};
 enum { ADAPTED_COUNT = sizeof adapted / sizeof *adapted };
 
 static struct ox_lora adapters_of(const char *text) {
@@ -204,7 +213,8 @@ static void check_shape(const char *text, const struct ox_shape *shape) {
 static void test_families(void) {
     static const char *const texts[] = {llama_8b, mistral_7b, qwen2_7b, qwen3_8b, gpt2_xl, llama_small, qwen3_small,
                                         gpt2_small, olmo2_small, gemma3_small, granite_small, cohere2_small,
-                                        wide_heads, mixture, mixture_clamped, mixture_biased, mixture_shared};
+                                        wide_heads, mixture, mixture_clamped, mixture_biased, mixture_shared,
+                                        latent_narrow, latent_whole};
     static const uint32_t sizes[][2] = {{1, 1}, {1, 8}, {3, 21}, {2, 64}, {1, 2048}, {4, 1024}};
     for (size_t t = 0; t < sizeof texts / sizeof *texts + ADAPTED_COUNT; t++) {
         const char *const text = t < ADAPTED_COUNT ? adapted[t].text : texts[t - ADAPTED_COUNT];
@@ -657,6 +667,7 @@ int main(void) {
     test_faults(mixture_clamped, OX_UNIT_BLOCK);
     test_faults(mixture_biased, OX_UNIT_BLOCK);
     test_faults(mixture_shared, OX_UNIT_BLOCK);
+    test_faults(latent_narrow, OX_UNIT_BLOCK);
     test_faults(llama_small, OX_UNIT_HEAD);
     test_faults(gpt2_small, OX_UNIT_HEAD);
     test_faults(gemma3_small, OX_UNIT_EMBED);
@@ -666,6 +677,7 @@ int main(void) {
     test_gradients(mixture_clamped);
     test_gradients(mixture_biased);
     test_gradients(mixture_shared);
+    test_gradients(latent_whole);
     test_faults(olmo2_small, OX_UNIT_BLOCK);
     test_faults(gemma3_small, OX_UNIT_BLOCK);
     test_faults(granite_small, OX_UNIT_BLOCK);
