@@ -20,19 +20,22 @@ struct ox_pool {
     struct worker *workers; /* size - 1 */
     pthread_mutex_t lock;
     pthread_cond_t start, end;
+    uint32_t spin;          /* used by the caller alone */
     _Atomic uint64_t round; /* written under the lock; read without it while spinning */
-    _Atomic uint32_t running;
+    _Atomic uint32_t running; /* threads that the caller waits for */
     bool closing;
-    ox_pool_fn *fn;
+    ox_pool_fn *fn; /* NULL: the loop is over for those who have not begun it */
     void *context;
+    bool may_miss; /* a thread is waited for only once it has begun */
     struct ox_nodes nodes; /* count below 2: no thread is bound */
 };
 
 /* The pool that this thread was last bound for, as its share 0. */
 static _Thread_local const struct ox_pool *bound_to;
 
-/* A thread spins before it sleeps: on the compute lane the next loop usually follows within microseconds. */
-enum { SPIN_COUNT = 4000 };
+/* A thread spins before it sleeps: on the compute lane the next loop usually follows within microseconds. Where it does
+ * not, or where other threads need the processor, spinning only delays them: each wait in vain halves the next one. */
+enum { SPIN_MAX = 4000, SPIN_MIN = 60 };
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -40,6 +43,10 @@ static void relax(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+static uint32_t next_spin(uint32_t spin, bool in_vain) {
+    return in_vain ? (uint32_t)ox_max_u64(SPIN_MIN, spin / 2) : (uint32_t)ox_min_u64(SPIN_MAX, 2 * (uint64_t)spin);
 }
 
 /* Binds a thread to the node of its share; returns an errno. */
@@ -51,28 +58,42 @@ static int bind_thread(const struct ox_pool *pool, pthread_t thread, uint32_t id
     return pthread_setaffinity_np(thread, sizeof *cpus, cpus);
 }
 
-/* A thread of the pool: waits for the next loop, runs its share, and counts itself out. */
-static void *worker_main(void *context) {
-    struct worker *const worker = context;
-    struct ox_pool *const pool = worker->pool;
-    uint64_t seen = 0;
-    for (;;) {
-        for (int spin = 0; spin < SPIN_COUNT && atomic_load(&pool->round) == seen; spin++) {
-            relax();
-        }
-        pthread_mutex_lock(&pool->lock);
-        while (atomic_load(&pool->round) == seen && !pool->closing) {
+/* Sleeps until there is a loop that this thread has not seen; true: it runs `*fn`, and counts itself out. */
+static bool begin_loop(struct ox_pool *pool, uint64_t *seen, ox_pool_fn **fn, void **context) {
+    pthread_mutex_lock(&pool->lock);
+    do {
+        while (atomic_load(&pool->round) == *seen && !pool->closing) {
             pthread_cond_wait(&pool->start, &pool->lock);
         }
-        const bool closing = pool->closing;
-        seen = atomic_load(&pool->round);
-        ox_pool_fn *const fn = pool->fn;
-        void *const fn_context = pool->context;
-        pthread_mutex_unlock(&pool->lock);
-        if (closing) {
+        *seen = atomic_load(&pool->round);
+    } while (pool->fn == NULL && !pool->closing);
+    const bool run = !pool->closing;
+    *fn = pool->fn;
+    *context = pool->context;
+    if (run && pool->may_miss) {
+        atomic_fetch_add(&pool->running, 1);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return run;
+}
+
+/* A thread of the pool: waits for the next loop, runs its share, and counts itself out. */
+static void *worker_main(void *own) {
+    struct worker *const worker = own;
+    struct ox_pool *const pool = worker->pool;
+    uint64_t seen = 0;
+    uint32_t spin = SPIN_MAX;
+    ox_pool_fn *fn = NULL;
+    void *context = NULL;
+    for (;;) {
+        for (uint32_t i = 0; i < spin && atomic_load(&pool->round) == seen; i++) {
+            relax();
+        }
+        spin = next_spin(spin, atomic_load(&pool->round) == seen);
+        if (!begin_loop(pool, &seen, &fn, &context)) {
             return NULL;
         }
-        fn(fn_context, worker->idx, pool->size);
+        fn(context, worker->idx, pool->size);
         if (atomic_fetch_sub(&pool->running, 1) == 1) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->end);
@@ -85,7 +106,8 @@ uint32_t ox_pool_size(const struct ox_pool *pool) {
     return pool->size;
 }
 
-void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context) {
+/* Runs the caller's share 0 beside those of the threads, as ox_pool_run or, with may_miss, as ox_pool_items says. */
+static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool may_miss) {
     if (pool->nodes.count > 1 && bound_to != pool) {
         bound_to = pool;
         const int err = bind_thread(pool, pthread_self(), 0, pool->size);
@@ -99,19 +121,55 @@ void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context) {
     OX_ASSERT(atomic_load(&pool->running) == 0);
     pool->fn = fn;
     pool->context = context;
-    atomic_store(&pool->running, pool->size - 1);
+    pool->may_miss = may_miss;
+    atomic_store(&pool->running, may_miss ? 0 : pool->size - 1);
     atomic_fetch_add(&pool->round, 1);
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->lock);
     fn(context, 0, pool->size);
-    for (int spin = 0; spin < SPIN_COUNT && atomic_load(&pool->running) > 0; spin++) {
+    uint32_t i = 0;
+    for (; i < pool->spin && atomic_load(&pool->running) > 0; i++) {
         relax();
     }
+    pool->spin = next_spin(pool->spin, i == pool->spin);
     pthread_mutex_lock(&pool->lock);
+    pool->fn = may_miss ? NULL : pool->fn;
     while (atomic_load(&pool->running) > 0) {
         pthread_cond_wait(&pool->end, &pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
+}
+
+void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context) {
+    run_loop(pool, fn, context, false);
+}
+
+struct items {
+    ox_pool_item_fn *fn;
+    void *context;
+    uint32_t count;
+    _Atomic uint32_t next;
+};
+
+static void items_share(void *context, uint32_t idx, uint32_t count) {
+    (void)count;
+    struct items *const items = context;
+    for (;;) {
+        const uint32_t item = atomic_fetch_add(&items->next, 1);
+        if (item >= items->count) {
+            return;
+        }
+        items->fn(items->context, item, idx);
+    }
+}
+
+void ox_pool_items(struct ox_pool *pool, uint32_t item_count, ox_pool_item_fn *fn, void *context) {
+    struct items items = {.fn = fn, .context = context, .count = item_count};
+    if (item_count == 1) {
+        fn(context, 0, 0);
+        return;
+    }
+    run_loop(pool, items_share, &items, true);
 }
 
 void ox_pool_close(struct ox_pool **pool_ptr) {
@@ -150,6 +208,7 @@ enum ox_status ox_pool_open_on(const struct ox_nodes *nodes, uint32_t thread_cou
     }
     pool->workers = workers;
     pool->size = 1;
+    pool->spin = SPIN_MAX;
     if (nodes != NULL) {
         pool->nodes = *nodes;
     }

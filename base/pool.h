@@ -32,6 +32,13 @@ uint32_t ox_pool_size(const struct ox_pool *pool);
 /* Calls fn once per share on all threads and returns when all have ended. One caller at a time. */
 void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context);
 
+/* Calls fn for items [0, item_count), which must not touch each other, and returns when all have ended. One caller at a
+ * time. Threads take the next item when they are free, so one that is held up elsewhere does not hold up the rest, and
+ * one that wakes when no item is left is not waited for. Which thread runs an item must not change its result; `thread`
+ * is below the pool's size, and no two calls at one time have the same: it is for scratch alone. */
+typedef void ox_pool_item_fn(void *context, uint32_t item, uint32_t thread);
+void ox_pool_items(struct ox_pool *pool, uint32_t item_count, ox_pool_item_fn *fn, void *context);
+
 void ox_pool_close(struct ox_pool **pool);
 
 /* The half-open range of [0, total) that belongs to share `idx` of `count`. Every border inside is a multiple of

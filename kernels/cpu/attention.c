@@ -387,7 +387,7 @@ static struct attention attention_of(const struct ox_cpu *cpu, const struct ox_a
 }
 
 static void forward(const struct ox_cpu *cpu, struct attention *job) {
-    ox_cpu_items(cpu->pool, job->shape->batch * job->shape->heads * job->query_blocks, forward_item, job);
+    ox_pool_items(cpu->pool, job->shape->batch * job->shape->heads * job->query_blocks, forward_item, job);
 }
 
 void ox_cpu_attention_forward(const struct ox_cpu *cpu, const void *args) {
@@ -495,5 +495,5 @@ void ox_cpu_attention_backward(const struct ox_cpu *cpu, const void *args) {
     job.lse_in = op->lse;
     job.dqkv = op->dqkv;
     job.scratch = op->scratch;
-    ox_cpu_items(cpu->pool, op->shape.batch * op->shape.kv_heads, backward_item, &job);
+    ox_pool_items(cpu->pool, op->shape.batch * op->shape.kv_heads, backward_item, &job);
 }

@@ -175,7 +175,7 @@ static void run_row(const struct ox_cpu *cpu, const struct ox_op_attention_cache
     job.count = place + 1 - job.begin;
     job.span_count = span_count(job.count);
     job.partials = ox_cpu_at(op->scratch, threads * scores_len(op));
-    ox_cpu_items(cpu->pool, job.span_count, span_item, &job);
+    ox_pool_items(cpu->pool, job.span_count, span_item, &job);
     join_spans(&job);
 }
 

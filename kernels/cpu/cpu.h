@@ -47,13 +47,7 @@ uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cach
 uint64_t ox_cpu_grouped_scratch_bytes(uint32_t in_count, uint32_t out_count, uint32_t threads);
 uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
 
-/* Runs `fn` for every item; items must not touch each other. Threads take the next item when they are free, so a thread
- * that is held up elsewhere does not hold up the rest. Which thread runs an item must not change its result; `thread`
- * is for scratch alone. */
-typedef void ox_cpu_item_fn(void *context, uint32_t item, uint32_t thread);
-void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn, void *context);
-
-/* Runs `fn` for [0, total) in pieces of `piece` rows or elements, each of which is an item. */
+/* Runs `fn` for [0, total) in pieces of `piece` rows or elements, each of which is an item of ox_pool_items. */
 typedef void ox_cpu_piece_fn(const struct ox_vector *vector, const void *args, struct ox_range at);
 void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args);
 

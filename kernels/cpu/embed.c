@@ -6,6 +6,7 @@
 struct embed {
     const struct ox_vector *vector;
     const void *op;
+    uint32_t parts; /* of the columns */
 };
 
 /* Rows per item. A row of positions is joined into a buffer, BUFFER floats at a time. */
@@ -43,10 +44,11 @@ void ox_cpu_embed_forward(const struct ox_cpu *cpu, const void *args) {
 }
 
 /* A token may occur in many rows: so threads divide the columns, and each walks all rows in order. */
-static void backward_share(void *context, uint32_t idx, uint32_t count) {
+static void backward_part(void *context, uint32_t part, uint32_t thread) {
+    (void)thread;
     const struct embed *const job = context;
     const struct ox_op_embed_backward *const op = job->op;
-    const struct ox_range cols = ox_pool_range(op->hidden, OX_CPU_GRAIN, idx, count);
+    const struct ox_range cols = ox_pool_range(op->hidden, OX_CPU_GRAIN, part, job->parts);
     const size_t width = cols.end - cols.begin;
     if (width == 0) {
         return;
@@ -65,6 +67,6 @@ static void backward_share(void *context, uint32_t idx, uint32_t count) {
 }
 
 void ox_cpu_embed_backward(const struct ox_cpu *cpu, const void *args) {
-    struct embed job = {.vector = cpu->vector, .op = args};
-    ox_pool_run(cpu->pool, backward_share, &job);
+    struct embed job = {.vector = cpu->vector, .op = args, .parts = ox_pool_size(cpu->pool)};
+    ox_pool_items(cpu->pool, job.parts, backward_part, &job);
 }

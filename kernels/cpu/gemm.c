@@ -78,7 +78,7 @@ static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
 void ox_cpu_gemm_tiles(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
     struct grid grid = {.gemm = gemm, .vector = cpu->vector, .narrow = cpu->narrow,
                         .parts = ox_cpu_gemm_grid(gemm, ox_pool_size(cpu->pool))};
-    ox_cpu_items(cpu->pool, grid.parts.rows * grid.parts.cols, gemm_tile, &grid);
+    ox_pool_items(cpu->pool, grid.parts.rows * grid.parts.cols, gemm_tile, &grid);
 }
 
 void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {

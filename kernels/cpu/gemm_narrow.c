@@ -122,7 +122,7 @@ static void round_parts(const struct ox_cpu *cpu, struct rounding *job) {
         const struct part *const part = &job->parts[i];
         job->items[i] = part->in == NULL ? 0 : (uint32_t)ox_div_up(part->rows, rows_of_item(part));
     }
-    ox_cpu_items(cpu->pool, job->items[0] + job->items[1], round_item, job);
+    ox_pool_items(cpu->pool, job->items[0] + job->items[1], round_item, job);
 }
 
 /* The longest of equal pieces of `total` that are at most `most`, in whole grains. */

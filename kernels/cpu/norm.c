@@ -8,6 +8,7 @@ struct norm {
     const struct ox_vector *vector;
     const void *op;
     uint32_t groups;
+    uint32_t parts; /* of the columns */
 };
 
 /* The gradients of gain and bias are sums over rows: first over groups of rows, then over the groups in order. Most
@@ -102,19 +103,21 @@ static void reduce_part(const struct norm *job, float *sums, uint32_t nth, struc
 }
 
 /* Threads divide the columns. */
-static void reduce_share(void *context, uint32_t idx, uint32_t count) {
+static void reduce_columns(void *context, uint32_t part, uint32_t thread) {
+    (void)thread;
     const struct norm *const job = context;
     const struct ox_op_norm_backward *const op = job->op;
-    const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, idx, count);
+    const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, part, job->parts);
     reduce_part(job, op->dgain, 0, cols);
     reduce_part(job, op->dbias, 1, cols);
 }
 
 void ox_cpu_norm_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_norm_backward *const op = args;
-    struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows)};
-    ox_cpu_items(cpu->pool, job.groups, backward_group, &job);
-    ox_pool_run(cpu->pool, reduce_share, &job);
+    struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows),
+                       .parts = ox_pool_size(cpu->pool)};
+    ox_pool_items(cpu->pool, job.groups, backward_group, &job);
+    ox_pool_items(cpu->pool, job.parts, reduce_columns, &job);
 }
 
 /* ---- per head ----------------------------------------------------------------------------------- */
@@ -172,7 +175,7 @@ static void head_backward_group(void *context, uint32_t group, uint32_t thread) 
 void ox_cpu_head_norm_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head_norm_backward *const op = args;
     struct norm job = {.vector = cpu->vector, .op = op, .groups = groups_of(op->rows)};
-    ox_cpu_items(cpu->pool, job.groups, head_backward_group, &job);
+    ox_pool_items(cpu->pool, job.groups, head_backward_group, &job);
     if (op->begins && op->dgain != NULL) {
         memset(op->dgain, 0, op->head_dim * sizeof(float));
     }

@@ -1,37 +1,8 @@
-/* Operations on flat vectors, and the division of work into items. */
+/* Operations on flat vectors, and the division of rows or elements into items. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-struct items {
-    ox_cpu_item_fn *fn;
-    void *context;
-    uint32_t count;
-    _Atomic uint32_t next;
-};
-
-static void items_share(void *context, uint32_t idx, uint32_t count) {
-    (void)count;
-    struct items *const items = context;
-    for (;;) {
-        const uint32_t item = atomic_fetch_add(&items->next, 1);
-        if (item >= items->count) {
-            return;
-        }
-        items->fn(items->context, item, idx);
-    }
-}
-
-void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn, void *context) {
-    struct items items = {.fn = fn, .context = context, .count = item_count};
-    if (item_count == 1) {
-        fn(context, 0, 0);
-        return;
-    }
-    ox_pool_run(pool, items_share, &items);
-}
 
 struct pieces {
     const struct ox_vector *vector;
@@ -49,7 +20,7 @@ static void run_piece(void *context, uint32_t item, uint32_t thread) {
 
 void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args) {
     struct pieces pieces = {.vector = cpu->vector, .fn = fn, .args = args, .total = total, .piece = piece};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(total, piece), run_piece, &pieces);
+    ox_pool_items(cpu->pool, (uint32_t)ox_div_up(total, piece), run_piece, &pieces);
 }
 
 /* Flat vectors are walked in pieces that fit in the second-level cache. */
@@ -162,5 +133,5 @@ static void column_sums_item(void *context, uint32_t item, uint32_t thread) {
 
 void ox_cpu_column_sums(const struct ox_cpu *cpu, const struct ox_op_linear_backward *op) {
     struct column_sums job = {.vector = cpu->vector, .op = op};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->out_count, SUM_COLS), column_sums_item, &job);
+    ox_pool_items(cpu->pool, (uint32_t)ox_div_up(op->out_count, SUM_COLS), column_sums_item, &job);
 }

@@ -197,9 +197,9 @@ static void columns_item(void *context, uint32_t item, uint32_t thread) {
 static void run_round(struct round *round) {
     const struct by_rows *const job = round->job;
     round->parts = (uint32_t)ox_div_up(job->depth, DEPTH);
-    ox_cpu_items(job->cpu->pool, round->panel_count * round->parts, turn_item, round);
+    ox_pool_items(job->cpu->pool, round->panel_count * round->parts, turn_item, round);
     round->parts = (uint32_t)ox_div_up(job->cols, BLOCK_COLS);
-    ox_cpu_items(job->cpu->pool, round->chunk_count * round->parts, columns_item, round);
+    ox_pool_items(job->cpu->pool, round->chunk_count * round->parts, columns_item, round);
     round->chunk_count = round->panel_count = 0;
 }
 
@@ -402,7 +402,7 @@ static void weight_gradient(const struct ox_cpu *cpu, const struct ox_op_grouped
     if (cpu->narrow != NULL) {
         library_experts(&job);
     } else {
-        ox_cpu_items(cpu->pool, op->experts.count * job.parts, expert_item, &job);
+        ox_pool_items(cpu->pool, op->experts.count * job.parts, expert_item, &job);
     }
 }
 
@@ -420,6 +420,6 @@ void ox_cpu_grouped_backward(const struct ox_cpu *cpu, const void *args) {
     }
     if (op->dbias != NULL) {
         struct bias_sums job = {.cpu = cpu, .op = op, .parts = (uint32_t)ox_div_up(op->out_count, DEPTH)};
-        ox_cpu_items(cpu->pool, op->experts.count * job.parts, bias_item, &job);
+        ox_pool_items(cpu->pool, op->experts.count * job.parts, bias_item, &job);
     }
 }

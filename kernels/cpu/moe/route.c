@@ -384,7 +384,7 @@ void ox_cpu_route_sort(const struct ox_cpu *cpu, const void *args) {
     struct sorting job = {.op = op, .before = op->scratch};
     const uint32_t parts = (uint32_t)ox_div_up(op->rows, OX_ROUTE_SORT_ROWS);
     int32_t sum = 0;
-    ox_cpu_items(cpu->pool, parts, count_part, &job);
+    ox_pool_items(cpu->pool, parts, count_part, &job);
     for (uint32_t e = 0; e < op->expert_count; e++) {
         op->offsets[e] = sum;
         for (uint32_t part = 0; part < parts; part++) {
@@ -395,5 +395,5 @@ void ox_cpu_route_sort(const struct ox_cpu *cpu, const void *args) {
         }
     }
     op->offsets[op->expert_count] = sum;
-    ox_cpu_items(cpu->pool, parts, place_part, &job);
+    ox_pool_items(cpu->pool, parts, place_part, &job);
 }

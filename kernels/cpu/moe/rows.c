@@ -96,6 +96,6 @@ void ox_cpu_combine_bias_backward(const struct ox_cpu *cpu, const void *args) {
     struct bias_job job = {.vector = cpu->vector, .op = op, .parts = (uint32_t)ox_div_up(op->width, ITEM_COLS)};
     ox_cpu_pieces(cpu, (uint64_t)op->rows * op->chosen, ITEM_ROWS, bias_weights, op);
     if (op->dbias != NULL) {
-        ox_cpu_items(cpu->pool, op->expert_count * job.parts, bias_item, &job);
+        ox_pool_items(cpu->pool, op->expert_count * job.parts, bias_item, &job);
     }
 }

@@ -51,5 +51,5 @@ static void backward_head(void *context, uint32_t head, uint32_t thread) {
 void ox_cpu_sinks_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_sinks_backward *const op = args;
     struct sinks job = {.vector = cpu->vector, .op = op};
-    ox_cpu_items(cpu->pool, op->heads, backward_head, &job);
+    ox_pool_items(cpu->pool, op->heads, backward_head, &job);
 }

@@ -1,9 +1,10 @@
-/* The thread pool: every share once per run, ranges that cover the whole, data that crosses between runs. */
+/* The thread pool: every share and item once per run, ranges that cover the whole, data that crosses between runs. */
 #include "base/pool.h"
 #include "tests/kit/test.h"
 
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 enum { THREADS_MAX = 4, SIZE = 4096 };
 
@@ -45,6 +46,58 @@ static void test_rounds(uint32_t thread_count) {
     }
     ox_pool_close(&pool);
     CHECK(pool == NULL);
+    ox_pool_close(&pool);
+}
+
+enum { ITEMS = 61 };
+
+struct list {
+    uint32_t done[ITEMS]; /* plain: ThreadSanitizer sees an item that the caller does not wait for */
+    uint32_t scratch[THREADS_MAX];
+    uint32_t thread_count, bad_count[THREADS_MAX];
+};
+
+static void do_item(void *context, uint32_t item, uint32_t thread) {
+    struct list *const list = context;
+    if (item >= ITEMS || thread >= list->thread_count) {
+        list->bad_count[0]++;
+        return;
+    }
+    list->scratch[thread] = item;
+    list->done[item]++;
+    list->bad_count[thread] += list->scratch[thread] != item;
+}
+
+/* Rounds of items of all lengths, some too short for each thread to come in time, some after all have gone to sleep,
+ * between rounds of shares. */
+static void test_items(uint32_t thread_count) {
+    enum { ROUNDS = 2000 };
+    struct ox_pool *pool = NULL;
+    REQUIRE_OK(ox_pool_open(thread_count, &pool));
+    static struct list list;
+    static struct work work;
+    memset(&list, 0, sizeof list);
+    memset(&work, 0, sizeof work);
+    list.thread_count = thread_count;
+    uint32_t expected[ITEMS] = {0};
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        const uint32_t count = round % (ITEMS + 1);
+        ox_pool_items(pool, count, do_item, &list);
+        for (uint32_t i = 0; i < ITEMS; i++) {
+            expected[i] += i < count;
+            CHECK(list.done[i] == expected[i]);
+        }
+        if (round % 16 == 0) {
+            ox_pool_run(pool, step, &work);
+            work.round++;
+        }
+        if (round % 200 == 0) {
+            nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        }
+    }
+    for (uint32_t i = 0; i < thread_count; i++) {
+        CHECK(list.bad_count[i] == 0 && work.bad_count[i] == 0 && work.calls[i] == work.round);
+    }
     ox_pool_close(&pool);
 }
 
@@ -94,6 +147,7 @@ static void test_lifetime(void) {
 int main(void) {
     for (uint32_t threads = 1; threads <= THREADS_MAX; threads++) {
         test_rounds(threads);
+        test_items(threads);
     }
     test_range();
     test_lifetime();
