@@ -58,6 +58,22 @@ static enum ox_status find_inputs(const struct ox_corpus_config *config, struct 
     return status;
 }
 
+/* Whether the data is preferences where these are asked for, and nowhere else. */
+static enum ox_status check_pairs(const struct ox_corpus_config *config, const struct ox_inputs *inputs) {
+    return !config->pairs || inputs->format == OX_CORPUS_ROWS || inputs->format == OX_CORPUS_TOKENS
+               ? OX_OK : ox_fail(OX_E_CONFIG, "%s: --dpo trains on JSON lines of \"chosen\" and \"rejected\", and this "
+                                 "is none; give --data-format jsonl if it is", config->path);
+}
+
+static enum ox_status check_pairs_in(const struct ox_corpus_config *config, const struct ox_data *data) {
+    if (ox_data_is_pairs(data) == config->pairs) {
+        return OX_OK;
+    }
+    return config->pairs ? ox_fail(OX_E_CONFIG, "%s: --dpo trains on preferences, and these tokens are none; give the "
+                                   "JSON lines of \"chosen\" and \"rejected\"", config->path)
+                         : ox_fail(OX_E_CONFIG, "%s: holds preferences; train on them with --dpo", config->path);
+}
+
 static bool is_tokenized(const struct ox_inputs *inputs) {
     return inputs->format == OX_CORPUS_TEXT || inputs->format == OX_CORPUS_ROWS;
 }
@@ -203,8 +219,10 @@ static uint64_t key_of(const struct source *source) {
         date_key(source),
     };
     const uint64_t all[] = {ox_hash_seed(words, sizeof words / sizeof *words),
-                            rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0, rules->skip_bad_rows};
-    return ox_hash_seed(all, rules->skip_bad_rows > 0 ? 3 : 2); /* without it as before there was such an option */
+                            rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0, rules->skip_bad_rows,
+                            rules->pairs};
+    /* without them as before there were such options */
+    return ox_hash_seed(all, rules->pairs ? 4 : rules->skip_bad_rows > 0 ? 3 : 2);
 }
 
 /* ---- opening a source ---------------------------------------------------------------------------------------- */
@@ -249,6 +267,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, const s
     out->config = config;
     out->rules.columns = &config->columns;
     out->rules.rows = inputs->format == OX_CORPUS_ROWS;
+    out->rules.pairs = config->pairs;
     out->rules.skip_bad_rows = out->rules.rows ? config->skip_bad_rows : 0;
     if (config->tokenizer[0] == '\0') {
         const bool known = config->no_bytes != NULL && config->no_bytes[0] != '\0';
@@ -414,7 +433,8 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
                                            .key = {source->key, ox_documents_hash_read(source->documents)},
                                            .source_bytes = ox_documents_bytes(source->documents),
                                            .vocab = ox_cache_id_limit(writer),
-                                           .is_chat = (uint16_t)work.is_chat,
+                                           .is_chat = (uint16_t)(work.is_chat |
+                                                                 (source->rules.pairs ? OX_CACHE_PAIRS : 0)),
                                            .bad_count = (uint16_t)work.bad_count};
     }
     return status;
@@ -493,7 +513,7 @@ static enum ox_status open_tokenized(const struct ox_corpus_config *config, cons
         report->trained = header.trained_count;
         report->bytes = header.source_bytes;
         report->bad_rows = header.bad_count;
-        if (header.is_chat == 2) {
+        if (ox_data_has_conversations(*out)) {
             status = report_template(source, report);
         }
     }
@@ -514,11 +534,14 @@ enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_d
     enum ox_status status = find_inputs(config, &inputs);
     if (status == OX_OK) {
         ox_inputs_say_left(&inputs.files);
-        status = is_tokenized(&inputs) ? open_tokenized(config, &inputs, &data, report)
-                                       : ox_data_open_files(&inputs.files, inputs.kind, &data);
+        status = check_pairs(config, &inputs);
+        OX_THEN(status, is_tokenized(&inputs) ? open_tokenized(config, &inputs, &data, report)
+                                              : ox_data_open_files(&inputs.files, inputs.kind, &data));
         ox_inputs_close(&inputs);
     }
+    OX_THEN(status, check_pairs_in(config, data));
     if (status != OX_OK) {
+        ox_data_close(&data);
         return status;
     }
     report->documents = ox_data_document_count(data) + ox_data_untrained_count(data);

@@ -38,6 +38,7 @@ struct ox_corpus_config {
     bool plain;
     bool parse_special; /* special-token strings in conversations become tokens; in other texts they always do */
     struct ox_chat_columns columns; /* names of the keys of rows */
+    bool pairs; /* rows are preferences, each of which gives two documents; other data is refused */
     uint32_t skip_bad_rows; /* rows that may be left out because they cannot be used; up to UINT16_MAX */
     uint32_t threads;
     const volatile sig_atomic_t *stop; /* may be NULL; a value other than 0 ends the work with OX_E_ABORTED */

@@ -38,7 +38,7 @@ OX_MUST enum ox_status ox_corpus_separator(const char *text, char **bytes, size_
 struct ox_corpus_rules {
     const struct ox_tokenizer *tokenizer;
     int64_t text_bos, text_eos; /* ids around a text; -1: none                              */
-    bool rows;
+    bool rows, pairs;
     uint32_t skip_bad_rows;     /* of rows                                                  */
     struct ox_chat_options chat;    /* how conversations are rendered                       */
     const struct ox_chat_columns *columns; /* names of the keys of rows                      */

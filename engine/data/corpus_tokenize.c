@@ -30,6 +30,7 @@ struct piece {
     const char *path;
     uint64_t line, offset;
     size_t text_end, id_end; /* in the job's text and ids; a piece begins where the previous one ends */
+    size_t second; /* of a preference: where its second document begins in the ids */
     bool begins, ends;
     char *bad; /* why the row cannot be used; else NULL */
 };
@@ -52,6 +53,7 @@ struct worker {
     struct ox_encoder *encoder;
     struct ox_chat_renderer *renderer;
     struct ox_chat chat;
+    struct ox_chat_pair pair;
 };
 
 struct run {
@@ -108,10 +110,26 @@ static uint32_t is_chat_row(const struct ox_chat *chat) {
     return chat->kind == OX_CHAT_MESSAGES ? 2 : !is_text;
 }
 
+static enum ox_status encode_pair(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
+                                  struct piece *piece, const char *where, const char *text, size_t bytes) {
+    enum ox_status status = ox_chat_read_pair(where, text, bytes, rules->columns, &worker->pair);
+    OX_THEN(status, ox_chat_render_pair(worker->renderer, where, &worker->pair, &job->ids, &job->trained,
+                                        &piece->second));
+    if (status == OX_OK) {
+        const uint32_t is_chat = is_chat_row(&worker->pair.chosen);
+        job->is_chat = is_chat > job->is_chat ? is_chat : job->is_chat;
+        keep_notes(worker, job, piece);
+    }
+    return status;
+}
+
 static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
-                                 const struct piece *piece, const char *text, size_t bytes) {
+                                 struct piece *piece, const char *text, size_t bytes) {
     char where[OX_PATH_BYTES + 32];
     snprintf(where, sizeof where, "%s:%" PRIu64, piece->path, piece->line);
+    if (rules->pairs) {
+        return encode_pair(rules, worker, job, piece, where, text, bytes);
+    }
     enum ox_status status = ox_chat_read_line(where, text, bytes, rules->columns, &worker->chat);
     if (status != OX_OK) {
         return status;
@@ -143,7 +161,7 @@ static enum ox_status fail_memory(const struct ox_corpus_rules *rules, const str
 
 /* Encodes one piece. An error in its bytes names the file and the byte. */
 static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
-                                   const struct piece *piece, const char *text, size_t bytes) {
+                                   struct piece *piece, const char *text, size_t bytes) {
     const enum ox_status status = rules->rows ? encode_row(rules, worker, job, piece, text, bytes)
                                               : encode_text(rules, worker, job, piece, text, bytes);
     if (status == OX_E_NOMEM) {
@@ -233,11 +251,17 @@ static enum ox_status leave_bad(struct ox_corpus_work *work, const char *why) {
     return OX_OK;
 }
 
-/* Writes the ids of a piece, unless it is a row without a token to be trained on. */
+/* Writes the ids of a piece, unless it is a row without a token to be trained on; of a preference as two documents.
+ * `first` is the first of them in the job's ids. */
 static enum ox_status write_piece(struct ox_corpus_work *work, const struct piece *piece, const int32_t *ids,
-                                  const uint8_t *trained, size_t count) {
+                                  const uint8_t *trained, size_t first, size_t count) {
     if (piece->bad != NULL) {
         return leave_bad(work, piece->bad);
+    }
+    if (work->rules.pairs) {
+        const size_t half = piece->second - first;
+        OX_TRY(ox_cache_add(work->writer, true, ids, trained, half));
+        return ox_cache_add(work->writer, true, ids + half, trained + half, count - half);
     }
     if (work->rules.rows && count > 0 && memchr(trained, 1, count) == NULL) {
         if (work->untrained_count == 0) {
@@ -274,7 +298,7 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
         for (size_t k = 0; k < job->count; k++) {
             const struct piece *const piece = &job->pieces[k];
             const enum ox_status status = write_piece(run->work, piece, job->ids.ids + from,
-                                                      job->trained.marks + from, piece->id_end - from);
+                                                      job->trained.marks + from, from, piece->id_end - from);
             if (status != OX_OK) {
                 return status;
             }
@@ -417,6 +441,7 @@ static void close_workers(struct run *run) {
         ox_encoder_close(&run->workers[i].encoder);
         ox_chat_close(&run->workers[i].renderer);
         ox_chat_free(&run->workers[i].chat);
+        ox_chat_pair_free(&run->workers[i].pair);
     }
 }
 

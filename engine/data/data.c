@@ -535,8 +535,12 @@ bool ox_data_is_chat(const struct ox_data *data) {
     return data->kind == OX_DATA_CACHE && data->cache.header.is_chat != 0;
 }
 
+bool ox_data_is_pairs(const struct ox_data *data) {
+    return data->kind == OX_DATA_CACHE && (data->cache.header.is_chat & OX_CACHE_PAIRS) != 0;
+}
+
 bool ox_data_has_conversations(const struct ox_data *data) {
-    return data->kind == OX_DATA_CACHE && data->cache.header.is_chat == 2;
+    return data->kind == OX_DATA_CACHE && (data->cache.header.is_chat & ~OX_CACHE_PAIRS) == 2;
 }
 
 bool ox_data_all_trained(const struct ox_data *data) {

@@ -59,6 +59,8 @@ OX_MUST enum ox_status ox_data_documents(const struct ox_data *data, uint64_t fi
 uint64_t ox_data_untrained_count(const struct ox_data *data);
 /* Whether the documents are conversations, or prompts with completions; false if it is not a cache. */
 bool ox_data_is_chat(const struct ox_data *data);
+/* Whether documents 2 k and 2 k + 1 are the better and the worse answer of a preference. */
+bool ox_data_is_pairs(const struct ox_data *data);
 bool ox_data_has_conversations(const struct ox_data *data); /* that a chat template has rendered */
 /* Whether every token may be a target, as far as is known without reading them. */
 bool ox_data_all_trained(const struct ox_data *data);

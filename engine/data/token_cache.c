@@ -290,7 +290,9 @@ static bool is_plausible(const struct ox_cache_header *header, uint64_t file_byt
     return header->token_count <= blocks * OX_CACHE_TOKENS_PER_BLOCK && header->document_count <= header->token_count &&
            header->trained_count <= header->token_count && header->longest <= header->token_count &&
            (header->document_count == 0) == (header->token_count == 0) &&
-           (header->longest == 0) == (header->token_count == 0) && header->vocab <= vocab_max && header->is_chat <= 2 &&
+           (header->longest == 0) == (header->token_count == 0) && header->vocab <= vocab_max &&
+           (header->is_chat & ~OX_CACHE_PAIRS) <= 2 &&
+           ((header->is_chat & OX_CACHE_PAIRS) == 0 || header->document_count % 2 == 0) &&
            file_bytes % OX_CACHE_BLOCK_BYTES == 0 &&
            blocks == 1 + ox_div_up(header->token_count, OX_CACHE_TOKENS_PER_BLOCK) +
                          ox_div_up(header->document_count, OX_CACHE_DOCUMENTS_PER_BLOCK);

@@ -29,6 +29,7 @@ enum {
     OX_CACHE_TRAINED_BIT = 31, /* in a token's word */
     OX_CACHE_BEGINS_BIT = 30,  /* in a token's word */
     OX_CACHE_MAGIC_OFFSET = 8, /* in the file */
+    OX_CACHE_PAIRS = 4,        /* in is_chat */
 };
 #define OX_CACHE_MAGIC "OXTOKENS" /* 8 bytes, without the NUL */
 
@@ -40,7 +41,8 @@ struct ox_cache_header {
     uint64_t source_bytes;
     uint64_t longest;     /* tokens of the longest document                                              */
     uint32_t vocab;       /* the largest id + 1                                                          */
-    uint16_t is_chat;     /* 1: prompts with completions or ids with masks, 2: conversations; 0: neither  */
+    uint16_t is_chat;     /* 1: prompts with completions or ids with masks, 2: conversations; 0: neither; plus
+                             OX_CACHE_PAIRS: documents 2 k and 2 k + 1 are a preference                      */
     uint16_t bad_count;   /* rows that were left out, because they cannot be used                        */
 };
 

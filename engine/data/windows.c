@@ -24,12 +24,14 @@ struct source {
     uint64_t rows;        /* all rows of the source */
     uint64_t places;      /* places that have a token, in all rows */
     uint64_t epoch_first, epoch_rows; /* its range of rows in an epoch, before shuffling */
+    uint64_t rows_before;             /* all rows of the sources before it */
 };
 
 struct ox_windows {
     struct ox_windows_config config;
     struct source *sources;
     uint64_t rows;
+    uint32_t unit; /* rows that stay together: 2 with pairs, else 1 */
     bool plain; /* an epoch is every row of one source once, so the source needs no order of its own */
     struct ox_windows_counts counts;
     int32_t *tokens; /* (seq + 1) */
@@ -66,6 +68,7 @@ static enum ox_status open_pack(struct ox_windows *windows, struct source *sourc
         .overlong = windows->config.overlong,
         .pad = windows->config.packing == OX_PACK_PAD,
         .drop_untrained = windows->config.drop_untrained,
+        .pairs = windows->config.pairs,
     };
     OX_TRY(ox_pack_open(&config, &source->pack));
     const struct ox_pack_counts *const counts = ox_pack_counts(source->pack);
@@ -102,18 +105,20 @@ static enum ox_status open_source(struct ox_windows *windows, const struct ox_wi
     if (source->rows == 0) {
         return OX_OK;
     }
-    const double wanted = from->weight * (double)source->rows;
+    const double wanted = from->weight * (double)(source->rows / windows->unit);
     if (wanted >= 0x1p61 || windows->rows >= UINT64_C(1) << 61) {
         return ox_fail(OX_E_CONFIG, "data: a weight of %g makes more rows than an epoch can have; give a smaller one",
                        from->weight);
     }
-    source->epoch_rows = ox_max_u64(1, (uint64_t)llround(wanted));
+    source->epoch_rows = windows->unit * ox_max_u64(1, (uint64_t)llround(wanted));
     windows->rows += source->epoch_rows;
     return OX_OK;
 }
 
 static enum ox_status check_config(const struct ox_windows_config *config) {
     OX_ASSERT(config->seq > 0 && config->seq < UINT32_MAX && config->source_count > 0);
+    OX_ASSERT(!config->pairs || (config->packing == OX_PACK_PAD && config->drop_untrained &&
+                                 config->overlong != OX_OVERLONG_SPLIT));
     if (config->packing != OX_PACK_STREAM) {
         return OX_OK;
     }
@@ -132,7 +137,8 @@ static enum ox_status check_config(const struct ox_windows_config *config) {
 static void sum_up(struct ox_windows *windows) {
     double filled = 0;
     for (uint32_t i = 0; i < windows->config.source_count; i++) {
-        const struct source *const source = &windows->sources[i];
+        struct source *const source = &windows->sources[i];
+        source->rows_before = windows->counts.all_rows;
         if (source->epoch_rows > 0) {
             windows->counts.all_rows += source->rows;
             filled += (double)source->epoch_rows * ((double)source->places / (double)source->rows);
@@ -155,6 +161,7 @@ enum ox_status ox_windows_open(const struct ox_windows_config *config, struct ox
     }
     windows->config = *config;
     windows->config.sources = NULL; /* copied to windows->sources */
+    windows->unit = config->pairs ? 2 : 1;
     windows->config.stride = config->stride > 0 ? config->stride : config->seq;
     windows->sources = calloc(config->source_count, sizeof *windows->sources);
     windows->tokens = calloc((size_t)config->seq + 1, sizeof *windows->tokens);
@@ -201,13 +208,14 @@ uint64_t ox_windows_source_rows(const struct ox_windows *windows, uint32_t sourc
     return windows->sources[source].epoch_rows;
 }
 
-/* Finds which row of which source comes at the cursor. */
+/* Finds which row of which source comes at the cursor. Rows that stay together are drawn as one. */
 static const struct source *find_row(const struct ox_windows *windows, uint64_t cursor, uint64_t *row) {
     const bool shuffled = windows->config.order == OX_WINDOWS_SHUFFLE;
     const uint64_t seed = windows->config.seed, epoch = cursor / windows->rows;
     uint64_t place = cursor % windows->rows;
+    const uint32_t unit = windows->unit;
     if (shuffled) {
-        place = ox_permute(seed, data_stream + epoch, windows->rows, place);
+        place = ox_permute(seed, data_stream + epoch, windows->rows / unit, place / unit) * unit + place % unit;
     }
     uint32_t idx = 0;
     while (place - windows->sources[idx].epoch_first >= windows->sources[idx].epoch_rows) {
@@ -218,9 +226,27 @@ static const struct source *find_row(const struct ox_windows *windows, uint64_t 
     *row = walked % source->rows;
     if (shuffled && !windows->plain) {
         const uint64_t own_seed = ox_hash_seed((const uint64_t[]){seed, idx}, 2);
-        *row = ox_permute(own_seed, data_stream + walked / source->rows, source->rows, *row);
+        *row = ox_permute(own_seed, data_stream + walked / source->rows, source->rows / unit, *row / unit) * unit +
+               *row % unit;
     }
     return source;
+}
+
+uint64_t ox_windows_place(const struct ox_windows *windows, uint64_t cursor) {
+    uint64_t row = 0;
+    const struct source *const source = find_row(windows, cursor, &row);
+    return source->rows_before + row;
+}
+
+uint64_t ox_windows_fingerprint(const struct ox_windows *windows) {
+    const struct ox_windows_config *const config = &windows->config;
+    uint64_t hash = ox_hash_seed((const uint64_t[]){config->seq, config->packing, config->overlong, config->pairs}, 4);
+    for (uint32_t i = 0; i < config->source_count; i++) {
+        const struct source *const source = &windows->sources[i];
+        hash = ox_hash_seed((const uint64_t[]){hash, ox_data_fingerprint(source->data), source->token_first,
+                                               source->token_count, source->epoch_rows > 0 ? source->rows : 0}, 5);
+    }
+    return hash;
 }
 
 /* Writes `count` inputs and targets, taken from the first count + 1 tokens, into the row from place `at` on. The first
@@ -307,6 +333,20 @@ enum ox_status ox_windows_fill(struct ox_windows *windows, uint64_t cursor, stru
     return OX_OK;
 }
 
+/* Moves a border that divides a pair to before it; to the end where that is the first one. */
+static enum ox_status before_pair(const struct ox_data *data, uint64_t *token) {
+    uint64_t document = 0, begin = 0;
+    if (*token == ox_data_token_count(data)) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_pack_document_at(data, *token, &document, &begin);
+    if (status == OX_OK && document % 2 != 0) {
+        status = ox_data_documents(data, document - 1, 1, token);
+    }
+    *token = *token > 0 ? *token : ox_data_token_count(data);
+    return status;
+}
+
 enum ox_status ox_windows_split(const struct ox_data *data, double share, bool whole, uint64_t *token) {
     OX_ASSERT(share >= 0 && share <= 1);
     const uint64_t count = ox_data_token_count(data);
@@ -322,5 +362,5 @@ enum ox_status ox_windows_split(const struct ox_data *data, double share, bool w
     } else if (status == OX_OK && begin < border && whole) {
         *token = begin > 0 ? begin : count;
     }
-    return status;
+    return status == OX_OK && ox_data_is_pairs(data) ? before_pair(data, token) : status;
 }

@@ -56,6 +56,9 @@ struct ox_windows_config {
     bool document_mask; /* positions restart where a document begins, and its first token is not a target; always on
                            with BINS and PAD */
     bool drop_untrained; /* BINS and PAD: leave out documents without a token that may be a target */
+    bool pairs; /* PAD, drop_untrained, not SPLIT: documents 2 k and 2 k + 1 of the data belong together. Their rows are
+                   neighbours, the first at an even cursor; what leaves out one of them leaves out both. The parts of
+                   the sources that are used begin and end between pairs */
     bool tail;          /* STREAM: the tokens left at the end make one more row, padded at its end */
     int64_t bos;        /* STREAM: if >= 0, every row begins with this id, followed by the tokens [w * stride,
                            w * stride + seq): again seq inputs and seq targets. The first of these tokens is a target
@@ -96,9 +99,15 @@ struct ox_window_row {
 OX_MUST enum ox_status ox_windows_fill(struct ox_windows *windows, uint64_t cursor, struct ox_window_row row,
                                        uint64_t *target_count);
 
+/* A hash of the data, and of how it is cut into rows; not of their order. */
+uint64_t ox_windows_fingerprint(const struct ox_windows *windows);
+/* Where the row at `cursor` lies among all rows of all sources, one after another: below counts.all_rows. */
+uint64_t ox_windows_place(const struct ox_windows *windows, uint64_t cursor);
+
 /* Finds the token at which to split off the last `share` (0..1) of the data: where the first document in that part
  * begins. If none begins there, it is the start of the part, within the last document; with `whole` the last document
- * is split off, or nothing if it is the only one. An empty share gives the number of tokens. */
+ * is split off, or nothing if it is the only one. An empty share gives the number of tokens. Data of pairs is split
+ * between pairs. */
 OX_MUST enum ox_status ox_windows_split(const struct ox_data *data, double share, bool whole, uint64_t *token);
 
 #ifdef __cplusplus

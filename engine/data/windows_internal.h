@@ -16,7 +16,7 @@ struct ox_pack_config {
     uint32_t seq;
     enum ox_overlong overlong;
     bool pad; /* one piece per row */
-    bool drop_untrained; /* as in struct ox_windows_config */
+    bool drop_untrained, pairs; /* as in struct ox_windows_config */
 };
 
 struct ox_pack_counts {

@@ -291,7 +291,7 @@ static enum ox_status find_trained(const struct ox_data *data, uint64_t first, u
 /* Notes the documents without a target among their kept tokens. Reads all tokens once, unless all are trained. */
 static enum ox_status find_untrained(struct ox_pack *pack) {
     struct group *const group = &pack->groups[0];
-    if (!pack->config.drop_untrained || ox_data_all_trained(pack->config.data)) {
+    if (!pack->config.drop_untrained || (ox_data_all_trained(pack->config.data) && !pack->config.pairs)) {
         return OX_OK;
     }
     pack->untrained = calloc((size_t)(pack->document_count / 8) + 1, 1);
@@ -307,8 +307,13 @@ static enum ox_status find_untrained(struct ox_pack *pack) {
             if (kept > 1) { /* the first token of a document is no target */
                 status = find_trained(pack->config.data, begin + 1, kept - 1, &found);
             }
+            found = found && (kept > 0 || !pack->config.pairs);
             pack->untrained[document / 8] |= (uint8_t)(!found << document % 8);
         }
+    }
+    for (uint64_t i = 0; i <= pack->document_count / 8 && status == OX_OK && pack->config.pairs; i++) {
+        const unsigned either = pack->untrained[i] | pack->untrained[i] >> 1; /* at even bits, of a pair */
+        pack->untrained[i] = (uint8_t)((either & 0x55) * 3);
     }
     group->idx = UINT64_MAX;
     return status;
@@ -326,6 +331,7 @@ enum ox_status ox_pack_open(const struct ox_pack_config *config, struct ox_pack 
     if (status != OX_OK) {
         goto fail;
     }
+    OX_ASSERT(!config->pairs || (pack->document_first % 2 == 0 && pack->document_count % 2 == 0));
     pack->group_count = ox_div_up(pack->document_count, OX_PACK_GROUP);
     pack->kept = (uint32_t)ox_min_u64(ox_max_u64(pack->group_count, 1), GROUPS_KEPT);
     pack->group_first = calloc((size_t)pack->group_count + 1, sizeof *pack->group_first);

@@ -83,6 +83,22 @@ OX_MUST enum ox_status ox_chat_read_line(const char *where, const char *line, si
 /* Frees the row and zeroes *chat, which can then be read into again. */
 void ox_chat_free(struct ox_chat *chat);
 
+/* A preference: two answers to one prompt, of which the first is the better one. */
+struct ox_chat_pair {
+    struct ox_chat chosen, rejected; /* the prompt with each; of the kind COMPLETION or MESSAGES */
+    size_t prompt_messages;          /* so many of the messages are the prompt */
+};
+/* Reads a row of "chosen" and "rejected", both texts or both lists of messages, in the forms of TRL's DPOTrainer:
+ *   {"prompt", "chosen", "rejected"}   three texts, or three lists of messages; a text also beside lists of messages,
+ *                                      which is the user's message unless the lists begin with it
+ *   {"chosen", "rejected"}             the prompt is what both begin with: characters, less a space at its end, or
+ *                                      messages
+ * Keys beside them, `columns`, failures and ownership are as of ox_chat_read; of the columns those of the prompt, the
+ * system, the tools, roles and contents count. */
+OX_MUST enum ox_status ox_chat_read_pair(const char *where, const char *line, size_t bytes,
+                                         const struct ox_chat_columns *columns, struct ox_chat_pair *out);
+void ox_chat_pair_free(struct ox_chat_pair *pair);
+
 /* ---- the date ------------------------------------------------------------------------------------------------ */
 
 /* The date at which a clock that shows local time reads `clock_s`, in seconds since it read the beginning of 1970. A
@@ -132,6 +148,14 @@ void ox_chat_close(struct ox_chat_renderer **renderer);
 OX_MUST enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
                                       struct ox_ids *ids, struct ox_id_mask *trained);
 
+/* Appends the ids of the prompt with the chosen answer, then of the prompt with the rejected one, whose first id is at
+ * *second. As TRL does it, the prompt is encoded alone too, of a conversation with the header of the answer behind it;
+ * what is trained begins where one of the two sequences departs from that. OX_E_CONFIG also where a half then has no
+ * token to be predicted. */
+OX_MUST enum ox_status ox_chat_render_pair(struct ox_chat_renderer *renderer, const char *where,
+                                           const struct ox_chat_pair *pair, struct ox_ids *ids,
+                                           struct ox_id_mask *trained, size_t *second);
+
 /* Whether a text begins, or with `at_end` ends, with the string of the special token `id`, white space left aside. */
 bool ox_chat_has_end(const struct ox_tokenizer *tokenizer, int64_t id, const char *text, size_t bytes, bool at_end);
 
@@ -141,6 +165,7 @@ enum ox_chat_note {
     OX_NOTE_KEY_COUNT,
     OX_NOTE_EMPTY = OX_NOTE_KEY_COUNT, /* an empty answer that is trained                                           */
     OX_NOTE_BLANK,                     /* an empty text                                                             */
+    OX_NOTE_EQUAL,                     /* both answers of a preference are the same                                 */
     OX_NOTE_SPELLED,                   /* a special token's string is trained as letters                            */
     OX_NOTE_FOREIGN,                   /* ready-made text with a tag such as <|im_end|> that is no token here       */
     OX_NOTE_IGNORED,                   /* the template writes nothing of what a message says                        */

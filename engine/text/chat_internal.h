@@ -1,5 +1,5 @@
-/* Shared by chat.c, chat_special.c (special-token strings in the texts of a row, tokens that end a turn) and
- * chat_notes.c (what is noticed). */
+/* Shared by chat.c, chat_pairs.c (preferences), chat_special.c (special-token strings in the texts of a row, tokens
+ * that end a turn) and chat_notes.c (what is noticed). */
 #ifndef OX_ENGINE_CHAT_INTERNAL_H
 #define OX_ENGINE_CHAT_INTERNAL_H
 

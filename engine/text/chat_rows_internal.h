@@ -1,5 +1,5 @@
-/* Shared by the files that read rows: chat_rows.c their forms, chat_keys.c the keys that say what is trained,
- * and the advice for rows of no known form. */
+/* Shared by the files that read rows: chat_rows.c their forms, chat_pairs.c preferences, chat_keys.c the keys that
+ * say what is trained, and the advice for rows of no known form. */
 #ifndef OX_ENGINE_CHAT_ROWS_INTERNAL_H
 #define OX_ENGINE_CHAT_ROWS_INTERNAL_H
 
