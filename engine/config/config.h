@@ -71,6 +71,7 @@ enum ox_comm_choice { OX_COMM_CHOICE_AUTO, OX_COMM_CHOICE_LOCAL, OX_COMM_CHOICE_
 enum ox_resize_choice { OX_RESIZE_OFF, OX_RESIZE_MEAN, OX_RESIZE_FRESH };
 enum ox_mixture_choice { OX_MIXTURE_PASSES, OX_MIXTURE_TOKENS };
 enum ox_word_rules { OX_WORDS_GPT2, OX_WORDS_LLAMA3, OX_WORDS_QWEN2 }; /* as enum ox_bpe_words */
+enum ox_dpo_loss { OX_DPO_SIGMOID, OX_DPO_IPO, OX_DPO_ROBUST, OX_DPO_HINGE }; /* as enum ox_pair_loss */
 enum ox_lr_decay { OX_DECAY_AUTO, OX_DECAY_LINEAR, OX_DECAY_COSINE, OX_DECAY_1_SQRT };
 
 struct ox_config {
@@ -133,6 +134,9 @@ struct ox_config {
     bool use_rslora;
     char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
     double label_smoothing_factor, z_loss_coef, neftune_noise_alpha;
+    bool dpo; /* rows are preferences, and batches and windows are counted in pairs */
+    enum ox_dpo_loss dpo_loss;
+    double dpo_beta, dpo_label_smoothing, dpo_sft_coef;
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     double router_aux_loss_coef; /* factor of the balance loss of routers; -1: as config.json says */
     double router_z_loss_coef;

@@ -62,8 +62,9 @@ static const char no_fp8[] = "does not exist: products are in the format of --dt
 static const char is_fp32[] = "is always so: norms, softmax, the loss and sums are fp32; leave it out";
 static const char plain_loss[] = "does not exist: the loss is the plain cross entropy; leave it out";
 static const char other_method[] = "does not exist: AdamW, Lion and SGD update all parameters (--optimizer)";
-static const char no_preferences[] = "does not exist: rows are trained by cross entropy; there is no training by "
-                                     "preferences or rewards";
+static const char no_preferences[] = "does not exist: preferences are trained by --dpo, and nothing by rewards";
+static const char plain_dpo[] = "does not exist: of --dpo there are --dpo-loss, --dpo-beta, --dpo-label-smoothing and "
+                                "--dpo-sft-coef";
 static const char no_server[] = "does not exist: nothing is served; other programs read the folder that `offload "
                                 "export` writes";
 static const char text_alone[] = "does not exist: models and rows are of text alone";
@@ -554,7 +555,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"store-param-remainders", NULL, "is so with --dtype bf16: the state keeps what bf16 weights lack", ANY},
     {"store-in-pinned-memory", NULL, not_needed, ANY},
     {"ema*", NULL, other_method, ANY},
-    {"loss loss.* loss-type use-dft-loss use-asft-loss use-eaft-loss dft-loss", NULL, plain_loss, ANY},
+    {"loss loss.* use-dft-loss use-asft-loss use-eaft-loss dft-loss", NULL, plain_loss, ANY},
     {"*cross-entropy*", NULL, own_kernels, ANY},
     {"use-eaft eaft-* asft-* ebft* kd-*", NULL, plain_loss, ANY},
     {"*router-aux-loss-coef moe-aux-loss-coeff", NULL, use_balance, ANY},
@@ -566,8 +567,18 @@ const struct ox_foreign ox_foreign_names[] = {
     {"*dropout*", NULL, no_dropout, ANY},
     {"deterministic* full-determinism batch-invariant-mode cublas-workspace-config", NULL, same_bits, ANY},
     /* preferences and rewards */
-    {"rl rl-* trl* dpo* rpo-* kto-* orpo-* cpo-* simpo-* ppo-* grpo-* pref-* ref-* *reward* beta gamma ld-alpha "
-     "kl-coeff lmbda precompute-ref-log-probs num-generations teacher-* policy-model value-checkpointer "
+    {"rl", NULL, "use --dpo for preferences; nothing else of that kind exists", ANY},
+    {"pref-beta rl-beta", NULL, "use --dpo-beta X with --dpo", ANY},
+    {"pref-loss dpo-loss-type", NULL, "use --dpo-loss sigmoid, ipo, robust or hinge with --dpo", ANY},
+    {"pref-ftx loss-weights dpo-loss-weights", NULL, "use --dpo-sft-coef X, the factor of cross-entropy beside that of "
+     "preferences", ANY},
+    {"precompute-ref-*", NULL, "is so with --dpo: what the reference says is computed once before the run; leave it "
+     "out", ANY},
+    {"ref-model* model-ref*", NULL, "does not exist: the reference of --dpo is what the run begins with", ANY},
+    {"dpo-* pref-* ld-alpha f-divergence-type f-alpha-divergence-coef discopop-tau use-weighting sync-ref-model", NULL,
+     plain_dpo, ANY},
+    {"rl-* trl* rpo-* kto-* orpo-* cpo-* simpo-* ppo-* grpo-* ref-* *reward* gamma "
+     "kl-coeff lmbda num-generations teacher-* policy-model value-checkpointer "
      "penalise-no-eos min-response-length whiten-rewards forward-batch-size center-rewards-coefficient "
      "use-data-producer", NULL, no_preferences, ANY},
     {"vllm* sglang* use-vllm infer-backend gradio-* host port", NULL, no_server, ANY},

@@ -9,8 +9,7 @@ static const char plain_adam[] = "use adamw, which is AdamW of PyTorch; nothing 
 static const char adam_q8[] = "use adamw with --moments q8";
 static const char adam_streamed[] = "use adamw; what memory cannot hold lives on drives (--nvme)";
 static const char other_optimizer[] = "use adamw, with --moments q8 if its state is too large, or lion";
-static const char no_preferences[] = "does not exist: rows are trained by cross entropy; there is no training by "
-                                     "preferences or rewards";
+static const char no_preferences[] = "does not exist: preferences are trained by --dpo, and nothing by rewards";
 static const char not_hybrid[] = "does not exist: a copy of the state for each machine is not made; use full_shard";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
                                   "(--sharding), never a tensor or a sequence; leave it out";
@@ -57,7 +56,11 @@ const struct ox_foreign ox_foreign_values[] = {
     {"stage", "3", "use --sharding zero3", ANY},
     {"stage", "pt", "is what --data with texts does; leave it out", ANY},
     {"stage", "sft", "is what --data with rows does; leave it out", ANY},
-    {"stage", "*", no_preferences, ANY},
+    {"stage rl", "dpo", "use --dpo", ANY},
+    {"rl", "ipo", "use --dpo --dpo-loss ipo", ANY},
+    {"stage rl", "*", no_preferences, ANY},
+    {"dpo-loss", "nll chunked_nll", "is the loss without --dpo; leave it out", ANY},
+    {"dpo-loss", "sft", "use --dpo-sft-coef X beside another loss", ANY},
     {"weights-tier state-tier grads-tier activation-tier", "cpu ram dram pinned memory", "use host", ANY},
     {"weights-tier state-tier grads-tier activation-tier", "gpu cuda* vram hbm", "use device", ANY},
     {"weights-tier state-tier grads-tier activation-tier", "disk ssd drive", "use nvme", ANY},

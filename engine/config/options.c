@@ -9,6 +9,7 @@ static const char group_shape[] = "Shape";
 static const char group_tokenizer[] = "Training a tokenizer";
 static const char group_memory[] = "Memory";
 static const char group_training[] = "Training";
+static const char group_pairs[] = "Preferences";
 static const char group_rate[] = "Learning rate";
 static const char group_numbers[] = "Numbers";
 static const char group_reports[] = "Reports and checkpoints";
@@ -393,6 +394,23 @@ static const struct ox_option options[] = {
     {.name = "neftune-noise-alpha", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, neftune_noise_alpha),
      .min = 0, .max = 1e+6, .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "uniform noise on embeddings in training, of this over the root of row length times hidden size; often 5"},
+    {.name = "dpo", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dpo), .group = group_pairs,
+     .default_text = "false", .commands = RUN | OX_CMD_TOKENIZE, .bears = OX_BEARS_BITS,
+     .help = "train on preferences: rows of chosen and rejected answers, as TRL's DPOTrainer; batches count pairs"},
+    {.name = "dpo-beta", .alias = "beta", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, dpo_beta),
+     .min = 1e-6, .max = 1000, .group = group_pairs, .default_text = "0.1", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "how closely the model stays with the reference, the weights that the run begins with"},
+    {.name = "dpo-loss", .alias = "loss-type", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, dpo_loss),
+     .choices = "sigmoid|ipo|robust|hinge", .group = group_pairs, .default_text = "sigmoid", .commands = RUN,
+     .bears = OX_BEARS_BITS, .help = "loss of a pair, by TRL's names"},
+    {.name = "dpo-label-smoothing", .alias = "label-smoothing", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, dpo_label_smoothing), .min = 0, .max = 0.499, .group = group_pairs,
+     .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "sigmoid, robust: share of pairs that are taken to be the wrong way round"},
+    {.name = "dpo-sft-coef", .alias = "rpo-alpha", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, dpo_sft_coef), .min = 0, .max = 1000, .group = group_pairs,
+     .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "factor of the mean cross-entropy of chosen answers, added to the loss"},
     {.name = "decay-all", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_all),
      .group = group_training, .default_text = "false", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "apply weight decay to every parameter, norms and biases too"},

@@ -210,8 +210,17 @@ void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *re
         json_object_set_new(line, "early_stopping", json_pack("{s:o, s:I}", "best_loss",
             ox_json_number(report->stop.best_loss), "stale_count", (json_int_t)report->stop.stale_count));
     }
-    for (uint32_t i = 0; i < report->set_count && line != NULL; i++) {
+    for (uint32_t i = 0; i < report->part_count && line != NULL; i++) {
         char key[64];
+        snprintf(key, sizeof key, "eval_%s", report->parts[i].name);
+        json_object_set_new(line, key, ox_json_number(report->parts[i].value));
+    }
+    for (uint32_t i = 0; i < report->set_count && line != NULL; i++) {
+        char key[96];
+        for (uint32_t k = 0; k < report->part_count; k++) {
+            snprintf(key, sizeof key, "eval_%s_%s", report->sets[i].name, report->parts[k].name);
+            json_object_set_new(line, key, ox_json_number(report->sets[i].parts[k].value));
+        }
         snprintf(key, sizeof key, "eval_%s_loss", report->sets[i].name);
         json_object_set_new(line, key, ox_json_number(report->sets[i].loss));
         snprintf(key, sizeof key, "eval_%s_tokens", report->sets[i].name);

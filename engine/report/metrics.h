@@ -13,8 +13,9 @@ extern "C" {
 /* A part of the loss, or what else a step measures, under its name in metrics.jsonl. */
 enum { OX_REPORT_PARTS_MAX = 8 };
 struct ox_report_part {
-    const char *name;
+    const char *name; /* static; with '/' as others have it */
     double value;
+    bool aside; /* in files alone, not in the log */
 };
 
 struct ox_step_report {
@@ -44,15 +45,18 @@ struct ox_early_stop {
 enum { OX_EVAL_REPORTS_MAX = 8 };
 struct ox_eval_set_report {
     char name[32];
-    double loss; /* as in struct ox_eval_report */
+    double loss; /* as in struct ox_eval_report, and so are parts */
     uint64_t tokens;
+    struct ox_report_part parts[OX_REPORT_PARTS_MAX];
 };
 
 struct ox_eval_report {
     uint64_t step;
     double epoch;      /* as in struct ox_step_report */
-    double loss;       /* mean negative log-likelihood per token, natural logarithm */
-    double perplexity;
+    double loss;       /* mean negative log-likelihood per token, natural logarithm; of preferences the loss per pair */
+    double perplexity; /* NaN: of preferences */
+    struct ox_report_part parts[OX_REPORT_PARTS_MAX];
+    uint32_t part_count;
     uint64_t tokens;
     double seconds; /* reading data and all batches, and the pending update of the last step if there was one */
     double predicted_seconds; /* predicted time of the evaluation; NaN (none) is written as null */

@@ -43,6 +43,18 @@ static void gauge(FILE *out, const char *name, double value, const char *help) {
     print_number(out, value);
 }
 
+/* Parts of a loss; a name has '_' for the '/' of a part. */
+static void print_parts(FILE *out, const char *prefix, const struct ox_report_part *parts, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s%s", prefix, parts[i].name);
+        for (char *at = name; *at != '\0'; at++) {
+            *at = (char)(*at == '/' ? '_' : *at);
+        }
+        gauge(out, name, parts[i].value, "A part of the loss, or of preferences a mean over the pairs.");
+    }
+}
+
 static void counter(FILE *out, const char *name, uint64_t value, const char *help) {
     heading(out, name, "counter", help);
     fprintf(out, "offload_%s %" PRIu64 "\n", name, value);
@@ -88,6 +100,7 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     gauge(out, "loss", last->result.loss, "Mean loss per token of the last step.");
     gauge(out, "grad_norm", last->result.grad_norm, "Gradient norm of the last step, before clipping.");
     gauge(out, "learning_rate", last->learning_rate, "Learning rate of the last step.");
+    print_parts(out, "", last->parts, last->part_count);
     if (last->loss_scale > 0) {
         gauge(out, "loss_scale", last->loss_scale, "Factor of the loss in the last step.");
     }
@@ -114,8 +127,11 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     print_ranks(out, &last->result);
     if (p->eval.tokens > 0) {
         gauge(out, "eval_loss", p->eval.loss, "Mean loss per token of the last evaluation.");
+        print_parts(out, "eval_", p->eval.parts, p->eval.part_count);
         for (uint32_t i = 0; i < p->eval.set_count; i++) {
             char name[64];
+            snprintf(name, sizeof name, "eval_%s_", p->eval.sets[i].name);
+            print_parts(out, name, p->eval.sets[i].parts, p->eval.part_count);
             snprintf(name, sizeof name, "eval_%s_loss", p->eval.sets[i].name);
             gauge(out, name, p->eval.sets[i].loss, "Mean loss per token of one of the evaluation sets.");
         }

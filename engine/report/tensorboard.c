@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,15 @@ static uint64_t link_bytes(const struct ox_step_result *result, int link) {
     return bytes;
 }
 
+static void scalar_parts(struct ox_tensorboard *board, const char *front, const struct ox_report_part *parts,
+                         uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        char tag[96];
+        snprintf(tag, sizeof tag, "%s%s", front, parts[i].name);
+        scalar(board, tag, parts[i].value);
+    }
+}
+
 void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_report *report) {
     if (board == NULL || board->broken || report->tokens == 0) {
         return;
@@ -136,6 +146,7 @@ void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_repo
     if (report->loss_scale > 0) {
         scalar(board, "train/loss_scale", report->loss_scale);
     }
+    scalar_parts(board, "train/", report->parts, report->part_count);
     if (result->routers.layers > 0) {
         struct ox_expert_use use;
         ox_expert_use_of(&result->routers, &use);
@@ -172,11 +183,16 @@ void ox_tensorboard_eval(struct ox_tensorboard *board, const struct ox_eval_repo
     }
     begin(board, report->step);
     scalar(board, "eval/loss", report->loss);
-    scalar(board, "eval/perplexity", report->perplexity);
+    if (!isnan(report->perplexity)) {
+        scalar(board, "eval/perplexity", report->perplexity);
+    }
+    scalar_parts(board, "eval/", report->parts, report->part_count);
     for (uint32_t i = 0; i < report->set_count; i++) {
         char tag[64];
         snprintf(tag, sizeof tag, "eval/%s_loss", report->sets[i].name);
         scalar(board, tag, report->sets[i].loss);
+        snprintf(tag, sizeof tag, "eval/%s_", report->sets[i].name);
+        scalar_parts(board, tag, report->sets[i].parts, report->part_count);
     }
     end(board);
 }

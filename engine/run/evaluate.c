@@ -12,10 +12,10 @@
 
 /* ---- windows ------------------------------------------------------------------------------------------ */
 
-/* Loss over the first rows of an epoch, as a sum over the targets that count. */
+/* Loss over the first rows of an epoch, as a sum over the targets that count, or over pairs. */
 struct eval_sum {
-    double loss;
-    uint64_t targets, batches;
+    double loss, values[OX_PAIR_VALUES]; /* values: of pairs */
+    uint64_t targets, batches, counted;  /* counted: what the loss is a mean over */
     bool with_update; /* the pending update of the step before ran within */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
@@ -27,14 +27,20 @@ static void add_losses(struct eval_sum *sum, const struct ox_trainer *trainer, c
     for (uint32_t first = 0; first < trainer->engine_config.micro_batches; first += group) {
         double part = 0;
         for (uint32_t i = 0; i < group; i++) {
-            part += result->losses[(uint64_t)(first + i) * result->loss_values];
+            const double *const values = &result->losses[(uint64_t)(first + i) * result->loss_values];
+            part += values[0];
+            for (int k = 0; k < OX_PAIR_VALUES && trainer->engine_config.objective.pairs; k++) {
+                sum->values[k] += values[k];
+            }
         }
         sum->loss += part;
     }
 }
 
-static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result, uint64_t targets) {
+static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result, uint64_t targets,
+                      uint64_t counted) {
     sum->targets += targets;
+    sum->counted += counted;
     sum->batches++;
     sum->with_update |= result->with_update;
     for (int link = 0; link < OX_LINK_COUNT; link++) {
@@ -76,25 +82,33 @@ static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *w
     *out = (struct eval_sum){0};
     for (uint64_t done = 0; done < rows; done += at_once) {
         struct ox_step_input input = {.stop = trainer->events != NULL ? &trainer->events->stop : NULL};
-        enum ox_status status = ox_trainer_fill(trainer, windows, done, rows - done, &input.target_count);
+        uint64_t targets = 0;
+        enum ox_status status = ox_trainer_fill(trainer, windows, done, rows - done, &targets);
         if (status != OX_OK) {
             return status;
         }
-        if (input.target_count == 0) {
+        if (targets == 0) {
             continue;
         }
+        input.target_count =
+            trainer->engine_config.objective.pairs ? ox_min_u64(at_once, rows - done) / 2 : targets;
         struct ox_eval_result result;
         status = ox_engine_eval(trainer->engine, &input, &result);
         if (status != OX_OK) {
             return status;
         }
         add_losses(out, trainer, &result);
-        add_batch(out, &result, input.target_count);
+        add_batch(out, &result, targets, input.target_count);
         if (watch != NULL) {
             note(watch, out, ox_min_u64(done + at_once, rows));
         }
     }
     return OX_OK;
+}
+
+/* The rows of an evaluation within a run; 0: all. */
+static uint64_t eval_limit(const struct ox_trainer *trainer) {
+    return trainer->config.eval_windows * ox_trainer_unit(&trainer->config);
 }
 
 void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss) {
@@ -112,6 +126,10 @@ void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, do
 
 static void add_sum(struct eval_sum *sum, const struct eval_sum *more) {
     sum->loss += more->loss;
+    for (int i = 0; i < OX_PAIR_VALUES; i++) {
+        sum->values[i] += more->values[i];
+    }
+    sum->counted += more->counted;
     sum->targets += more->targets;
     sum->batches += more->batches;
     sum->with_update |= more->with_update;
@@ -122,10 +140,22 @@ static void add_sum(struct eval_sum *sum, const struct eval_sum *more) {
     }
 }
 
+/* The means of what is measured of pairs beside their loss; returns how many parts there are. */
+static uint32_t eval_parts(const struct ox_trainer *trainer, const struct eval_sum *sum, struct ox_report_part *parts) {
+    double means[OX_PAIR_VALUES];
+    if (!trainer->engine_config.objective.pairs) {
+        return 0;
+    }
+    for (int i = 0; i < OX_PAIR_VALUES; i++) {
+        means[i] = sum->values[i] / (double)sum->counted;
+    }
+    return ox_trainer_parts(trainer, means, parts);
+}
+
 /* Evaluates all sets one after another; those that have names are reported each by itself too. */
 static enum ox_status eval_sets(struct ox_trainer *trainer, struct eval_sum *sum, struct ox_eval_report *out) {
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
-    const uint64_t limit = trainer->config.eval_windows;
+    const uint64_t limit = eval_limit(trainer);
     enum ox_status status = eval_rows(trainer, trainer->input.eval, limit, NULL, sum);
     for (uint32_t i = 0; i < sets->count && sets->sets[0].name[0] != '\0' && status == OX_OK; i++) {
         struct eval_sum one = *sum;
@@ -136,7 +166,8 @@ static enum ox_status eval_sets(struct ox_trainer *trainer, struct eval_sum *sum
         struct ox_eval_set_report *const report = &out->sets[out->set_count++];
         memcpy(report->name, sets->sets[i].name, sizeof report->name);
         report->tokens = one.targets;
-        report->loss = one.targets > 0 ? one.loss / (double)one.targets : NAN;
+        report->loss = one.counted > 0 ? one.loss / (double)one.counted : NAN;
+        eval_parts(trainer, &one, report->parts);
     }
     return status;
 }
@@ -155,6 +186,167 @@ enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report
         out->predicted_seconds += prediction->eval_after_step_seconds - prediction->eval_seconds;
     }
     finish(out, sum.loss, begin_ns);
+    out->part_count = eval_parts(trainer, &sum, out->parts);
+    if (out->part_count > 0) {
+        out->loss = sum.loss / (double)sum.counted;
+        out->perplexity = NAN;
+    }
+    return status;
+}
+
+/* ---- the reference of preferences --------------------------------------------------------------------- */
+
+/* A pass of the reference over rows whose log-probabilities are not known yet. */
+struct pass {
+    struct ox_trainer *trainer;
+    char path[OX_PATH_BYTES];
+    uint64_t done, begin_ns, logged_ns, saved_ns; /* done: sequences */
+};
+static const uint64_t log_pause_ns = UINT64_C(10000000000), save_pause_ns = UINT64_C(20000000000);
+
+static enum ox_status save_pass(struct pass *pass) {
+    pass->saved_ns = ox_clock_ns();
+    return ox_trainer_leads(pass->trainer) ? ox_reference_save(&pass->trainer->reference, pass->path) : OX_OK;
+}
+
+static enum ox_status fail_moved(const struct pass *pass, uint32_t part) {
+    return ox_fail(OX_E_CONFIG, "%s: lacks the reference's log-probabilities of rows that are needed%s, and the "
+                   "weights have moved on from those that the run began with; give the data, --max-seq-length, "
+                   "--max-steps and --eval-windows that it began with, or begin anew", pass->path,
+                   part == 0 ? "" : " for evaluation");
+}
+
+/* Takes the log-probabilities of a batch; those that are known stay, so that an interrupted pass has the same bits. */
+static enum ox_status take_batch(struct pass *pass, uint32_t part, struct ox_windows *windows, uint64_t cursor,
+                                 uint64_t rows) {
+    struct ox_trainer *const trainer = pass->trainer;
+    double *const values = trainer->reference.parts[part].values;
+    const uint32_t batch = trainer->engine_config.batch;
+    struct ox_step_input input = {.stop = &trainer->events->stop, .target_count = rows / 2};
+    struct ox_eval_result result;
+    uint64_t targets = 0;
+    OX_TRY(ox_trainer_fill(trainer, windows, cursor, rows, &targets));
+    OX_TRY(ox_engine_eval(trainer->engine, &input, &result));
+    for (uint64_t i = 0; i < rows; i++) {
+        const uint64_t place = ox_windows_place(windows, cursor + i);
+        const double logp = result.losses[i / batch * result.loss_values + OX_PAIR_VALUES + i % batch];
+        if (!isfinite(logp)) {
+            return ox_fail(OX_E_CONFIG, "%s: the weights that the run begins with give a sequence the log-probability "
+                           "%g; they are damaged, or do not fit --dtype", trainer->config.model, logp);
+        }
+        values[place] = isnan(values[place]) ? logp : values[place];
+    }
+    pass->done += rows;
+    return OX_OK;
+}
+
+/* Computes those of the rows at a cursor, if one of them is not known. */
+static enum ox_status pass_rows(struct pass *pass, uint32_t part, struct ox_windows *windows, uint64_t cursor,
+                                uint64_t rows) {
+    const struct ox_trainer *const trainer = pass->trainer;
+    const double *const values = trainer->reference.parts[part].values;
+    bool known = true;
+    for (uint64_t i = 0; i < rows && known; i++) {
+        known = !isnan(values[ox_windows_place(windows, cursor + i)]);
+    }
+    if (known || trainer->state.step > 0) {
+        return known ? OX_OK : fail_moved(pass, part);
+    }
+    enum ox_status status = take_batch(pass, part, windows, cursor, rows);
+    const uint64_t now = ox_clock_ns();
+    if (status == OX_OK && now - pass->logged_ns >= log_pause_ns) {
+        pass->logged_ns = now;
+        ox_log(OX_LOG_INFO, "reference: log-probabilities of %" PRIu64 " sequences so far, %.1f a second", pass->done,
+               (double)pass->done * 1e9 / (double)(now - pass->begin_ns));
+    }
+    return status == OX_OK && now - pass->saved_ns >= save_pause_ns ? save_pass(pass) : status;
+}
+
+/* All rows that the run will take, in the batches in which it takes them. */
+static enum ox_status pass_all(struct pass *pass) {
+    struct ox_trainer *const trainer = pass->trainer;
+    const uint64_t at_once = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    const uint64_t limit = eval_limit(trainer);
+    enum ox_status status = OX_OK;
+    struct ox_windows_counts counts;
+    uint64_t cursor = trainer->state.cursor;
+    for (uint64_t step = trainer->state.step; step < trainer->max_steps && status == OX_OK; step++) {
+        const uint64_t rows = ox_trainer_step_rows(trainer, cursor);
+        status = pass_rows(pass, 0, trainer->input.train, cursor, rows);
+        cursor += rows;
+    }
+    for (uint32_t part = 1; part < trainer->reference.part_count && status == OX_OK; part++) {
+        struct ox_windows *const windows = part == 1 ? trainer->input.eval : trainer->input.eval_more[part - 1];
+        ox_windows_counts(windows, &counts);
+        const uint64_t all = limit > 0 ? ox_min_u64(counts.rows, limit) : counts.rows;
+        for (cursor = 0; cursor < all && status == OX_OK; cursor += at_once) {
+            status = pass_rows(pass, part, windows, cursor, ox_min_u64(at_once, all - cursor));
+        }
+    }
+    return status;
+}
+
+static void add_part(struct ox_reference *reference, const struct ox_windows *windows) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(windows, &counts);
+    reference->parts[reference->part_count++] =
+        (struct ox_reference_part){.fingerprint = ox_windows_fingerprint(windows), .rows = counts.all_rows};
+}
+
+_Static_assert((int)OX_REFERENCE_PARTS_MAX > (int)OX_EVAL_SETS_MAX, "the rows for training, and those of each set");
+
+/* Opens the reference with what files know of it: that of the run, or of the run whose checkpoint it begins with. */
+static enum ox_status open_reference(struct pass *pass) {
+    struct ox_trainer *const trainer = pass->trainer;
+    struct ox_reference *const reference = &trainer->reference;
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    char folder[OX_PATH_BYTES], path[OX_PATH_BYTES];
+    bool found = false;
+    const bool is_base = resume[0] == '\0' && trainer->config.adapter[0] == '\0';
+    *reference = (struct ox_reference){0};
+    memcpy(reference->run_id, trainer->identity.run_id, sizeof reference->run_id);
+    enum ox_status status = is_base ? ox_hf_base_hash(trainer->folder, &reference->weights) : OX_OK;
+    add_part(reference, trainer->input.train);
+    for (uint32_t i = 0; trainer->input.eval != NULL && i < ox_max_u64(trainer->input.eval_sets.count, 1); i++) {
+        add_part(reference, i == 0 ? trainer->input.eval : trainer->input.eval_more[i]);
+    }
+    OX_THEN(status, ox_reference_open(reference));
+    OX_THEN(status, ox_path_join(trainer->config.output_dir, OX_REFERENCE_NAME, pass->path));
+    OX_THEN(status, ox_reference_load(reference, pass->path, &found));
+    if (status == OX_OK && !found && resume[0] != '\0' && strcmp(resume, "latest") != 0) {
+        ox_run_of_checkpoint(resume, folder);
+        memcpy(reference->run_id, trainer->identity.parent, sizeof reference->run_id);
+        status = ox_path_join(folder, OX_REFERENCE_NAME, path);
+        OX_THEN(status, ox_reference_load(reference, path, &found));
+        memcpy(reference->run_id, trainer->identity.run_id, sizeof reference->run_id);
+        OX_THEN(status, found ? save_pass(pass) : OX_OK);
+    }
+    return ox_trainer_settle(trainer, status, "what the reference says");
+}
+
+enum ox_status ox_trainer_find_reference(struct ox_trainer *trainer) {
+    if (!trainer->config.dpo) {
+        return OX_OK;
+    }
+    struct pass *const pass = malloc(sizeof *pass); /* a path is large for the stack */
+    if (pass == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for a path");
+    }
+    *pass = (struct pass){.trainer = trainer, .begin_ns = ox_clock_ns()};
+    pass->logged_ns = pass->saved_ns = pass->begin_ns;
+    enum ox_status status = open_reference(pass);
+    OX_THEN(status, pass_all(pass));
+    if (pass->done > 0) { /* also what was done before it was stopped */
+        char text[OX_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", status != OX_OK ? ox_error_text() : "");
+        const enum ox_status saved = save_pass(pass);
+        status = status == OX_OK ? saved : ox_fail(status, "%s", text);
+    }
+    if (status == OX_OK && pass->done > 0) {
+        ox_log(OX_LOG_INFO, "reference: log-probabilities of %" PRIu64 " sequences by the weights that the run begins "
+               "with, in %.1f s; kept in %s", pass->done, (double)(ox_clock_ns() - pass->begin_ns) * 1e-9, pass->path);
+    }
+    free(pass);
     return status;
 }
 
@@ -175,6 +367,7 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
     trainer->config.tiles = 0;
     trainer->config.eval_data[0] = '\0';
     trainer->config.output_dir[0] = '\0';
+    trainer->config.dpo = false;
 }
 
 /* Left to choose, each rank has a copy of the weights, because nothing crosses between ranks then; or its slices, where

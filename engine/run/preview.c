@@ -121,7 +121,8 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
     preview.trainer->claim = (struct ox_host_claim){
         .host_bytes = config->host_mem_bytes,
         .beside_bytes = ox_fixed_overhead_bytes(preview.trainer->engine_config.compute_threads, 0, 0)};
-    enum ox_status status = open_model(preview.trainer);
+    enum ox_status status = ox_trainer_check_pairs(config);
+    OX_THEN(status, open_model(preview.trainer));
     ox_host_text_begin(&preview.trainer->claim, 0);
     OX_THEN(status, open_tokenizer(&preview));
     status = ox_host_text_end(&preview.trainer->claim, status);

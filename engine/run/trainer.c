@@ -219,10 +219,11 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_model *const model = ox_hf_model(trainer->folder);
     OX_TRY(ox_trainer_check_routers(config, model));
+    OX_TRY(ox_trainer_check_pairs(config));
     trainer->engine_config = (struct ox_engine_config){
         .team = trainer->team,
         .model = model,
-        .batch = (uint32_t)config->per_device_train_batch_size,
+        .batch = (uint32_t)config->per_device_train_batch_size * ox_trainer_unit(config),
         .seq = (uint32_t)config->max_seq_length,
         .micro_batches = (uint32_t)config->gradient_accumulation_steps,
         .dtype = config->dtype,
@@ -386,7 +387,7 @@ static enum ox_status choose_rate(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const bool given = begins_with_weights(trainer);
     const bool own_rate = config->learning_rate == 0;
-    config->learning_rate = !own_rate ? config->learning_rate : given ? 2e-5 : 1e-4;
+    config->learning_rate = !own_rate ? config->learning_rate : config->dpo ? 1e-6 : given ? 2e-5 : 1e-4;
     trainer->chose_rate = own_rate;
     trainer->chose_warmup = config->warmup_steps < 0 && config->warmup_ratio == 0 && given &&
                             config->lr_scheduler_type != OX_LR_CONSTANT;
@@ -729,6 +730,7 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);
     ox_trainer_close_data(trainer);
+    ox_reference_close(&trainer->reference);
     ox_hf_close(&trainer->folder);
     ox_team_close(&trainer->team);
     free(trainer->drives.own);

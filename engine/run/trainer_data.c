@@ -136,6 +136,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
     corpus.add_eos = add_of(config->add_eos);
     corpus.plain = trainer->input.eval_alone;
     corpus.parse_special = config->parse_special;
+    corpus.pairs = config->dpo;
     corpus.skip_bad_rows = (uint32_t)config->skip_bad_rows;
     corpus.threads = trainer->engine_config.compute_threads;
     corpus.stop = trainer->events != NULL ? &trainer->events->stop : NULL;
@@ -272,6 +273,7 @@ static void warn_of_rows(const struct ox_corpus_report *report, const char *path
     } others[] = {
         {OX_NOTE_EMPTY, "an empty answer", "of which only the end is trained; remove such rows if that is not meant"},
         {OX_NOTE_BLANK, "an empty text", "of which only the end is trained; remove such rows if that is not meant"},
+        {OX_NOTE_EQUAL, "the same answer twice", "which teaches no preference; remove such rows"},
         {OX_NOTE_SPELLED, "the string of a special token in what is trained",
          "where it stays letters; remove it, or give --parse-special if it is meant as the token"},
         {OX_NOTE_FOREIGN, "a tag such as <|im_end|> that is no token of this tokenizer",
@@ -497,12 +499,11 @@ enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool 
     *out = (struct ox_windows_config){
         .seq = (uint32_t)config->max_seq_length,
         .vocab = trainer->input.vocab,
-        .packing = config->packing != OX_PACKING_AUTO ? packings[config->packing]
-                   : chat                             ? OX_PACK_BINS
-                                                      : OX_PACK_STREAM,
+        .pairs = config->dpo,
+        .packing = config->dpo ? OX_PACK_PAD : config->packing != OX_PACKING_AUTO ? packings[config->packing]
+                   : chat ? OX_PACK_BINS : OX_PACK_STREAM,
         .overlong = config->overlong != OX_LONG_AUTO ? overlongs[config->overlong]
-                    : chat                           ? OX_OVERLONG_TRUNCATE
-                                                     : OX_OVERLONG_SPLIT,
+                    : chat ? OX_OVERLONG_TRUNCATE : OX_OVERLONG_SPLIT,
         .document_mask = config->document_mask != OX_CHOICE_OFF,
         .drop_untrained = !trainer->input.eval_alone,
         .bos = -1,

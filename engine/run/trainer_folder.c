@@ -27,7 +27,7 @@ static const char *const identity_names[IDENTITY_COPIES] = {"run.json", "run-cop
 /* What ox_run_clear leaves comes first. */
 static const char *const run_files[] = {"run-copy.json", "run.json", "metrics.jsonl", "plan.txt",
                                         "config.resolved.yaml", "latest", "best", "trace.bin", "metrics.prom",
-                                        OX_GEMMS_NAME};
+                                        OX_GEMMS_NAME, OX_REFERENCE_NAME};
 enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
 
 /* ---- lock ------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "engine/report/scalars.h"
 #include "engine/run/schedule.h"
 #include "engine/run/trainer.h"
+#include "engine/data/reference.h"
 #include "engine/data/windows.h"
 
 #ifdef __cplusplus
@@ -126,6 +127,7 @@ struct ox_trainer {
     struct ox_hf_folder *folder;
     uint64_t base_hash; /* of a model with adapters: ox_hf_base_hash */
     struct ox_trainer_input input;
+    struct ox_reference reference; /* of preferences: parts of input.train, input.eval, input.eval_more */
     struct ox_schedule schedule;
     bool chose_rate, chose_warmup; /* they are no options of the user */
     const char *chosen_for;        /* "given" or "fresh" weights */
@@ -230,6 +232,10 @@ struct ox_objective ox_trainer_objective(const struct ox_config *config);
 /* Names what the head left of a step beside its loss; returns how many parts there are. */
 uint32_t ox_trainer_parts(const struct ox_trainer *trainer, const double *values,
                           struct ox_report_part parts[OX_REPORT_PARTS_MAX]);
+/* Refuses options of preferences without --dpo, and those that do not go with it. */
+OX_MUST enum ox_status ox_trainer_check_pairs(const struct ox_config *config);
+/* Sequences that options count as one: 2 of a preference, else 1. */
+uint32_t ox_trainer_unit(const struct ox_config *config);
 /* Hash of `seed` and of the objective; `seed` itself where it is cross-entropy alone. */
 uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed);
 /* The factor of the balance loss of routers: as told, or as config.json asks for it. */
@@ -373,6 +379,7 @@ OX_MUST enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer
 /* ---- trainer_arithmetic.c ---- */
 
 #define OX_GEMMS_NAME "gemms.txt"
+#define OX_REFERENCE_NAME "reference.bin"
 
 /* Sets what computes in trainer->identity, and tells of a change; returns whether it differs. */
 bool ox_trainer_record_arithmetic(struct ox_trainer *trainer);
@@ -533,6 +540,10 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 
 /* Warns of a loss of given weights that guessing would not exceed; `what` names it. */
 void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss);
+/* Where rows are preferences: finds in the run's folder what the reference says of them, or computes it with the
+ * weights that the run begins with, which the engine then still has. OX_E_CONFIG where it is not known and the weights
+ * have moved on. */
+OX_MUST enum ox_status ox_trainer_find_reference(struct ox_trainer *trainer);
 /* Evaluates on the held-out rows of a run. */
 OX_MUST enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out);
 

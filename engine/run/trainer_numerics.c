@@ -180,18 +180,85 @@ struct ox_objective ox_trainer_objective(const struct ox_config *config) {
     return (struct ox_objective){.smoothing = (float)config->label_smoothing_factor,
                                  .z_loss = (float)config->z_loss_coef,
                                  .noise = (float)config->neftune_noise_alpha,
-                                 .noise_seed = ox_hash_seed(noise, sizeof noise / sizeof *noise)};
+                                 .noise_seed = ox_hash_seed(noise, sizeof noise / sizeof *noise),
+                                 .pairs = config->dpo,
+                                 .pair_loss = (enum ox_pair_loss)config->dpo_loss,
+                                 .beta = (float)config->dpo_beta,
+                                 .pair_smoothing = (float)config->dpo_label_smoothing,
+                                 .sft = (float)config->dpo_sft_coef};
+}
+
+_Static_assert((int)OX_DPO_SIGMOID == (int)OX_PAIR_SIGMOID && (int)OX_DPO_IPO == (int)OX_PAIR_IPO &&
+               (int)OX_DPO_ROBUST == (int)OX_PAIR_ROBUST && (int)OX_DPO_HINGE == (int)OX_PAIR_HINGE,
+               "the choices of --dpo-loss are the losses of pairs");
+
+uint32_t ox_trainer_unit(const struct ox_config *config) {
+    return config->dpo ? 2 : 1;
+}
+
+enum ox_status ox_trainer_check_pairs(const struct ox_config *config) {
+    const bool smooths = config->dpo_loss == OX_DPO_SIGMOID || config->dpo_loss == OX_DPO_ROBUST;
+    const struct {
+        const char *option, *why;
+        bool wrong;
+    } checks[] = {
+        {"--dpo-beta", "means nothing without --dpo", !config->dpo && config->dpo_beta != 0.1},
+        {"--dpo-loss", "means nothing without --dpo", !config->dpo && config->dpo_loss != OX_DPO_SIGMOID},
+        {"--dpo-label-smoothing", "means nothing without --dpo; of tokens it is --label-smoothing-factor",
+         !config->dpo && config->dpo_label_smoothing > 0},
+        {"--dpo-sft-coef", "means nothing without --dpo", !config->dpo && config->dpo_sft_coef > 0},
+        {"--dpo-label-smoothing", "is for --dpo-loss sigmoid and robust; leave it out",
+         config->dpo_label_smoothing > 0 && !smooths},
+        {"--label-smoothing-factor", "smooths targets of cross-entropy, which --dpo has not; --dpo-label-smoothing is "
+         "that of preferences", config->dpo && config->label_smoothing_factor > 0},
+        {"--z-loss-coef", "belongs to cross-entropy, which --dpo has not; leave it out",
+         config->dpo && config->z_loss_coef > 0},
+        {"--per-device-train-batch-size", "with --dpo it counts pairs, of which a micro-batch has at most 128; take "
+         "more micro-batches with --gradient-accumulation-steps", config->dpo &&
+         config->per_device_train_batch_size > OX_PAIR_SEQUENCES_MAX / 2},
+        {"--packing", "with --dpo each answer has a sequence of its own (pad); leave it out", config->dpo &&
+         config->packing != OX_PACKING_AUTO && config->packing != OX_PACKING_PAD},
+        {"--overlong split", "an answer cannot go on in another sequence; use truncate, or drop, which leaves out the "
+         "pair", config->dpo && config->overlong == OX_LONG_SPLIT},
+        {"--bos-per-window", "works on a stream of tokens, which --dpo has not; leave it out",
+         config->dpo && config->bos_per_window},
+    };
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        if (checks[i].wrong) {
+            return ox_fail(OX_E_CONFIG, "%s: %s", checks[i].option, checks[i].why);
+        }
+    }
+    return OX_OK;
+}
+
+/* The names of TRL's DPOTrainer; margins are of the means. */
+static uint32_t name_pairs(const struct ox_objective *objective, const double *v, struct ox_report_part *parts) {
+    const struct ox_report_part all[] = {
+        {"rewards/chosen", v[OX_PAIR_REWARD_CHOSEN], false},
+        {"rewards/rejected", v[OX_PAIR_REWARD_REJECTED], false},
+        {"rewards/accuracies", v[OX_PAIR_RIGHT], false},
+        {"rewards/margins", v[OX_PAIR_REWARD_CHOSEN] - v[OX_PAIR_REWARD_REJECTED], false},
+        {"logps/chosen", v[OX_PAIR_LOGP_CHOSEN], true},
+        {"logps/rejected", v[OX_PAIR_LOGP_REJECTED], true},
+        {"nll_loss", v[OX_PAIR_SFT] / (double)objective->sft, false},
+    };
+    const uint32_t count = sizeof all / sizeof *all - (objective->sft == 0.0f);
+    memcpy(parts, all, count * sizeof *all);
+    return count;
 }
 
 uint32_t ox_trainer_parts(const struct ox_trainer *trainer, const double *values,
                           struct ox_report_part parts[OX_REPORT_PARTS_MAX]) {
     const struct ox_objective *const objective = &trainer->engine_config.objective;
     uint32_t count = 0;
+    if (objective->pairs) {
+        return name_pairs(objective, values, parts);
+    }
     if (objective->smoothing != 0.0f || objective->z_loss != 0.0f) {
-        parts[count++] = (struct ox_report_part){"cross_entropy", values[OX_LOSS_NLL]};
+        parts[count++] = (struct ox_report_part){"cross_entropy", values[OX_LOSS_NLL], false};
     }
     if (objective->z_loss != 0.0f) {
-        parts[count++] = (struct ox_report_part){"z_loss", values[OX_LOSS_Z]};
+        parts[count++] = (struct ox_report_part){"z_loss", values[OX_LOSS_Z], false};
     }
     return count;
 }
@@ -202,7 +269,9 @@ uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         any |= numbers[i] != 0.0;
     }
-    return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+    const double pairs[] = {config->dpo_loss, config->dpo_beta, config->dpo_label_smoothing, config->dpo_sft_coef};
+    const uint64_t hash = any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+    return config->dpo ? ox_hash64(pairs, sizeof pairs, hash) : hash;
 }
 
 double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model) {

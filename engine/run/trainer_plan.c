@@ -285,15 +285,17 @@ enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
 /* Seconds of all evaluations that are left. */
 static double evals_seconds(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t step_rows = config->per_device_train_batch_size * config->gradient_accumulation_steps;
+    const uint32_t unit = ox_trainer_unit(config);
+    const uint64_t step_rows = unit * config->per_device_train_batch_size * config->gradient_accumulation_steps;
+    const uint64_t limit = unit * config->eval_windows;
     struct ox_windows_counts counts = {.rows = 0};
     if (trainer->input.eval != NULL) {
         ox_windows_counts(trainer->input.eval, &counts);
     }
-    uint64_t rows = config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
+    uint64_t rows = limit > 0 ? ox_min_u64(limit, counts.rows) : counts.rows;
     for (uint32_t i = 1; i < trainer->input.eval_sets.count && trainer->input.eval_more[i] != NULL; i++) {
         ox_windows_counts(trainer->input.eval_more[i], &counts);
-        rows += config->eval_windows > 0 ? ox_min_u64(config->eval_windows, counts.rows) : counts.rows;
+        rows += limit > 0 ? ox_min_u64(limit, counts.rows) : counts.rows;
     }
     const struct ox_trainer_left left = ox_trainer_left(trainer);
     const uint64_t every = ox_trainer_eval_every(trainer, left.end);

@@ -74,9 +74,20 @@ static struct ox_batch batch_or_scratch(const struct ox_trainer *trainer, uint32
                                                  .positions = scratch + 2 * tokens};
 }
 
+/* What the reference says of the rows of these windows; NULL where there is none. */
+static const double *reference_of(const struct ox_trainer *trainer, const struct ox_windows *windows) {
+    const struct ox_trainer_input *const input = &trainer->input;
+    uint32_t part = windows == input->train ? 0 : 1;
+    for (uint32_t i = 1; i < OX_EVAL_SETS_MAX; i++) {
+        part = windows == input->eval_more[i] ? 1 + i : part;
+    }
+    return part < trainer->reference.part_count ? trainer->reference.parts[part].values : NULL;
+}
+
 enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                uint64_t window_max, uint64_t *target_count) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
+    const double *const reference = reference_of(trainer, windows);
     enum ox_status status = OX_OK;
     uint64_t filled = 0;
     *target_count = 0;
@@ -86,6 +97,10 @@ enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *wi
             const size_t first = (size_t)i * engine->seq;
             const struct ox_window_row row = {
                 .ids = batch.ids + first, .positions = batch.positions + first, .targets = batch.targets + first};
+            if (batch.reference != NULL) {
+                const bool known = filled < window_max && reference != NULL;
+                batch.reference[i] = known ? reference[ox_windows_place(windows, cursor + filled)] : 0;
+            }
             if (filled >= window_max) {
                 clear_row(row, engine->seq);
             } else {
@@ -106,11 +121,11 @@ static void on_decided(void *context, const struct ox_step_result *result) {
     note->grad_scale = result->grad_scale;
 }
 
-static struct ox_step_input step_input(struct ox_trainer *trainer, const struct ox_run_state *next) {
+static struct ox_step_input step_input(struct ox_trainer *trainer, const struct ox_run_state *next, uint64_t windows) {
     const struct ox_config *const config = &trainer->config;
     return (struct ox_step_input){
         .step = next->step,
-        .target_count = next->tokens_seen - trainer->state.tokens_seen,
+        .target_count = config->dpo ? windows / 2 : next->tokens_seen - trainer->state.tokens_seen,
         /* steps that overflowed do not advance the schedule */
         .adam = {.learning_rate =
                      ox_schedule_rate(&trainer->schedule, trainer->state.step - trainer->state.overflow_steps),
@@ -250,7 +265,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     if (next.scale_code > 0) { /* what a commit of the step keeps: one that overflows has none */
         ox_loss_scale_step(&next.scale_code, &next.growth_tracker, trainer->config.loss_scale_window, false);
     }
-    const struct ox_step_input input = step_input(trainer, &next);
+    const struct ox_step_input input = step_input(trainer, &next, windows);
     const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* others take longer */
     struct ox_step_report report = {.step = next.step, .tokens = targets,
                                     .batch_tokens = windows * trainer->engine_config.seq,
@@ -283,7 +298,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     trainer->step_seconds = report.wall_seconds;
     report_step(trainer, &report);
     ox_expert_watch_step(&trainer->experts, next.step, &report.result.routers);
-    if (next.step == 1 && trainer->begins_given) {
+    if (next.step == 1 && trainer->begins_given && !trainer->config.dpo) {
         ox_trainer_warn_loss(trainer, "the first loss",
                              report.part_count > 0 ? report.result.values[OX_LOSS_NLL] : report.result.loss);
     }

@@ -754,5 +754,5 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
             .state = &trainer->state, .max_steps = trainer->max_steps, .epoch_steps = ox_trainer_epoch_steps(trainer),
             .epoch = ox_trainer_epoch(trainer), .origin = origin});
     }
-    return status;
+    return status == OX_OK ? ox_trainer_find_reference(trainer) : status;
 }

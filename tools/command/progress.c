@@ -110,7 +110,9 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
     ox_status_add(&line, 0, "step %" PRIu64 "/%" PRIu64, report->step, report->max_steps);
     ox_status_add(&line, 1, "loss %.4f", loss);
     for (uint32_t i = 0; i < report->part_count; i++) {
-        ox_status_add(&line, 10, "%s %.4f", report->parts[i].name, report->parts[i].value);
+        if (!report->parts[i].aside) {
+            ox_status_add(&line, 10, "%s %.4f", report->parts[i].name, report->parts[i].value);
+        }
     }
     ox_status_add(&line, 7, "norm %.3g", report->result.grad_norm);
     if (report->result.routers.layers > 0) {
@@ -140,6 +142,23 @@ static void on_step(void *context, const struct ox_step_report *report) {
     }
 }
 
+enum { MORE_BYTES = 256 };
+
+/* What a line of an evaluation says beside its loss: the perplexity, or of preferences the means over their pairs. */
+static void more_text(const struct ox_eval_report *report, const struct ox_report_part *parts, double loss,
+                      char text[MORE_BYTES]) {
+    size_t used = 0;
+    if (report->part_count == 0) {
+        snprintf(text, MORE_BYTES, "perplexity %.3f", exp(loss));
+    }
+    for (uint32_t i = 0; i < report->part_count && used < MORE_BYTES; i++) {
+        if (!parts[i].aside) {
+            used += (size_t)snprintf(text + used, MORE_BYTES - used, "%s%s %.4f", used > 0 ? " | " : "", parts[i].name,
+                                     parts[i].value);
+        }
+    }
+}
+
 static void on_eval(void *context, const struct ox_eval_report *report) {
     struct ox_progress *const progress = context;
     progress->last_eval = *report;
@@ -150,13 +169,15 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
         }
     }
     if (!progress->quiet) {
-        ox_status_say("eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | epoch %.4g | %" PRIu64 " token%s\n",
-                      report->step, report->loss, report->perplexity, report->epoch, report->tokens,
-                      ox_plural(report->tokens));
+        char more[MORE_BYTES];
+        more_text(report, report->parts, report->loss, more);
+        ox_status_say("eval at step %" PRIu64 " | loss %.4f | %s | epoch %.4g | %" PRIu64 " token%s\n", report->step,
+                      report->loss, more, report->epoch, report->tokens, ox_plural(report->tokens));
         for (uint32_t i = 0; i < report->set_count; i++) {
             const struct ox_eval_set_report *const set = &report->sets[i];
-            ox_status_say("  %s | loss %.4f | perplexity %.3f | %" PRIu64 " token%s\n", set->name, set->loss,
-                          exp(set->loss), set->tokens, ox_plural(set->tokens));
+            more_text(report, set->parts, set->loss, more);
+            ox_status_say("  %s | loss %.4f | %s | %" PRIu64 " token%s\n", set->name, set->loss, more, set->tokens,
+                          ox_plural(set->tokens));
         }
     }
 }
@@ -277,7 +298,9 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
                bad_rows == 1 ? "it" : "they");
     }
     if (progress->last_eval.tokens > 0) {
-        printf("held-out loss %.4f, perplexity %.3f per token at step %" PRIu64 "\n", progress->last_eval.loss,
-               progress->last_eval.perplexity, progress->last_eval.step);
+        char more[MORE_BYTES];
+        more_text(&progress->last_eval, progress->last_eval.parts, progress->last_eval.loss, more);
+        printf("held-out loss %.4f, %s%s at step %" PRIu64 "\n", progress->last_eval.loss, more,
+               progress->last_eval.part_count == 0 ? " per token" : "", progress->last_eval.step);
     }
 }

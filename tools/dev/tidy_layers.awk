@@ -73,7 +73,7 @@ BEGIN {
     for (i = 1; i <= count; i++)
         room("tests/kit/" parts[i], product " tests/simt tests/kit")
     kits = " tests/simt tests/kit tests/kit/comm tests/kit/device tests/kit/plan tests/kit/run tests/kit/store"
-    count = split("bench conform coverage fault fuzz golden sys/adapters sys/command sys/processes sys/saving sys/text sys/train", kinds, " ")
+    count = split("bench conform coverage fault fuzz golden sys/adapters sys/command sys/preferences sys/processes sys/saving sys/text sys/train", kinds, " ")
     for (i = 1; i <= count; i++)
         room("tests/" kinds[i], product kits)
     # tests/unit mirrors the sources, room by room.

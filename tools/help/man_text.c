@@ -10,6 +10,7 @@ static const char run_folder[] =
     "config.resolved.yaml\tall options of the run except those about this start; --config reads it\n"
     "plan.txt\tthe plan, with every task\n"
     "gemms.txt\ton a GPU: the algorithm of cuBLASLt for each kind of GEMM of the run\n"
+    "reference.bin\twith --dpo: log-probabilities of all answers by the weights that the run began with\n"
     "metrics.jsonl\tone line per step, evaluation and save, as JSON\n"
     "trace.bin\twith --trace: what every task did and when, for `offload trace`\n"
     "metrics.prom\twith --report-to prometheus: current figures of the run, for a text-file collector\n"

@@ -109,7 +109,7 @@ static void test_foreign_words(void) {
         {"serve", "does not exist: nothing is served; `offload export` writes a folder"},
         {"convert", "use `offload export`"},
         {"download", "does not exist: nothing is downloaded"},
-        {"dpo", "does not exist: rows are trained by cross entropy"},
+        {"dpo", "use `offload train --dpo`"},
         {"info", "use `offload inspect`"},
         {"run.yaml", "write `offload train --config run.yaml`"},
         {"--model m", "'--model' stands where a command does; write `offload train --model ...`"},
