@@ -110,6 +110,7 @@ static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, s
     struct ox_sim_result stays;
     setup.stays = true;
     ox_sim_run(sim, input->plan->train, &setup, &stays);
+    out->persist_seconds += ox_sim_between_seconds(&setup);
     out->persist_steps = input->persist_steps > 0
                              ? input->persist_steps
                              : ox_persist_interval(out->persist_seconds - stays.seconds, stays.seconds);

@@ -403,8 +403,10 @@ void ox_trainer_save_or_warn(struct ox_trainer *trainer) {
 }
 
 void ox_trainer_save_behind(struct ox_trainer *trainer) {
-    /* An interrupted step destroys a store of one generation, so a checkpoint must be complete before it. */
-    if (ox_engine_store(trainer->engine) == NULL || trainer->config.store_generations == 1) {
+    /* An interrupted step destroys a store of one generation, so a checkpoint must be complete before it. And no update
+     * passes on the chunks of what lives on the device. */
+    if (ox_engine_store(trainer->engine) == NULL || trainer->config.store_generations == 1 ||
+        ox_plan_commits_between(&ox_trainer_plan(trainer)->input)) {
         ox_trainer_save_or_warn(trainer);
         return;
     }

@@ -532,8 +532,9 @@ static enum ox_status add_processes(struct ox_engine *engine, struct ox_step_res
     return status;
 }
 
-enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
-                              struct ox_step_result *out) {
+/* Takes a step, which its plan commits if it commits steps at all. */
+static enum ox_status take_step(struct ox_engine *engine, const struct ox_step_input *input,
+                                struct ox_step_result *out) {
     *out = (struct ox_step_result){0};
     const uint64_t begin_ns = ox_clock_ns();
     enum ox_status status = make_ready(engine);
@@ -562,6 +563,33 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
                                                                       : OX_UPDATES_AFTER;
     out->speculated = out->order == OX_UPDATES_SPECULATIVE && out->finite && out->grad_scale == 1.0;
     return end_ranks(engine, add_processes(engine, out));
+}
+
+/* Commits a step that has ended; if that fails, the step has failed, and planes are those of the last commit. */
+static enum ox_status commit_between(struct ox_engine *engine, const struct ox_step_input *input, uint64_t before) {
+    const enum ox_status status = ox_engine_persist(engine, input->meta, input->meta_bytes);
+    for (uint32_t i = 0; i < engine->seat_count && status != OX_OK; i++) {
+        engine->seats[i].rank->planes.step = before; /* the caller has not been told of another */
+        ox_rank_lose_kept(engine->seats[i].rank);
+    }
+    return status;
+}
+
+enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_step_result *out) {
+    const uint64_t begin_ns = ox_clock_ns(), before = ox_first_rank(engine)->planes.step;
+    if (input->stays || !ox_plan_commits_between(&ox_engine_plan_of(engine)->input)) {
+        return take_step(engine, input, out);
+    }
+    struct ox_step_input stays = *input;
+    stays.stays = true;
+    enum ox_status status = take_step(engine, &stays, out);
+    if (status == OX_OK && out->finite) {
+        status = commit_between(engine, input, before);
+        out->committed = status == OX_OK;
+        out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    }
+    return status;
 }
 
 /* Adds up what all processes have moved. */

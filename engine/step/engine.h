@@ -216,7 +216,8 @@ struct ox_step_input {
     const void *meta;       /* kept in the store's root                               */
     uint32_t meta_bytes;
     /* The step's update is not committed, and a failure may lose it: planes that live in memory are not written, those
-     * that live on drives are, beside the last commit. Requires ox_plan_may_stay. */
+     * that live on drives are, beside the last commit. Requires ox_plan_may_stay. Where it is false and state lives on
+     * the device, the step is committed when it has ended, before the call returns. */
     bool stays;
     const volatile sig_atomic_t *stop; /* not 0 aborts the step if the optimizer has not begun; may be NULL */
     float *logits;          /* (rows, vocab) of micro-batch 0, or NULL; for tests      */
@@ -258,7 +259,8 @@ struct ox_step_result {
     struct ox_router_report routers;
     bool finite;            /* false: the step was skipped, nothing has changed */
     bool overflow;          /* a gradient is infinite or NaN, as too large a loss_scale makes it; so not finite */
-    bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
+    bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before,
+                               unless state lives on the device */
     enum ox_update_order order;
     bool speculated;        /* units were updated in backward, and the norm was not clipped, so that counted */
     double seconds;

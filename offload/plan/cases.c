@@ -8,7 +8,7 @@ static uint32_t facts_of_pending(bool speculates, bool written) {
 
 struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_step_ways ways) {
     const bool speculates = input->placement.speculative_units > 0 && !ways.holds;
-    const bool written = ox_plan_transacts(input, ways.stays);
+    const bool written = ox_plan_transacts(input, ways.stays || ox_plan_commits_between(input));
     struct ox_step_case usual = {.facts = OX_FACT_OWN_WORK | OX_FACT_FROM_MEMORY,
                                  .holds = ways.holds,
                                  .carries = input->placement.overlap && kind != OX_PLAN_EVAL};

@@ -99,8 +99,18 @@ static bool any_plane(const struct ox_plan_input *input, bool there) {
     return any;
 }
 
+bool ox_plan_commits_between(const struct ox_plan_input *input) {
+    bool any = false;
+    for (uint32_t i = 0; i < input->table->unit_count && input->budget.nvme_bytes > 0 && !any; i++) {
+        any = ox_plan_state_on_device(input, i);
+    }
+    return any;
+}
+
 bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
-    return persist_steps != 1 && ox_plan_may_stay(input) && (persist_steps > 0 || any_plane(input, false));
+    return ox_plan_may_stay(input) &&
+           (ox_plan_commits_between(input) ||
+            (persist_steps != 1 && (persist_steps > 0 || any_plane(input, false))));
 }
 
 bool ox_plan_may_stay(const struct ox_plan_input *input) {
@@ -118,7 +128,8 @@ bool ox_plan_transacts(const struct ox_plan_input *input, bool stays) {
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {.updates = ox_task_has_due(task, due_of(b, task->unit_idx)),
-                                      .grad_at_rest = adam->when != WHEN_SPECULATIVE};
+                                      .grad_at_rest = adam->when != WHEN_SPECULATIVE,
+                                      .stays = ox_plan_commits_between(b->in)};
     ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -205,6 +216,17 @@ static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
 
 /* ---- on the host ---------------------------------------------------------------------------------- */
 
+/* The slots of the optimizer's stream, through which updates on the host go where there is a store. */
+static uint32_t stream_of(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    if (plan->stream_buf == OX_NONE) {
+        plan->stream_buf = ox_build_buf(b, OX_BUF_STREAM, OX_TIER_HOST, ox_plan_stream_bytes(b->in), OX_NONE);
+        /* Writes may be in flight until the commit, which for speculative units comes in the next step. */
+        plan->bufs[plan->stream_buf].resident = b->in->placement.speculative_units > 0;
+    }
+    return plan->stream_buf;
+}
+
 static void run_adam(struct ox_builder *b, const struct adam *adam) {
     if (ox_build_on_device(b, adam->unit_idx)) {
         run_device_adam(b, adam);
@@ -242,7 +264,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
         ox_build_updates(task, s->replaced[unit_idx], OX_USE_REPLACED);
     }
     if (has_store(b)) {
-        ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
+        ox_build_writes(task, stream_of(b), OX_USE_STREAM);
     }
     count_adam(b, task, adam);
     if (weights_on_device) {
@@ -250,24 +272,25 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     }
 }
 
+/* Whether updates have a transaction of the store. Where commits come between steps, only for what lives on drives. */
+static bool transacts(const struct ox_builder *b) {
+    return ox_plan_transacts(b->in, ox_plan_commits_between(b->in));
+}
+
 /* Begins the store's transaction. Without a store the optimizer works in place and needs neither slots nor this. */
 static void begin_transaction(struct ox_builder *b, bool carried) {
-    if (!has_store(b)) {
+    if (!transacts(b)) {
         return;
     }
     struct ox_plan *const plan = b->plan;
-    if (plan->stream_buf == OX_NONE) {
-        plan->stream_buf = ox_build_buf(b, OX_BUF_STREAM, OX_TIER_HOST, ox_plan_stream_bytes(b->in), OX_NONE);
-        /* Writes may be in flight until the commit, which for speculative units comes in the next step. */
-        plan->bufs[plan->stream_buf].resident = b->in->placement.speculative_units > 0;
-    }
+    const uint32_t stream_buf = stream_of(b);
     struct ox_task *const begin = ox_build_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
     if (carried) {
         ox_build_carry(begin, OX_FACT_BEGIN_DUE);
     } else {
         begin->when |= (b->in->placement.overlap ? OX_FACT_SPECULATES : 0u) | OX_FACT_COMMITS;
     }
-    ox_build_writes(begin, plan->stream_buf, OX_USE_STREAM);
+    ox_build_writes(begin, stream_buf, OX_USE_STREAM);
     if (!b->in->placement.overlap) {
         ox_build_reads(begin, plan->norm_buf, OX_USE_NORM);
     }
@@ -286,7 +309,7 @@ static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind k
 
 /* Ends the transaction. WRITTEN is a task of its own so that backward may read new planes while the drives flush. */
 static void commit(struct ox_builder *b, bool carried) {
-    if (!has_store(b)) {
+    if (!transacts(b)) {
         return;
     }
     if (carried) {
@@ -327,8 +350,20 @@ void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx) {
     }
 }
 
+/* Whether backward meets the unit before every other one that is updated there: units on the device are not. */
+static bool is_first_speculative(const struct ox_builder *b, uint32_t unit_idx) {
+    const uint32_t update_idx = ox_build_unit(b, unit_idx)->update_idx;
+    for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
+        const struct ox_plan_unit *const unit = ox_build_unit(b, i);
+        if (unit->trained && unit->update_idx > update_idx && ox_plan_is_speculative(b->in, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
-    if (is_last(b, unit_idx)) {
+    if (is_first_speculative(b, unit_idx)) {
         begin_transaction(b, false);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_SPECULATIVE, .grad = grad, .target = OX_NONE});

@@ -149,8 +149,8 @@ bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx
     const uint32_t unit_count = input->model.update_count;
     const uint64_t after = unit_count - 1 - input->model.units[unit_idx].update_idx;
     const uint64_t count = input->placement.speculative_units;
-    const bool replaced_stays = input->model.units[unit_idx].trained && (input->budget.nvme_bytes > 0 ||
-                                (input->placement.saves_replaced && !ox_plan_state_on_device(input, unit_idx)));
+    const bool replaced_stays = input->model.units[unit_idx].trained && !ox_plan_state_on_device(input, unit_idx) &&
+                                (input->budget.nvme_bytes > 0 || input->placement.saves_replaced);
     /* Spread evenly, `count` steps of a unit each go round a circle of `unit_count`: the last unit, where the sum is 0,
      * and each where it begins another round. */
     return replaced_stays && (input->placement.speculative_spread ? after * count % unit_count : after) < count;

@@ -550,6 +550,9 @@ struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_
 /* Whether steps stay uncommitted where one is committed every `persist_steps`; 0: as often as it pays, which is every
  * step unless the others write less. */
 bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps);
+/* Whether every step stays uncommitted and commits come between steps, because some unit's state lives on the device,
+ * from which no task writes. Requires ox_plan_may_stay. */
+bool ox_plan_commits_between(const struct ox_plan_input *input);
 /* Whether an update goes through a transaction of the store, committed or not: that of a step that stays uncommitted
  * does so only for planes that the drives must have. */
 bool ox_plan_transacts(const struct ox_plan_input *input, bool stays);

@@ -60,6 +60,15 @@ static bool may_stay(const struct ox_plan_input *input) {
     return has_store(input) && !input->model.eval_only && ox_proof_generations(input) >= slots;
 }
 
+/* Whether commits come between steps, each of which stays uncommitted: no task writes what lives on the device. */
+static bool commits_between(const struct ox_plan_input *input) {
+    bool any = false;
+    for (uint32_t i = 0; i < input->model.unit_count && has_store(input) && !any; i++) {
+        any = ox_proof_on_device(input, i);
+    }
+    return any;
+}
+
 /* Whether the step before can have ended so. An evaluation has a plan of its own where an update is pending. */
 static bool can_be_left(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
     if (!at.pending) {
@@ -67,19 +76,22 @@ static bool can_be_left(const struct ox_plan *plan, const struct ox_plan_input *
     }
     const bool carries = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     return carries && (!at.speculated || may_speculate(input)) && (!at.clipped || at.speculated) &&
-           (!at.stayed || may_stay(input));
+           (at.stayed ? may_stay(input) : !commits_between(input));
 }
 
 bool ox_proof_occurs(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at) {
     const bool train = plan->kind == OX_PLAN_TRAIN;
     const bool finishes = train && at.pending && !at.speculates && !at.stays; /* what a step without forward is for */
     return can_be_left(plan, input, at) && (at.computes || finishes) &&
-           (!at.speculates || (train && may_speculate(input))) && (!at.stays || (train && may_stay(input)));
+           (!at.speculates || (train && may_speculate(input))) && (!at.stays || (train && may_stay(input))) &&
+           (at.stays || !train || !at.computes || !commits_between(input));
 }
 
 struct ox_proof_case ox_proof_usual(const struct ox_plan *plan, const struct ox_plan_input *input) {
-    const bool pending = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
-    return (struct ox_proof_case){.pending = pending, .speculated = pending && may_speculate(input), .computes = true,
+    const bool pending = plan->kind != OX_PLAN_EVAL && input->placement.overlap, between = commits_between(input);
+    return (struct ox_proof_case){.pending = pending, .speculated = pending && may_speculate(input),
+                                  .stayed = pending && between, .computes = true,
+                                  .stays = plan->kind == OX_PLAN_TRAIN && between,
                                   .speculates = plan->kind == OX_PLAN_TRAIN && may_speculate(input)};
 }
 

@@ -32,7 +32,7 @@ struct ox_proof_case ox_proof_case_at(uint32_t number);
 bool ox_proof_occurs(const struct ox_plan *plan, const struct ox_plan_input *input, struct ox_proof_case at);
 
 /* The case for which a plan states bytes and traffic: steps overlap and speculate if they may, what has a store is
- * written to it, and no norm required clipping. */
+ * written to it, unless commits come between steps, and no norm required clipping. */
 struct ox_proof_case ox_proof_usual(const struct ox_plan *plan, const struct ox_plan_input *input);
 
 /* Whether the pending update has a transaction of the store, and whether that is open when the step begins. */

@@ -122,11 +122,11 @@ static bool fits_rule(const struct effects *e) {
 
 /* ---- begin and end ---------------------------------------------------------------------------- */
 
-/* State on the device needs weights and gradient there too, a device memory of its own, and no store. */
+/* State on the device needs weights and gradient there too, and a device memory of its own. */
 static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
-    const bool there = !e->in->budget.unified && e->in->budget.nvme_bytes == 0 && homes->weights == OX_TIER_DEVICE &&
-                       homes->grad == OX_TIER_DEVICE;
+    const bool there =
+        !e->in->budget.unified && homes->weights == OX_TIER_DEVICE && homes->grad == OX_TIER_DEVICE;
     return !ox_proof_trained(e->in, unit_idx) || e->in->model.eval_only ||
            (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
@@ -479,6 +479,10 @@ static void set_due(struct effects *e, uint32_t nth) {
 
 static enum ox_status follow_all(struct effects *e) {
     e->at = ox_proof_usual(e->plan, e->in);
+    if (!ox_proof_occurs(e->plan, e->in, e->at)) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: its steps can neither be committed, as state lives on the device, "
+                       "nor stay uncommitted, for which the drives have no slot; please report this");
+    }
     set_due(e, 0);
     enum ox_status status = follow_case(e, true);
     status = status == OX_OK ? check_traffic(e) : status;

@@ -200,7 +200,8 @@ bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_id
     const bool named = input->placement.speculative_spread
                            ? is_spread(input->model.update_count, input->placement.speculative_units, not_before - 1)
                            : not_before <= input->placement.speculative_units;
-    return ox_proof_trained(input, unit_idx) && named && (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
+    return ox_proof_trained(input, unit_idx) && named && !ox_proof_on_device(input, unit_idx) &&
+           (input->budget.nvme_bytes > 0 || can_save(input, unit_idx));
 }
 
 bool ox_proof_saves(const struct ox_plan_input *input, uint32_t unit_idx) {

@@ -186,9 +186,16 @@ static enum ox_status check_device_request(const struct ox_search *s) {
     if (request->state_tier != OX_TIER_DEVICE && request->device_units == 0) {
         return OX_OK;
     }
-    if (s->in->budget.nvme_bytes > 0) {
-        return ox_fail(OX_E_CONFIG, "%s: with a store the state lives on the host or on the drives; leave out one of "
-                       "the two", asked);
+    const uint32_t generations = ox_plan_generations(&s->in->budget);
+    const bool store = s->in->budget.nvme_bytes > 0, all = request->state_tier == OX_TIER_DEVICE;
+    const bool early = request->speculative_units > 0 || (request->speculative_units < 0 && request->overlap == 1);
+    const bool speculates = early && request->saves_replaced != 1;
+    const bool in_host = request->state_tier == OX_TIER_HOST && request->weights_tier < OX_TIER_NVME;
+    if (store && !all && generations < (speculates ? 3u : in_host ? 1u : 2u)) {
+        return ox_fail(OX_E_CONFIG, "%s: state on the device is committed between steps, and what the drives have of "
+                       "a step before that needs %s there; add --store-generations %d, or leave it out", asked,
+                       speculates ? "a second slot, and for updates in backward a third," : "a second slot",
+                       speculates ? 3 : 2);
     }
     if (request->state_tier != OX_TIER_DEVICE) {
         return OX_OK;

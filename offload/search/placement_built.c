@@ -188,11 +188,13 @@ double ox_search_seconds(struct ox_search *s) {
         struct ox_sim_result result;
         ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, &result);
         built->seconds = result.seconds;
-        if (s->setup.stays && s->request->persist_steps > 0) { /* the mean of steps that stay and committed ones */
+        const uint64_t every = s->request->may_stay ? s->request->persist_steps : 1;
+        if (s->setup.stays && every > 0) { /* the mean of steps that stay and committed ones */
             struct ox_sim_setup written = s->setup;
             written.stays = false;
             ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);
-            built->seconds += (result.seconds - built->seconds) / (double)s->request->persist_steps;
+            built->seconds += (result.seconds - built->seconds + ox_sim_between_seconds(&s->setup)) /
+                              (double)every;
         }
         s->effort += (uint64_t)built->task_count * SIMULATED_COST;
     }

@@ -146,12 +146,11 @@ bool ox_choice_device_weights(const struct ox_search *s) {
     return !s->in->budget.unified && s->request->weights_tier == OX_TIER_COUNT && !ox_plan_shares_host(s->in);
 }
 
-/* A unit on the device has its weights, gradients and state there, which no request may contradict, and there is no
- * store. */
+/* A unit on the device has its weights, gradients and state there, which no request may contradict. */
 bool ox_choice_device_units(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
     return ox_choice_device_weights(s) && request->state_tier == OX_TIER_COUNT && request->grad_tier == OX_TIER_COUNT &&
-           request->device_units == 0 && s->in->budget.nvme_bytes == 0 && !s->in->model.eval_only;
+           request->device_units == 0 && !s->in->model.eval_only;
 }
 
 static bool order_allowed(const struct ox_search *s, const char *order) {

@@ -284,16 +284,29 @@ static bool drives_hold(struct ox_search *s) {
     return fits;
 }
 
+/* Whether any unit is updated in backward; those on the device are not. */
+static bool updates_early(const struct ox_search *s) {
+    bool any = false;
+    for (uint32_t i = 0; i < s->table->unit_count && !any; i++) {
+        any = ox_plan_is_speculative(s->in, i);
+    }
+    return any;
+}
+
 /* Decides whether steps stay uncommitted. Where every plane is in memory, such steps write nothing and save more than
  * speculative updates do that are taken back to the drives, so these are dropped if the carried update fits, unless
  * they are requested. Where planes live on drives, the simulation judges: with two generations a candidate with such
  * updates commits every step. */
 static void let_stay(struct ox_search *s) {
+    if (ox_plan_commits_between(s->in) && s->in->placement.speculative_units > 0 && !updates_early(s)) {
+        s->in->placement.speculative_units = 0;
+        ox_search_build(s);
+    }
     const uint32_t speculative_units = s->in->placement.speculative_units;
     const bool fits = ox_search_over_all(s) == 0;
     s->crowded = false;
     s->setup.stays = false;
-    if (!s->request->may_stay) {
+    if (!s->request->may_stay && !ox_plan_commits_between(s->in)) {
         return;
     }
     s->in->placement.speculative_units = 0;
@@ -310,8 +323,17 @@ static void let_stay(struct ox_search *s) {
     if (!s->setup.stays && speculative_units > 0) {
         s->in->placement.speculative_units = speculative_units;
         s->setup.stays = ox_plan_stays(s->in, s->request->persist_steps);
+        if (!s->setup.stays && may_drop && ox_plan_commits_between(s->in)) {
+            s->in->placement.speculative_units = 0;
+            s->setup.stays = stays;
+        }
         ox_search_build(s);
     }
+}
+
+/* Whether steps may stay uncommitted where they must, because state lives on the device. */
+static bool can_commit(const struct ox_search *s) {
+    return s->setup.stays || !ox_plan_commits_between(s->in);
 }
 
 static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
@@ -338,7 +360,8 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
         let_stay(s);
     }
     /* A plan that fits the drives' sum but not each drive counts as one byte short: the nearest miss. */
-    const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
+    const uint64_t over_bytes = ox_search_over_all(s);
+    const uint64_t short_bytes = over_bytes > 0 ? over_bytes : !can_commit(s) || !drives_hold(s);
     if (short_bytes > 0 && short_bytes < s->nearest_short &&
         candidate->device_units == ox_search_requested_device_units(s)) {
         s->nearest_short = short_bytes;

@@ -105,6 +105,9 @@ struct ox_sim_setup {
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx);
 struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup);
 
+/* Seconds of a commit between steps, where state lives on the device (ox_plan_commits_between); else 0. */
+double ox_sim_between_seconds(const struct ox_sim_setup *setup);
+
 /* A lower bound of the step's seconds for any order of the plan's tasks: its fullest lane, or the resource that it
  * needs most. Takes a fraction of the time of simulating the step. */
 double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan);

@@ -417,7 +417,7 @@ static struct stream stream_of(const struct pricing *p) {
     const bool speculative = in->placement.overlap && !p->task->carried;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
-        .updates = true, .grad_at_rest = !speculative, .stays = p->setup->stays};
+        .updates = true, .grad_at_rest = !speculative, .stays = p->setup->stays || ox_plan_commits_between(in)};
     ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -634,6 +634,29 @@ struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const stru
     struct basis basis;
     make_basis(setup, &basis);
     return work_of(&basis, plan, task_idx);
+}
+
+double ox_sim_between_seconds(const struct ox_sim_setup *setup) {
+    const struct ox_plan_input *const in = setup->input;
+    struct basis basis;
+    make_basis(setup, &basis);
+    double written = 0, down = 0;
+    for (uint32_t i = 0; i < in->table->unit_count && ox_plan_commits_between(in); i++) {
+        const struct ox_on_drives there = ox_plan_on_drives(in, i);
+        const struct ox_homes *const homes = &in->table->shards[i].homes;
+        const double hi = (double)in->table->shards[i].elem_count * OX_HI_BYTES;
+        const double state = (double)ox_shard_stored_bytes(in->table, i);
+        if (in->model.units[i].trained) {
+            written += (there.hi ? 0 : hi) + (there.state ? 0 : state);
+            down += (homes->weights == OX_TIER_DEVICE ? hi : 0) + (homes->state == OX_TIER_DEVICE ? state : 0);
+        }
+    }
+    if (written == 0) {
+        return 0;
+    }
+    const double copies = setup->machine->has_gpu ? down / basis.machine.gpu.d2h_rate : 0;
+    return max(written / basis.drive.write_rate, copies) +
+           2 * (basis.drive.flush_seconds + basis.drive.latency_seconds);
 }
 
 /* Seconds of a pair whose directions are always in the best balance. */

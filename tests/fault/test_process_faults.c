@@ -49,6 +49,7 @@ static const struct example {
     {.place = {.name = "overlapped in memory, persisted", .request = {1, 2, DEVICE, DEVICE, HOST, HOST, 1, 0},
                .drives = 1},
      .persist_steps = 100},
+    {.place = {.name = "on the device", .request = {1, 2, DEVICE, DEVICE, DEVICE, DEVICE, 1, 0}, .drives = 1}},
 };
 enum { EXAMPLES = sizeof examples / sizeof *examples };
 

@@ -73,13 +73,23 @@ static const struct phase {
 };
 enum { PHASES = sizeof phases / sizeof *phases };
 /* A part of the state lives in memory, steps stay uncommitted, and units are updated in backward meanwhile. */
-#define SPLIT "--device-mem 2MiB --host-mem 1000KiB --persist-steps 3 --optimizer-overlap speculative"
+#define SPLIT "--device-mem 2MiB --host-mem 1000KiB --weights-tier nvme --persist-steps 3" \
+              " --optimizer-overlap speculative"
 static const struct phase split_phases[PHASES] = {
     {FRESH, SPLIT, 5, 3},
     {RESUME, SPLIT, 0, 3},
     {EXPORT, "", 0, 0},
     {BRANCH, SPLIT " --io-backend threads", 8, 3},
     {OVERWRITE, SPLIT, 0, 3},
+};
+/* The state lives on the device, and is committed between steps. */
+#define THERE "--device-mem 8MiB --host-mem 8MiB --persist-steps 2 --device-state-units 2 --state-tier nvme"
+static const struct phase device_phases[PHASES] = {
+    {FRESH, THERE, 5, 2},
+    {RESUME, THERE " --optimizer-overlap held", 0, 2},
+    {EXPORT, "", 0, 0},
+    {BRANCH, THERE " --io-backend threads", 8, 2},
+    {OVERWRITE, "--device-mem 8MiB --host-mem 8MiB --persist-steps 1 --state-tier device", 0, 1},
 };
 static const struct phase resume_phase = {RESUME, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 0, 0};
 static const struct phase branch_phase = {BRANCH, "--persist-steps 1 --state-tier nvme --optimizer-overlap off", 0, 0};
@@ -94,6 +104,7 @@ static const struct kind {
 } kinds[] = {
     {"run", "", "", phases, 2, 1, 16, true, false},
     {"split", "", "ext4", split_phases, 3, 1, 8, true, false},
+    {"device", "", "xfs", device_phases, 2, 1, 6, true, false},
     {"ranks", "--ranks 2", "btrfs", phases, 2, 1, 6, true, false},
     {"processes", "--ranks 2", "xfs", phases, 2, 2, 4, true, false},
     {"text", "", "ext4", phases, 2, 1, 8, false, true},

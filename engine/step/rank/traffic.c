@@ -55,13 +55,14 @@ static struct finds finds_now(const struct ox_rank *rank, const struct ox_task *
 void ox_rank_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_plan *const plan = rank->step.plan;
     const struct ox_step_case usual = ox_usual_case(&rank->plan->input, plan->kind, (struct ox_step_ways){0});
+    const bool between = ox_plan_commits_between(&rank->plan->input);
     uint64_t usual_bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         const enum ox_due due = ox_case_due(usual, &rank->plan->input, task->unit_idx);
         add_task(rank, task, finds_now(rank, task), out);
-        add_task(rank, task, (struct finds){.facts = usual.facts, .due = due}, usual_bytes);
+        add_task(rank, task, (struct finds){.facts = usual.facts, .due = due, .stays = between}, usual_bytes);
     }
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {

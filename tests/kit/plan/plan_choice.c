@@ -13,7 +13,7 @@ double plan_choice_seconds(const struct ox_plan *plan, const struct ox_sim_setup
     REQUIRE_OK(ox_sim_open(plan->task_count, &sim));
     ox_sim_run(sim, plan, setup, &result);
     ox_sim_close(&sim);
-    return result.seconds;
+    return result.seconds + ox_sim_between_seconds(setup);
 }
 
 void plan_choice_print(const struct ox_plan_input *in) {

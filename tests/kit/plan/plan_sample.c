@@ -144,11 +144,11 @@ static void draw_machine(struct ox_machine *machine, uint64_t seed) {
     machine->drives[0].mix_rate *= 0.1 * (double)(1 + plan_sample_number(seed, &counter, 20));
 }
 
-/* Without drives some states live on the device. */
+/* Some states live on the device. */
 static void draw_device_units(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 80000;
     const uint64_t nth = plan_sample_number(seed, &counter, 4);
-    if (s->in.budget.unified || s->in.budget.nvme_bytes > 0) {
+    if (s->in.budget.unified) {
         return;
     }
     s->in.budget.device_bytes *= 1 + nth;
@@ -164,6 +164,9 @@ static void draw_device_units(struct plan_sample *s, uint64_t seed) {
 static void draw_generations(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 95000;
     s->in.budget.generations = plan_sample_number(seed, &counter, 3) == 0 ? 1 : 2;
+    if (s->request.device_units > 0) { /* which are committed between steps, that updates in backward may need */
+        s->in.budget.generations = 3;
+    }
 }
 
 /* In two of three steps gradients are summed in several groups. */

@@ -80,8 +80,15 @@ static void test_persist(const char *drive) {
     CHECK(sys_said(&process, "warning: --persist-steps 7 has no effect: there is no store without --nvme\n"));
     CHECK(sys_said(&process, "1 micro-batch a step, 1 step, "));
     files_remove_folder("output");
-    begin_on(drive, "--device-mem 64MiB --device-state-units 1");
-    refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
+    begin_on(drive, "--device-mem 64MiB --device-state-units 1 --store-generations 1");
+    refused(2, "--device-state-units: state on the device is committed between steps, and what the drives have of a "
+               "step before that needs a second slot there; add --store-generations 2, or leave it out");
+    begin_on(drive, "--device-mem 64MiB --device-state-units 1 --optimizer-overlap speculative");
+    refused(2, "needs a second slot, and for updates in backward a third, there; add --store-generations 3");
+    begin_train("--max-steps 100 --persist-steps 7 --dry-run --device-mem 64MiB --state-tier device");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    CHECK(strstr(out, "persist: the state lives in memory and is written to the drives every 7 steps") != NULL);
     begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run --speculative-units 2");
     sys_run_well(&args, &process);
     CHECK(strstr(out, "; of the last 2 of ") != NULL);

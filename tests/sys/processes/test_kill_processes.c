@@ -28,7 +28,8 @@ static const char *const places[] = {
     "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1",
     "--persist-steps 1 --optimizer-overlap held",
     "--state-tier nvme --optimizer-overlap speculative",
-    "--persist-steps 1 --state-tier nvme --chaos-seed 5"};
+    "--persist-steps 1 --state-tier nvme --chaos-seed 5",
+    "--persist-steps 1 --device-mem 16MiB --host-mem 64MiB --device-state-units 2 --state-tier nvme"};
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 
 enum { FIRST = 1, SECOND = 2, LAUNCHER = 4 };

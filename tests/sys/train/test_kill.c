@@ -108,7 +108,9 @@ static const struct {
     {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2},
     {" --persist-steps 3 --device-mem 4MiB --host-mem 4MiB --state-tier nvme --grads-tier nvme", 3},
     {" --persist-steps 3 --optimizer-overlap speculative --device-mem 4MiB --host-mem 16MiB", 3},
-    {" --persist-steps 2 --optimizer-overlap held --weights-tier nvme", 2}};
+    {" --persist-steps 2 --optimizer-overlap held --weights-tier nvme", 2},
+    {" --persist-steps 2 --device-mem 16MiB --state-tier device", 2},
+    {" --persist-steps 1 --device-mem 16MiB --device-state-units 2 --state-tier nvme --optimizer-overlap held", 1}};
 enum { PLACES = sizeof places / sizeof *places };
 
 /* Reads the output of a process. The test looks for two failures: a resume further behind the reported steps than

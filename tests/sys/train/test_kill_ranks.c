@@ -32,7 +32,8 @@ static const char *const places[] = {
     "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1",
     "--persist-steps 1 --optimizer-overlap held",
     "--state-tier nvme --optimizer-overlap speculative",
-    "--persist-steps 1 --state-tier nvme --chaos-seed 5"};
+    "--persist-steps 1 --state-tier nvme --chaos-seed 5",
+    "--persist-steps 1 --device-mem 16MiB --host-mem 64MiB --state-tier device"};
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 
 static struct sys_args args;

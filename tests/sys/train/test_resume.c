@@ -167,14 +167,16 @@ static void test_chains(void) {
     static const char *const tiers[] = {" --device-mem 4MiB --host-mem 4MiB --activation-tier host --tiles 1",
                                         on_drives, " --tiles 4 --prefetch-depth 0",
                                         " --device-mem 8MiB --weights-tier device --state-tier nvme --tiles 2",
-                                        " --device-mem 4MiB --grads-tier nvme --io-backend threads --queue-depth 2"};
+                                        " --device-mem 4MiB --grads-tier nvme --io-backend threads --queue-depth 2",
+                                        " --device-mem 16MiB --state-tier device",
+                                        " --device-mem 16MiB --device-state-units 2 --state-tier nvme"};
     test_chain("by-checkpoint", 0, plain, 1);
     remove_run("by-checkpoint");
     test_chain("by-checkpoint", 0, in_memory, 5);
     remove_run("by-checkpoint");
     test_chain("by-store", 1, plain, 1);
     remove_run("by-store");
-    test_chain("by-store", 2, tiers, 5);
+    test_chain("by-store", 2, tiers, 7);
     remove_run("by-store");
 }
 

@@ -156,7 +156,8 @@ static void draw_places(const struct run *run) {
         "", "--state-tier nvme", "--device-mem 8MiB --host-mem 64MiB",
         "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme",
         "--device-mem 8MiB --host-mem 64MiB --state-tier nvme --activation-tier nvme",
-        "--state-tier nvme --grads-tier nvme --prefetch-depth 0"};
+        "--state-tier nvme --grads-tier nvme --prefetch-depth 0",
+        "--device-mem 16MiB --host-mem 64MiB --state-tier device"};
     static const char *const in_memory[] = {"", "--device-mem 8MiB --host-mem 64MiB",
                                             "--device-mem 16MiB --host-mem 64MiB --device-state-units 1"};
     static const char *const overlaps[] = {"auto", "auto", "off", "held", "speculative"};

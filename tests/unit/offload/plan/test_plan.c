@@ -276,7 +276,7 @@ static uint64_t state_of(const struct plan_sample *s, uint32_t unit_idx, uint64_
 /* Compares what the plan says of state with sums that the test makes piece by piece: memory, drives and traffic. Of a
  * unit that is not trained there is one generation, and nothing moves. */
 static void check_state_bytes(const struct plan_sample *s, const struct ox_plan *plan) {
-    const bool store = s->in.budget.nvme_bytes > 0;
+    const bool store = s->in.budget.nvme_bytes > 0, between = ox_plan_commits_between(&s->in);
     uint64_t hi = 0, state = 0, written = 0, read = 0, home = 0, home_found = 0;
     for (uint32_t i = 0; i < s->table.unit_count; i++) {
         const bool trained = s->in.model.units[i].trained, away = s->table.shards[i].homes.state == OX_TIER_NVME;
@@ -289,7 +289,10 @@ static void check_state_bytes(const struct plan_sample *s, const struct ox_plan 
             hi += generations * groups * OX_GROUP_ELEMS * 2;
         }
         state += generations * unit;
-        written += trained && store ? unit : 0;
+        const bool lo_there = s->in.model.precision->lo_travels && s->table.shards[i].homes.weights == OX_TIER_NVME;
+        const bool returns =
+            s->in.placement.overlap && ox_plan_is_speculative(&s->in, i) && !ox_plan_saves_replaced(&s->in, i);
+        written += trained && store && (!between || away || lo_there || returns) ? unit : 0;
         read += trained && store && away ? unit : 0;
         home += away ? 0 : state_of(s, i, s->elems[i] / OX_GROUP_ELEMS);
     }
@@ -314,9 +317,10 @@ static uint64_t refuse_one_generation(struct plan_sample *s, const struct ox_pla
     if (!on_drives) {
         return 0;
     }
+    const uint32_t generations = s->in.budget.generations;
     s->in.budget.generations = 1;
     CHECK(ox_proof_check(plan, &s->in) != OX_OK);
-    s->in.budget.generations = 2;
+    s->in.budget.generations = generations;
     return 1;
 }
 
@@ -468,7 +472,7 @@ static void test_nearest_budget(void) {
     struct plan_sample s;
     plan_sample_draw(&s, 7);
     s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = 4096, .nvme_bytes = UINT64_C(1) << 40};
-    s.request.tiles = 0;
+    s.request.tiles = s.request.device_units = 0;
     s.request.prefetch_depth = -1;
     struct ox_plans plans = {0};
     CHECK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans) == OX_E_CONFIG);

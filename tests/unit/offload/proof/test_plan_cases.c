@@ -71,7 +71,8 @@ static bool is_speculative(const struct ox_plan_input *in, uint32_t unit_idx) {
     const bool spread =
         after == 0 ? count > 0 : after * count / unit_count > (after - 1) * count / unit_count;
     const bool named = in->placement.speculative_spread ? spread : after < count;
-    return in->model.units[unit_idx].trained && named && (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
+    return in->model.units[unit_idx].trained && named && in->table->shards[unit_idx].homes.state != OX_TIER_DEVICE &&
+           (in->budget.nvme_bytes > 0 || is_saved(in, unit_idx));
 }
 
 /* Whether such an update makes hi alone, so that the state is due in the next step. */
@@ -93,27 +94,36 @@ static bool writes_when_it_stays(const struct ox_plan_input *in) {
     return any;
 }
 
+/* Whether all updates stay in memory until a commit between steps, because state lives on the device. */
+static bool all_stay(const struct ox_plan_input *in) {
+    bool any = false;
+    for (uint32_t i = 0; i < in->model.unit_count; i++) {
+        any = any || (in->model.units[i].trained && in->table->shards[i].homes.state == OX_TIER_DEVICE);
+    }
+    return any && in->budget.nvme_bytes > 0 && !in->model.eval_only && !writes_when_it_stays(in);
+}
+
 /* Whether a step of this plan can meet the case. */
 static bool occurs(const struct ox_plan *plan, const struct ox_plan_input *in, struct meets at) {
     const bool carries = in->placement.overlap && plan->kind != OX_PLAN_EVAL, train = plan->kind == OX_PLAN_TRAIN;
     const bool early = in->placement.speculative_units > 0, store = in->budget.nvme_bytes > 0;
     const bool stays = !store || (ox_plan_may_stay(in) && !writes_when_it_stays(in));
-    const bool nothing = at.pending == NOTHING;
+    const bool nothing = at.pending == NOTHING, written = store && !all_stay(in);
     const bool again = at.pending == AGAIN || at.pending == PART_AGAIN;
     const bool early_in_memory =
         at.pending == REST_IN_MEMORY || at.pending == AGAIN_IN_MEMORY || at.pending == PART_AGAIN_IN_MEMORY;
     const bool in_memory = at.pending == IN_MEMORY || at.pending == PART_IN_MEMORY;
     const bool pending = nothing ? plan->kind != OX_PLAN_EVAL_AFTER_STEP
-                                 : carries && (again || at.pending == REST ? early && store
+                                 : carries && (again || at.pending == REST ? early && written
                                                : early_in_memory           ? early && stays
-                                               : in_memory                 ? stays : store);
+                                               : in_memory                 ? stays : written);
     switch (at.own) {
     case SPECULATES:
-        return pending && train && carries && early;
+        return pending && train && carries && early && !all_stay(in);
     case SPECULATES_IN_MEMORY:
         return pending && train && carries && early && store && stays;
     case WAITS:
-        return pending && train;
+        return pending && train && !all_stay(in);
     case STAYS:
         return pending && train && store && stays;
     case EVALUATES:

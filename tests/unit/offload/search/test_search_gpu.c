@@ -60,8 +60,8 @@ static double seconds_of(struct step_run *run, const struct ox_placement_request
     return seconds;
 }
 
-/* False where the case does not allow the request: more tiles than micro-batches, or units on the device beside drives.
- */
+/* False where the case does not allow the request: more tiles than micro-batches, or updates in backward beside units
+ * on the device, for which the drives lack a slot. */
 static bool request_of(const struct step_case *c, const struct narrow *narrow, struct ox_placement_request *request) {
     const uint32_t units = c->layers + 2;
     *request = plan_choice_automatic;
@@ -78,7 +78,8 @@ static bool request_of(const struct step_case *c, const struct narrow *narrow, s
     } else if (narrow->device_quarters > 1) {
         request->device_units = units * (narrow->device_quarters - 1) / 4;
     }
-    return request->tiles <= c->micro_batches && (narrow->device_quarters == 0 || c->drives == 0);
+    return request->tiles <= c->micro_batches &&
+           (narrow->device_quarters == 0 || c->drives == 0 || narrow->overlap < 2);
 }
 
 /* Returns the largest ratio of the choice's seconds to those of `count` narrower requests; 0 where nothing fits. */
