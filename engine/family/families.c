@@ -11,7 +11,7 @@ static const struct ox_family *const families[] = {
     &ox_family_qwen3, &ox_family_olmo2, &ox_family_olmo3,   &ox_family_smollm3, &ox_family_gemma2,
     &ox_family_gemma3, &ox_family_granite, &ox_family_cohere2, &ox_family_exaone4, &ox_family_mixtral,
     &ox_family_qwen2_moe, &ox_family_qwen3_moe, &ox_family_olmoe, &ox_family_gpt_oss, &ox_family_glm4_moe,
-    &ox_family_deepseek_v3, &ox_family_deepseek_v2,
+    &ox_family_deepseek_v3, &ox_family_deepseek_v2, &ox_family_granitemoe,
 };
 
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx) {

@@ -120,8 +120,9 @@ struct ox_family {
 
 extern const struct ox_family ox_family_cohere2, ox_family_deepseek_v2, ox_family_deepseek_v3, ox_family_exaone4,
     ox_family_gemma2, ox_family_gemma3, ox_family_glm4_moe, ox_family_gpt2, ox_family_gpt_oss, ox_family_granite,
-    ox_family_llama, ox_family_mistral, ox_family_mixtral, ox_family_olmo2, ox_family_olmo3, ox_family_olmoe,
-    ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3, ox_family_qwen3_moe, ox_family_smollm3;
+    ox_family_granitemoe, ox_family_llama, ox_family_mistral, ox_family_mixtral, ox_family_olmo2, ox_family_olmo3,
+    ox_family_olmoe, ox_family_phi3, ox_family_qwen2, ox_family_qwen2_moe, ox_family_qwen3, ox_family_qwen3_moe,
+    ox_family_smollm3;
 
 /* Row `idx` of a family's tensors, in the order of its units' vectors; NULL behind the last. */
 const struct ox_family_row *ox_family_row_at(const struct ox_family *family, uint32_t idx);

@@ -198,6 +198,8 @@ def model():
          rope_scaling={"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 64})
     good("glm4_moe", {**LLAMA, "model_type": "glm4_moe"}, n_routed_experts=4, num_experts_per_tok=2, n_group=2,
          topk_group=1, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1, use_qk_norm=True)
+    good("granitemoe", {**LLAMA, "model_type": "granitemoe"}, num_local_experts=4, num_experts_per_tok=2,
+         residual_multiplier=0.22, logits_scaling=3.0)
     good("deepseek_v3", {**LLAMA, "model_type": "deepseek_v3"}, n_routed_experts=4, num_experts_per_tok=2, n_group=2,
          topk_group=1, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1, q_lora_rank=6,
          kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=6, rope_interleave=False,

@@ -34,6 +34,7 @@ from transformers.models.glm4_moe import modeling_glm4_moe
 from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.granite import modeling_granite
+from transformers.models.granitemoe import modeling_granitemoe
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
@@ -256,6 +257,21 @@ CASES = {
                                 tie_word_embeddings=False, num_experts=7, num_experts_per_tok=3,
                                 norm_topk_prob=False, clip_qkv=1.5),
         "seed": 143, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "qwen2_moe_windows": {  # one of two layers has a window, the other an MLP
+        "config": lambda: llama(transformers.Qwen2MoeConfig, vocab_size=53, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=24,
+                                tie_word_embeddings=False, num_experts=5, num_experts_per_tok=2,
+                                moe_intermediate_size=12, shared_expert_intermediate_size=16, norm_topk_prob=True,
+                                use_sliding_window=True, sliding_window=5, mlp_only_layers=[1],
+                                layer_types=["sliding_attention", "full_attention"]),
+        "seed": 608, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "granitemoe": {  # softmax over the chosen alone; the factors of granite
+        "config": lambda: llama(transformers.GraniteMoeConfig, vocab_size=59, hidden_size=36, num_hidden_layers=2,
+                                num_attention_heads=3, num_key_value_heads=1, intermediate_size=20,
+                                tie_word_embeddings=True, attention_bias=True, num_local_experts=6,
+                                num_experts_per_tok=3, embedding_multiplier=6.0, attention_multiplier=0.4,
+                                residual_multiplier=0.22, logits_scaling=3.0),
+        "seed": 614, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     "router_losses": {  # both losses of routers, over all micro-batches of a step; rows without a target count in them
         "config": lambda: llama(transformers.OlmoeConfig, vocab_size=61, hidden_size=32, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=20,
@@ -492,6 +508,17 @@ def rotary_halves_forward(self, x, position_ids):
     return Angles(part[..., : part.shape[-1] // 2] for part in rotary_forward(self, x, position_ids))
 
 
+def gating_forward(self, hidden):
+    """GraniteMoeTopKGating's, which has logits and softmax in float32."""
+    logits = self.layer(hidden)
+    best, chosen = logits.topk(self.top_k, dim=1)
+    flat = chosen.flatten()
+    order = flat.sort(0).indices
+    sizes = torch.bincount(flat, minlength=self.num_experts).tolist()
+    gates = best.softmax(dim=1).flatten()
+    return order, order.div(self.top_k, rounding_mode="trunc"), gates[order], sizes, logits
+
+
 def grouped_scores(config, scores):
     """Scores of experts in groups that are not among the best by their best expert become 0."""
     if config.topk_method != "group_limited_greedy":
@@ -525,7 +552,7 @@ def in_float64():
                          (modeling_qwen2_moe, "Qwen2Moe"), (modeling_qwen3_moe, "Qwen3Moe"),
                          (modeling_olmoe, "Olmoe"), (modeling_gpt_oss, "GptOss"),
                          (modeling_glm4_moe, "Glm4Moe"), (modeling_deepseek_v3, "DeepseekV3"),
-                         (modeling_deepseek_v2, "DeepseekV2")):
+                         (modeling_deepseek_v2, "DeepseekV2"), (modeling_granitemoe, "GraniteMoe")):
         norm, forward = (("LayerNorm", layer_norm_forward) if name == "Cohere2"
                          else ("RMSNorm", offset_norm_forward if name.startswith("Gemma") else norm_forward))
         replaced += [(getattr(module, name + norm), "forward", forward),
@@ -537,6 +564,7 @@ def in_float64():
             replaced.append((getattr(module, name + "TopKRouter"), "forward", router_forward))
     replaced.append((modeling_cohere2, "apply_rotary_pos_emb", rotate_neighbours))
     replaced.append((modeling_glm4_moe.Glm4MoeTopkRouter, "forward", logits_forward))
+    replaced.append((modeling_granitemoe.GraniteMoeTopKGating, "forward", gating_forward))
     replaced.append((modeling_deepseek_v3.DeepseekV3TopkRouter, "forward", logits_forward))
     replaced.append((modeling_deepseek_v2.DeepseekV2Moe, "forward", softmax_mixture_forward))
     replaced.append((modeling_deepseek_v2.DeepseekV2RotaryEmbedding, "forward", rotary_halves_forward))
@@ -568,7 +596,7 @@ def make_model(case):
         if parameter.dim() >= 2:
             embeds = is_embedding(name) or name.startswith("lm_head")
             # of a router: so that its choice is clear
-            gain = 1.6 if name.endswith(("mlp.gate.weight", "mlp.router.weight")) else 0.8
+            gain = 1.6 if name.endswith(("mlp.gate.weight", "router.weight", "router.layer.weight")) else 0.8
             gain *= case.get("expert_gain", 1.0) if name.endswith("experts.gate_up_proj") else 1.0
             gain /= case.get("expert_gain", 1.0) if name.endswith("experts.down_proj") else 1.0
             parameter.data = noise * (0.2 if embeds else gain / math.sqrt(min(parameter.shape[-2:])))
@@ -665,8 +693,9 @@ def by_saved_name(model, packed, tensors):
 def watching(model, margins):
     """Notes how far each router's last chosen logit lies above the next."""
     def note(router, unused, output):
-        if router.top_k < output[0].shape[-1]:
-            best = output[0].detach().topk(router.top_k + 1, dim=-1).values
+        logits = output[4 if isinstance(router, modeling_granitemoe.GraniteMoeTopKGating) else 0].detach()
+        if router.top_k < logits.shape[-1]:
+            best = logits.topk(router.top_k + 1, dim=-1).values
             margins.append(float((best[:, -2] - best[:, -1]).min()))
 
     def note_biased(router, unused, output):
@@ -692,7 +721,7 @@ def watching(model, margins):
     hooks += [module.register_forward_pre_hook(note_softmax) for module in model.modules()
               if isinstance(module, modeling_deepseek_v2.DeepseekV2Moe)]
     hooks += [module.register_forward_hook(note) for module in model.modules()
-             if type(module).__name__.endswith("TopKRouter")]
+             if type(module).__name__.endswith(("TopKRouter", "TopKGating"))]
     yield
     for hook in hooks:
         hook.remove()

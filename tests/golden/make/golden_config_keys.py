@@ -21,7 +21,7 @@ import transformers
 
 CASES = ("llama_bias", "mistral_window", "qwen2", "qwen3", "qwen3_windows", "smollm3", "phi3_long", "olmo2", "olmo3",
          "gemma2", "gemma3", "granite", "cohere2", "exaone4", "gpt2_small", "mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe",
-         "deepseek_v3", "lora_deepseek")
+         "deepseek_v3", "lora_deepseek", "granitemoe", "qwen2_moe_windows")
 # Bookkeeping that no model reads.
 SKIPPED = ("architectures", "dtype", "transformers_version", "model_type", "_attn_implementation", "id2label", "label2id")
 # What published folders have beside what version 5 writes, and what other families have.

@@ -44,7 +44,11 @@ static void test_refusals(void) {
         {"mixtral", "quantization_config", "{\"quant_method\":\"mxfp4\"}", "quantization_config"},
         {"mixtral", "n_shared_experts", "1", "n_shared_experts"},
         {"mixtral", "clip_qkv", "1.5", "clip_qkv"},
-        {"qwen3_moe", "use_sliding_window", "true", "use_sliding_window"},
+        {"qwen2_moe_windows", "layer_types", "", "without \"layer_types\""},
+        {"qwen3_moe", "layer_types", "[\"sliding_attention\",\"full_attention\",\"full_attention\"]",
+         "there is no window"},
+        {"granitemoe", "num_local_experts", "1", "of 1 it can have 1 to 1"},
+        {"granitemoe", "router_jitter_noise", "0.2", "\"router_jitter_noise\" is 0.2"},
         {"qwen3_moe", "decoder_sparse_step", "0", "decoder_sparse_step"},
         {"qwen3_moe", "mlp_only_layers", "[3]", "0 to 2"},
         {"qwen3_moe", "mlp_only_layers", "1", "mlp_only_layers"},
@@ -118,6 +122,12 @@ static void test_missing(void) {
     CHECK(ox_layer_is_sparse(&config, 1) && !ox_layer_is_sparse(&config, 2));
     REQUIRE_OK(parse_with("olmoe", "clip_qkv", "null", &config));
     CHECK(config.clip_qkv == 0.0);
+    REQUIRE_OK(parse_with("qwen3_moe", "use_sliding_window", "true", &config));
+    CHECK(config.window == 0); /* its "sliding_window" is null */
+    REQUIRE_OK(parse_with("qwen2_moe_windows", "use_sliding_window", "true", &config));
+    CHECK(config.window == 5 && ox_layers_has(&config.windowed, 0) && !ox_layers_has(&config.windowed, 1));
+    REQUIRE_OK(parse_with("granitemoe", "num_local_experts", "", &config));
+    CHECK(config.mixture.router.experts == 8 && config.mixture.router.scores == OX_SCORES_SOFTMAX_CHOSEN);
     REQUIRE_OK(parse_with("deepseek_v3_packed", "q_lora_rank", "", &config));
     CHECK(config.latent.q_rank == 1536 && config.head_dim == 24 && config.rotary_dim == 8);
     REQUIRE_OK(parse_with("deepseek_v3", "rope_interleave", "", &config));
@@ -147,6 +157,8 @@ static void test_written(void) {
                  {"gpt_oss", "num_local_experts", "num_experts"}, {"gpt_oss_mxfp4", "num_local_experts", "num_experts"},
                  {"glm4_moe", "n_routed_experts", "num_local_experts"},
                  {"glm4_moe_packed", "n_routed_experts", "num_local_experts"},
+                 {"granitemoe", "num_local_experts", "num_experts"},
+                 {"qwen2_moe_windows", "num_experts", "num_local_experts"},
                  {"deepseek_v3", "n_routed_experts", "num_local_experts"},
                  {"deepseek_v3_packed", "n_routed_experts", "num_local_experts"},
                  {"deepseek_v2", "n_routed_experts", "num_local_experts"}};
@@ -162,7 +174,8 @@ static void test_written(void) {
         CHECK(log_warnings == 0 && memcmp(&config.mixture, &again.mixture, sizeof config.mixture) == 0);
         CHECK(config.clip_qkv == again.clip_qkv && config.width == again.width && config.qk_norm == again.qk_norm);
         CHECK(config.rotary_dim == again.rotary_dim && config.attention_scale == again.attention_scale);
-        CHECK(config.head_dim == again.head_dim && memcmp(&config.latent, &again.latent, sizeof config.latent) == 0);
+        CHECK(config.window == again.window && config.head_dim == again.head_dim);
+        CHECK(memcmp(&config.latent, &again.latent, sizeof config.latent) == 0);
         CHECK(json_object_get(fresh, cases[i].other) == NULL);
         json_t *const count = json_incref(json_object_get(fresh, cases[i].count));
         CHECK(json_object_del(fresh, cases[i].count) == 0 && json_object_set_new(fresh, cases[i].other, count) == 0);
