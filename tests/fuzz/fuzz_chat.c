@@ -1,7 +1,7 @@
 /* Rows of JSON, rendered: the first line of the input names a folder of tests/golden/chat, whose tokenizer and chat
  * template are used, and may name options ("qwen3 special prompt last"), each further line is a row. With "plain" the
- * template is one that writes roles and contents alone. Ids lie below the vocabulary, each has a mark, and no text of a
- * conversation makes a special token. */
+ * template is one that writes roles and contents alone; with "pairs" rows are preferences. Ids lie below the vocabulary,
+ * each has a mark, and no text of a conversation makes a special token. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
@@ -142,18 +142,54 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     ox_id_mask_free(&marks);
 }
 
+/* A preference: both halves begin with the same ids without a mark, and all behind these has one. */
+static void take_pair(struct ox_chat_renderer *renderer, const struct ox_tokenizer *tokenizer,
+                      const struct fuzz_part *row) {
+    static const char where[] = "rows.jsonl:1";
+    struct ox_chat_pair pair = {0};
+    struct ox_ids ids = {0};
+    struct ox_id_mask marks = {0};
+    size_t second = 0, shared = 0;
+    enum ox_status status = ox_chat_read_pair(where, row->text, row->bytes, NULL, &pair);
+    if (status != OX_OK) {
+        FUZZ_CHECK(pair.chosen.conversation == NULL && pair.rejected.text == NULL);
+    }
+    OX_THEN(status, ox_chat_render_pair(renderer, where, &pair, &ids, &marks, &second));
+    fuzz_accepted = fuzz_accepted && status == OX_OK;
+    if (status != OX_OK) {
+        FUZZ_CHECK(ids.count == 0 && marks.count == 0);
+        fuzz_check_failure(status, where);
+    } else {
+        check_rendered(tokenizer, &ids, &marks);
+        while (marks.marks[shared] == 0) {
+            shared++;
+        }
+        FUZZ_CHECK(shared < second && second + shared < ids.count && second > 1 && ids.count - second > 1);
+        for (size_t i = 0; i < ids.count; i++) {
+            const size_t at = i < second ? i : i - second;
+            FUZZ_CHECK(marks.marks[i] == (at >= shared) && (at >= shared || ids.ids[at] == ids.ids[i]));
+        }
+    }
+    ox_chat_pair_free(&pair);
+    ox_ids_free(&ids);
+    ox_id_mask_free(&marks);
+}
+
 int fuzz_chat(const uint8_t *data, size_t bytes) {
     const char *text = (const char *)data;
     const char *const end = text + bytes;
     const struct ox_tokenizer *tokenizer = NULL;
     struct ox_chat_renderer *renderer = NULL;
-    bool parse_special = false;
+    bool parse_special = false, pairs = false;
     fuzz_accepted = true;
     for (size_t line = 0; text < end; line++) {
         const char *const newline = memchr(text, '\n', (size_t)(end - text));
         const struct fuzz_part part = {text, (size_t)((newline != NULL ? newline : end) - text)};
         if (line == 0) {
             renderer = renderer_of(&part, &tokenizer, &parse_special);
+            pairs = memmem(part.text, part.bytes, " pairs", 6) != NULL;
+        } else if (pairs) {
+            take_pair(renderer, tokenizer, &part);
         } else {
             take_row(renderer, tokenizer, parse_special, &part);
         }

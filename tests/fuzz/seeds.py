@@ -667,6 +667,20 @@ def chat():
                                                message("assistant", "c", loss=True)]})
     rows("good-ids", "chatml", {"input_ids": [1, 2, 0], "labels": [-100, 2, -100], "attention_mask": [1, 1, 0]})
     rows("good-ends", "llama2", {"text": " <s>a</s>\n"}, {"prompt": "<s>", "completion": "</s>"}, {"text": "</s>"})
+    answer = lambda text: message("assistant", text)
+    rows("good-pairs", "chatml pairs", {"prompt": "ab ", "chosen": "c d", "rejected": ""},
+         {"chosen": "ab cd", "rejected": "ab ce"}, {"chosen": "\u00e9a", "rejected": "\u00e8a"},
+         {"prompt": [turns[0]], "chosen": [answer("a")], "rejected": [answer("b"), turns[0], answer("c")]},
+         {"chosen": [turns[0], answer("a")], "rejected": [turns[0], answer("b")], "tools": []},
+         {"prompt": "h", "chosen": [answer("a")], "rejected": [answer("a")]},
+         {"prompt": "h", "chosen": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "a"}],
+          "rejected": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "b"}]})
+    for name, row in {"half": {"chosen": "a"}, "kinds": {"chosen": "a", "rejected": [answer("b")]},
+                      "start": {"chosen": [answer("a")], "rejected": [answer("b")]},
+                      "prompt": {"prompt": [1], "chosen": "a", "rejected": "b"},
+                      "weight": {"prompt": [turns[0]], "chosen": [message("assistant", "a", weight=0)],
+                                 "rejected": [answer("b")]}}.items():
+        rows("bad-pairs-" + name, "chatml pairs", row)
     rows("good-turns", "chatml", {"conversations": [{"from": "human", "value": "h"}]},
          {"conversations": [{"from": "gpt", "value": "g"}]})
     put("chat", "bad-line", b'chatml\n{"text": "a"')
