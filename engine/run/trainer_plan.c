@@ -282,12 +282,25 @@ enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
 
 /* ---- the verdict --------------------------------------------------------------------------------------- */
 
-/* Seconds of all evaluations that are left. */
-static double evals_seconds(const struct ox_trainer *trainer) {
+/* Writes "3 d 04 h", "2 h 05 min", "12 min" or seconds. */
+static const char *long_text(double seconds, char text[OX_SIZE_TEXT_BYTES]) {
+    const unsigned minutes = (unsigned)fmin(seconds / 60 + 0.5, 1e9);
+    if (minutes >= 48 * 60) {
+        snprintf(text, OX_SIZE_TEXT_BYTES, "%u d %02u h", minutes / 1440, minutes / 60 % 24);
+    } else if (minutes >= 60) {
+        snprintf(text, OX_SIZE_TEXT_BYTES, "%u h %02u min", minutes / 60, minutes % 60);
+    } else if (minutes >= 3) {
+        snprintf(text, OX_SIZE_TEXT_BYTES, "%u min", minutes);
+    } else {
+        ox_seconds_text(seconds, text);
+    }
+    return text;
+}
+
+/* The rows of an evaluation, as far as the data is known, and those of a step. */
+static uint64_t eval_rows(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const uint32_t unit = ox_trainer_unit(config);
-    const uint64_t step_rows = unit * config->per_device_train_batch_size * config->gradient_accumulation_steps;
-    const uint64_t limit = unit * config->eval_windows;
+    const uint64_t limit = ox_trainer_unit(config) * config->eval_windows;
     struct ox_windows_counts counts = {.rows = 0};
     if (trainer->input.eval != NULL) {
         ox_windows_counts(trainer->input.eval, &counts);
@@ -297,12 +310,50 @@ static double evals_seconds(const struct ox_trainer *trainer) {
         ox_windows_counts(trainer->input.eval_more[i], &counts);
         rows += limit > 0 ? ox_min_u64(limit, counts.rows) : counts.rows;
     }
+    return config->eval_strategy == OX_EVAL_NEVER ? 0 : rows;
+}
+
+static uint64_t step_rows(const struct ox_config *config) {
+    return ox_trainer_unit(config) * config->per_device_train_batch_size * config->gradient_accumulation_steps;
+}
+
+/* Seconds of all evaluations that are left. */
+static double evals_seconds(const struct ox_trainer *trainer) {
+    const uint64_t rows = eval_rows(trainer);
     const struct ox_trainer_left left = ox_trainer_left(trainer);
     const uint64_t every = ox_trainer_eval_every(trainer, left.end);
     const uint64_t times = left.steps == 0 ? 0 : every > 0 ? ox_div_up(left.end, every) - left.from / every : 1;
     const double each = trainer->prediction.eval_seconds;
-    const bool none = rows == 0 || isnan(each) || config->eval_strategy == OX_EVAL_NEVER;
-    return none ? 0 : each * (double)ox_div_up(rows, step_rows) * (double)times;
+    return rows == 0 || isnan(each) ? 0 : each * (double)ox_div_up(rows, step_rows(&trainer->config)) * (double)times;
+}
+
+/* The rows that the reference of preferences is yet to be asked about, at most; 0 for a run that goes on. */
+static uint64_t reference_rows(const struct ox_trainer *trainer) {
+    struct ox_windows_counts counts;
+    const struct ox_trainer_left left = ox_trainer_left(trainer);
+    if (!trainer->config.dpo || trainer->input.train == NULL || left.from > 0) {
+        return 0;
+    }
+    ox_windows_counts(trainer->input.train, &counts);
+    return ox_min_u64(counts.all_rows, left.end * step_rows(&trainer->config)) + eval_rows(trainer);
+}
+
+static double reference_seconds(const struct ox_trainer *trainer) {
+    const double each = trainer->prediction.eval_seconds;
+    return isnan(each) ? 0 : each * (double)ox_div_up(reference_rows(trainer), step_rows(&trainer->config));
+}
+
+/* A line about the pass over these rows, with what it takes: a number for each row, and the file that is written. */
+static const char *reference_text(const struct ox_trainer *trainer, char text[EVAL_LINE_BYTES]) {
+    const uint64_t rows = reference_rows(trainer);
+    char bytes[OX_SIZE_TEXT_BYTES], seconds[OX_SIZE_TEXT_BYTES];
+    text[0] = '\0';
+    if (rows > 0) {
+        snprintf(text, EVAL_LINE_BYTES, "reference: log-probabilities of %" PRIu64 " pairs, once before the first step, "
+                 "%s; %s of host memory\n", rows / 2, long_text(reference_seconds(trainer), seconds),
+                 ox_size_text(rows * 2 * sizeof(double), bytes));
+    }
+    return text;
 }
 
 void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out) {
@@ -321,23 +372,9 @@ void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out
     }
     out->drive_bytes = ox_align_up(out->used_bytes[OX_TIER_NVME], OX_MIB);
     if (left.end > 0 && !counts_what_is_left(trainer)) {
-        out->total_seconds = (double)left.steps * trainer->prediction.mean_seconds + evals_seconds(trainer);
+        out->total_seconds = (double)left.steps * trainer->prediction.mean_seconds + evals_seconds(trainer) +
+                             reference_seconds(trainer);
     }
-}
-
-/* Writes "3 d 04 h", "2 h 05 min", "12 min" or seconds. */
-static const char *long_text(double seconds, char text[OX_SIZE_TEXT_BYTES]) {
-    const unsigned minutes = (unsigned)fmin(seconds / 60 + 0.5, 1e9);
-    if (minutes >= 48 * 60) {
-        snprintf(text, OX_SIZE_TEXT_BYTES, "%u d %02u h", minutes / 1440, minutes / 60 % 24);
-    } else if (minutes >= 60) {
-        snprintf(text, OX_SIZE_TEXT_BYTES, "%u h %02u min", minutes / 60, minutes % 60);
-    } else if (minutes >= 3) {
-        snprintf(text, OX_SIZE_TEXT_BYTES, "%u min", minutes);
-    } else {
-        ox_seconds_text(seconds, text);
-    }
-    return text;
 }
 
 /* Says how long the run takes and when it ends if it begins now, where the number of steps is known. */
@@ -510,7 +547,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         free(verdict);
         return status;
     }
-    char prediction[OX_PREDICTION_TEXT_BYTES];
+    char prediction[OX_PREDICTION_TEXT_BYTES], reference[EVAL_LINE_BYTES];
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
@@ -526,7 +563,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
+        "%s%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
         verdict, model->config.family, ox_count_text((double)model->param_count, params),
         trained_text(model, &plan->table, trained), model->config.layers,
@@ -535,7 +572,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
-        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), overhead, tables, prediction,
+        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), reference_text(trainer, reference), overhead, tables, prediction,
         ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
         ox_trainer_room_text(trainer, room));
     free(verdict);
