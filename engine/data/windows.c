@@ -162,6 +162,7 @@ enum ox_status ox_windows_open(const struct ox_windows_config *config, struct ox
     windows->config = *config;
     windows->config.sources = NULL; /* copied to windows->sources */
     windows->unit = config->pairs ? 2 : 1;
+    windows->counts.pairs = config->pairs;
     windows->config.stride = config->stride > 0 ? config->stride : config->seq;
     windows->sources = calloc(config->source_count, sizeof *windows->sources);
     windows->tokens = calloc((size_t)config->seq + 1, sizeof *windows->tokens);

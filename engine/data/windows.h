@@ -84,6 +84,7 @@ struct ox_windows_counts {
     uint64_t all_rows;        /* counts all sources with a weight, however many of them an epoch takes */
     uint64_t untrained_rows;  /* left out by the cache */
     double fill;              /* the share of places that have a token */
+    bool pairs;               /* as in struct ox_windows_config */
 };
 void ox_windows_counts(const struct ox_windows *windows, struct ox_windows_counts *out);
 /* The rows of an epoch that come from config.sources[source]; 0 if it is too short for a row or has no weight. */

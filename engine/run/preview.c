@@ -1,11 +1,48 @@
 #include "engine/run/preview.h"
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/pool.h"
 #include "engine/data/token_cache.h"
 #include "engine/run/trainer_internal.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(windows, &counts);
+    if (counts.rows > 0) {
+        char weighted[64] = "";
+        if (counts.rows != counts.all_rows) {
+            snprintf(weighted, sizeof weighted, "; by weight an epoch has %" PRIu64, counts.rows);
+        }
+        ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s in %" PRIu64 " sequence%s of %" PRIu32 " tokens, %.1f %% of "
+               "the places used%s", what, counts.documents, ox_plural(counts.documents), counts.all_rows,
+               ox_plural(counts.all_rows), seq, 100 * counts.fill, weighted);
+    }
+    const uint64_t cut = counts.untrained_documents - counts.untrained_rows;
+    if (counts.untrained_rows > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " of %" PRIu64 " documents %s no token to be trained on and %s left out: "
+               "%s no assistant turn, or none that is trained", what, counts.untrained_rows, counts.documents,
+               counts.untrained_rows == 1 ? "has" : "have", counts.untrained_rows == 1 ? "is" : "are",
+               counts.untrained_rows == 1 ? "it has" : "they have");
+    }
+    if (cut > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " of %" PRIu64 " documents %s no token to be trained on within "
+               "--max-seq-length %" PRIu32 " and %s left out: what is trained begins behind it (`offload tokenize "
+               "--show` prints rows and their masks)", what, cut, counts.documents, cut == 1 ? "has" : "have", seq,
+               cut == 1 ? "is" : "are");
+    }
+    if (counts.dropped_tokens > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " document%s longer than --max-seq-length %" PRIu32 "; %" PRIu64
+               " token%s of them %s left out (--overlong %s)", what, counts.overlong,
+               counts.overlong == 1 ? " is" : "s are", seq, counts.dropped_tokens, ox_plural(counts.dropped_tokens),
+               counts.dropped_tokens == 1 ? "is" : "are",
+               counts.pairs ? "drop would leave out such pairs" : "split would use them");
+    }
+}
 
 struct preview {
     struct ox_trainer *trainer;

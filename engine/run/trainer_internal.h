@@ -324,7 +324,7 @@ OX_MUST enum ox_status ox_trainer_windows_config(const struct ox_trainer *traine
 /* Finds the token of each source where what a run held out begins, with config.held_share for its --eval-fraction;
  * where it held nothing out, warns and takes all. */
 OX_MUST enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *borders);
-/* Logs how documents fill the rows, and what is lost. */
+/* Logs how documents fill the rows, and what is lost; in preview.c. */
 void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq);
 
 /* ---- trainer_plan.c ---- */

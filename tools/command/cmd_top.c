@@ -323,10 +323,11 @@ static void put_top(const struct screen *screen, const struct progress *s) {
     put_losses(screen, s);
     fputs(screen->end, screen->out);
     if (s->eval != NULL) {
-        char loss[NUMBER_BYTES], perplexity[NUMBER_BYTES];
-        fprintf(screen->out, "eval at step %.0f: loss %s, perplexity %s%s", number(s->eval, "step"),
-                number_text(s->eval, "eval_loss", 4, loss), number_text(s->eval, "perplexity", 3, perplexity),
-                screen->end);
+        const bool pairs = json_object_get(s->eval, "eval_rewards/accuracies") != NULL;
+        char loss[NUMBER_BYTES], more[NUMBER_BYTES];
+        fprintf(screen->out, "eval at step %.0f: loss %s, %s %s%s", number(s->eval, "step"),
+                number_text(s->eval, "eval_loss", 4, loss), pairs ? "rewards/accuracies" : "perplexity",
+                number_text(s->eval, pairs ? "eval_rewards/accuracies" : "perplexity", 3, more), screen->end);
     }
 }
 

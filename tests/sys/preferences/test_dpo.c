@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "tests/kit/files.h"
-#include "tests/kit/run/sys_run.h"
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -110,15 +110,40 @@ static void test_beside_trl(void) {
 
 /* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
-static void check_same(const char *name, const char *words, const char *more, const char *drive) {
+/* Compares the rewards and log-probabilities of all lines of a type, which sys_same_runs does not. */
+static bool same_parts(const char *a, const char *b, const char *type) {
+    json_t *const left = lines_of(a, type), *const right = lines_of(b, type);
+    bool same = json_array_size(left) == json_array_size(right) && json_array_size(left) > 0;
+    size_t idx, parts = 0;
+    json_t *line, *value;
+    const char *key;
+    json_array_foreach(left, idx, line) {
+        json_object_foreach(line, key, value) {
+            const bool is_part = strchr(key, '/') != NULL;
+            parts += is_part;
+            same = same && (!is_part || json_equal(value, json_object_get(json_array_get(right, idx), key)));
+        }
+    }
+    same = same && parts == 6 * json_array_size(left);
+    json_decref(left);
+    json_decref(right);
+    return same;
+}
+
+static void check_same(const char *name, const char *words, const char *more, const char *drive, unsigned processes) {
+    struct sys_args launched;
     begin_usual(name, USUAL_STEPS);
     sys_args_add(&args, words);
     sys_args_add(&args, more);
     if (drive != NULL) {
         sys_args_drive(&args, drive, "32MiB");
     }
-    sys_run_well(&args, &process);
+    if (processes > 1) {
+        sys_mpi_begin(&launched, processes, &args, SYS_MPI_END_OTHERS);
+    }
+    sys_run_well(processes > 1 ? &launched : &args, &process);
     CHECK(sys_same_runs("plain", name, USUAL_STEPS));
+    CHECK(same_parts("plain", name, "step") && same_parts("plain", name, "eval"));
     files_remove_folder(test_path(name));
     if (drive != NULL) {
         files_remove_folder(test_path(drive));
@@ -130,15 +155,19 @@ static void test_places(void) {
                                         "--freeze layers.0 --dpo-loss ipo --dpo-sft-coef 0.5"};
     static const struct {
         const char *words, *drive;
-    } places[] = {{"--device-mem 8MiB", NULL},
-                  {"--weights-tier nvme --state-tier nvme", "drive"},
-                  {"--ranks 2", NULL},
-                  {"--device-mem 8MiB --ranks 2 --sharding full_shard", "drive"}};
+        unsigned processes;
+    } places[] = {{"--device-mem 8MiB", NULL, 1},
+                  {"--weights-tier nvme --state-tier nvme", "drive", 1},
+                  {"--ranks 2", NULL, 1},
+                  {"--device-mem 8MiB --ranks 2 --sharding full_shard", "drive", 1},
+                  {"--ranks 2", "drive", 2}};
+    enum { PLACES = sizeof places / sizeof *places };
+    const char *const missing = sys_mpi_missing();
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         train("plain", USUAL_STEPS, kinds[i]);
-        for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
-            if (test_takes(i * 4 + k, 3)) {
-                check_same("placed", kinds[i], places[k].words, places[k].drive);
+        for (unsigned k = 0; k < PLACES; k++) {
+            if (test_takes(i * PLACES + k, 3) && (places[k].processes == 1 || missing == NULL)) {
+                check_same("placed", kinds[i], places[k].words, places[k].drive, places[k].processes);
             }
         }
         files_remove_folder(test_path("plain"));
