@@ -10,9 +10,16 @@ void ox_comm_init(struct ox_comm *comm, const struct ox_comm_ops *ops, uint32_t 
     comm->ops = ops;
     comm->rank = rank;
     comm->count = count;
+    comm->members = NULL;
     comm->inner = NULL;
     pthread_mutex_init(&comm->lock, NULL);
     memset(comm->stats, 0, sizeof comm->stats);
+}
+
+void ox_comm_init_over(struct ox_comm *comm, const struct ox_comm_ops *ops, struct ox_comm *inner) {
+    ox_comm_init(comm, ops, inner->rank, inner->count);
+    comm->members = inner->members;
+    comm->inner = inner;
 }
 
 void ox_comm_waited(struct ox_comm *comm, uint32_t call, uint64_t begin_ns) {

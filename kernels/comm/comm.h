@@ -5,7 +5,8 @@
  * Calls block until they are done or aborted. When a call returns, also after a failure, no peer reads its source and
  * nothing writes its target any more. A rank makes its link calls (gather, exchange, send, recv, reduce_scatter) one
  * at a time, in an order that matches its peers'; `meet` has channels, each with an order of its own, and may run
- * beside a link call and beside a meeting on another channel.
+ * beside a link call and beside a meeting on another channel. A group of ranks may have endpoints of its own
+ * (ox_comm_split), whose calls have an order apart from all others.
  *
  * The first failure of any rank ends all calls of all ranks, now and later, until ox_comm_revive: every one returns
  * that status, with a text that begins with "rank K: ". Ranks that disagree about a call (its kind, order, sizes or
@@ -28,7 +29,9 @@ extern "C" {
 enum {
     OX_COMM_RANKS_MAX = 64,
     OX_COMM_CHANNELS = 8,          /* for `meet`; users number them from 0 */
+    OX_COMM_SPLITS = 4,            /* ways in which ranks are divided into groups */
     OX_COMM_MEET_BYTES = 64 << 10, /* the largest payload of a rank */
+    OX_COMM_GROUP_MEET_BYTES = 256, /* and in a meeting of a group */
     OX_COMM_WHAT_BYTES = 80        /* longer names are cut in messages and comparisons */
 };
 
@@ -134,6 +137,7 @@ struct ox_comm_ops {
 struct ox_comm {
     const struct ox_comm_ops *ops;
     uint32_t rank, count;
+    const uint32_t *members; /* of a group: which ranks of all it consists of; NULL: all ranks */
     struct ox_comm *inner; /* of a decorator; otherwise NULL */
     pthread_mutex_t lock;  /* guards what follows */
     struct ox_comm_stats stats[OX_COMM_CALL_COUNT];
@@ -181,6 +185,26 @@ struct ox_comm_local_config {
 /* Opens the endpoints of all ranks, each to be used and closed by its own rank. */
 OX_MUST enum ox_status ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out);
 
+/* ---- groups of ranks -------------------------------------------------------------------------------- */
+
+/* The group of the calling rank: `count` ranks of all in ascending order, with itself. */
+struct ox_comm_group_of {
+    uint32_t split; /* below OX_COMM_SPLITS: the groups of one split have no rank in common */
+    uint32_t count;
+    const uint32_t *members;
+};
+
+/* Opens an endpoint for a group, in which ranks are numbered by their place among the members; it has channel 0 of
+ * `meet` with OX_COMM_GROUP_MEET_BYTES, and no sums of the library. `comm` is a local or mpi endpoint, and all of its
+ * ranks call this at the same time, once for each split. A failure in a group ends the calls of all ranks, and a
+ * revival of `comm` revives it; messages have the numbers of all ranks. It is closed before `comm`. */
+OX_MUST enum ox_status ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out);
+
+/* The number among all ranks of a rank of the endpoint. */
+static inline uint32_t ox_comm_member(const struct ox_comm *comm, uint32_t rank) {
+    return comm->members == NULL ? rank : comm->members[rank];
+}
+
 /* ---- mpi: processes, each with ranks as threads, started by mpirun or Slurm --------------------------- */
 
 /* Names of variables, ended by NULL, one of which launchers set in the environment of every process that they start. */
@@ -204,10 +228,10 @@ struct ox_comm_nccl_config {
     struct ox_comm_limits limits;
 };
 
-/* Puts NCCL over a local or mpi endpoint, which it takes over unless it fails: calls with memory of the device go
- * through the library, all others as before. All ranks call it, each from a thread of its own; either all succeed, or
+/* Puts NCCL over a local or mpi endpoint, or that of a group, which it takes over unless it fails: calls with memory of
+ * the device go through the library, all others as before. All ranks call it, each from a thread of its own; either all succeed, or
  * all fail and may go on with `control` after a revival. OX_E_COMM with what to install where there is no fitting
- * library. The last channel of `meet` is used while ranks open and revive. */
+ * library. The last channel of `meet`, of a group its only one, is used while ranks open and revive. */
 OX_MUST enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
                                          struct ox_comm **out);
 

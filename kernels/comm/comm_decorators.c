@@ -24,7 +24,7 @@ static uint64_t next_turn(struct decorated *self) {
 }
 
 static void delay(const struct decorated *self, uint64_t turn) {
-    ox_chaos_delay(self->seed + self->base.rank, "comm", turn, self->ns_max);
+    ox_chaos_delay(self->seed + ox_comm_member(&self->base, self->base.rank), "comm", turn, self->ns_max);
 }
 
 static enum ox_status injected(const struct decorated *self, bool after, uint64_t turn) {
@@ -128,8 +128,7 @@ static enum ox_status decorate(struct ox_comm *inner, const struct decorated *wi
         return ox_fail(OX_E_NOMEM, "communication: no memory for a decorator");
     }
     *self = *with;
-    ox_comm_init(&self->base, &decorated_ops, inner->rank, inner->count);
-    self->base.inner = inner;
+    ox_comm_init_over(&self->base, &decorated_ops, inner);
     *out = &self->base;
     return OX_OK;
 }

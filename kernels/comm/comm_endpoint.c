@@ -6,6 +6,7 @@
 #include "base/lane.h"
 #include "kernels/comm/comm_group.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -16,6 +17,20 @@ static const struct ox_comm_ops group_ops;
 
 static struct ox_comm_endpoint *endpoint_of(struct ox_comm *comm) {
     return (struct ox_comm_endpoint *)comm;
+}
+
+struct ox_comm_endpoint *ox_comm_endpoint_peer(const struct ox_comm_endpoint *self, uint32_t rank) {
+    struct ox_comm_endpoint *const whole = self->group->endpoints[ox_comm_member(&self->base, rank)];
+    return whole == NULL || self->number == 0 ? whole : whole->splits[self->number - 1];
+}
+
+/* Where the rank makes its link calls, and the ranks that it makes them with. */
+static struct ox_comm_channel *link_of(const struct ox_comm_endpoint *self) {
+    return &self->group->channels[OX_COMM_CHANNEL_LINK + self->number];
+}
+
+static uint64_t ranks_of(const struct ox_comm_endpoint *self) {
+    return self->group->members[self->rank].groups[self->number];
 }
 
 /* ---- waiting and failing: the caller holds the lock ------------------------------------------------- */
@@ -36,7 +51,8 @@ static void wait_until(struct ox_comm_group *group, struct ox_comm_channel *chan
     group->waiting--;
 }
 
-/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for now. */
+/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for now; none
+ * where all have come and the process of rank 0 has not said so yet, which it does also when rank 0 has ended. */
 static enum ox_status wait_for(struct ox_comm_endpoint *self, struct ox_comm_channel *channel,
                                struct ox_comm_patience *patience, const struct ox_comm_post *post, uint64_t missing) {
     struct ox_comm_group *const group = self->group;
@@ -45,7 +61,7 @@ static enum ox_status wait_for(struct ox_comm_endpoint *self, struct ox_comm_cha
         return ox_fail(OX_E_COMM, "%s \"%s\": %s ended before it", ox_comm_call_name((enum ox_comm_call)post->call),
                        post->what, ox_comm_ranks_text(missing & group->gone, names));
     }
-    const enum ox_status status = ox_comm_patience_check(patience, &self->base, post, missing);
+    const enum ox_status status = ox_comm_patience_check(patience, &self->base, post, missing != 0 ? missing : 1);
     if (status == OX_OK) {
         const uint64_t until_ns = ox_min_u64(patience->warn_ns, patience->fail_ns);
         wait_until(group, channel, ox_min_u64(until_ns, patience->seen_ns + OX_COMM_LOOK_NS));
@@ -62,7 +78,7 @@ static void raise_failure(struct ox_comm_endpoint *self, enum ox_status status, 
     memcpy(kept, text, strnlen(text, sizeof kept - 1) + 1);
     kept[sizeof kept - 1] = '\0';
     const bool revival = group->channels[OX_COMM_CHANNEL_REVIVE].arrived != 0;
-    ox_comm_group_abort(group, self->base.rank, status, kept);
+    ox_comm_group_abort(group, self->rank, status, kept);
     bool decided = false;
     while (!decided && ox_clock_ns() < limit_ns) {
         decided = revival ? group->abort_count != aborts : group->cause != OX_OK;
@@ -71,7 +87,7 @@ static void raise_failure(struct ox_comm_endpoint *self, enum ox_status status, 
         }
     }
     if (!decided) {
-        struct ox_comm_event event = {.kind = OX_COMM_ABORTS, .rank = self->base.rank, .status = status,
+        struct ox_comm_event event = {.kind = OX_COMM_ABORTS, .rank = self->rank, .status = status,
                                       .aborts = aborts};
         event.payload_bytes = (uint32_t)strlen(kept);
         ox_comm_group_apply(group, &event, kept);
@@ -101,24 +117,23 @@ static enum ox_status arrive(struct ox_comm_endpoint *self, uint32_t channel_idx
                              const void *payload, const struct ox_comm_limits *limits) {
     struct ox_comm_group *const group = self->group;
     struct ox_comm_channel *const channel = &group->channels[channel_idx];
-    const uint64_t round = channel->round, all = ox_comm_ranks_all(group->count);
+    const uint64_t all = ranks_of(self), *const ended = &channel->rounds[__builtin_ctzll(all)], round = *ended;
     const uint32_t aborts = group->abort_count;
     const bool revival = channel_idx == OX_COMM_CHANNEL_REVIVE;
     if (!revival && group->cause != OX_OK) {
         return cause_of(group);
     }
-    const struct ox_comm_event event = {.kind = OX_COMM_ARRIVES, .rank = self->base.rank, .channel = channel_idx,
+    const struct ox_comm_event event = {.kind = OX_COMM_ARRIVES, .rank = self->rank, .channel = channel_idx,
                                         .payload_bytes = post->payload_bytes, .post = *post};
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, limits);
     ox_comm_group_submit(group, &event, payload);
-    while (channel->round == round) {
+    while (*ended == round) {
         if (revival ? group->abort_count != aborts : group->cause != OX_OK) {
             return cause_of(group);
         }
-        /* Where this rank alone seems to be missing, the process of rank 0 has not said yet that it has come. */
-        const uint64_t others = all & ~channel->arrived & ~(UINT64_C(1) << self->base.rank);
-        const enum ox_status status = wait_for(self, channel, &patience, post, others != 0 ? others : 1);
+        const uint64_t others = all & ~channel->arrived & ~(UINT64_C(1) << self->rank);
+        const enum ox_status status = wait_for(self, channel, &patience, post, others);
         if (status != OX_OK) {
             raise_failure(self, status, ox_error_text());
         }
@@ -164,9 +179,9 @@ static enum ox_status pull_gather(struct ox_comm_endpoint *self, const struct ox
     const uint32_t rank = self->base.rank, count = self->base.count;
     unsigned char *const target = call->target;
     for (uint32_t r = 0; r < count && job != NULL; r++) {
-        ox_comm_remote_add(self->group, job, r, rank, target + (call->cuts[r] - call->cuts[0]),
+        ox_comm_remote_add(self, job, r, rank, target + (call->cuts[r] - call->cuts[0]),
                            call->cuts[r + 1] - call->cuts[r]);
-        ox_comm_remote_add(self->group, job, rank, r, (void *)(uintptr_t)call->source,
+        ox_comm_remote_add(self, job, rank, r, (void *)(uintptr_t)call->source,
                            call->cuts[rank + 1] - call->cuts[rank]);
     }
     ox_comm_remote_begin(self->group, job);
@@ -175,9 +190,10 @@ static enum ox_status pull_gather(struct ox_comm_endpoint *self, const struct ox
     /* Each rank begins behind itself, so that not all read the same peer at once. */
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         const uint32_t from = (rank + 1 + i) % count;
-        if (self->group->endpoints[from] != NULL) {
+        const struct ox_comm_endpoint *const peer = ox_comm_endpoint_peer(self, from);
+        if (peer != NULL) {
             const struct ox_copy one = {.target = target + (call->cuts[from] - call->cuts[0]),
-                                        .source = self->group->endpoints[from]->source,
+                                        .source = peer->source,
                                         .bytes = call->cuts[from + 1] - call->cuts[from]};
             status = copy(self, call->on_host, &one, &done);
         }
@@ -192,12 +208,12 @@ static enum ox_status pull_exchange(struct ox_comm_endpoint *self, const struct 
     unsigned char *target = call->target;
     for (uint32_t r = 0; r < count && job != NULL; r++) {
         if (call->gives[rank]) {
-            ox_comm_remote_add(self->group, job, rank, r,
+            ox_comm_remote_add(self, job, rank, r,
                                (unsigned char *)(uintptr_t)call->source + (call->cuts[r] - call->cuts[0]),
                                call->cuts[r + 1] - call->cuts[r]);
         }
         if (call->gives[r]) {
-            ox_comm_remote_add(self->group, job, r, rank, target, bytes);
+            ox_comm_remote_add(self, job, r, rank, target, bytes);
             target += bytes;
         }
     }
@@ -207,8 +223,9 @@ static enum ox_status pull_exchange(struct ox_comm_endpoint *self, const struct 
     target = call->target;
     for (uint32_t from = 0; from < count && status == OX_OK; from++) {
         if (call->gives[from]) {
-            if (self->group->endpoints[from] != NULL) {
-                const unsigned char *const source = self->group->endpoints[from]->source;
+            const struct ox_comm_endpoint *const peer = ox_comm_endpoint_peer(self, from);
+            if (peer != NULL) {
+                const unsigned char *const source = peer->source;
                 const struct ox_copy one = {.target = target, .source = source + first, .bytes = bytes};
                 status = copy(self, call->on_host, &one, &done);
             }
@@ -256,12 +273,13 @@ static enum ox_status pull(struct ox_comm_endpoint *self, const struct link_call
 static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_comm_post *post, const void *source,
                                const struct link_call *call) {
     struct ox_comm_group *const group = self->group;
-    struct ox_comm_channel *const link = &group->channels[OX_COMM_CHANNEL_LINK];
+    struct ox_comm_channel *const link = link_of(self);
+    const uint64_t ranks = ranks_of(self);
     enter(self);
     self->source = source;
     self->target = call->reduce_scatter != NULL ? call->reduce_scatter->target : NULL;
     enum ox_status status = check_memory(self, call->on_host, post->what);
-    OX_THEN(status, arrive(self, OX_COMM_CHANNEL_LINK, post, "", &group->limits));
+    OX_THEN(status, arrive(self, OX_COMM_CHANNEL_LINK + self->number, post, "", &group->limits));
     if (status != OX_OK) {
         return leave(self, status);
     }
@@ -269,7 +287,7 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     /* The first rank of a process adds for all of them; the others have to learn whether it could. */
     const bool adds = call->reduce_scatter != NULL;
     status = !adds                             ? pull(self, call)
-             : self->base.rank == group->first ? ox_comm_remote_sum(group, call->reduce_scatter->cuts)
+             : self->rank == group->first ? ox_comm_remote_sum(group, call->reduce_scatter->cuts)
                                                : OX_OK;
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, status);
@@ -277,16 +295,16 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     if (adds && status != OX_OK && group->cause == OX_OK) {
         raise_failure(self, status, first.text);
     }
-    group->copying &= ~(UINT64_C(1) << self->base.rank);
-    if (group->copying == 0) {
+    link->copying &= ~(UINT64_C(1) << self->rank);
+    if ((link->copying & ranks) == 0) {
         pthread_cond_broadcast(&link->moved);
     }
     /* Peers read the source until they are done, whatever has failed; copies end by themselves. */
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &group->limits);
     enum ox_status waited = OX_OK;
-    while (group->copying != 0 && waited == OX_OK) {
-        waited = wait_for(self, link, &patience, post, group->copying);
+    while ((link->copying & ranks) != 0 && waited == OX_OK) {
+        waited = wait_for(self, link, &patience, post, link->copying & ranks);
     }
     ox_first_failure_note(&first, waited);
     if (adds) {
@@ -312,7 +330,7 @@ static enum ox_status group_exchange(struct ox_comm *comm, const struct ox_comm_
 static enum ox_status group_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     struct ox_comm_post post;
-    if (self->group->remote == NULL) {
+    if (self->group->remote == NULL || self->number > 0) {
         return ox_fail(OX_E_CONFIG, "reduce-scatter \"%s\": there is no library here whose sums could be used; use the "
                        "fixed sums", call->what);
     }
@@ -324,23 +342,23 @@ static enum ox_status group_reduce_scatter(struct ox_comm *comm, const struct ox
 /* States the transfer and waits until its other side has, and both agree. On failure all ranks are aborted already. */
 static enum ox_status match(struct ox_comm_endpoint *self, const struct ox_comm_post *post, const void *source) {
     struct ox_comm_group *const group = self->group;
-    const struct ox_comm_member *const member = &group->members[self->base.rank];
+    struct ox_comm_transfer *const transfer = &group->members[self->rank].transfers[self->number];
     if (group->cause != OX_OK) {
         return cause_of(group);
     }
     self->source = source;
     self->released = false;
-    const struct ox_comm_event event = {.kind = OX_COMM_TRANSFERS, .rank = self->base.rank, .post = *post};
+    const struct ox_comm_event event = {.kind = OX_COMM_TRANSFERS, .rank = self->rank, .post = *post,
+                                        .channel = OX_COMM_CHANNEL_LINK + self->number};
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &group->limits);
-    group->members[self->base.rank].state = OX_COMM_IDLE;
+    transfer->state = OX_COMM_IDLE;
     ox_comm_group_submit(group, &event, "");
-    while (member->state != OX_COMM_MATCHED) {
+    while (transfer->state != OX_COMM_MATCHED) {
         if (group->cause != OX_OK) {
             return cause_of(group);
         }
-        const enum ox_status status = wait_for(self, &group->channels[OX_COMM_CHANNEL_LINK], &patience, post,
-                                               UINT64_C(1) << post->peer);
+        const enum ox_status status = wait_for(self, link_of(self), &patience, post, UINT64_C(1) << post->peer);
         if (status != OX_OK) {
             raise_failure(self, status, ox_error_text());
         }
@@ -350,14 +368,14 @@ static enum ox_status match(struct ox_comm_endpoint *self, const struct ox_comm_
 }
 
 /* The other side is in another process. */
-static enum ox_status transfer_over_wire(struct ox_comm_endpoint *self, const struct ox_comm_post *post, void *at) {
+static enum ox_status transfer_over_wire(struct ox_comm_endpoint *self, const struct ox_comm_post *post, uint32_t peer,
+                                         void *at) {
     const bool sends = post->call == OX_COMM_SEND;
     struct ox_comm_remote_job job;
     job.sum = NULL;
     job.count = 0;
     pthread_mutex_unlock(&self->group->lock);
-    ox_comm_remote_add(self->group, &job, sends ? self->base.rank : post->peer, sends ? post->peer : self->base.rank,
-                       at, post->bytes);
+    ox_comm_remote_add(self, &job, sends ? self->base.rank : peer, sends ? peer : self->base.rank, at, post->bytes);
     ox_comm_remote_begin(self->group, &job);
     const enum ox_status status = ox_comm_remote_join(self->group, &job);
     pthread_mutex_lock(&self->group->lock);
@@ -368,19 +386,19 @@ static enum ox_status group_send(struct ox_comm *comm, const struct ox_comm_send
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     struct ox_comm_group *const group = self->group;
     struct ox_comm_post post;
-    ox_comm_post_send(call, &post);
+    ox_comm_post_send(comm, call, &post);
     enter(self);
-    const bool wired = group->endpoints[call->peer] == NULL;
+    const bool wired = ox_comm_endpoint_peer(self, call->peer) == NULL;
     enum ox_status status = wired ? check_memory(self, call->on_host, call->what) : OX_OK;
     OX_THEN(status, match(self, &post, call->source));
     if (wired) {
-        OX_THEN(status, transfer_over_wire(self, &post, (void *)(uintptr_t)call->source));
+        OX_THEN(status, transfer_over_wire(self, &post, call->peer, (void *)(uintptr_t)call->source));
         return leave(self, status);
     }
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &group->limits);
     while (status == OX_OK && !self->released) {
-        status = wait_for(self, &group->channels[OX_COMM_CHANNEL_LINK], &patience, &post, UINT64_C(1) << call->peer);
+        status = wait_for(self, link_of(self), &patience, &post, UINT64_C(1) << post.peer);
     }
     return leave(self, status);
 }
@@ -389,14 +407,14 @@ static enum ox_status group_send(struct ox_comm *comm, const struct ox_comm_send
 static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     struct ox_comm_group *const group = self->group;
-    struct ox_comm_endpoint *const peer = group->endpoints[call->peer];
+    struct ox_comm_endpoint *const peer = ox_comm_endpoint_peer(self, call->peer);
     struct ox_comm_post post;
-    ox_comm_post_recv(call, &post);
+    ox_comm_post_recv(comm, call, &post);
     enter(self);
     enum ox_status status = peer == NULL ? check_memory(self, call->on_host, call->what) : OX_OK;
     OX_THEN(status, match(self, &post, NULL));
     if (status == OX_OK && peer == NULL) {
-        status = transfer_over_wire(self, &post, call->target);
+        status = transfer_over_wire(self, &post, call->peer, call->target);
     } else if (status == OX_OK) {
         const struct ox_copy one = {.target = call->target, .source = peer->source, .bytes = call->bytes};
         pthread_mutex_unlock(&group->lock);
@@ -404,7 +422,7 @@ static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv
         status = copies_end(self, copy(self, call->on_host, &one, &done), done);
         pthread_mutex_lock(&group->lock);
         peer->released = true;
-        pthread_cond_broadcast(&group->channels[OX_COMM_CHANNEL_LINK].moved);
+        pthread_cond_broadcast(&link_of(self)->moved);
     }
     return leave(self, status);
 }
@@ -413,9 +431,10 @@ enum ox_status ox_comm_endpoint_agree(struct ox_comm *comm, const struct ox_comm
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     OX_ASSERT(comm->ops == &group_ops);
     enter(self);
-    const enum ox_status status = arrive(self, OX_COMM_CHANNEL_LINK, post, "", &self->group->limits);
+    const enum ox_status status =
+        arrive(self, OX_COMM_CHANNEL_LINK + self->number, post, "", &self->group->limits);
     if (status == OX_OK) {
-        self->group->copying &= ~(UINT64_C(1) << comm->rank);
+        link_of(self)->copying &= ~(UINT64_C(1) << self->rank);
     }
     return leave(self, status);
 }
@@ -429,18 +448,20 @@ enum ox_status ox_comm_endpoint_match(struct ox_comm *comm, const struct ox_comm
 
 static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
-    struct ox_comm_channel *const channel = &self->group->channels[call->channel];
+    OX_ASSERT(self->number == 0 || (call->channel == 0 && call->slot_bytes <= OX_COMM_GROUP_MEET_BYTES));
+    const uint32_t channel_idx = self->number == 0 ? call->channel : OX_COMM_CHANNEL_MEET + self->number;
+    struct ox_comm_channel *const channel = &self->group->channels[channel_idx];
     struct ox_comm_post post;
     ox_comm_post_meet(call, &post);
     enter(self);
-    const uint32_t parity = (uint32_t)(channel->round % 2);
+    const uint32_t parity = (uint32_t)(channel->rounds[__builtin_ctzll(ranks_of(self))] % 2);
     const struct ox_comm_limits *const limits = call->limits != NULL ? call->limits : &self->group->limits;
-    const enum ox_status status = arrive(self, call->channel, &post, call->mine, limits);
+    const enum ox_status status = arrive(self, channel_idx, &post, call->mine, limits);
     for (uint32_t r = 0; r < comm->count && status == OX_OK; r++) {
-        const uint32_t bytes = channel->posts[parity][r].payload_bytes;
+        const uint32_t member = ox_comm_member(comm, r), bytes = channel->posts[parity][member].payload_bytes;
         if (bytes > 0) {
             memcpy((unsigned char *)call->all + (size_t)r * call->slot_bytes,
-                   channel->payloads[parity] + (size_t)r * OX_COMM_MEET_BYTES, bytes);
+                   channel->payloads[parity] + (size_t)member * channel->payload_bytes, bytes);
         }
         if (call->all_bytes != NULL) {
             call->all_bytes[r] = bytes;
@@ -452,14 +473,14 @@ static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet
 static void group_abort(struct ox_comm *comm, enum ox_status status, const char *text) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     pthread_mutex_lock(&self->group->lock);
-    ox_comm_group_abort(self->group, comm->rank, status, text);
+    ox_comm_group_abort(self->group, self->rank, status, text);
     pthread_mutex_unlock(&self->group->lock);
 }
 
 /* Waits until what this rank has raised is decided: another failure may come before it, and a revival after it. */
 static void settle(struct ox_comm_endpoint *self) {
     struct ox_comm_group *const group = self->group;
-    const struct ox_comm_member *const member = &group->members[self->base.rank];
+    const struct ox_comm_member *const member = &group->members[self->rank];
     const uint64_t limit_ns = raise_limit_ns(group);
     while (member->applied < member->raised && ox_clock_ns() < limit_ns) {
         wait_until(group, &group->channels[OX_COMM_CHANNEL_LINK], limit_ns);
@@ -482,6 +503,9 @@ static enum ox_status group_revive(struct ox_comm *comm) {
     enter(self);
     OX_ASSERT(self->inside == 1);
     settle(self);
+    if (self->number > 0) { /* the endpoint with all ranks has revived it */
+        return leave(self, cause_of(self->group));
+    }
     return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, "", &self->group->limits));
 }
 
@@ -494,6 +518,10 @@ static void group_close(struct ox_comm *comm) {
     ox_lane_close(&self->lane);
     pthread_mutex_lock(&group->lock);
     OX_ASSERT(self->inside == 0);
+    if (self->number > 0) {
+        pthread_mutex_unlock(&group->lock);
+        return;
+    }
     ox_comm_group_submit(group, &(struct ox_comm_event){.kind = OX_COMM_LEAVES, .rank = comm->rank}, "");
     const bool last = --group->open_count == 0;
     pthread_mutex_unlock(&group->lock);
@@ -525,6 +553,7 @@ enum ox_status ox_comm_endpoints_open(struct ox_comm_group *group, const struct 
     for (uint32_t i = 0; i < group->local; i++) {
         struct ox_comm_endpoint *const self = group->endpoints[group->first + i];
         self->group = group;
+        self->rank = group->first + i;
         self->device = config->devices != NULL ? config->devices[i] : NULL;
         ox_comm_init(&self->base, &group_ops, group->first + i, group->count);
         out[i] = &self->base;
@@ -539,6 +568,70 @@ enum ox_status ox_comm_endpoints_open(struct ox_comm_group *group, const struct 
         out[i] = NULL;
     }
     return status;
+}
+
+/* ---- groups of ranks -------------------------------------------------------------------------------- */
+
+/* All ranks say who is in their group, and each writes down what all have said, which is the same. */
+static enum ox_status agree_on_groups(struct ox_comm_endpoint *self, const struct ox_comm_group_of *group) {
+    uint64_t own = 0, all[OX_COMM_RANKS_MAX];
+    for (uint32_t i = 0; i < group->count; i++) {
+        OX_ASSERT(group->members[i] < self->base.count && (i == 0 || group->members[i] > group->members[i - 1]));
+        own |= UINT64_C(1) << group->members[i];
+    }
+    OX_ASSERT((own >> self->rank & 1) != 0);
+    OX_TRY(ox_comm_meet(&self->base, &(struct ox_comm_meet){
+        .mine = &own, .mine_bytes = sizeof own, .slot_bytes = sizeof own, .all = all, .what = "groups of ranks"}));
+    for (uint32_t r = 0; r < self->base.count; r++) {
+        if ((own >> r & 1) != 0 && all[r] != own) {
+            return ox_fail(OX_E_COMM, "rank %u: it takes itself for one of another group than rank %u does; start them "
+                           "with the same program and options", r, self->rank);
+        }
+    }
+    pthread_mutex_lock(&self->group->lock);
+    for (uint32_t r = 0; r < self->base.count; r++) {
+        self->group->members[r].groups[1 + group->split] = all[r];
+    }
+    pthread_mutex_unlock(&self->group->lock);
+    return OX_OK;
+}
+
+enum ox_status ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out) {
+    struct ox_comm_endpoint *const self = endpoint_of(comm), *const split = calloc(1, sizeof *split);
+    OX_ASSERT(comm->ops == &group_ops && self->number == 0 && group->split < OX_COMM_SPLITS);
+    OX_ASSERT(self->splits[group->split] == NULL);
+    *out = NULL;
+    enum ox_status status = split != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a group of ranks");
+    if (status == OX_OK) {
+        split->group = self->group;
+        split->rank = self->rank;
+        split->number = 1 + group->split;
+        split->device = self->device;
+        uint32_t rank = 0;
+        for (uint32_t i = 0; i < group->count; i++) {
+            split->members[i] = group->members[i];
+            rank = group->members[i] == self->rank ? i : rank;
+        }
+        ox_comm_init(&split->base, &group_ops, rank, group->count);
+        split->base.members = split->members;
+        self->splits[group->split] = split;
+        status = self->device == NULL ? OX_OK : ox_device_lane_open(self->device, "link.copy", &split->lane);
+    }
+    OX_THEN(status, agree_on_groups(self, group));
+    /* Nobody calls in a group before every process knows the groups. */
+    OX_THEN(status, ox_comm_meet(comm, &(struct ox_comm_meet){.what = "groups of ranks are open"}));
+    if (status != OX_OK) {
+        char text[OX_ERROR_TEXT_BYTES];
+        memcpy(text, ox_error_text(), sizeof text);
+        ox_comm_abort(comm, status, text);
+        if (split != NULL) {
+            ox_lane_close(&split->lane);
+            pthread_mutex_destroy(&split->base.lock);
+        }
+        return ox_fail(status, "%s", text);
+    }
+    *out = &split->base;
+    return OX_OK;
 }
 
 enum ox_status ox_comm_local_open(const struct ox_comm_local_config *config, struct ox_comm **out) {

@@ -27,19 +27,26 @@ static void fail_all(struct ox_comm_group *group, enum ox_status status, const c
     wake_all(group);
 }
 
-/* Two ranks that wait for each other in calls that can never match: a send or recv whose peer waits for all ranks, or
- * for the same side of a transfer. */
-static enum ox_status check_deadlock(const struct ox_comm_group *group) {
-    const struct ox_comm_channel *const link = &group->channels[OX_COMM_CHANNEL_LINK];
+/* The number of ended rounds of a rank's group. */
+static uint64_t *round_of(struct ox_comm_group *group, uint32_t channel, uint32_t rank) {
+    const uint64_t ranks = group->members[rank].groups[ox_comm_endpoint_of_channel(channel)];
+    return &group->channels[channel].rounds[__builtin_ctzll(ranks)];
+}
+
+/* Two ranks that wait for each other in calls of their endpoints `number` that can never match: a send or recv whose
+ * peer waits for all ranks, or for the same side of a transfer. */
+static enum ox_status check_deadlock(struct ox_comm_group *group, uint32_t number) {
+    const uint32_t channel = OX_COMM_CHANNEL_LINK + number;
+    const struct ox_comm_channel *const link = &group->channels[channel];
     for (uint32_t r = 0; r < group->count; r++) {
-        const struct ox_comm_member *const one = &group->members[r];
+        const struct ox_comm_transfer *const one = &group->members[r].transfers[number];
         if (one->state != OX_COMM_WAITING) {
             continue;
         }
         const uint32_t peer = one->post.peer;
-        const struct ox_comm_member *const other = &group->members[peer];
+        const struct ox_comm_transfer *const other = &group->members[peer].transfers[number];
         if ((link->arrived >> peer & 1) != 0) {
-            return ox_comm_posts_clash(r, &one->post, peer, &link->posts[link->round % 2][peer]);
+            return ox_comm_posts_clash(r, &one->post, peer, &link->posts[*round_of(group, channel, peer) % 2][peer]);
         }
         if (other->state == OX_COMM_WAITING && other->post.peer == r && other->post.call == one->post.call) {
             return ox_comm_posts_clash(r, &one->post, peer, &other->post);
@@ -54,28 +61,34 @@ static void revived(struct ox_comm_group *group) {
         group->channels[i].arrived = 0;
     }
     for (uint32_t r = 0; r < group->count; r++) {
-        group->members[r].state = OX_COMM_IDLE;
+        for (uint32_t i = 0; i < OX_COMM_ENDPOINTS; i++) {
+            group->members[r].transfers[i].state = OX_COMM_IDLE;
+        }
     }
     group->cause = OX_OK;
 }
 
 static enum ox_status arrives(struct ox_comm_group *group, const struct ox_comm_event *event, const void *payload) {
     struct ox_comm_channel *const channel = &group->channels[event->channel];
-    const uint32_t parity = (uint32_t)(channel->round % 2);
+    const uint32_t number = ox_comm_endpoint_of_channel(event->channel);
+    const uint64_t ranks = group->members[event->rank].groups[number];
+    uint64_t *const round = round_of(group, event->channel, event->rank);
+    const uint32_t parity = (uint32_t)(*round % 2);
     channel->posts[parity][event->rank] = event->post;
     if (event->payload_bytes > 0) {
-        memcpy(channel->payloads[parity] + (size_t)event->rank * OX_COMM_MEET_BYTES, payload, event->payload_bytes);
+        memcpy(channel->payloads[parity] + (size_t)event->rank * channel->payload_bytes, payload,
+               event->payload_bytes);
     }
     channel->arrived |= UINT64_C(1) << event->rank;
-    const bool is_link = event->channel == OX_COMM_CHANNEL_LINK;
-    if (channel->arrived != ox_comm_ranks_all(group->count)) {
-        return is_link ? check_deadlock(group) : OX_OK;
+    const bool is_link = event->channel == OX_COMM_CHANNEL_LINK + number;
+    if ((channel->arrived & ranks) != ranks) {
+        return is_link ? check_deadlock(group, number) : OX_OK;
     }
-    OX_TRY(ox_comm_posts_check(channel->posts[parity], group->count));
-    channel->arrived = 0;
-    channel->round++;
+    OX_TRY(ox_comm_posts_check(channel->posts[parity], ranks));
+    channel->arrived &= ~ranks;
+    ++*round;
     if (is_link) {
-        group->copying = ox_comm_ranks_all(group->local) << group->first;
+        channel->copying |= (ox_comm_ranks_all(group->local) << group->first) & ranks;
     }
     if (event->channel == OX_COMM_CHANNEL_REVIVE) {
         revived(group);
@@ -85,13 +98,14 @@ static enum ox_status arrives(struct ox_comm_group *group, const struct ox_comm_
 }
 
 static enum ox_status transfers(struct ox_comm_group *group, const struct ox_comm_event *event) {
-    struct ox_comm_member *const one = &group->members[event->rank];
-    struct ox_comm_member *const other = &group->members[event->post.peer];
+    const uint32_t number = ox_comm_endpoint_of_channel(event->channel);
+    struct ox_comm_transfer *const one = &group->members[event->rank].transfers[number];
+    struct ox_comm_transfer *const other = &group->members[event->post.peer].transfers[number];
     one->post = event->post;
     one->state = OX_COMM_WAITING;
     if (other->state != OX_COMM_WAITING ||
         !ox_comm_posts_pair(event->rank, &one->post, event->post.peer, &other->post)) {
-        return check_deadlock(group);
+        return check_deadlock(group, number);
     }
     const bool sends = one->post.call == OX_COMM_SEND;
     const enum ox_status status =
@@ -99,7 +113,7 @@ static enum ox_status transfers(struct ox_comm_group *group, const struct ox_com
               : ox_comm_transfer_check(event->post.peer, &other->post, event->rank, &one->post);
     if (status == OX_OK) {
         one->state = other->state = OX_COMM_MATCHED;
-        pthread_cond_broadcast(&group->channels[OX_COMM_CHANNEL_LINK].moved);
+        pthread_cond_broadcast(&group->channels[OX_COMM_CHANNEL_LINK + number].moved);
     }
     return status;
 }
@@ -150,17 +164,18 @@ void ox_comm_group_abort(struct ox_comm_group *group, uint32_t rank, enum ox_sta
 
 /* ---- open and close --------------------------------------------------------------------------------- */
 
-static bool channel_open(struct ox_comm_channel *channel, uint32_t count, bool carries) {
+static bool channel_open(struct ox_comm_channel *channel, uint32_t count, uint32_t payload_bytes) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&channel->moved, &attr);
     pthread_condattr_destroy(&attr);
     bool room = true;
+    channel->payload_bytes = payload_bytes;
     for (int parity = 0; parity < 2; parity++) {
         channel->posts[parity] = calloc(count, sizeof *channel->posts[parity]);
-        channel->payloads[parity] = carries ? calloc(count, OX_COMM_MEET_BYTES) : NULL;
-        room = room && channel->posts[parity] != NULL && (!carries || channel->payloads[parity] != NULL);
+        channel->payloads[parity] = payload_bytes > 0 ? calloc(count, payload_bytes) : NULL;
+        room = room && channel->posts[parity] != NULL && (payload_bytes == 0 || channel->payloads[parity] != NULL);
     }
     return room;
 }
@@ -175,6 +190,9 @@ void ox_comm_group_close(struct ox_comm_group *group) {
         pthread_cond_destroy(&channel->moved);
     }
     for (uint32_t r = 0; r < group->count; r++) {
+        for (uint32_t i = 0; i < OX_COMM_SPLITS && group->endpoints[r] != NULL; i++) {
+            free(group->endpoints[r]->splits[i]);
+        }
         free(group->endpoints[r]);
     }
     pthread_mutex_destroy(&group->lock);
@@ -194,7 +212,12 @@ enum ox_status ox_comm_group_open(const struct ox_comm_local_config *config, uin
         group->limits = config->limits;
         pthread_mutex_init(&group->lock, NULL);
         for (uint32_t i = 0; i < OX_COMM_CHANNEL_COUNT; i++) {
-            room = channel_open(&group->channels[i], count, i < OX_COMM_CHANNELS) && room;
+            const bool of_group = i > OX_COMM_CHANNEL_MEET && i < OX_COMM_CHANNEL_REVIVE;
+            room = channel_open(&group->channels[i], count, i < OX_COMM_CHANNELS ? OX_COMM_MEET_BYTES
+                                                            : of_group ? OX_COMM_GROUP_MEET_BYTES : 0) && room;
+        }
+        for (uint32_t r = 0; r < count; r++) {
+            group->members[r].groups[0] = ox_comm_ranks_all(count);
         }
         for (uint32_t r = first; r < first + config->count; r++) {
             group->endpoints[r] = calloc(1, sizeof *group->endpoints[r]);

@@ -11,20 +11,32 @@
 extern "C" {
 #endif
 
+/* Endpoints of a rank: 0 is that with all ranks, 1 + s that with its group of split s. Each has a channel for link
+ * calls; groups have one for meetings besides. */
 enum {
+    OX_COMM_ENDPOINTS = 1 + OX_COMM_SPLITS,
     OX_COMM_CHANNEL_LINK = OX_COMM_CHANNELS,
-    OX_COMM_CHANNEL_REVIVE,
+    OX_COMM_CHANNEL_MEET = OX_COMM_CHANNEL_LINK + OX_COMM_SPLITS, /* + number of the endpoint, from 1 on */
+    OX_COMM_CHANNEL_REVIVE = OX_COMM_CHANNEL_MEET + OX_COMM_ENDPOINTS,
     OX_COMM_CHANNEL_COUNT
 };
 
-/* Where the ranks meet for one call after another. Posts and payloads of a round stay while the next round gathers:
- * nobody ends the next one before all have begun it, which they do after reading this one. */
+/* The endpoint whose channel it is. */
+static inline uint32_t ox_comm_endpoint_of_channel(uint32_t channel) {
+    return channel < OX_COMM_CHANNEL_LINK || channel >= OX_COMM_CHANNEL_REVIVE ? 0
+           : channel > OX_COMM_CHANNEL_MEET ? channel - OX_COMM_CHANNEL_MEET : channel - OX_COMM_CHANNEL_LINK;
+}
+
+/* Where ranks meet for one call after another: all, or those of each group. Posts and payloads of a round stay while
+ * the next round gathers: nobody ends the next one before all have begun it, which they do after reading this one. */
 struct ox_comm_channel {
     pthread_cond_t moved;
-    uint64_t round;   /* rounds that have ended */
-    uint64_t arrived; /* ranks that have come to the present round */
+    uint64_t rounds[OX_COMM_RANKS_MAX]; /* by the first rank of a group: rounds that have ended */
+    uint64_t arrived; /* ranks that have come to the present round of their group */
+    uint64_t copying; /* ranks of this process that have yet to read, in a link call that their group has come to */
     struct ox_comm_post *posts[2];
-    unsigned char *payloads[2]; /* of meetings: OX_COMM_MEET_BYTES per rank */
+    unsigned char *payloads[2]; /* of meetings */
+    uint32_t payload_bytes;     /* of a rank, at most */
 };
 
 enum ox_comm_event_kind {
@@ -44,20 +56,30 @@ struct ox_comm_event {
 
 enum ox_comm_transfer_state { OX_COMM_IDLE, OX_COMM_WAITING, OX_COMM_MATCHED };
 
+/* A send or recv of a rank. */
+struct ox_comm_transfer {
+    enum ox_comm_transfer_state state;
+    struct ox_comm_post post;
+};
+
 /* What is known of a rank. */
 struct ox_comm_member {
-    enum ox_comm_transfer_state state; /* of its send or recv */
-    struct ox_comm_post post;
+    struct ox_comm_transfer transfers[OX_COMM_ENDPOINTS];
+    uint64_t groups[OX_COMM_ENDPOINTS]; /* the ranks of its endpoints; 0: not opened */
     uint32_t raised, applied; /* aborts; `raised` only of ranks of this process */
 };
 
 struct ox_comm_group;
 struct ox_comm_remote;
 
-/* The endpoint of a rank of this process. */
+/* An endpoint of a rank of this process. */
 struct ox_comm_endpoint {
     struct ox_comm base;
     struct ox_comm_group *group;
+    uint32_t rank;   /* among all */
+    uint32_t number; /* of the endpoint among those of its rank */
+    uint32_t members[OX_COMM_RANKS_MAX]; /* of a group */
+    struct ox_comm_endpoint *splits[OX_COMM_SPLITS]; /* of the endpoint with all ranks: those of the rank's groups */
     struct ox_device *device;
     struct ox_lane *lane; /* of the device; NULL: the thread copies */
     /* Guarded by the group's lock: */
@@ -67,13 +89,15 @@ struct ox_comm_endpoint {
     float *target;      /* of a reduce-scatter: as long */
 };
 
+/* The endpoint of a peer, by its number among those of `self`; NULL: it is in another process. */
+struct ox_comm_endpoint *ox_comm_endpoint_peer(const struct ox_comm_endpoint *self, uint32_t rank);
+
 struct ox_comm_group {
     pthread_mutex_t lock; /* guards what follows */
     uint32_t count, first, local, open_count;
     struct ox_comm_limits limits;
     struct ox_comm_channel channels[OX_COMM_CHANNEL_COUNT];
     struct ox_comm_member members[OX_COMM_RANKS_MAX];
-    uint64_t copying; /* ranks of this process that have yet to read, in the link call that all have come to */
     uint64_t gone;    /* ranks that have closed their endpoint */
     uint32_t abort_count;
     uint32_t waiting; /* threads of this process that wait */
@@ -117,8 +141,8 @@ struct ox_comm_remote_job {
 
 /* Hands an event to the process that orders them. The caller holds the group's lock. */
 void ox_comm_remote_submit(struct ox_comm_group *group, const struct ox_comm_event *event, const void *payload);
-/* Adds a transfer between ranks of two processes to a job; none for 0 bytes. */
-void ox_comm_remote_add(struct ox_comm_group *group, struct ox_comm_remote_job *job, uint32_t sender,
+/* Adds a transfer between ranks of two processes, by their numbers in the endpoint, to a job; none for 0 bytes. */
+void ox_comm_remote_add(const struct ox_comm_endpoint *self, struct ox_comm_remote_job *job, uint32_t sender,
                         uint32_t receiver, void *at, uint64_t bytes);
 /* Adds the vectors of all ranks. The first rank of each process calls it, for all of its process: their endpoints say
  * where the vectors are and where the sums go. */

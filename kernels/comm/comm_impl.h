@@ -24,12 +24,13 @@ void ox_comm_post_gather(const struct ox_comm *comm, const struct ox_comm_gather
 void ox_comm_post_exchange(const struct ox_comm *comm, const struct ox_comm_exchange *call, struct ox_comm_post *out);
 void ox_comm_post_reduce_scatter(const struct ox_comm *comm, const struct ox_comm_reduce_scatter *call,
                                  struct ox_comm_post *out);
-void ox_comm_post_send(const struct ox_comm_send *call, struct ox_comm_post *out);
-void ox_comm_post_recv(const struct ox_comm_recv *call, struct ox_comm_post *out);
+void ox_comm_post_send(const struct ox_comm *comm, const struct ox_comm_send *call, struct ox_comm_post *out);
+void ox_comm_post_recv(const struct ox_comm *comm, const struct ox_comm_recv *call, struct ox_comm_post *out);
 void ox_comm_post_meet(const struct ox_comm_meet *call, struct ox_comm_post *out);
 
-/* OX_E_COMM with a text that names two ranks, unless all ranks make the same call. Every rank finds the same. */
-OX_MUST enum ox_status ox_comm_posts_check(const struct ox_comm_post *posts, uint32_t count);
+/* OX_E_COMM with a text that names two ranks, unless all ranks of a set make the same call; `posts` is by rank. Every
+ * rank finds the same. */
+OX_MUST enum ox_status ox_comm_posts_check(const struct ox_comm_post *posts, uint64_t ranks);
 /* Two ranks whose calls can never match; returns OX_E_COMM with a text that names both. */
 enum ox_status ox_comm_posts_clash(uint32_t a_rank, const struct ox_comm_post *a, uint32_t b_rank,
                                    const struct ox_comm_post *b);
@@ -46,6 +47,9 @@ static inline uint64_t ox_comm_ranks_all(uint32_t count) {
 enum { OX_COMM_RANKS_TEXT_BYTES = 256 };
 /* Writes "rank 3" or "ranks 1, 2 and 5" into text (OX_COMM_RANKS_TEXT_BYTES) and returns text. */
 const char *ox_comm_ranks_text(uint64_t ranks, char *text);
+
+/* The ranks of an endpoint, as numbers among all. */
+uint64_t ox_comm_ranks_of(const struct ox_comm *comm);
 
 /* The patience of one waiting call. Time in which this process itself was stopped does not count: the others may have
  * been stopped with it. */
@@ -66,6 +70,8 @@ OX_MUST enum ox_status ox_comm_patience_check(struct ox_comm_patience *patience,
 void ox_comm_waited(struct ox_comm *comm, uint32_t call, uint64_t begin_ns);
 
 void ox_comm_init(struct ox_comm *comm, const struct ox_comm_ops *ops, uint32_t rank, uint32_t count);
+/* The same with the ranks of another endpoint, which lies inside. */
+void ox_comm_init_over(struct ox_comm *comm, const struct ox_comm_ops *ops, struct ox_comm *inner);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { CHANNEL_ID = OX_COMM_CHANNELS - 1 }; /* for the identifier, while no call runs */
+/* For the identifier, while no call runs: the last channel, or the only one of a group. */
+static uint32_t channel_of(const struct ox_comm *comm) {
+    return comm->members == NULL ? OX_COMM_CHANNELS - 1 : 0;
+}
 
 struct endpoint {
     struct ox_comm base;
@@ -36,7 +39,8 @@ static void drop(struct endpoint *self) {
 static enum ox_status finish(struct endpoint *self, const struct ox_comm_post *post) {
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &self->limits);
-    const uint64_t others = ox_comm_ranks_all(self->base.count) & ~(UINT64_C(1) << self->base.rank);
+    const uint64_t others =
+        ox_comm_ranks_of(&self->base) & ~(UINT64_C(1) << ox_comm_member(&self->base, self->base.rank));
     enum ox_status status = OX_OK;
     for (bool done = false; status == OX_OK;) {
         status = self->library->poll(self->rank, &done);
@@ -171,7 +175,7 @@ static enum ox_status nccl_send(struct ox_comm *comm, const struct ox_comm_send 
         return ox_comm_send(comm->inner, call);
     }
     struct ox_comm_post post;
-    ox_comm_post_send(call, &post);
+    ox_comm_post_send(comm, call, &post);
     return transfer(endpoint_of(comm), &post, &(struct ox_nccl_part){.kind = OX_NCCL_SENDS, .peer = call->peer,
                                                                      .source = call->source, .bytes = call->bytes});
 }
@@ -181,7 +185,7 @@ static enum ox_status nccl_recv(struct ox_comm *comm, const struct ox_comm_recv 
         return ox_comm_recv(comm->inner, call);
     }
     struct ox_comm_post post;
-    ox_comm_post_recv(call, &post);
+    ox_comm_post_recv(comm, call, &post);
     return transfer(endpoint_of(comm), &post, &(struct ox_nccl_part){.kind = OX_NCCL_RECEIVES, .peer = call->peer,
                                                                      .target = call->target, .bytes = call->bytes});
 }
@@ -203,9 +207,9 @@ static enum ox_status open_rank(struct endpoint *self) {
     struct ox_comm *const inner = self->base.inner;
     unsigned char id[OX_NCCL_ID_BYTES], ids[OX_COMM_RANKS_MAX * OX_NCCL_ID_BYTES];
     memset(id, 0, sizeof id);
-    const struct ox_comm_meet meet = {.channel = CHANNEL_ID, .mine = id, .mine_bytes = sizeof id,
+    const struct ox_comm_meet meet = {.channel = channel_of(inner), .mine = id, .mine_bytes = sizeof id,
                                       .slot_bytes = sizeof id, .all = ids, .what = "NCCL"};
-    const struct ox_comm_meet open = {.channel = CHANNEL_ID, .what = "NCCL is open"};
+    const struct ox_comm_meet open = {.channel = channel_of(inner), .what = "NCCL is open"};
     struct ox_comm_post post;
     ox_comm_post_meet(&meet, &post);
     enum ox_status status = inner->rank == 0 ? self->library->id(id) : OX_OK;
@@ -256,8 +260,7 @@ enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_n
     if (self == NULL) {
         return ox_fail(OX_E_NOMEM, "NCCL: no memory for the state of a rank");
     }
-    ox_comm_init(&self->base, &nccl_ops, control->rank, control->count);
-    self->base.inner = control;
+    ox_comm_init_over(&self->base, &nccl_ops, control);
     self->device = config->device;
     self->library = config->library;
     self->limits = config->limits;

@@ -49,20 +49,21 @@ void ox_comm_post_reduce_scatter(const struct ox_comm *comm, const struct ox_com
     post_vector(out, comm, call->cuts, call->on_host);
 }
 
+/* `peer` is the number among all ranks. */
 static void post_transfer(struct ox_comm_post *post, uint32_t peer, uint64_t bytes, bool on_host) {
     post->peer = peer;
     post->bytes = bytes;
     post->on_host = on_host;
 }
 
-void ox_comm_post_send(const struct ox_comm_send *call, struct ox_comm_post *out) {
+void ox_comm_post_send(const struct ox_comm *comm, const struct ox_comm_send *call, struct ox_comm_post *out) {
     post_begin(out, OX_COMM_SEND, call->what);
-    post_transfer(out, call->peer, call->bytes, call->on_host);
+    post_transfer(out, ox_comm_member(comm, call->peer), call->bytes, call->on_host);
 }
 
-void ox_comm_post_recv(const struct ox_comm_recv *call, struct ox_comm_post *out) {
+void ox_comm_post_recv(const struct ox_comm *comm, const struct ox_comm_recv *call, struct ox_comm_post *out) {
     post_begin(out, OX_COMM_RECV, call->what);
-    post_transfer(out, call->peer, call->bytes, call->on_host);
+    post_transfer(out, ox_comm_member(comm, call->peer), call->bytes, call->on_host);
 }
 
 void ox_comm_post_meet(const struct ox_comm_meet *call, struct ox_comm_post *out) {
@@ -97,15 +98,17 @@ static bool same_name_and_size(const struct ox_comm_post *a, const struct ox_com
     return a->bytes == b->bytes && a->on_host == b->on_host && strncmp(a->what, b->what, sizeof a->what) == 0;
 }
 
-enum ox_status ox_comm_posts_check(const struct ox_comm_post *posts, uint32_t count) {
-    for (uint32_t r = 1; r < count; r++) {
-        if (posts[r].call != posts[0].call || !same_name_and_size(&posts[r], &posts[0])) {
-            return ox_comm_posts_clash(r, &posts[r], 0, &posts[0]);
+enum ox_status ox_comm_posts_check(const struct ox_comm_post *posts, uint64_t ranks) {
+    const uint32_t first = (uint32_t)__builtin_ctzll(ranks);
+    for (uint64_t left = ranks & (ranks - 1); left != 0; left &= left - 1) {
+        const uint32_t r = (uint32_t)__builtin_ctzll(left);
+        if (posts[r].call != posts[first].call || !same_name_and_size(&posts[r], &posts[first])) {
+            return ox_comm_posts_clash(r, &posts[r], first, &posts[first]);
         }
-        if (posts[r].digest != posts[0].digest) {
+        if (posts[r].digest != posts[first].digest) {
             char text[POST_TEXT_BYTES];
-            return ox_fail(OX_E_COMM, "rank %u: it calls %s with other slices or givers than rank 0; start all ranks "
-                           "with the same program, model and options", r, post_text(&posts[r], text));
+            return ox_fail(OX_E_COMM, "rank %u: it calls %s with other slices or givers than rank %u; start all ranks "
+                           "with the same program, model and options", r, post_text(&posts[r], text), first);
         }
         if (posts[r].payload_bytes > posts[r].bytes && posts[r].call == OX_COMM_MEET) {
             return ox_fail(OX_E_COMM, "rank %u: it brings %u bytes to meeting \"%.*s\", which has room for %" PRIu64, r,
@@ -134,6 +137,14 @@ const char *ox_comm_ranks_text(uint64_t ranks, char *text) {
                          i == 0 ? " " : i + 1 == count ? " and " : ", ", __builtin_ctzll(ranks));
     }
     return text;
+}
+
+uint64_t ox_comm_ranks_of(const struct ox_comm *comm) {
+    uint64_t ranks = 0;
+    for (uint32_t r = 0; r < comm->count; r++) {
+        ranks |= UINT64_C(1) << ox_comm_member(comm, r);
+    }
+    return ranks;
 }
 
 void ox_comm_patience_begin(struct ox_comm_patience *patience, const struct ox_comm_limits *limits) {
@@ -168,11 +179,12 @@ enum ox_status ox_comm_patience_check(struct ox_comm_patience *patience, const s
                        "resume from the last commit", call, seconds, names, names);
     }
     patience->warn_ns = patience->begin_ns + 2 * (now - patience->begin_ns);
-    const uint64_t came = ox_comm_ranks_all(comm->count) & ~missing;
+    const uint64_t came = ox_comm_ranks_of(comm) & ~missing;
     const bool pair = post->call == OX_COMM_SEND || post->call == OX_COMM_RECV;
-    if (pair || (came != 0 && (uint32_t)__builtin_ctzll(came) == comm->rank)) {
-        ox_log(OX_LOG_WARN, "rank %u: %s has waited %.1f s for %s; it fails after %.0f s", comm->rank, call, seconds,
-               names, (double)(patience->fail_ns - patience->begin_ns) / 1e9);
+    const uint32_t own = ox_comm_member(comm, comm->rank);
+    if (pair || (came != 0 && (uint32_t)__builtin_ctzll(came) == own)) {
+        ox_log(OX_LOG_WARN, "rank %u: %s has waited %.1f s for %s; it fails after %.0f s", own, call, seconds, names,
+               (double)(patience->fail_ns - patience->begin_ns) / 1e9);
     }
     return OX_OK;
 }

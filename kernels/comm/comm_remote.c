@@ -90,8 +90,10 @@ static bool is_event(const struct ox_comm_group *group, const struct ox_comm_eve
     return bytes >= sizeof *event && event->payload_bytes == bytes - sizeof *event &&
            event->payload_bytes <= OX_COMM_MEET_BYTES && event->rank < group->count &&
            event->channel < OX_COMM_CHANNEL_COUNT && event->post.peer < group->count &&
+           group->members[event->rank].groups[ox_comm_endpoint_of_channel(event->channel)] != 0 &&
            (event->kind != OX_COMM_ARRIVES || event->payload_bytes == event->post.payload_bytes) &&
-           (event->payload_bytes == 0 || event->kind == OX_COMM_ABORTS || event->channel < OX_COMM_CHANNELS);
+           (event->kind == OX_COMM_ABORTS ||
+            event->payload_bytes <= group->channels[event->channel].payload_bytes);
 }
 
 static void wire_failed(struct ox_comm_group *group, const char *text) {
@@ -381,16 +383,19 @@ static void *serve(void *context) {
 
 /* ---- jobs ------------------------------------------------------------------------------------------- */
 
-void ox_comm_remote_add(struct ox_comm_group *group, struct ox_comm_remote_job *job, uint32_t sender,
+void ox_comm_remote_add(const struct ox_comm_endpoint *self, struct ox_comm_remote_job *job, uint32_t sender,
                         uint32_t receiver, void *at, uint64_t bytes) {
-    const uint32_t from = process_of(group, sender), to = process_of(group, receiver);
+    OX_STATIC_ASSERT(OX_COMM_ENDPOINTS * OX_COMM_RANKS_MAX * OX_COMM_RANKS_MAX <= 1 << 15, "tags of transfers");
+    const struct ox_comm_group *const group = self->group;
+    const uint32_t one = ox_comm_member(&self->base, sender), other = ox_comm_member(&self->base, receiver);
+    const uint32_t from = process_of(group, one), to = process_of(group, other);
     if (from == to || bytes == 0) {
         return;
     }
     const bool sends = from == group->remote->wire->process;
     job->transfers[job->count++] = (struct ox_wire_transfer){
-        .process = sends ? to : from, .tag = sender * OX_COMM_RANKS_MAX + receiver, .sends = sends, .at = at,
-        .bytes = bytes};
+        .process = sends ? to : from, .sends = sends, .at = at, .bytes = bytes,
+        .tag = (self->number * OX_COMM_RANKS_MAX + one) * OX_COMM_RANKS_MAX + other};
 }
 
 void ox_comm_remote_begin(struct ox_comm_group *group, struct ox_comm_remote_job *job) {

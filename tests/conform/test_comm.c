@@ -99,6 +99,7 @@ static void run_with_devices(struct comm_world *world) {
     comm_cases_calls(world);
     comm_cases_random(world, 40, 3);
     comm_cases_failures(world);
+    comm_cases_groups(world);
     for (uint32_t r = 0; r < world->count; r++) {
         ox_device_close(&world->devices[r]);
     }
@@ -129,6 +130,7 @@ int main(void) {
         comm_cases_calls(&world);
         comm_cases_random(&world, SLOWED ? 100 : 600, counts[i]);
         comm_cases_failures(&world);
+        comm_cases_groups(&world);
         comm_cases_faults(&world, 12);
         world.open = open_chaos;
         world.name = "local, with delays";

@@ -82,6 +82,7 @@ static int run_cases(uint32_t local) {
     comm_cases_calls(&world);
     comm_cases_random(&world, 200, world.count);
     comm_cases_failures(&world);
+    comm_cases_groups(&world);
     comm_cases_faults(&world, 3);
     return test_end();
 }

@@ -45,12 +45,21 @@ static void open_nccl(struct comm_world *world, const struct ox_comm_limits *lim
     }
 }
 
+static void open_over(struct comm_rank *rank, struct ox_comm **group) {
+    struct ox_comm_nccl_config config = {.device = rank->world->devices[rank->rank], .limits = {.fail_ms = 30000}};
+    struct ox_comm *over = NULL;
+    REQUIRE_OK(ox_cuda_nccl(config.device, &config.library));
+    REQUIRE_OK(ox_comm_nccl_open(*group, &config, &over));
+    *group = over;
+}
+
 static void run(uint32_t count) {
     struct comm_world world;
     memset(&world, 0, sizeof world);
     world.name = "nccl";
     world.count = world.local = count;
     world.open = open_nccl;
+    world.over = open_over;
     world.adds = true;
     for (uint32_t r = 0; r < count; r++) {
         const struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};
@@ -59,6 +68,7 @@ static void run(uint32_t count) {
     comm_cases_calls(&world);
     comm_cases_random(&world, 40, count);
     comm_cases_failures(&world);
+    comm_cases_groups(&world);
     comm_cases_faults(&world, 3);
     for (uint32_t r = 0; r < count; r++) {
         ox_device_close(&world.devices[r]);

@@ -107,6 +107,7 @@ int main(void) {
         comm_cases_calls(&world);
         comm_cases_random(&world, SLOWED ? 40 : 200, forms[i].count);
         comm_cases_failures(&world);
+        comm_cases_groups(&world);
         comm_cases_faults(&world, 6);
         test_lost(&world);
         silent_ms = forms[i].count == 3 ? SILENT_MS : 0;

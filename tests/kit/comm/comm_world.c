@@ -85,7 +85,7 @@ static void move(struct comm_block *block, void *target, const void *source, uin
 void comm_block_open(struct comm_rank *rank, bool on_host, uint64_t bytes, struct comm_block *out) {
     void *base = NULL;
     memset(out, 0, sizeof *out);
-    out->device = on_host ? NULL : rank->world->devices[rank->rank - rank->world->first];
+    out->device = on_host ? NULL : rank->world->devices[ox_comm_member(rank->comm, rank->rank) - rank->world->first];
     out->bytes = bytes;
     if (out->device != NULL) {
         REQUIRE_OK(ox_device_mem_open(out->device, bytes + 2 * GUARD, &base));

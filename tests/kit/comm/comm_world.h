@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+struct comm_rank;
 struct comm_world {
     const char *name;
     uint32_t count, first, local; /* ranks in all; of this process, from `first` on */
@@ -15,6 +16,9 @@ struct comm_world {
     struct ox_comm *comms[OX_COMM_RANKS_MAX];     /* of local ranks */
     /* Opens comms[]; the other processes do the same. */
     void (*open)(struct comm_world *world, const struct ox_comm_limits *limits);
+    /* Puts what comms[] have over their inner endpoint over that of a group; NULL: nothing. Then one thread makes all
+     * calls of a rank. */
+    void (*over)(struct comm_rank *rank, struct ox_comm **group);
     const void *context; /* for `open` */
     /* Waits until all processes of the world have come, not by what is tested; NULL: this process has all ranks. */
     void (*together)(void);
