@@ -65,6 +65,7 @@ enum ox_lr_schedule {
 enum ox_sharding_choice {
     OX_SHARDING_CHOICE_AUTO, OX_SHARDING_CHOICE_FULL_SHARD, OX_SHARDING_CHOICE_SHARD_GRAD_OP, OX_SHARDING_CHOICE_ZERO1,
     OX_SHARDING_CHOICE_ZERO2, OX_SHARDING_CHOICE_ZERO3, OX_SHARDING_CHOICE_NO_SHARD, OX_SHARDING_CHOICE_SHARED,
+    OX_SHARDING_CHOICE_HYBRID_SHARD, OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2,
 };
 enum ox_reduction_choice { OX_REDUCTION_FIXED, OX_REDUCTION_LIBRARY };
 enum ox_comm_choice { OX_COMM_CHOICE_AUTO, OX_COMM_CHOICE_LOCAL, OX_COMM_CHOICE_NCCL };
@@ -207,6 +208,7 @@ struct ox_config {
     /* ranks: no bit depends on them */
     char ranks[24];          /* auto | count: devices that do a step together */
     enum ox_sharding_choice sharding;   /* what they divide */
+    uint64_t shard_size; /* of hybrid sharding: ranks of a copy; 0: those of a machine */
     enum ox_reduction_choice reduction; /* who adds their gradients */
     enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */

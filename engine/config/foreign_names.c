@@ -23,7 +23,7 @@ static const char not_divided[] = "does not exist: ranks divide the micro-batche
                                   "(--sharding), never a tensor or a sequence; leave it out";
 static const char one_process[] = "does not exist: the ranks of a machine are threads of one process (--ranks N); "
                                   "leave it out";
-static const char not_hybrid[] = "does not exist: a copy of the state for each machine is not made; use full_shard";
+static const char use_copies[] = "use --sharding hybrid_shard, and --shard-size N: ranks that divide a copy";
 static const char use_model[] = "use --model FOLDER; nothing is downloaded";
 static const char use_tokenizer[] = "use --tokenizer PATH";
 static const char use_data[] = "use --data PATH; data sets are files here, and are not downloaded";
@@ -182,7 +182,7 @@ const struct ox_foreign ox_foreign_names[] = {
      "use --sharding and the budgets --device-mem, --host-mem and --nvme; docs/coming-from.md has every key", ANY},
     {"zero-quantized*", NULL,
      "does not exist: nothing is quantised on its way; --grad-dtype bf16 halves gradients", ANY},
-    {"zero-hpz-partition-size mics-*", NULL, not_hybrid, ANY},
+    {"zero-hpz-partition-size mics-*", NULL, use_copies, ANY},
     {"zeropp-*", NULL, "does not exist: nothing is quantised on its way; --grad-dtype bf16 halves gradients", ANY},
     {"zero-* zero3-*", NULL, not_needed, ANY},
     {"stage3-prefetch-bucket-size", NULL, "use --prefetch-depth N, in units; planned where it is left out", ANY},
@@ -233,8 +233,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"ddp-timeout* distributed-timeout-minutes", NULL, "use --comm-timeout, such as 30min", ANY},
     {"distributed-backend", NULL, "use --comm auto, local or nccl", ANY},
     {"ddp* distributed-type", NULL, one_process, ANY},
-    {"dp-replicate-size", NULL, not_hybrid, ANY},
-    {"dp-shard-size", NULL, use_ranks, ANY},
+    {"dp-replicate-size", NULL, use_copies, ANY},
     {"local-rank* *node-rank master-* num-machines num-nodes nnodes machine-rank same-network main-process-* "
      "main-training-function compute-environment enable-cpu-affinity", NULL, one_process, ANY},
     {"multi-gpu", NULL, use_ranks, ANY},

@@ -10,7 +10,6 @@ static const char adam_q8[] = "use adamw with --moments q8";
 static const char adam_streamed[] = "use adamw; what memory cannot hold lives on drives (--nvme)";
 static const char other_optimizer[] = "use adamw, with --moments q8 if its state is too large, or lion";
 static const char no_preferences[] = "does not exist: preferences are trained by --dpo, and nothing by rewards";
-static const char not_hybrid[] = "does not exist: a copy of the state for each machine is not made; use full_shard";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
                                   "(--sharding), never a tensor or a sequence; leave it out";
 const struct ox_foreign ox_foreign_values[] = {
@@ -42,7 +41,8 @@ const struct ox_foreign ox_foreign_values[] = {
     {"lora-target-linear", "true", "use --lora-target-modules all-linear", ANY},
     {"fsdp-sharding-strategy", "*shard_grad_op*", "use --sharding shard_grad_op", ANY},
     {"fsdp-sharding-strategy", "*no_shard*", "use --sharding no_shard", ANY},
-    {"fsdp-sharding-strategy", "*hybrid*", not_hybrid, ANY},
+    {"fsdp-sharding-strategy", "*hybrid*zero2", "use --sharding hybrid_shard_zero2", ANY},
+    {"fsdp-sharding-strategy", "*hybrid*", "use --sharding hybrid_shard", ANY},
     {"fsdp-sharding-strategy", "full_shard", "use --sharding full_shard", ANY},
     {"fsdp-reshard-after-forward", "true", "use --sharding full_shard", ANY},
     {"fsdp-reshard-after-forward", "false", "use --sharding shard_grad_op", ANY},
@@ -77,7 +77,7 @@ const struct ox_foreign ox_foreign_values[] = {
     {"kept-blocks", "all", "give the number of blocks, or auto", ANY},
     {"persist-steps", "never off no 0", "give a number of steps, or auto", ANY},
     {"compute-threads optimizer-threads", "all auto max", "use 0: all cores", ANY},
-    {"sharding", "hybrid_shard* _hybrid_shard*", not_hybrid, ANY},
+    {"sharding", "_hybrid_shard_zero2", "use hybrid_shard_zero2", ANY},
     {"sharding", "zero0", "use no_shard", ANY},
     {"sharding", "[0123]", "use no_shard, zero1, zero2 or zero3", ANY},
     {"sharding", "ddp", "use no_shard", ANY},

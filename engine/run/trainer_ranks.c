@@ -139,6 +139,84 @@ static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t
     return OX_OK;
 }
 
+/* ---- hybrid sharding ------------------------------------------------------------------------------------ */
+
+static bool is_hybrid(const struct ox_config *config) {
+    return config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ||
+           config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2;
+}
+
+static const char *name_of(const struct ox_config *config) {
+    return config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ? "hybrid_shard" : "hybrid_shard_zero2";
+}
+
+/* Writes the divisors of a number: "1, 2 or 4". */
+static void list_divisors(uint32_t number, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t i = 1; i <= number && used < bytes; i++) {
+        if (number % i == 0) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s%u", i == 1 ? "" : i == number ? " or " : ", ", i);
+        }
+    }
+}
+
+static enum ox_status check_shard_size(const struct ox_trainer *trainer, uint32_t ranks, uint32_t size) {
+    const struct ox_config *const config = &trainer->config;
+    if (size > 0 && ranks % size == 0) {
+        return OX_OK;
+    }
+    char sizes[256];
+    list_divisors(ranks, sizes, sizeof sizes);
+    return ox_fail(OX_E_CONFIG, "%s %u: %u ranks cannot be divided into groups of as many; %s %s",
+                   config->shard_size > 0 ? "--shard-size" : "--sharding hybrid_shard: ranks of a machine", size, ranks,
+                   config->shard_size > 0 ? "use" : "give --shard-size", sizes);
+}
+
+/* The ranks of a process share a store, which has one copy of the state: that of theirs, or their part of it. */
+static enum ox_status check_copy_store(const struct ox_trainer *trainer, uint32_t ranks, uint32_t size) {
+    const uint32_t here = ranks / ox_team_count(trainer->team);
+    if (trainer->config.nvme_count == 0 || trainer->input.eval_alone || size % here == 0) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "--sharding %s: the %u ranks of a process would have %s copies of the state in one "
+                   "store; leave out --nvme, give --shard-size %u, or start a process for each copy",
+                   name_of(&trainer->config), here, here % size == 0 ? "several" : "parts of several", here);
+}
+
+/* Sets how many copies of the model the ranks make. */
+static enum ox_status set_copies(struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config *const config = &trainer->config;
+    const uint32_t machines = ox_trainer_machines(trainer);
+    trainer->engine_config.copies = 0;
+    if (!is_hybrid(config)) {
+        return config->shard_size == 0 ? OX_OK
+                                       : ox_fail(OX_E_CONFIG, "--shard-size %" PRIu64 ": says how many ranks divide a "
+                                                 "copy, and without --sharding hybrid_shard all of them do; add that, "
+                                                 "or leave it out", config->shard_size);
+    }
+    if (strcmp(config->ranks, "auto") == 0) {
+        return ox_fail(OX_E_CONFIG, "--ranks auto: how many copies --sharding %s makes follows from the number of "
+                       "ranks; give --ranks N", name_of(config));
+    }
+    if (config->shard_size == 0 && machines == 1 && ranks > 1) {
+        return ox_fail(OX_E_CONFIG, "--sharding %s: keeps a copy on each machine, and this is one; give --shard-size, "
+                       "the ranks that divide a copy, or use %s", name_of(config),
+                       config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ? "full_shard" : "shard_grad_op");
+    }
+    if (config->reduction == OX_REDUCTION_LIBRARY && ranks > 1) {
+        return ox_fail(OX_E_CONFIG, "--reduction library: adds over all ranks at once, and --sharding %s over those of "
+                       "a copy first; use --reduction fixed", name_of(config));
+    }
+    const uint32_t size = config->shard_size > 0 ? (uint32_t)config->shard_size : ranks / machines;
+    OX_TRY(check_shard_size(trainer, ranks, size));
+    OX_TRY(check_copy_store(trainer, ranks, size));
+    trainer->engine_config.copies = ranks / size;
+    return OX_OK;
+}
+
+/* ---- the choice ------------------------------------------------------------------------------------------- */
+
 static enum ox_sharding sharding_of(enum ox_sharding_choice choice) {
     static const enum ox_sharding shardings[] = {
         [OX_SHARDING_CHOICE_AUTO] = OX_SHARDING_COUNT,
@@ -149,6 +227,8 @@ static enum ox_sharding sharding_of(enum ox_sharding_choice choice) {
         [OX_SHARDING_CHOICE_ZERO3] = OX_SHARDING_FULL,
         [OX_SHARDING_CHOICE_NO_SHARD] = OX_SHARDING_NONE,
         [OX_SHARDING_CHOICE_SHARED] = OX_SHARDING_SHARED,
+        [OX_SHARDING_CHOICE_HYBRID_SHARD] = OX_SHARDING_FULL,
+        [OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2] = OX_SHARDING_STEP,
     };
     return shardings[choice];
 }
@@ -171,6 +251,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     OX_THEN(status, check_supported(trainer, *out));
     OX_THEN(status, check_nccl(trainer, *out));
     OX_THEN(status, check_reduction(trainer, *out));
+    OX_THEN(status, set_copies(trainer, *out));
     return status;
 }
 
@@ -320,12 +401,12 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
 /* ---- uneven parts --------------------------------------------------------------------------------------- */
 
 void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]) {
-    const uint32_t ranks = ox_plan_rank_count(&plan->input), units = plan->table.unit_count;
+    const uint32_t ranks = ox_plan_holders(&plan->input), units = plan->table.unit_count;
     const uint64_t better = ox_shard_choose_chunk(plan->unit_elems, units, ranks, OX_GROUP_ELEMS);
     const double excess = ox_shard_excess(plan->unit_elems, units, plan->table.chunk_elems, ranks);
     const double least = ox_shard_excess(plan->unit_elems, units, better, ranks);
     text[0] = '\0';
-    if (plan->input.ranks.sharding != OX_SHARDING_NONE && excess > OX_SHARD_EXCESS_MAX && least < excess) {
+    if (ranks > 1 && excess > OX_SHARD_EXCESS_MAX && least < excess) {
         snprintf(text, OX_UNEVEN_LINE_BYTES, "rank 0 has %.2f times its part of the model, and the others wait for its "
                  "update; a new run with --chunk-elems %" PRIu64 " would bring that to %.2f\n", excess, better, least);
     }

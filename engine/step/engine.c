@@ -95,7 +95,7 @@ static enum ox_status ready(struct ox_seat *seat, void *context) {
     struct ox_rank *const rank = seat->rank;
     (void)context;
     enum ox_status status = rank->comm == NULL || ox_comm_cause(rank->comm) == OX_OK ? OX_OK
-                                                                                     : ox_comm_revive(rank->comm);
+                                                                                     : ox_link_revive(rank);
     OX_THEN(status, ox_overlap_make_ready(rank));
     return status;
 }
@@ -194,9 +194,14 @@ static enum ox_status open_nccl(struct ox_seat *seat, void *context) {
     return ox_link_open_nccl(seat->rank);
 }
 
+static enum ox_status open_groups(struct ox_seat *seat, void *context) {
+    (void)context;
+    return ox_link_open_groups(seat->rank);
+}
+
 static enum ox_status revive(struct ox_seat *seat, void *context) {
     (void)context;
-    return ox_comm_revive(seat->rank->comm);
+    return ox_link_revive(seat->rank);
 }
 
 /* Lets NCCL carry memory of the devices. It takes one rank per GPU, and none of the host's memory. Without it the
@@ -237,14 +242,10 @@ static enum ox_status connect_ranks(struct ox_engine *engine) {
     for (uint32_t i = 0; i < count; i++) {
         engine->seats[i].rank->comm = comms[i];
     }
+    OX_THEN(status, ox_engine_all(engine, open_groups, NULL, "groups of ranks"));
     OX_THEN(status, use_nccl(engine));
-    for (uint32_t i = 0; i < count; i++) {
-        struct ox_rank *const rank = engine->seats[i].rank;
-        struct ox_comm *delayed = NULL;
-        if (status == OX_OK && rank->config.chaos_seed != 0) {
-            status = ox_comm_chaos_open(rank->comm, rank->config.chaos_seed, OX_CHAOS_NS_MAX, &delayed);
-        }
-        rank->comm = delayed != NULL ? delayed : rank->comm;
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        status = ox_link_delay(engine->seats[i].rank);
     }
     return status;
 }
@@ -366,8 +367,8 @@ bool ox_engine_has_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint
 }
 
 bool ox_engine_owns_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx) {
-    const bool among_copies = ox_engine_has_copies(engine) && !ox_team_leads(engine->config.team);
-    return !among_copies && ox_engine_has_chunk(engine, unit_idx, chunk_idx);
+    const struct ox_rank *const rank = find_owner(engine, unit_idx, &chunk_idx);
+    return rank != NULL && ox_plan_group(&rank->plan->input, OX_AXIS_COPY).idx == 0;
 }
 
 void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -387,19 +388,23 @@ enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, 
 
 enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    const struct ox_chunk_view *view) {
-    struct ox_rank *const rank = owner_of(engine, unit_idx, &chunk_idx);
+    const struct ox_rank *const first = owner_of(engine, unit_idx, &chunk_idx);
     struct ox_chunk_view own = *view;
-    own.first -= ox_slice_first(rank, unit_idx);
-    enum ox_status status = ox_rank_chunk_put(rank, unit_idx, chunk_idx, &own);
-    for (uint32_t i = 1; i < engine->seat_count && ox_engine_has_copies(engine) && status == OX_OK; i++) {
-        status = ox_rank_chunk_put(engine->seats[i].rank, unit_idx, chunk_idx, &own);
+    own.first -= ox_slice_first(first, unit_idx);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < engine->seat_count && status == OX_OK; i++) { /* every copy that this process has */
+        struct ox_rank *const rank = engine->seats[i].rank;
+        if (ox_plan_group(&rank->plan->input, OX_AXIS_SHARD).idx ==
+            ox_plan_group(&first->plan->input, OX_AXIS_SHARD).idx) {
+            status = ox_rank_chunk_put(rank, unit_idx, chunk_idx, &own);
+        }
     }
     return status;
 }
 
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out) {
-    for (uint32_t i = 0; i < (ox_engine_has_copies(engine) ? 1 : engine->seat_count); i++) {
+    for (uint32_t i = 0; i < engine->seat_count; i++) { /* copies have the same */
         const struct ox_rank *const rank = engine->seats[i].rank;
         const uint64_t begin = ox_slice_first(rank, unit_idx), end = begin + ox_slice_elems(rank, unit_idx);
         const uint64_t from = ox_max_u64(first, begin), past = ox_min_u64(first + count, end);

@@ -66,6 +66,7 @@ struct ox_engine_config {
     struct ox_team *team;       /* the processes of the run, which divide the ranks; outlives the engine; NULL: one */
     uint32_t ranks;             /* devices that do a step together, of all processes; 0: 1 */
     enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
+    uint32_t copies;            /* of the model, each divided among as many ranks in a row; 0: 1 */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
                                    the number of ranks, whatever it says */
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */

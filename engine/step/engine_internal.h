@@ -42,11 +42,6 @@ static inline struct ox_rank *ox_first_rank(const struct ox_engine *engine) {
     return engine->seats[0].rank;
 }
 
-/* Whether every rank has every chunk. */
-static inline bool ox_engine_has_copies(const struct ox_engine *engine) {
-    return engine->plan->input.ranks.sharding == OX_SHARDING_NONE && engine->rank_total > 1;
-}
-
 /* ---- opening and closing: rank.c ---- */
 
 /* Reserves all that the rank's plans need. `config` has the rank's part of threads and micro-batches. `plan` and

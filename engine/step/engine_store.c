@@ -34,7 +34,9 @@ static uint64_t geometry_hash(const struct ox_engine *engine, uint32_t process) 
     }
     const struct ox_team *const team = engine->config.team;
     const uint64_t part[] = {hash, process, ox_team_count(team), engine->rank_total};
-    return team == NULL ? hash : ox_hash_seed(part, sizeof part / sizeof *part);
+    hash = team == NULL ? hash : ox_hash_seed(part, sizeof part / sizeof *part);
+    const uint32_t copies = ox_plan_copies(&engine->plan->input); /* processes with a copy each have other parts */
+    return team == NULL || copies == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, copies}, 2);
 }
 
 /* The spool extents of all ranks, one rank behind another. */

@@ -148,7 +148,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     const uint32_t grad_count = describe_grads(model, plan);
     const bool library_sums = config->library_sums && config->ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
-        .count = (uint32_t)ox_max_u64(1, config->ranks),
+        .count = (uint32_t)ox_max_u64(1, config->ranks), .copies = config->copies,
         .sum_groups = library_sums ? config->ranks : config->sum_groups,
         .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums};
     if (config->team != NULL) {
@@ -193,7 +193,7 @@ static void check_sizes(const struct ox_engine_config *config, const struct ox_s
 
 static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const uint32_t unit_count = config->model->unit_count;
-    const uint32_t parts = config->sharding == OX_SHARDING_NONE ? 1 : plan->input.ranks.count;
+    const uint32_t parts = ox_plan_holders(&plan->input);
     const uint64_t chunk_elems = config->chunk_elems > 0
                                      ? config->chunk_elems
                                      : ox_shard_choose_chunk(plan->unit_elems, unit_count, parts,

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/pool.h"
+#include "engine/step/link/link.h"
 #include "engine/step/planes/planes.h"
 #include "engine/step/rank/recorder.h"
 #include "engine/step/update/ops_optim.h"
@@ -140,7 +141,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     ox_rank_disconnect_store(rank);
     ox_pool_close(&rank->reduce_pool);
     ox_pool_close(&rank->optim_pool);
-    ox_comm_close(&rank->comm); /* it reads memory of the tiers and copies by lanes of the device */
+    ox_link_close(rank); /* it reads memory of the tiers and copies by lanes of the device */
     ox_tiers_close(&rank->tiers);
     ox_device_close(&rank->device);
     free(rank->sums);

@@ -229,9 +229,9 @@ struct ox_comm_nccl_config {
 };
 
 /* Puts NCCL over a local or mpi endpoint, or that of a group, which it takes over unless it fails: calls with memory of
- * the device go through the library, all others as before. All ranks call it, each from a thread of its own; either all succeed, or
- * all fail and may go on with `control` after a revival. OX_E_COMM with what to install where there is no fitting
- * library. The last channel of `meet`, of a group its only one, is used while ranks open and revive. */
+ * the device go through the library, all others as before. All ranks call it, each from a thread of its own; either all
+ * succeed, or all fail and may go on with `control` after a revival. OX_E_COMM with what to install where there is no
+ * fitting library. The last channel of `meet`, of a group its only one, is used while ranks open and revive. */
 OX_MUST enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
                                          struct ox_comm **out);
 

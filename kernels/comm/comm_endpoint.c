@@ -51,8 +51,8 @@ static void wait_until(struct ox_comm_group *group, struct ox_comm_channel *chan
     group->waiting--;
 }
 
-/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for now; none
- * where all have come and the process of rank 0 has not said so yet, which it does also when rank 0 has ended. */
+/* Waits for a signal of the channel, at most until the call has to warn or fail. `missing`: ranks it waits for now;
+ * none: all have come, and the process of rank 0 has not said so yet, which it does also when rank 0 has ended. */
 static enum ox_status wait_for(struct ox_comm_endpoint *self, struct ox_comm_channel *channel,
                                struct ox_comm_patience *patience, const struct ox_comm_post *post, uint64_t missing) {
     struct ox_comm_group *const group = self->group;

@@ -162,14 +162,21 @@ void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx
     }
 }
 
-/* Gathers the finished sum of all slices, where each rank has whole units. */
+/* Whether the rank has its slice of the finished sum after the ranks along this axis have summed: there are no copies
+ * with which it would have to be summed or gathered. */
+static bool ends_along(const struct ox_builder *b, enum ox_axis axis) {
+    return axis == OX_AXIS_SHARD && ox_plan_copies(b->in) == 1;
+}
+
+/* Gathers the finished sum of the rank's slice from the cuts that copies have added up. */
 static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const uint32_t home = sums_away(b, grad_idx) ? s->grad_home[grad_idx] : OX_NONE;
     const uint32_t target = home != OX_NONE ? home
-                                            : ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
+                                            : ox_build_grad_buf(b, b->compute, slice_bytes(b, grad_idx), grad_idx);
     struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, OX_LANE_LINK, s->grad_live[grad_idx], target);
     task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    task->axis = OX_AXIS_COPY;
     task->grad_idx = grad_idx;
     task->last = true;
     ox_build_count_peers(b, task);
@@ -177,28 +184,31 @@ static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
 }
 
 /* Lets the library add the sums of all ranks; the slice of the rank comes to where it waits for the optimizer. */
-static void sum_by_library(struct ox_builder *b, uint32_t grad_idx) {
+static void sum_by_library(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis) {
     struct ox_plan_scratch *const s = b->scratch;
-    const uint32_t home = ox_plan_gathers(b->in) && sums_away(b, grad_idx) ? s->grad_home[grad_idx] : OX_NONE;
-    const uint64_t bytes = ox_plan_grad_cut(b->in, grad_idx) * sizeof(float);
+    const uint32_t home = ends_along(b, axis) && sums_away(b, grad_idx) ? s->grad_home[grad_idx] : OX_NONE;
+    const uint64_t bytes = ox_plan_grad_cut(b->in, grad_idx, axis) * sizeof(float);
     const uint32_t target = home != OX_NONE ? home : ox_build_grad_buf(b, b->compute, bytes, grad_idx);
     struct ox_task *const task = ox_build_move(b, OX_MOVE_SUM, OX_LANE_LINK, s->grad_live[grad_idx], target);
     task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    task->axis = (uint8_t)axis;
     task->grad_idx = grad_idx;
     task->last = true;
     ox_build_count_peers(b, task);
     s->grad_live[grad_idx] = target;
 }
 
-/* Lets every rank get its slice of the parts that all ranks have summed, and add them. */
-static void sum_parts(struct ox_builder *b, uint32_t grad_idx) {
+/* Lets every rank get its slice of the parts that the ranks along an axis have summed, and add them. */
+static void sum_parts(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis) {
     struct ox_plan_scratch *const s = b->scratch;
-    const uint32_t rounds = ox_sums_rounds(&b->sums), own = ox_sums_part_count(&b->sums);
-    const uint64_t part_bytes = ox_plan_grad_cut(b->in, grad_idx) * sizeof(float);
-    const uint32_t parts = ox_build_grad_buf(b, b->compute, ox_sums_parts(&b->sums) * part_bytes, grad_idx);
+    const struct ox_sums sums = ox_plan_sums_along(b->in, axis);
+    const uint32_t rounds = ox_sums_rounds(&sums), own = ox_sums_part_count(&sums);
+    const uint64_t part_bytes = ox_plan_grad_cut(b->in, grad_idx, axis) * sizeof(float);
+    const uint32_t parts = ox_build_grad_buf(b, b->compute, ox_sums_parts(&sums) * part_bytes, grad_idx);
     for (uint32_t part = 0; part < rounds; part++) {
         struct ox_task *const task = ox_build_grad_task(b, OX_TASK_MOVE, OX_LANE_LINK, grad_idx);
         task->move = OX_MOVE_GRAD;
+        task->axis = (uint8_t)axis;
         task->slot = part;
         if (part < own) {
             ox_build_reads(task, s->grad_live[grad_idx], OX_USE_SOURCE);
@@ -207,16 +217,23 @@ static void sum_parts(struct ox_builder *b, uint32_t grad_idx) {
         ox_build_count_peers(b, task);
     }
     struct ox_task *const sum = ox_build_grad_task(b, OX_TASK_SUM_PARTS, OX_LANE_COMPUTE, grad_idx);
+    sum->axis = (uint8_t)axis;
     ox_build_updates(sum, parts, OX_USE_GRAD);
     s->grad_live[grad_idx] = parts;
-    if (ox_plan_gathers(b->in) && sums_away(b, grad_idx)) {
+    if (ends_along(b, axis) && sums_away(b, grad_idx)) {
         sum_away(b, grad_idx, sum);
     }
 }
 
+/* Sums within a copy of the model first, then over the copies, of which each rank adds a cut of its slice. */
 static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
-    (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx);
-    if (!ox_plan_gathers(b->in)) {
+    const struct ox_mesh mesh = ox_plan_mesh(b->in);
+    for (int axis = OX_AXIS_SHARD; axis <= OX_AXIS_COPY; axis++) {
+        if (mesh.size[axis] > 1) {
+            (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx, (enum ox_axis)axis);
+        }
+    }
+    if (ox_plan_copies(b->in) > 1) {
         gather_grad(b, grad_idx);
     }
 }

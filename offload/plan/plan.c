@@ -45,19 +45,26 @@ uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t 
            (OX_HI_BYTES + (ox_plan_lo_travels(input, unit_idx) ? OX_LO_BYTES : 0));
 }
 
-/* A gather brings what the rank does not have of `whole` bytes, and gives what it has to each of the others. */
-static struct ox_peer_bytes gather_bytes(const struct ox_plan_input *input, uint64_t own, uint64_t whole) {
-    return (struct ox_peer_bytes){.in = whole - own, .out = own * (ox_plan_rank_count(input) - 1)};
+/* A gather among `count` ranks brings what the rank does not have of `whole` bytes, and gives what it has to each of
+ * the others. */
+static struct ox_peer_bytes gather_bytes(uint32_t count, uint64_t own, uint64_t whole) {
+    return (struct ox_peer_bytes){.in = whole - own, .out = own * (count - 1)};
+}
+
+/* Elements of a gradient that are divided along an axis: all, or among copies the slice that they have. */
+static uint64_t divided_elems(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
+    return axis == OX_AXIS_SHARD ? input->model.grads[grad_idx].elem_count : ox_plan_grad_slice(input, grad_idx);
 }
 
 /* A rank that has the part gives the others their slices of it, and gets its own slice from each other that has it. */
-static struct ox_peer_bytes exchange_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t part) {
-    const struct ox_sums sums = ox_plan_sums(input);
-    const uint64_t slice = ox_plan_grad_cut(input, grad_idx);
+static struct ox_peer_bytes exchange_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t part,
+                                           enum ox_axis axis) {
+    const struct ox_sums sums = ox_plan_sums_along(input, axis);
+    const uint64_t own = ox_plan_grad_cut(input, grad_idx, axis);
     const bool gives = ox_sums_part_count(&sums) > part;
     return (struct ox_peer_bytes){
-        .in = (ox_sums_givers(&sums, part) - gives) * slice * sizeof(float),
-        .out = gives ? (input->model.grads[grad_idx].elem_count - slice) * sizeof(float) : 0};
+        .in = (ox_sums_givers(&sums, part) - gives) * own * sizeof(float),
+        .out = gives ? (divided_elems(input, grad_idx, axis) - own) * sizeof(float) : 0};
 }
 
 static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -65,26 +72,28 @@ static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *in
     if (ox_plan_gather_tier(input, unit_idx) == OX_TIER_HOST && !input->budget.unified) {
         return (struct ox_peer_bytes){.up = whole};
     }
-    return gather_bytes(input, ox_plan_weight_bytes(input, unit_idx), whole);
+    return gather_bytes(ox_plan_holders(input), ox_plan_weight_bytes(input, unit_idx), whole);
 }
 
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
+    const enum ox_axis axis = (enum ox_axis)task->axis;
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
         return gathered_weight_bytes(input, task->unit_idx);
     case OX_MOVE_GRAD:
-        return task->last ? gather_bytes(input, ox_plan_grad_cut(input, task->grad_idx) * sizeof(float),
-                                         model->grads[task->grad_idx].elem_count * sizeof(float))
-                          : exchange_bytes(input, task->grad_idx, task->slot);
+        return task->last ? gather_bytes(ox_plan_copies(input),
+                                         ox_plan_grad_cut(input, task->grad_idx, axis) * sizeof(float),
+                                         divided_elems(input, task->grad_idx, axis) * sizeof(float))
+                          : exchange_bytes(input, task->grad_idx, task->slot, axis);
     case OX_MOVE_SUM: /* each rank has one part */
-        return exchange_bytes(input, task->grad_idx, 0);
+        return exchange_bytes(input, task->grad_idx, 0, axis);
     case OX_MOVE_PARTIALS:
-        return gather_bytes(input, ox_plan_partials_bytes(input, task->unit_idx),
+        return gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
-        return gather_bytes(input, model->micro_batches * ox_plan_report_bytes(model),
+        return gather_bytes(ox_plan_rank_count(input), model->micro_batches * ox_plan_report_bytes(model),
                             ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model));
     default:
         OX_ASSERT(!"moves nothing between ranks");
@@ -174,14 +183,28 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
                             .rank = input->ranks.idx};
 }
 
+struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axis axis) {
+    const struct ox_rank_group holders = ox_plan_group(input, OX_AXIS_SHARD);
+    const struct ox_rank_group copies = ox_plan_group(input, OX_AXIS_COPY);
+    struct ox_sums sums = ox_plan_sums(input);
+    if (axis == OX_AXIS_SHARD) {
+        sums.span_first = holders.first;
+        sums.span_count = holders.count;
+    } else {
+        sums.ranks = copies.count;
+        sums.rank = copies.idx;
+    }
+    return sums;
+}
+
 enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const struct ox_plan_ranks *ranks,
                                   struct ox_shard_table *out) {
-    const bool divides = ranks->count > 1 && ranks->sharding != OX_SHARDING_NONE;
-    const enum ox_status status =
-        ox_shard_table_slice(whole, divides ? ranks->count : 1, divides ? ranks->idx : 0, out);
-    if (status == OX_OK && divides && ranks->per_store > 0) {
-        ox_shard_table_renumber(out, whole, ranks->count, ranks->idx / ranks->per_store * ranks->per_store,
-                                ranks->per_store);
+    const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
+    const struct ox_rank_group holders = ox_mesh_group(&mesh, ranks->idx, OX_AXIS_SHARD);
+    const enum ox_status status = ox_shard_table_slice(whole, holders.count, holders.idx, out);
+    if (status == OX_OK && holders.count > 1 && ranks->per_store > 0) {
+        ox_shard_table_renumber(out, whole, holders.count, holders.idx / ranks->per_store * ranks->per_store,
+                                (uint32_t)ox_min_u64(ranks->per_store, holders.count));
     }
     return status;
 }
@@ -211,14 +234,17 @@ uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx
            ox_min_u64(slice->elem_first, grad->elem_count);
 }
 
-uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx) {
-    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
-    const uint32_t count = ox_plan_rank_count(input), idx = input->ranks.idx;
-    if (ox_plan_gathers(input) || count == 1) {
-        return ox_plan_grad_slice(input, grad_idx);
-    }
-    return ox_min_u64(ox_shard_cut(input->table, grad->unit_idx, count, idx + 1), grad->elem_count) -
-           ox_min_u64(ox_shard_cut(input->table, grad->unit_idx, count, idx), grad->elem_count);
+uint64_t ox_plan_grad_cut_first(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t idx) {
+    const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
+    return ox_min_u64(ox_shard_cut(input->table, unit_idx, ox_plan_copies(input), idx),
+                      ox_plan_grad_slice(input, grad_idx));
+}
+
+uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
+    const uint32_t idx = ox_plan_group(input, OX_AXIS_COPY).idx;
+    return axis == OX_AXIS_SHARD ? ox_plan_grad_slice(input, grad_idx)
+                                 : ox_plan_grad_cut_first(input, grad_idx, idx + 1) -
+                                       ox_plan_grad_cut_first(input, grad_idx, idx);
 }
 
 enum ox_link ox_lane_link(enum ox_lane_id lane) {
@@ -448,7 +474,9 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
         uses += input->model.stages[i].unit_count;
     }
     check_model(&input->model);
-    OX_ASSERT(!input->ranks.library_sums || input->ranks.sum_groups == ox_plan_rank_count(input));
+    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) == ox_plan_rank_count(input));
+    OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_rank_count(input) &&
+                                             (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));
     /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve for each use of a unit, which has a gradient: three forward; three for weights and six
@@ -460,7 +488,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t visits = micro_batches * 2 * stages;
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
     const struct ox_sums sums = ox_plan_sums(input);
-    const uint64_t exchanges = ox_plan_exchanges(input) ? grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
+    const uint64_t exchanges = ox_plan_exchanges(input) ? 2 * grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
         micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges + 64;

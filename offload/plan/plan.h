@@ -10,6 +10,7 @@
 
 #include "base/planes.h"
 #include "base/status.h"
+#include "offload/plan/mesh.h"
 #include "offload/plan/shard.h"
 #include "offload/plan/sums.h"
 
@@ -65,8 +66,8 @@ enum ox_move {
                           of the whole unit, from the slices of all ranks                            */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
     OX_MOVE_ACT,       /* activation checkpoint: the input of a stage                                */
-    OX_MOVE_GRAD,      /* partial or finished sum; link: a part of each rank's sum, cut into slices, to the
-                          ranks whose slices they are, or the finished sum of all slices             */
+    OX_MOVE_GRAD,      /* partial or finished sum; link: a part of each rank's sum, or of each copy's, cut into
+                          slices, to the ranks whose slices they are, or the finished sum of all slices */
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
     OX_MOVE_LOSSES,    /* reports of the rank's micro-batches; link: those of all ranks, which h2d brings back
                           where backward reads what they say                                         */
@@ -158,6 +159,7 @@ const char *ox_fact_name(enum ox_fact fact); /* such as "commit-due" */
 struct ox_task {
     uint8_t kind, lane;
     uint8_t move;      /* MOVE: enum ox_move */
+    uint8_t axis;      /* SUM_PARTS, MOVE on LINK: enum ox_axis, along which ranks do it; reports: all ranks do, 0 */
     bool last;         /* for gradients: the finished sum, not a partial one */
     bool carried;      /* part of the update of the step before, which overlaps this step */
     bool begins;       /* HEAD, BACKWARD: its micro-batch is the first of a slot, which is set and not added to */
@@ -352,6 +354,9 @@ const char *ox_sharding_name(enum ox_sharding sharding); /* as --sharding: "full
 /* The ranks that do a step together, and which of them the plan is for. Zeros are one rank with one sum group. */
 struct ox_plan_ranks {
     uint32_t count, idx;
+    /* Copies of the model: ranks in a row divide one among them, by `sharding`, and sums go first over these and then
+     * over the copies (HYBRID_SHARD). A divisor of `count`; 0: 1. With NONE each rank is a copy, whatever it says. */
+    uint32_t copies;
     /* The step's micro-batches are cut into as many groups, each of which is summed by itself; the sums are then joined
      * in a tree. The result depends on this number and not on `count`, which is at most as large. */
     uint32_t sum_groups;
@@ -359,9 +364,16 @@ struct ox_plan_ranks {
     uint32_t per_store; /* ranks in a row that share a store, as those of a process do; 0: all */
     enum ox_sharding sharding;
     /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
-     * reproducible. A rank then has one group: sum_groups is `count`. */
+     * reproducible. A rank then has one group: sum_groups is `count`. All ranks have slices, or all are copies. */
     bool library_sums;
 };
+
+/* The axes on which these ranks lie: those that divide a model, and its copies. */
+static inline struct ox_mesh ox_plan_mesh_of(const struct ox_plan_ranks *ranks) {
+    const uint32_t count = ranks->count > 0 ? ranks->count : 1, given = ranks->copies > 0 ? ranks->copies : 1;
+    const uint32_t copies = ranks->sharding == OX_SHARDING_NONE ? count : given;
+    return (struct ox_mesh){.size = {[OX_AXIS_SHARD] = count / copies, [OX_AXIS_COPY] = copies}};
+}
 
 /* How tasks and buffers are placed and ordered. No bit of a result depends on it. */
 struct ox_placement {
@@ -408,13 +420,28 @@ struct ox_plan_input {
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;
 }
+static inline struct ox_mesh ox_plan_mesh(const struct ox_plan_input *input) {
+    return ox_plan_mesh_of(&input->ranks);
+}
+/* The ranks with which the rank of the plan does something along an axis. */
+static inline struct ox_rank_group ox_plan_group(const struct ox_plan_input *input, enum ox_axis axis) {
+    const struct ox_mesh mesh = ox_plan_mesh(input);
+    return ox_mesh_group(&mesh, input->ranks.idx, axis);
+}
+/* How many ranks hold a unit together, each a slice of it; and how many such copies of the model there are. */
+static inline uint32_t ox_plan_holders(const struct ox_plan_input *input) {
+    return ox_plan_mesh(input).size[OX_AXIS_SHARD];
+}
+static inline uint32_t ox_plan_copies(const struct ox_plan_input *input) {
+    return ox_plan_mesh(input).size[OX_AXIS_COPY];
+}
 /* Opens the shard table of a rank: its slices, or all of it where every rank has everything. */
 OX_MUST enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const struct ox_plan_ranks *ranks,
                                           struct ox_shard_table *out);
 /* Whether ranks have slices of the weights, so that a unit is gathered in compute memory before compute reads it; and
  * whether a unit that was gathered stays until its last use in the step, or, resident, beyond it. */
 static inline bool ox_plan_gathers(const struct ox_plan_input *input) {
-    return ox_plan_rank_count(input) > 1 && input->ranks.sharding != OX_SHARDING_NONE;
+    return ox_plan_holders(input) > 1;
 }
 static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input) {
     return ox_plan_gathers(input) && input->ranks.sharding != OX_SHARDING_FULL &&
@@ -450,6 +477,8 @@ uint64_t ox_plan_report_bytes(const struct ox_plan_model *model);
 uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input);
 /* The order in which gradients are summed, and what of it belongs to the rank of the plan. */
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
+/* What of it is joined along an axis: the parts of the ranks of a copy, then those of the copies. */
+struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axis axis);
 /* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest; one where backward
  * reads what the whole step reports. */
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
@@ -457,10 +486,12 @@ uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
     return ox_plan_rank_count(input) > 1;
 }
-/* Elements of a finished gradient that the rank has: those of its slice of the unit. And those that it adds up of the
- * parts of all ranks: the same, unless ranks have whole units, for which the slices are gathered then. */
+/* Elements of a finished gradient that the rank has: those of its slice of the unit. And those that it adds up along an
+ * axis: the same; of the sums of copies its cut of the slice, and the cuts are gathered then. */
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx);
-uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx);
+uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis);
+/* Where the cut of copy `idx` begins in the slice, in elements; for `idx` = the number of copies it is the end. */
+uint64_t ox_plan_grad_cut_first(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t idx);
 
 /* Whether lo travels to compute with the unit's hi: compute reads it, and the unit has one. */
 bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx);

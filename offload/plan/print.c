@@ -197,11 +197,15 @@ static void print_rank(FILE *out, const struct ox_plan_input *input) {
         whole += input->model.units[i].elem_count;
     }
     if (ox_plan_rank_count(input) > 1) {
-        char text[2][OX_SIZE_TEXT_BYTES];
-        fprintf(out, "\nrank %u of %u, %s: it has %s of %s parameters, and %u of %u micro-batch%s, summed in %u "
-                "group%s%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding),
-                ox_count_text((double)own, text[0]), ox_count_text((double)whole, text[1]), input->model.micro_batches,
-                input->ranks.micro_batches, ox_plural_es(input->ranks.micro_batches), ox_plan_sum_groups(input),
+        char text[2][OX_SIZE_TEXT_BYTES], copies[96] = "";
+        if (input->ranks.copies > 1 && input->ranks.sharding != OX_SHARDING_NONE) {
+            snprintf(copies, sizeof copies, " within each of %u copies of the model", input->ranks.copies);
+        }
+        fprintf(out, "\nrank %u of %u, %s%s: it has %s of %s parameters, and %u of %u micro-batch%s, summed in %u "
+                "group%s%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding), copies,
+                ox_count_text((double)own, text[0]), ox_count_text((double)whole, text[1]),
+                input->model.micro_batches, input->ranks.micro_batches, ox_plural_es(input->ranks.micro_batches),
+                ox_plan_sum_groups(input),
                 ox_plural(ox_plan_sum_groups(input)),
                 input->ranks.library_sums ? "; the library adds those of ranks: not reproducible" : "");
     }

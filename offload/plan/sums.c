@@ -124,7 +124,7 @@ uint32_t ox_sums_rounds(const struct ox_sums *sums) {
 
 uint32_t ox_sums_givers(const struct ox_sums *sums, uint32_t part) {
     uint32_t count = 0;
-    for (uint32_t rank = 0; rank < sums->ranks; rank++) {
+    for (uint32_t rank = sums->span_first; rank < ox_sums_span_past(sums); rank++) {
         count += parts_of(sums, rank) > part;
     }
     return count;
@@ -132,7 +132,7 @@ uint32_t ox_sums_givers(const struct ox_sums *sums, uint32_t part) {
 
 uint32_t ox_sums_parts(const struct ox_sums *sums) {
     uint32_t count = 0;
-    for (uint32_t rank = 0; rank < sums->ranks; rank++) {
+    for (uint32_t rank = sums->span_first; rank < ox_sums_span_past(sums); rank++) {
         count += parts_of(sums, rank);
     }
     return count;
@@ -143,12 +143,39 @@ uint32_t ox_sums_place(const struct ox_sums *sums, uint32_t rank, uint32_t part)
     for (uint32_t i = 0; i < part; i++) {
         place += ox_sums_givers(sums, i);
     }
-    for (uint32_t i = 0; i < rank; i++) {
+    for (uint32_t i = sums->span_first; i < rank; i++) {
         place += parts_of(sums, i) > part;
     }
     return place;
 }
 
+uint32_t ox_sums_place_of(const struct ox_sums *sums, uint32_t leaf) {
+    struct ox_sums other = *sums;
+    for (other.rank = sums->span_first; other.rank < ox_sums_span_past(sums); other.rank++) {
+        for (uint32_t part = 0; part < ox_sums_part_count(&other); part++) {
+            if (ox_sums_part(&other, part).first == leaf) {
+                return ox_sums_place(sums, other.rank, part);
+            }
+        }
+    }
+    OX_ASSERT(!"no part begins with this leaf");
+    return 0;
+}
+
+/* The leaves of all ranks of the span. */
+static struct ox_sum_node span_leaves(const struct ox_sums *sums) {
+    struct ox_sums first = *sums, last = *sums;
+    first.rank = sums->span_first;
+    last.rank = ox_sums_span_past(sums) - 1;
+    return (struct ox_sum_node){ox_sums_leaves(&first).first, ox_sums_leaves(&last).past};
+}
+
 uint32_t ox_sums_top_folds(const struct ox_sums *sums, struct ox_sum_node part) {
-    return node_count(sums, 0, part.first) + 1 - node_count(sums, 0, part.past);
+    const uint32_t first = span_leaves(sums).first;
+    return node_count(sums, first, part.first) + 1 - node_count(sums, first, part.past);
+}
+
+uint32_t ox_sums_nodes(const struct ox_sums *sums) {
+    const struct ox_sum_node leaves = span_leaves(sums);
+    return node_count(sums, leaves.first, leaves.past);
 }

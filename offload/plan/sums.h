@@ -22,11 +22,14 @@
 extern "C" {
 #endif
 
-/* A rank's place in a step: ranks <= groups <= micro_batches, and all at least 1. */
+/* A rank's place in a step: ranks <= groups <= micro_batches, and all at least 1. The parts of `span_count` ranks from
+ * `span_first` on, among which the rank is, are joined: all, or of copies that divide the ranks the ranks of one copy,
+ * which may leave several nodes. The sums of these are joined as if each copy were a rank. */
 struct ox_sums {
     uint32_t micro_batches; /* of the step */
     uint32_t groups;
     uint32_t ranks, rank;
+    uint32_t span_first, span_count; /* 0 of them: all */
 };
 
 /* Leaves [first, past). */
@@ -56,14 +59,23 @@ uint32_t ox_sums_slots(const struct ox_sums *sums, uint32_t mb_first, uint32_t m
 /* How many parts the rank has, and the leaves of one. */
 uint32_t ox_sums_part_count(const struct ox_sums *sums);
 struct ox_sum_node ox_sums_part(const struct ox_sums *sums, uint32_t part);
-/* Over all ranks: the most parts that one has, how many ranks have part `part`, and how many parts there are. */
+/* The most parts that any rank of the step has, whatever the span. Over the ranks of the span: how many ranks have part
+ * `part`, and how many parts there are. */
 uint32_t ox_sums_rounds(const struct ox_sums *sums);
 uint32_t ox_sums_givers(const struct ox_sums *sums, uint32_t part);
 uint32_t ox_sums_parts(const struct ox_sums *sums);
-/* Where part `part` of a rank lies among all of them, if first parts come first, and equal ones in order of ranks. */
+/* Where part `part` of a rank lies among all of the span, if first parts come first, and equal ones in order of ranks;
+ * and where that part lies which begins with a leaf. */
 uint32_t ox_sums_place(const struct ox_sums *sums, uint32_t rank, uint32_t part);
-/* How many folds follow a part in the top of the tree, where the parts of all ranks are stacked in ascending order. */
+uint32_t ox_sums_place_of(const struct ox_sums *sums, uint32_t leaf);
+/* How many folds follow a part in the top of the tree, where the parts of the span are stacked in ascending order; and
+ * how many nodes are left in the end, one where the span is all ranks. */
 uint32_t ox_sums_top_folds(const struct ox_sums *sums, struct ox_sum_node part);
+uint32_t ox_sums_nodes(const struct ox_sums *sums);
+/* The ranks of the span: from this one on, until this one. */
+static inline uint32_t ox_sums_span_past(const struct ox_sums *sums) {
+    return sums->span_count > 0 ? sums->span_first + sums->span_count : sums->ranks;
+}
 
 #ifdef __cplusplus
 }

@@ -97,6 +97,14 @@ static bool has_slot(const struct effects *e) {
            (e->task->kind == OX_TASK_MOVE && e->task->move == OX_MOVE_GRAD);
 }
 
+/* Whether ranks do the task along an axis, which it names; others name the first one. */
+static bool has_axis(const struct effects *e) {
+    const bool moves = e->task->kind == OX_TASK_MOVE && e->task->lane == OX_LANE_LINK;
+    return e->task->axis < OX_AXIS_COUNT &&
+           (e->task->kind == OX_TASK_SUM_PARTS ||
+            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM)));
+}
+
 /* Whether the task names what the scope says, and nothing else. */
 static bool fits_scope(const struct effects *e, enum scope scope) {
     const struct ox_task *const task = e->task;
@@ -112,7 +120,7 @@ static bool fits_rule(const struct effects *e) {
     const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
     return (rule->lanes >> task->lane & 1) != 0 && (task->when & ~OX_FACTS_ALL) == 0 &&
            (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
-           (task->slot == 0 || has_slot(e)) && (!task->begins || sums(e)) &&
+           (task->slot == 0 || has_slot(e)) && (task->axis == 0 || has_axis(e)) && (!task->begins || sums(e)) &&
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
            fits_scope(e, (enum scope)rule->scope) &&

@@ -21,9 +21,11 @@ enum ox_holding {
     ACT_GRAD, /* gradient of such activations */
     KEPT,     /* what the backward of stage `idx` needs from its forward of micro-batch `count` */
     SUM,      /* gradient `idx` of the model in fp32, after the first `count` steps of the rank's sum */
-    PARTS,    /* what the rank adds up of gradient `idx`, in the first `count` parts of the sums of all ranks */
-    SLICE,    /* the same in the sum of all ranks */
-    COMPLETE, /* all of gradient `idx` in the sum of all ranks */
+    PARTS,    /* what the rank adds up of gradient `idx`, in the first `count` parts of its copy's holders */
+    NODES,    /* the same in the sum of these, which is one or more nodes of the tree, where it goes on over copies */
+    COPY_PARTS, /* what the rank adds up of the nodes of all copies, in the first `count` of each */
+    SLICE,    /* what it has added up, in the sum of all ranks */
+    COMPLETE, /* all that it has of gradient `idx` in the sum of all ranks, from all copies */
     TOTAL,    /* gradient `idx`, the whole sum, to which those of other uses of the unit are added */
     PACKED,   /* gradient `idx`, the whole sum in bf16 */
     REDUCED,  /* gradient of unit `idx` as the optimizer takes it, counted in the norm; makes version `count` */
@@ -93,7 +95,7 @@ static inline struct ox_content ox_content_own_sum(const struct effects *e, uint
 }
 static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t grad_idx) {
     return ox_proof_ranks(e->in) == 1 ? ox_content_own_sum(e, grad_idx)
-                                      : ox_content(ox_proof_divides(e->in) ? SLICE : COMPLETE, grad_idx, 0);
+                                      : ox_content(ox_proof_copies(e->in) == 1 ? SLICE : COMPLETE, grad_idx, 0);
 }
 
 /* The losses of the whole step. */

@@ -82,7 +82,7 @@ static void gather_weights(struct effects *e, uint32_t unit_idx) {
         return;
     }
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_WEIGHTS, whole - own);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_WEIGHTS, own * (ox_proof_ranks(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_WEIGHTS, own * (ox_proof_holders(e->in) - 1));
 }
 
 /* Planes that live on the device move to the optimizer on the host; its new planes move back. */
@@ -129,30 +129,37 @@ static void move_outside(struct effects *e, struct route route, uint32_t stage_i
     ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, ox_effects_bytes(e, content, false));
 }
 
-/* All ranks that have this part of their sum of a gradient give every rank its slice of it. What came before stays. */
+/* All members that have this part of their sum of a gradient give every member its slice of it. What came before stays.
+ * The holders of a copy have summed by themselves; copies have the nodes that their holders have added, if there are
+ * several, of which each holder gives what it has. Rounds are those of all ranks: in some copies none gives a part. */
 static void exchange(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t part = e->task->slot, ranks = ox_proof_ranks(e->in);
-    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx), whole = ox_proof_sum_bytes(e->in, grad_idx);
+    const uint32_t part = e->task->slot, axis = e->task->axis, members = ox_proof_members(e->in, axis);
+    const bool of_copies = axis == OX_AXIS_COPY;
+    const uint32_t own_idx = of_copies ? ox_proof_copy_of(e->in) : e->in->ranks.idx % members;
+    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx, axis);
+    const uint64_t whole = of_copies ? ox_proof_slice_bytes(e->in, grad_idx) : ox_proof_sum_bytes(e->in, grad_idx);
+    const enum ox_holding what = of_copies ? COPY_PARTS : PARTS;
     uint64_t others = 0;
-    for (uint32_t i = 0; i < ranks; i++) {
-        others += i != e->in->ranks.idx && ox_proof_parts(e->in, i) > part;
+    for (uint32_t i = 0; i < members; i++) {
+        others += i != own_idx && ox_proof_parts(e->in, axis, i) > part;
     }
-    const bool gives = ox_proof_parts(e->in, e->in->ranks.idx) > part;
+    const bool gives = ox_proof_parts(e->in, axis, own_idx) > part;
     if (e->in->ranks.library_sums) {
         ox_effects_reject(e, "exchanges what the library is to add");
     }
-    if (ranks == 1 || (!gives && others == 0)) {
+    if (members == 1 || part >= ox_proof_rounds(e->in, axis)) {
         ox_effects_reject(e, "exchanges a part that no rank has");
         return;
     }
     if (gives) {
-        ox_effects_need(e, OX_USE_SOURCE, tier, ox_content_own_sum(e, grad_idx));
+        ox_effects_need(e, OX_USE_SOURCE, tier, of_copies && ox_proof_divides(e->in)
+                                                    ? ox_content(NODES, grad_idx, 0) : ox_content_own_sum(e, grad_idx));
     }
     if (part == 0) {
-        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PARTS, grad_idx, 1));
+        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(what, grad_idx, 1));
     } else {
-        const struct ox_content from_to[2] = {ox_content(PARTS, grad_idx, part), ox_content(PARTS, grad_idx, part + 1)};
+        const struct ox_content from_to[2] = {ox_content(what, grad_idx, part), ox_content(what, grad_idx, part + 1)};
         ox_effects_change(e, OX_USE_TARGET, tier, from_to);
     }
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, own * others);
@@ -162,12 +169,10 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
 /* The library adds what all ranks have summed of a gradient, each of them in one sum, and gives each rank its part. */
 static void sum_by_library(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t ranks = ox_proof_ranks(e->in);
-    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx), whole = ox_proof_sum_bytes(e->in, grad_idx);
-    bool in_one = ranks > 1 && e->in->ranks.library_sums;
-    for (uint32_t i = 0; i < ranks; i++) {
-        in_one = in_one && ox_proof_parts(e->in, i) == 1;
-    }
+    const uint32_t ranks = ox_proof_ranks(e->in), axis = e->task->axis;
+    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx, axis), whole = ox_proof_sum_bytes(e->in, grad_idx);
+    const bool in_one = ranks > 1 && e->in->ranks.library_sums && ox_proof_members(e->in, axis) == ranks &&
+                        ox_proof_rounds(e->in, axis) == 1;
     if (!in_one) {
         ox_effects_reject(e, "lets the library add where the order of sums is fixed");
     }
@@ -177,17 +182,19 @@ static void sum_by_library(struct effects *e, uint32_t grad_idx) {
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, whole - own);
 }
 
-/* The slices of a finished sum come together where every rank has whole units. */
+/* What copies have added up of a finished sum comes together in each of them. */
 static void gather_grad(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx), whole = ox_proof_sum_bytes(e->in, grad_idx);
-    if (ox_proof_ranks(e->in) == 1 || ox_proof_divides(e->in) || e->task->slot != 0) {
+    const uint32_t copies = ox_proof_copies(e->in);
+    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx, OX_AXIS_COPY);
+    const uint64_t whole = ox_proof_slice_bytes(e->in, grad_idx);
+    if (copies == 1 || e->task->axis != OX_AXIS_COPY || e->task->slot != 0) {
         ox_effects_reject(e, "gathers a gradient of which every rank needs its slice alone");
     }
     ox_effects_need(e, OX_USE_SOURCE, tier, ox_content(SLICE, grad_idx, 0));
     ox_effects_fill(e, OX_USE_TARGET, tier, ox_content_sum(e, grad_idx));
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, whole - own);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, own * (ox_proof_ranks(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, own * (copies - 1));
 }
 
 /* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */

@@ -50,7 +50,7 @@ void ox_effects_norm_save(struct effects *e, uint32_t unit_idx) {
     ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_proof_partials_bytes(e->in, unit_idx));
 }
 
-/* The square sums of a unit come together from all ranks, each of which has counted what it has of the gradient. */
+/* The square sums of a unit come together from its holders, each of which has counted what it has of the gradient. */
 void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
     const uint64_t own = ox_proof_partials_bytes(e->in, unit_idx);
     const struct ox_content before = ox_effects_norms(e);
@@ -62,7 +62,7 @@ void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
     ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->norm_buf);
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, ox_proof_whole_partials_bytes(e->in, unit_idx) - own);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_ranks(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_holders(e->in) - 1));
 }
 
 /* A step that is not finite ends with this task. */

@@ -214,17 +214,19 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     }
 }
 
-/* SUM_PARTS: all parts are added, in the order of the tree, so that the sum is the first of them or the target's. */
+/* SUM_PARTS: all parts are added, in the order of the tree, so that the sum is the first of them or the target's. Where
+ * the sum goes on over copies its nodes stay where their first parts are. */
 static void sum_parts(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t axis = e->task->axis, rounds = ox_proof_rounds(e->in, axis);
     const bool away = ox_effects_use(e, OX_USE_TARGET) != NULL;
-    uint32_t rounds = 0;
-    for (uint32_t i = 0; i < ox_proof_ranks(e->in); i++) {
-        const uint32_t parts = ox_proof_parts(e->in, i);
-        rounds = parts > rounds ? parts : rounds;
-    }
-    const struct ox_content from_to[2] = {ox_content(PARTS, grad_idx, rounds), ox_content(SLICE, grad_idx, 0)};
+    const bool goes_on = axis == OX_AXIS_SHARD && ox_proof_copies(e->in) > 1;
+    const struct ox_content from_to[2] = {ox_content(axis == OX_AXIS_SHARD ? PARTS : COPY_PARTS, grad_idx, rounds),
+                                          ox_content(goes_on ? NODES : SLICE, grad_idx, 0)};
     ox_effects_change(e, OX_USE_GRAD, tier, from_to);
+    if (away && goes_on) {
+        ox_effects_reject(e, "takes a sum away that goes on over copies");
+    }
     if (away && e->wrong == NULL) {
         e->held[ox_effects_use(e, OX_USE_GRAD)->buf_idx] = ox_content(NOTHING, 0, 0);
         ox_effects_fill(e, OX_USE_TARGET, tier, from_to[1]);

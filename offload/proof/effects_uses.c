@@ -13,7 +13,8 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
         [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
-        [PARTS] = OX_BUF_GRAD,    [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
+        [PARTS] = OX_BUF_GRAD,    [NODES] = OX_BUF_GRAD,     [COPY_PARTS] = OX_BUF_GRAD,
+        [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
         [LOADS] = OX_BUF_SMALL,   [ALL_LOADS] = OX_BUF_SMALL,
         [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED,
     };
@@ -24,14 +25,14 @@ uint32_t ox_effects_last_slot(const struct effects *e, uint32_t count) {
     return e->sum_steps[count - 1].slot;
 }
 
-/* How many parts there are among the first `count` of every rank. */
-static uint64_t all_parts(const struct ox_plan_input *input, uint32_t count) {
+/* Bytes of what the rank adds up along an axis, among the first `count` parts of every member. */
+static uint64_t parts_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis, uint32_t count) {
     uint64_t all = 0;
-    for (uint32_t i = 0; i < ox_proof_ranks(input); i++) {
-        const uint32_t parts = ox_proof_parts(input, i);
+    for (uint32_t i = 0; i < ox_proof_members(input, axis); i++) {
+        const uint32_t parts = ox_proof_parts(input, axis, i);
         all += parts < count ? parts : count;
     }
-    return all;
+    return all * ox_proof_cut_bytes(input, grad_idx, axis);
 }
 
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home) {
@@ -50,9 +51,14 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case SUM:
         return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1);
     case PARTS:
-        return ox_proof_cut_bytes(e->in, content.idx) * all_parts(e->in, content.count);
+        return parts_bytes(e->in, content.idx, OX_AXIS_SHARD, content.count);
+    case NODES: /* lie where their first parts lay */
+        return parts_bytes(e->in, content.idx, OX_AXIS_SHARD, UINT32_MAX);
+    case COPY_PARTS:
+        return parts_bytes(e->in, content.idx, OX_AXIS_COPY, content.count);
     case SLICE:
-        return ox_proof_cut_bytes(e->in, content.idx);
+        return ox_proof_cut_bytes(e->in, content.idx,
+                                  ox_proof_copies(e->in) > 1 ? OX_AXIS_COPY : OX_AXIS_SHARD);
     case COMPLETE:
     case TOTAL:
         return ox_proof_slice_bytes(e->in, content.idx);

@@ -1,9 +1,10 @@
 /* The plans of ranks that do a step together.
  *
  * Each plan is proven alone: what a task does together with other ranks ends there when it ends. So it remains to show
- * that all ranks come to it. Such tasks are those of the lane LINK, and the tasks that begin and end a transaction.
- * They are the same in all lists, in the same order. Take the first of them that has not ended on some rank: whatever
- * comes before it in a list is either over or waits for no other rank, so every rank comes to it, and it ends. */
+ * that all ranks come to it. Such tasks are those of the lane LINK, also where each group of ranks on an axis does one
+ * by itself, and the tasks that begin and end a transaction. They are the same in all lists, in the same order. Take the
+ * first of them that has not ended on some rank: whatever comes before it in a list is either over or waits for no other
+ * rank, so every rank comes to it, and it ends. */
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 
@@ -59,8 +60,12 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
     }
     if (ranks->sum_groups != others->sum_groups || ranks->library_sums != others->library_sums ||
         ranks->micro_batches != others->micro_batches || ranks->sharding != others->sharding ||
-        !same_models(input, first)) {
+        ranks->copies != others->copies || !same_models(input, first)) {
         return refuse(idx, "the step is not the same");
+    }
+    if (ranks->copies > 1 && (count % ranks->copies != 0 || (ranks->library_sums && ranks->copies != count &&
+                                                             ranks->sharding != OX_SHARDING_NONE))) {
+        return refuse(idx, "the ranks do not divide into copies");
     }
     if (input->model.micro_batches != micro_batches_before(ranks, idx + 1) - micro_batches_before(ranks, idx)) {
         return refuse(idx, "the micro-batches are not divided");
@@ -84,7 +89,7 @@ static uint32_t next_joint(const struct ox_plan *plan, uint32_t at) {
 
 static bool same_tasks(const struct ox_task *a, const struct ox_task *b) {
     return a->kind == b->kind && a->lane == b->lane && a->move == b->move && a->last == b->last &&
-           a->carried == b->carried && a->when == b->when && a->unit_idx == b->unit_idx &&
+           a->carried == b->carried && a->axis == b->axis && a->when == b->when && a->unit_idx == b->unit_idx &&
            a->stage_idx == b->stage_idx && a->grad_idx == b->grad_idx && a->mb_idx == b->mb_idx && a->slot == b->slot;
 }
 

@@ -9,10 +9,10 @@ static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
 /* ---- planes and state ------------------------------------------------------------------------------ */
 
-/* The part of a rank where a unit is divided among so many. */
-static struct ox_proof_part part_among(const struct ox_plan_input *input, uint64_t ranks, uint32_t unit_idx,
+/* The part that the one of number `rank_idx` has where so many elements are divided among so many ranks. */
+static struct ox_proof_part part_among(const struct ox_plan_input *input, uint64_t ranks, uint64_t elems,
                                        uint32_t rank_idx) {
-    const uint64_t elems = ox_proof_elems(input, unit_idx), chunk = input->table->chunk_elems;
+    const uint64_t chunk = input->table->chunk_elems;
     const uint64_t chunks = (elems + chunk - 1) / chunk, most = (chunks + ranks - 1) / ranks * chunk;
     const uint64_t before = ranks > 1 ? most * rank_idx : 0;
     const uint64_t first = before < elems ? before : elems, left = elems - first;
@@ -20,7 +20,8 @@ static struct ox_proof_part part_among(const struct ox_plan_input *input, uint64
 }
 
 struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
-    return part_among(input, ox_proof_divides(input) ? ox_proof_ranks(input) : 1, unit_idx, rank_idx);
+    const uint32_t holders = ox_proof_holders(input);
+    return part_among(input, holders, ox_proof_elems(input, unit_idx), rank_idx % holders);
 }
 
 static bool reads_lo(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -85,24 +86,26 @@ uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx
 }
 
 /* A gradient may be shorter than the unit, and ends then within the part of some rank. */
-static uint64_t elems_within(const struct ox_plan_grad *grad, struct ox_proof_part part) {
-    const uint64_t left = part.first < grad->elem_count ? grad->elem_count - part.first : 0;
+static uint64_t elems_within(uint64_t elems, struct ox_proof_part part) {
+    const uint64_t left = part.first < elems ? elems - part.first : 0;
     return left < part.count ? left : part.count;
 }
 
 static uint64_t slice_elems(const struct ox_plan_input *input, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
-    return elems_within(grad, ox_proof_part_of(input, grad->unit_idx, input->ranks.idx));
+    return elems_within(grad->elem_count, ox_proof_part_of(input, grad->unit_idx, input->ranks.idx));
 }
 
 uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
     return slice_elems(input, grad_idx) * WORD_BYTES;
 }
 
-uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
-    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
-    return WORD_BYTES *
-           elems_within(grad, part_among(input, ox_proof_ranks(input), grad->unit_idx, input->ranks.idx));
+uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis) {
+    const uint64_t elems = slice_elems(input, grad_idx);
+    const uint64_t own = ox_proof_own_elems(input, input->model.grads[grad_idx].unit_idx);
+    return WORD_BYTES * (axis == OX_AXIS_SHARD
+                             ? elems : elems_within(elems, part_among(input, ox_proof_copies(input), own,
+                                                                      ox_proof_copy_of(input))));
 }
 
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {

@@ -26,12 +26,29 @@ uint32_t ox_proof_first_back(const struct ox_plan_input *input);
 static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
     return input->ranks.count > 1 ? input->ranks.count : 1;
 }
+/* How many copies of the model there are: as many as are asked for, and where no rank divides any, one on each. A copy
+ * is divided among as many ranks in a row, its holders. */
+static inline uint32_t ox_proof_copies(const struct ox_plan_input *input) {
+    return input->ranks.sharding == OX_SHARDING_NONE ? ox_proof_ranks(input)
+           : input->ranks.copies > 1 ? input->ranks.copies : 1;
+}
+static inline uint32_t ox_proof_holders(const struct ox_plan_input *input) {
+    return ox_proof_ranks(input) / ox_proof_copies(input);
+}
+/* The ranks that do something together along an axis, the rank of the plan among them: the holders of its copy, or
+ * those that have the same of each copy. */
+static inline uint32_t ox_proof_members(const struct ox_plan_input *input, uint32_t axis) {
+    return axis == OX_AXIS_SHARD ? ox_proof_holders(input) : ox_proof_copies(input);
+}
+static inline uint32_t ox_proof_copy_of(const struct ox_plan_input *input) {
+    return input->ranks.idx / ox_proof_holders(input);
+}
 /* Whether each rank has its own part of the units' weights and state, so that compute reads what was gathered from
  * these parts. */
 static inline bool ox_proof_divides(const struct ox_plan_input *input) {
-    return ox_proof_ranks(input) > 1 && input->ranks.sharding != OX_SHARDING_NONE;
+    return ox_proof_holders(input) > 1;
 }
-/* The elements of a unit that a rank has, [first, first + count). The chunks of a unit go to the ranks in order, to
+/* The elements of a unit that a rank has, [first, first + count). The chunks of a unit go to the holders in order, to
  * each as many as the largest part has, until there are none left. */
 struct ox_proof_part {
     uint64_t first, count;
@@ -87,8 +104,9 @@ bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx);
  * packed; and of a unit's finished gradient as the optimizer reads it. */
 uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
-/* Bytes of what the rank adds up of the sums of all ranks, which divide it also where each has whole units. */
-uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
+/* Bytes of what the rank adds up along an axis: of the sums of the holders what it has of the gradient, of those of
+ * copies its cut of that, because copies divide the adding. */
+uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis);
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Bytes of a gradient's home, in memory or in the spool: the widest form in which the gradient leaves the memory where

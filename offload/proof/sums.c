@@ -1,5 +1,6 @@
 /* Writes down the order of sums by following the tree from its root. */
 #include "offload/proof/sums.h"
+#include "offload/proof/sizes.h"
 
 #include <stddef.h>
 
@@ -15,9 +16,10 @@ static uint64_t quotient_up(uint64_t total, uint64_t count) {
     return (total + count - 1) / count;
 }
 
-static struct tree tree_of(const struct ox_plan_input *input, uint64_t rank_idx) {
+/* The tree as one of `count` ranks, or copies, sees it. */
+static struct tree tree_of(const struct ox_plan_input *input, uint64_t count, uint64_t rank_idx) {
     const struct ox_plan_ranks *const ranks = &input->ranks;
-    const uint64_t leaves = ranks->sum_groups > 1 ? ranks->sum_groups : 1, count = ranks->count > 1 ? ranks->count : 1;
+    const uint64_t leaves = ranks->sum_groups > 1 ? ranks->sum_groups : 1;
     return (struct tree){.micro_batches = ranks->micro_batches > 0 ? ranks->micro_batches : input->model.micro_batches,
                          .leaves = leaves, .first = quotient_up(leaves * rank_idx, count),
                          .past = quotient_up(leaves * (rank_idx + 1), count)};
@@ -71,7 +73,7 @@ static uint32_t sum_parts(struct tree *tree, uint64_t a, uint64_t b, uint32_t sl
 }
 
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out) {
-    struct tree tree = tree_of(input, input->ranks.idx);
+    struct tree tree = tree_of(input, ox_proof_ranks(input), input->ranks.idx);
     tree.steps = out;
     sum_parts(&tree, 0, tree.leaves, 0);
     return tree.count;
@@ -87,9 +89,25 @@ static uint32_t parts_of(const struct tree *tree, uint64_t a, uint64_t b) {
                                                          parts_of(tree, split_of(a, b), b);
 }
 
-uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t rank_idx) {
-    const struct tree tree = tree_of(input, rank_idx);
+static uint32_t parts_among(const struct ox_plan_input *input, uint32_t count, uint32_t idx) {
+    const struct tree tree = tree_of(input, count, idx);
     return parts_of(&tree, 0, tree.leaves);
+}
+
+uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t axis, uint32_t member_idx) {
+    return axis == OX_AXIS_SHARD ? parts_among(input, ox_proof_ranks(input),
+                                               ox_proof_copy_of(input) * ox_proof_holders(input) + member_idx)
+                                 : parts_among(input, ox_proof_copies(input), member_idx);
+}
+
+uint32_t ox_proof_rounds(const struct ox_plan_input *input, uint32_t axis) {
+    const uint32_t count = axis == OX_AXIS_SHARD ? ox_proof_ranks(input) : ox_proof_copies(input);
+    uint32_t rounds = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t parts = parts_among(input, count, i);
+        rounds = parts > rounds ? parts : rounds;
+    }
+    return rounds;
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------- */
@@ -106,6 +124,6 @@ static uint32_t slots_of(const struct tree *tree, uint64_t a, uint64_t b, int64_
 }
 
 uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count) {
-    const struct tree tree = tree_of(input, input->ranks.idx);
+    const struct tree tree = tree_of(input, ox_proof_ranks(input), input->ranks.idx);
     return slots_of(&tree, 0, tree.leaves, count);
 }

@@ -27,8 +27,11 @@ uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_s
 /* How many slots hold a sum when the first `count` micro-batches of the rank are added and folded. */
 uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count);
 
-/* How many nodes, which are its parts, a rank sums; they are the first slots of its accumulator. */
-uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t rank_idx);
+/* How many nodes, which are its parts, member `member_idx` of the ranks along an axis has: they are the first slots of
+ * a holder's accumulator, or what is left when the holders of a copy have added theirs. And the most that any rank of
+ * the step has, or any copy. */
+uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t axis, uint32_t member_idx);
+uint32_t ox_proof_rounds(const struct ox_plan_input *input, uint32_t axis);
 
 #ifdef __cplusplus
 }

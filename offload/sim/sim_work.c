@@ -251,8 +251,10 @@ static double grad_slice(const struct pricing *p) {
 }
 
 static double added_elems(const struct pricing *p) {
-    const struct ox_sums sums = ox_plan_sums(p->setup->input);
-    return (double)(ox_sums_parts(&sums) - 1) * (double)ox_plan_grad_cut(p->setup->input, p->task->grad_idx);
+    const enum ox_axis axis = (enum ox_axis)p->task->axis;
+    const struct ox_sums sums = ox_plan_sums_along(p->setup->input, axis);
+    return (double)(ox_sums_parts(&sums) - ox_sums_nodes(&sums)) *
+           (double)ox_plan_grad_cut(p->setup->input, p->task->grad_idx, axis);
 }
 
 static double grad_elems(const struct pricing *p) {
@@ -300,8 +302,10 @@ static struct ox_sim_work copy(const struct pricing *p) {
  * were measured to reach at once, or at its share of the memory's. */
 static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct ox_peer_bytes *bytes) {
     struct ox_sim_work work = new_work(p);
-    const double ranks = ox_plan_rank_count(p->setup->input);
-    const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, (uint32_t)ranks);
+    const double ranks = p->task->move == OX_MOVE_LOSSES
+                             ? ox_plan_rank_count(p->setup->input)
+                             : ox_plan_group(p->setup->input, (enum ox_axis)p->task->axis).count;
+    const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, ox_plan_rank_count(p->setup->input));
     const bool adds = p->task->move == OX_MOVE_SUM; /* with as many bytes as an exchange, and a pass to add each */
     const bool gathers = !adds && (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
     const double added = adds ? 3 * (double)bytes->in : 0;
@@ -309,7 +313,7 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
     work.latency *= 2; /* all ranks meet before and after */
     work.seconds = copied / p->core_rate;
     if (known != NULL) { /* a measured exchange copied the own part too, a gather did not */
-        const double share = min(1, known->ranks / ranks);
+        const double share = min(1, known->ranks / (double)ox_plan_rank_count(p->setup->input));
         work.latency = p->machine->task_seconds + 2 * known->meet_seconds;
         work.seconds = 2 * (double)bytes->up / p->core_rate +
                        (gathers ? taken / known->gather_rate : (double)bytes->in / known->exchange_rate) / share;

@@ -77,6 +77,33 @@ static void check_ranks(const struct golden *golden, const struct harness_place 
     }
 }
 
+/* Copies of the model, each divided among the ranks that are left of these: hybrid sharding. */
+static void check_copies(const struct golden *golden, const struct outcome *expected) {
+    static const struct {
+        uint32_t ranks, copies;
+    } cases[] = {{4, 2}, {6, 2}, {6, 3}, {8, 2}, {8, 4}, {3, 3}, {4, 1}};
+    uint32_t turn = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t k = 0; harness_places[k].name != NULL; k++) {
+            if (harness_places[k].store || !takes()) { /* a store has one copy */
+                continue;
+            }
+            struct harness_run run = run_of(golden);
+            struct outcome outcome;
+            char name[160];
+            run.sum_groups = GROUPS;
+            run.ranks = cases[i].ranks;
+            run.copies = cases[i].copies;
+            run.sharding = shardings[turn++ % 5];
+            snprintf(name, sizeof name, "%u ranks in %u copies, %s, %s", run.ranks, run.copies,
+                     sharding_names[run.sharding], harness_places[k].name);
+            golden_train(golden, &run, &harness_places[k], FEW_STEPS, &outcome);
+            outcome_check_same(name, expected, &outcome);
+            outcome_close(&outcome);
+        }
+    }
+}
+
 /* Delays every lane and every call between ranks, with memory that is NaN before it is written. */
 static void check_chaos(const struct golden *golden, const struct outcome *expected) {
     struct harness_run run = run_of(golden);
@@ -115,6 +142,7 @@ static void check(const char *name, bool chaos) {
         check_ranks(&golden, &harness_places[i],
                     sharding == OX_SHARDING_NONE && harness_places[i].store ? OX_SHARDING_FULL : sharding, &expected);
     }
+    check_copies(&golden, &expected);
     if (chaos) {
         check_chaos(&golden, &expected);
     }

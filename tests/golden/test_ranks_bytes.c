@@ -1,5 +1,6 @@
 /* Bytes between ranks: what crossed, what the plans say and what the endpoints counted equal formulas that are written
  * here by hand. Every unit of the model is a multiple of four chunks, so each of 2 or 4 ranks has an equal slice. */
+#include "base/bytes.h"
 #include "kernels/comm/comm.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/harness.h"
@@ -40,6 +41,9 @@ struct expected {
 
 /* A gather or an exchange of a vector brings a rank the (N - 1) / N of it that it lacks.
  *
+ * With c copies, each divided among N / c ranks, what follows is so among these. Their sums of a gradient are added
+ * over the copies: of its slice a rank gets the (c - 1) / c that it lacks of the others' sums, and of the finished one.
+ *
  * Weights, of w bytes: with full_shard each of k tiles gathers every block twice, for its forward and for its backward,
  * which recomputes it. It gathers the embedding once, as its backward adds to rows of the gradient and reads no weight;
  * and the head once, as its forward and its backward are one pass. With shard_grad_op, zero2 and zero1 a gathered unit
@@ -53,7 +57,8 @@ struct expected {
  * for each micro-batch. */
 static struct expected expect(const struct harness *harness, const struct harness_run *run, uint64_t tiles) {
     const struct ox_model *const model = harness->model;
-    const uint64_t width = run->dtype == OX_COMPUTE_FP32 ? 4 : 2, ranks = run->ranks, others = ranks - 1;
+    const uint64_t width = run->dtype == OX_COMPUTE_FP32 ? 4 : 2, whole = ox_max_u64(run->copies, 1);
+    const uint64_t ranks = run->ranks / whole, others = ranks - 1; /* of a copy */
     const bool copies = run->sharding == OX_SHARDING_NONE, shared = run->sharding == OX_SHARDING_SHARED;
     uint64_t all = 0, blocks = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
@@ -65,8 +70,9 @@ static struct expected expect(const struct harness *harness, const struct harnes
     const uint64_t used = width * (each_pass ? tiles * (all + blocks) : all);
     return (struct expected){
         .weights = copies || shared ? 0 : used / ranks * others,
-        .grads = 4 * all / ranks * others * (copies ? 2 : 1),
-        .other = (8 * run->micro_batches + (copies ? 0 : all / CHUNK * 8)) / ranks * others,
+        .grads = 4 * all / ranks * others * (copies ? 2 : 1) + 2 * 4 * all / ranks / whole * (whole - 1),
+        .other = (copies ? 0 : all / CHUNK * 8) / ranks * others +
+                 8 * run->micro_batches / run->ranks * (run->ranks - 1),
         .gathered = copies ? 0 : used / ranks * others,
         .uploaded = copies || shared ? used : used / ranks,
     };
@@ -143,9 +149,12 @@ static void check(const char *config, const struct harness_run *of, uint32_t til
         take_step(&harness, &run, step, &result);
         check_step(&each, &run, &result);
     }
-    check_endpoints(&each, &run);
-    printf("%u ranks, %-13s %s, tiles %u: each way and rank %8llu bytes of weights, %8llu of gradients, %llu else\n",
-           run.ranks, ox_sharding_name(run.sharding), run.dtype == OX_COMPUTE_FP32 ? "fp32" : "bf16", tiles,
+    if (run.copies == 0) { /* groups of ranks have endpoints of their own */
+        check_endpoints(&each, &run);
+    }
+    printf("%u ranks in %u copies, %-13s %s, tiles %u: each way and rank %8llu bytes of weights, %8llu of gradients, "
+           "%llu else\n",
+           run.ranks, run.copies, ox_sharding_name(run.sharding), run.dtype == OX_COMPUTE_FP32 ? "fp32" : "bf16", tiles,
            (unsigned long long)each.weights, (unsigned long long)each.grads, (unsigned long long)each.other);
     harness_close(&harness);
 }
@@ -159,6 +168,11 @@ int main(void) {
                 const struct harness_run run = {.ranks = ranks, .sharding = (enum ox_sharding)sharding,
                                                 .dtype = i / 2 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16};
                 check(config, &run, 1 + i % 2);
+            }
+            if (ranks == RANKS_MAX && sharding != OX_SHARDING_NONE) {
+                const struct harness_run run = {.ranks = ranks, .sharding = (enum ox_sharding)sharding, .copies = 2,
+                                                .dtype = OX_COMPUTE_BF16};
+                check(config, &run, 2);
             }
         }
     }

@@ -97,8 +97,9 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
             bytes[tier] = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
         }
         json_object_set_new(json, "ranks", json_pack(
-            "{s:i, s:s, s:i, s:b, s:o}", "count", (int)ranks->count, "sharding", ox_sharding_name(ranks->sharding),
-            "sum_groups", (int)ranks->sum_groups, "library_sums", ranks->library_sums, "peak_bytes", by_tier(bytes)));
+            "{s:i, s:s, s:i, s:i, s:b, s:o}", "count", (int)ranks->count, "sharding",
+            ox_sharding_name(ranks->sharding), "copies", (int)ox_plan_copies(&plan->input), "sum_groups",
+            (int)ranks->sum_groups, "library_sums", ranks->library_sums, "peak_bytes", by_tier(bytes)));
     }
 }
 

@@ -248,14 +248,16 @@ static enum ox_status issue_fold(const struct issue *is) {
 /* Adds the parts of the rank's slice in the order of the tree's top, on a stack of parts. The lowest one, or the task's
  * target, has the sum in the end. */
 static enum ox_status issue_sum_parts(const struct issue *is) {
-    const struct ox_sums all = ox_plan_sums(&is->rank->plan->input);
-    const uint64_t count = ox_plan_grad_cut(&is->rank->plan->input, is->task->grad_idx);
+    const enum ox_axis axis = (enum ox_axis)is->task->axis;
+    const struct ox_sums all = ox_plan_sums_along(&is->rank->plan->input, axis);
+    const uint64_t count = ox_plan_grad_cut(&is->rank->plan->input, is->task->grad_idx, axis);
+    const uint32_t nodes = ox_sums_nodes(&all);
     float *const parts = view(is, OX_USE_GRAD).ptr, *const target = view_if(is, OX_USE_TARGET);
     float *stack[2 * OX_COMM_RANKS_MAX];
     struct ox_run run = {.ops = &is->rank->ops, .lane = is->lane};
     struct ox_sums sums = all;
-    uint32_t depth = 0, left = ox_sums_parts(&all) - 1; /* additions that remain */
-    for (sums.rank = 0; sums.rank < sums.ranks && count > 0; sums.rank++) {
+    uint32_t depth = 0, left = ox_sums_parts(&all) - nodes; /* additions that remain */
+    for (sums.rank = all.span_first; sums.rank < ox_sums_span_past(&all) && count > 0; sums.rank++) {
         for (uint32_t part = 0; part < ox_sums_part_count(&sums); part++) {
             stack[depth++] = parts + ox_sums_place(&all, sums.rank, part) * count;
             for (uint32_t i = ox_sums_top_folds(&sums, ox_sums_part(&sums, part)); i > 0; i--, depth--, left--) {
@@ -265,7 +267,7 @@ static enum ox_status issue_sum_parts(const struct issue *is) {
             }
         }
     }
-    OX_ASSERT(count == 0 || (depth == 1 && left == 0));
+    OX_ASSERT(count == 0 || (depth == nodes && left == 0));
     return run.status;
 }
 
@@ -552,10 +554,12 @@ static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT]
 /* How long calls have waited for other ranks since the rank was opened. */
 static uint64_t peer_wait_ns(const struct ox_rank *rank) {
     uint64_t wait_ns = 0;
-    for (int call = 0; call < OX_COMM_CALL_COUNT && rank->comm != NULL; call++) {
-        struct ox_comm_stats stats;
-        ox_comm_stats(rank->comm, (enum ox_comm_call)call, &stats);
-        wait_ns += stats.wait_ns;
+    for (int axis = -1; axis < OX_AXIS_COUNT && rank->comm != NULL; axis++) { /* with all, and with each group */
+        for (int call = 0; call < OX_COMM_CALL_COUNT && (axis < 0 || ox_link_has_group(rank, axis)); call++) {
+            struct ox_comm_stats stats;
+            ox_comm_stats(axis < 0 ? rank->comm : rank->along[axis], (enum ox_comm_call)call, &stats);
+            wait_ns += stats.wait_ns;
+        }
     }
     return wait_ns;
 }

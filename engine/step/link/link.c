@@ -30,7 +30,56 @@ struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config) {
     return (struct ox_comm_limits){.fail_ms = (uint32_t)ox_min_u64(config->comm_timeout_ns / 1000000, UINT32_MAX)};
 }
 
-enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
+/* ---- endpoints ---------------------------------------------------------------------------------------- */
+
+enum ox_status ox_link_open_groups(struct ox_rank *rank) {
+    const struct ox_mesh mesh = ox_plan_mesh(&rank->plan->input);
+    enum ox_status status = OX_OK;
+    for (int axis = 0; axis < OX_AXIS_COUNT && status == OX_OK; axis++) {
+        const struct ox_rank_group group = ox_mesh_group(&mesh, rank->idx, (enum ox_axis)axis);
+        uint32_t members[OX_COMM_RANKS_MAX];
+        for (uint32_t i = 0; i < group.count; i++) {
+            members[i] = ox_rank_group_member(&group, i);
+        }
+        if (ox_mesh_is_all(&mesh, (enum ox_axis)axis)) {
+            rank->along[axis] = rank->comm;
+        } else if (group.count > 1) {
+            status = ox_comm_split(rank->comm, &(struct ox_comm_group_of){
+                .split = (uint32_t)axis, .count = group.count, .members = members}, &rank->along[axis]);
+        }
+    }
+    return status;
+}
+
+bool ox_link_has_group(const struct ox_rank *rank, int axis) {
+    return rank->along[axis] != NULL && rank->along[axis] != rank->comm;
+}
+
+void ox_link_close(struct ox_rank *rank) {
+    for (int axis = 0; axis < OX_AXIS_COUNT; axis++) {
+        if (ox_link_has_group(rank, axis)) {
+            ox_comm_close(&rank->along[axis]);
+        }
+        rank->along[axis] = NULL;
+    }
+    ox_comm_close(&rank->comm);
+}
+
+/* Puts a layer over the rank's endpoints, that with all ranks first. */
+static enum ox_status put_over(struct ox_rank *rank, enum ox_status (*open)(struct ox_rank *, struct ox_comm **)) {
+    struct ox_comm *const all = rank->comm;
+    enum ox_status status = open(rank, &rank->comm);
+    for (int axis = 0; axis < OX_AXIS_COUNT; axis++) {
+        if (rank->along[axis] == all) {
+            rank->along[axis] = rank->comm;
+        } else if (rank->along[axis] != NULL) {
+            OX_THEN(status, open(rank, &rank->along[axis]));
+        }
+    }
+    return status;
+}
+
+static enum ox_status open_nccl(struct ox_rank *rank, struct ox_comm **comm) {
     struct ox_comm_nccl_config config = {.device = rank->device, .limits = ox_link_limits(&rank->config)};
     struct ox_comm *over = NULL;
     enum ox_status status = ox_cuda_nccl(rank->device, &config.library);
@@ -38,8 +87,34 @@ enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
         ox_link_abort(rank, status);
         return status;
     }
-    OX_THEN(status, ox_comm_nccl_open(rank->comm, &config, &over));
-    rank->comm = over != NULL ? over : rank->comm;
+    OX_THEN(status, ox_comm_nccl_open(*comm, &config, &over));
+    *comm = over != NULL ? over : *comm;
+    return status;
+}
+
+enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
+    return put_over(rank, open_nccl);
+}
+
+static enum ox_status delay(struct ox_rank *rank, struct ox_comm **comm) {
+    struct ox_comm *delayed = NULL;
+    const enum ox_status status =
+        ox_comm_chaos_open(*comm, rank->config.chaos_seed, OX_CHAOS_NS_MAX, &delayed);
+    *comm = delayed != NULL ? delayed : *comm;
+    return status;
+}
+
+enum ox_status ox_link_delay(struct ox_rank *rank) {
+    return rank->comm == NULL || rank->config.chaos_seed == 0 ? OX_OK : put_over(rank, delay);
+}
+
+enum ox_status ox_link_revive(struct ox_rank *rank) {
+    enum ox_status status = ox_comm_revive(rank->comm);
+    for (int axis = 0; axis < OX_AXIS_COUNT; axis++) {
+        if (ox_link_has_group(rank, axis)) {
+            OX_THEN(status, ox_comm_revive(rank->along[axis]));
+        }
+    }
     return status;
 }
 
@@ -118,29 +193,44 @@ enum ox_status ox_link_meet(struct ox_rank *rank, const char *what) {
 
 /* ---- slices ------------------------------------------------------------------------------------------- */
 
-/* Rank r has bytes [at[r], at[r + 1]) of a vector. */
+/* Member r of a group has bytes [at[r], at[r + 1]) of a vector. */
 struct cuts {
     uint64_t at[OX_COMM_RANKS_MAX + 1];
 };
 
-/* Cuts a vector of the unit where its slices begin, with `width` bytes for every `elems` elements; one that is shorter
- * than the unit ends after `past` elements. */
+/* Cuts a vector of the unit where the slices of its holders begin, with `width` bytes for every `elems` elements; one
+ * that is shorter than the unit ends after `past` elements. */
 static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint64_t width, uint64_t elems,
                             uint64_t past) {
+    const uint32_t holders = ox_plan_holders(&rank->plan->input);
     struct cuts cuts = {{0}};
-    for (uint32_t i = 0; i <= rank->comm->count; i++) {
-        const uint64_t cut = ox_shard_cut(rank->whole, unit_idx, rank->comm->count, i);
+    for (uint32_t i = 0; i <= holders; i++) {
+        const uint64_t cut = ox_shard_cut(rank->whole, unit_idx, holders, i);
         cuts.at[i] = ox_min_u64(cut, past) / elems * width;
     }
     return cuts;
 }
 
+/* Cuts a gradient along an axis: among the holders of its unit, or the slice that copies have among these. */
+static struct cuts cut_grad(const struct ox_rank *rank, uint32_t grad_idx, enum ox_axis axis) {
+    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[grad_idx];
+    if (axis == OX_AXIS_SHARD) {
+        return cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
+    }
+    struct cuts cuts = {{0}};
+    for (uint32_t i = 0; i <= ox_plan_copies(&rank->plan->input); i++) {
+        cuts.at[i] = ox_plan_grad_cut_first(&rank->plan->input, grad_idx, i) * sizeof(float);
+    }
+    return cuts;
+}
+
 /* Gathers, and counts what came from other ranks and went to them. */
-static enum ox_status gather(struct ox_rank *rank, const struct ox_comm_gather *call, enum ox_traffic_kind kind) {
-    const enum ox_status status = ox_comm_gather(rank->comm, call);
+static enum ox_status gather(struct ox_rank *rank, struct ox_comm *comm, const struct ox_comm_gather *call,
+                             enum ox_traffic_kind kind) {
+    const enum ox_status status = ox_comm_gather(comm, call);
     if (status == OX_OK) {
-        const uint32_t ranks = rank->comm->count;
-        const uint64_t own = call->cuts[rank->idx + 1] - call->cuts[rank->idx];
+        const uint32_t ranks = comm->count;
+        const uint64_t own = call->cuts[comm->rank + 1] - call->cuts[comm->rank];
         ox_rank_count(rank, OX_LINK_PEER_IN, kind, call->cuts[ranks] - call->cuts[0] - own);
         ox_rank_count(rank, OX_LINK_PEER_OUT, kind, own * (ranks - 1));
     }
@@ -152,6 +242,7 @@ static enum ox_status gather(struct ox_rank *rank, const struct ox_comm_gather *
 static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
                                    unsigned char *target) {
     const bool unified = rank->config.budget.unified;
+    struct ox_comm *const comm = rank->along[OX_AXIS_SHARD];
     char what[OX_COMM_WHAT_BYTES];
     const struct cuts cuts =
         cut_unit(rank, task->unit_idx, OX_HI_BYTES, 1, ox_unit_elems(rank, task->unit_idx));
@@ -159,11 +250,11 @@ static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *t
     const struct ox_comm_gather call = {
         .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .what = what};
     if (unified || ox_plan_gather_tier(&rank->plan->input, task->unit_idx) != OX_TIER_HOST) {
-        return gather(rank, &call, OX_TRAFFIC_WEIGHTS);
+        return gather(rank, comm, &call, OX_TRAFFIC_WEIGHTS);
     }
-    const enum ox_status status = ox_comm_gather(rank->comm, &call);
+    const enum ox_status status = ox_comm_gather(comm, &call);
     if (status == OX_OK) {
-        ox_rank_count(rank, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, cuts.at[rank->comm->count] - cuts.at[0]);
+        ox_rank_count(rank, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, cuts.at[comm->count] - cuts.at[0]);
     }
     return status;
 }
@@ -188,9 +279,10 @@ static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan 
 }
 
 /* Gathers doubles of the host in place, where each rank has its own. */
-static enum ox_status gather_doubles(struct ox_rank *rank, void *all, const struct cuts *cuts, const char *what) {
-    return gather(rank, &(struct ox_comm_gather){
-        .source = (unsigned char *)all + cuts->at[rank->idx], .target = all, .cuts = cuts->at, .on_host = true,
+static enum ox_status gather_doubles(struct ox_rank *rank, struct ox_comm *comm, void *all, const struct cuts *cuts,
+                                     const char *what) {
+    return gather(rank, comm, &(struct ox_comm_gather){
+        .source = (unsigned char *)all + cuts->at[comm->rank], .target = all, .cuts = cuts->at, .on_host = true,
         .what = what}, OX_TRAFFIC_OTHER);
 }
 
@@ -199,7 +291,8 @@ static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint3
     const struct cuts cuts =
         cut_unit(rank, unit_idx, sizeof(double), OX_GROUP_ELEMS, ox_unit_elems(rank, unit_idx));
     snprintf(what, sizeof what, "square sums of unit %u", unit_idx);
-    return gather_doubles(rank, norms + ox_norm_partials_first(rank, unit_idx), &cuts, what);
+    return gather_doubles(rank, rank->along[OX_AXIS_SHARD], norms + ox_norm_partials_first(rank, unit_idx), &cuts,
+                          what);
 }
 
 static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
@@ -209,7 +302,7 @@ static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
     for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
         cuts.at[sums.rank + 1] = cuts.at[sums.rank] + ox_sums_count(&sums) * bytes;
     }
-    return gather_doubles(rank, losses, &cuts, "losses");
+    return gather_doubles(rank, rank->comm, losses, &cuts, "losses");
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------------ */
@@ -223,60 +316,73 @@ static uint64_t parts_before(const struct ox_sums *sums, uint32_t part) {
     return count;
 }
 
-/* Exchanges one part of each rank that has it: each slice of it goes to the rank whose slice it is. */
+/* Where a part lies that the rank gives: in a slot of its accumulator, or, if it is a node that the holders of its copy
+ * have added up, where the first part of the node was added. */
+static uint64_t part_offset(const struct ox_rank *rank, const struct ox_task *task) {
+    const struct ox_plan_input *const input = &rank->plan->input;
+    if (task->axis == OX_AXIS_SHARD || ox_plan_holders(input) == 1) {
+        return task->slot * input->model.grads[task->grad_idx].elem_count * sizeof(float);
+    }
+    const struct ox_sums within = ox_plan_sums_along(input, OX_AXIS_SHARD);
+    const struct ox_sums over = ox_plan_sums_along(input, OX_AXIS_COPY);
+    return ox_sums_place_of(&within, ox_sums_part(&over, task->slot).first) *
+           ox_plan_grad_slice(input, task->grad_idx) * sizeof(float);
+}
+
+/* Exchanges one part of each member along an axis that has it: each slice of it goes to the one whose slice it is. */
 static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
-    const struct ox_sums sums = ox_plan_sums(&rank->plan->input);
-    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[task->grad_idx];
-    const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
-    const uint64_t slice_bytes = cuts.at[rank->idx + 1] - cuts.at[rank->idx];
-    const unsigned char *const slots = view(rank, plan, task, OX_USE_SOURCE).ptr;
+    const enum ox_axis axis = (enum ox_axis)task->axis;
+    struct ox_comm *const comm = rank->along[axis];
+    const struct ox_sums sums = ox_plan_sums_along(&rank->plan->input, axis);
+    const struct cuts cuts = cut_grad(rank, task->grad_idx, axis);
+    const uint64_t slice_bytes = cuts.at[comm->rank + 1] - cuts.at[comm->rank];
+    const unsigned char *const source = view(rank, plan, task, OX_USE_SOURCE).ptr;
     unsigned char *const parts = view(rank, plan, task, OX_USE_TARGET).ptr;
     bool gives[OX_COMM_RANKS_MAX];
     char what[OX_COMM_WHAT_BYTES];
     struct ox_sums other = sums;
-    for (other.rank = 0; other.rank < other.ranks; other.rank++) {
-        gives[other.rank] = ox_sums_part_count(&other) > task->slot;
+    for (uint32_t i = 0; i < comm->count; i++) {
+        other.rank = sums.span_first + i;
+        gives[i] = ox_sums_part_count(&other) > task->slot;
     }
+    const bool is_giver = gives[comm->rank];
     snprintf(what, sizeof what, "part %u of gradient %u", task->slot, task->grad_idx);
-    const enum ox_status status = ox_comm_exchange(rank->comm, &(struct ox_comm_exchange){
-        .source = gives[rank->idx] ? slots + task->slot * grad->elem_count * sizeof(float) : NULL,
+    const enum ox_status status = ox_comm_exchange(comm, &(struct ox_comm_exchange){
+        .source = is_giver ? source + part_offset(rank, task) : NULL,
         .target = parts + parts_before(&sums, task->slot) * slice_bytes,
         .cuts = cuts.at, .gives = gives, .on_host = rank->config.budget.unified, .what = what});
     if (status == OX_OK) {
-        const uint64_t whole = cuts.at[rank->comm->count];
-        const uint64_t givers = ox_sums_givers(&sums, task->slot) - gives[rank->idx];
+        const uint64_t whole = cuts.at[comm->count], givers = ox_sums_givers(&sums, task->slot) - is_giver;
         ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, givers * slice_bytes);
-        ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, gives[rank->idx] ? whole - slice_bytes : 0);
+        ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, is_giver ? whole - slice_bytes : 0);
     }
     return status;
 }
 
 /* Lets the library add the rank's sum of a gradient to those of the others; the rank gets its slice of the result. */
 static enum ox_status reduce_scatter(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
-    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[task->grad_idx];
-    const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
+    struct ox_comm *const comm = rank->along[task->axis];
+    const struct cuts cuts = cut_grad(rank, task->grad_idx, (enum ox_axis)task->axis);
     char what[OX_COMM_WHAT_BYTES];
     snprintf(what, sizeof what, "gradient %u", task->grad_idx);
-    const enum ox_status status = ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
+    const enum ox_status status = ox_comm_reduce_scatter(comm, &(struct ox_comm_reduce_scatter){
         .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
         .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
     if (status == OX_OK) {
-        const uint32_t ranks = rank->comm->count;
-        const uint64_t own = cuts.at[rank->idx + 1] - cuts.at[rank->idx];
+        const uint32_t ranks = comm->count;
+        const uint64_t own = cuts.at[comm->rank + 1] - cuts.at[comm->rank];
         ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, own * (ranks - 1));
         ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, cuts.at[ranks] - own);
     }
     return status;
 }
 
-/* Gathers the finished sum of a gradient from the slices that ranks have added up, where every rank has a copy
- * of the unit. */
+/* Gathers the finished sum of what the rank has of a gradient from the cuts that copies have added up. */
 static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
-    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[task->grad_idx];
-    const struct cuts cuts = cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
+    const struct cuts cuts = cut_grad(rank, task->grad_idx, OX_AXIS_COPY);
     char what[OX_COMM_WHAT_BYTES];
     snprintf(what, sizeof what, "sum of gradient %u", task->grad_idx);
-    return gather(rank, &(struct ox_comm_gather){
+    return gather(rank, rank->along[OX_AXIS_COPY], &(struct ox_comm_gather){
         .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
         .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what}, OX_TRAFFIC_GRADS);
 }

@@ -10,8 +10,16 @@ extern "C" {
 
 /* How long ranks wait for each other. */
 struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config);
-/* Puts NCCL over the rank's endpoint, if all ranks can; all call it at once, each from its own thread. */
+/* Opens the endpoints of the rank's groups, over `comm`. Puts NCCL over all of them, if all ranks can. And makes them
+ * usable again after a failure (ox_comm_revive). All ranks call these at once, each from its own thread. */
+OX_MUST enum ox_status ox_link_open_groups(struct ox_rank *rank);
 OX_MUST enum ox_status ox_link_open_nccl(struct ox_rank *rank);
+OX_MUST enum ox_status ox_link_revive(struct ox_rank *rank);
+/* Puts random delays over the endpoints, if the configuration wants them. */
+OX_MUST enum ox_status ox_link_delay(struct ox_rank *rank);
+void ox_link_close(struct ox_rank *rank);
+/* Whether the rank has an endpoint of its own for its group on an axis. */
+bool ox_link_has_group(const struct ox_rank *rank, int axis);
 /* Compares with the other ranks what a step begins with. Together with ox_link_agree it is where several ranks look at
  * a stop, so that either all stop or none; OX_E_ABORTED then. Without other ranks these four do nothing. */
 OX_MUST enum ox_status ox_link_begin(struct ox_rank *rank);

@@ -131,6 +131,8 @@ struct ox_rank {
     struct ox_lane *lanes[OX_LANE_COUNT]; /* the first `lane_count` of them */
     uint32_t lane_count;
     struct ox_comm *comm; /* this rank's endpoint; NULL with one rank */
+    struct ox_comm *along[OX_AXIS_COUNT]; /* its endpoint with its group on an axis: `comm` where that has all ranks;
+                                             NULL where it has this one alone */
     struct ox_pool *optim_pool, *reduce_pool;
     struct ox_mark *marks;      /* per task of the largest plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */

@@ -10,7 +10,7 @@ void comm_cases_calls(struct comm_world *world);
 void comm_cases_random(struct comm_world *world, uint32_t call_count, uint64_t seed);
 /* Ranks that disagree, aborts, late and closed ranks: every rank returns the same cause, and a revival ends it. */
 void comm_cases_failures(struct comm_world *world);
-/* Groups of ranks, in rows and across them: calls of groups beside one another, and failures, which are those of all. */
+/* Groups of ranks, in rows and across them: calls of groups beside one another, and failures, which all ranks have. */
 void comm_cases_groups(struct comm_world *world);
 /* The K-th call of a rank fails, for every K and rank, in a mix of calls. */
 void comm_cases_faults(struct comm_world *world, uint32_t call_count);

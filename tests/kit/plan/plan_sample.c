@@ -239,6 +239,8 @@ struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
     ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_COUNT);
     ranks.library_sums = plan_sample_number(seed, &counter, 4) == 0;
     ranks.sum_groups = ranks.library_sums ? ranks.count : ranks.sum_groups;
+    const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, ranks.count);
+    ranks.copies = ranks.count % copies == 0 && !ranks.library_sums ? copies : 0;
     return ranks;
 }
 

@@ -313,6 +313,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .ranks = run->ranks,
         .team = run->team,
         .sharding = run->sharding,
+        .copies = run->copies,
         .comm_timeout_ns = run->comm_timeout_ns,
         .dtype = run->dtype,
         .objective = run->objective,

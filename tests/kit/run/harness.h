@@ -37,6 +37,7 @@ struct harness_run {
     uint32_t ranks;      /* of all processes; 0 = 1 */
     struct ox_team *team; /* NULL: one process */
     enum ox_sharding sharding;
+    uint32_t copies;     /* of the model; 0: 1 */
     uint64_t comm_timeout_ns; /* 0: ten minutes */
     uint32_t compute_threads; /* 0 = 1 */
     enum ox_compute_dtype dtype;

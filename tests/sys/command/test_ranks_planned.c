@@ -83,6 +83,38 @@ static void test_library(void) {
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--sharding shared leaves out") != NULL);
 }
 
+/* Copies of the model are planned, and what does not divide is refused before anything is reserved. */
+static void test_copies(void) {
+    static const struct {
+        const char *words, *text;
+    } refused[] = {
+        {"--ranks 4 --sharding hybrid_shard", "--sharding hybrid_shard: keeps a copy on each machine, and this is one; "
+         "give --shard-size"},
+        {"--ranks 4 --sharding hybrid_shard --shard-size 3", "--shard-size 3: 4 ranks cannot be divided into groups of "
+         "as many; use 1, 2 or 4"},
+        {"--ranks 4 --shard-size 2", "--shard-size 2: says how many ranks divide a copy"},
+        {"--ranks auto --sharding hybrid_shard_zero2 --shard-size 2", "--ranks auto: how many copies --sharding "
+         "hybrid_shard_zero2 makes"},
+        {"--ranks 4 --sharding hybrid_shard --shard-size 2 --nvme /tmp:1TiB", "the 4 ranks of a process would have "
+         "several copies of the state in one store; leave out --nvme"},
+        {"--ranks 4 --sharding hybrid_shard --shard-size 2 --reduction library", "--reduction library: adds over all "
+         "ranks at once"},
+    };
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        run(in_memory, refused[i].words);
+        CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, refused[i].text) != NULL);
+    }
+    json_t *const json = plan(in_memory, "--format json --ranks 4 --sharding hybrid_shard --shard-size 2");
+    json_t *const full = plan(in_memory, "--format json --ranks 4 --sharding full_shard");
+    const double all = number(json_object_get(json_object_get(json, "ranks"), "peak_bytes"), "host");
+    CHECK(number(json_object_get(json, "ranks"), "copies") == 2);
+    CHECK(all > number(json_object_get(json_object_get(full, "ranks"), "peak_bytes"), "host"));
+    json_decref(json);
+    json_decref(full);
+    run(in_memory, "--ranks 4 --sharding hybrid_shard --shard-size 2");
+    CHECK(strstr(process.outcome.out, "full_shard within each of 2 copies of the model: it has") != NULL);
+}
+
 /* --sharding auto is as fast as the best of what it chooses from. */
 static void test_choice(void) {
     static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "shared"};
@@ -221,7 +253,7 @@ int main(void) {
     test_choice();
     /* A plan of such a model takes seconds: make test takes a third of these. */
     static void (*const tests[])(void) = {test_gain, test_library, test_threads, test_lane_cores, test_no_gain,
-                                          test_refusal};
+                                          test_refusal, test_copies};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (test_takes(i, 3)) {
             tests[i]();

@@ -23,9 +23,9 @@ enum { IS_SAMPLED = 0, HANG_SECONDS = 200 };
 #endif
 enum { STRIDE = 5 };
 
-/* no_shard keeps nothing on drives. */
-static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "no_shard"};
-enum { SHARDING_COUNT = sizeof shardings / sizeof *shardings, NO_SHARD = SHARDING_COUNT - 1, IN_MEMORY_COUNT = 2 };
+/* no_shard keeps nothing on drives. With hybrid_shard each process has a copy, on drives of its own. */
+static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "hybrid_shard", "no_shard"};
+enum { SHARDING_COUNT = sizeof shardings / sizeof *shardings, NO_SHARD = SHARDING_COUNT - 1, HYBRID = NO_SHARD - 1 };
 
 struct layout {
     unsigned processes, ranks;
@@ -60,6 +60,9 @@ static void try_processes(const struct family *family, const struct layout *layo
     const uint64_t begin_ns = ox_clock_ns();
     begin_ranks(family, (int)layout->ranks, place->words);
     sys_args_word(&args, "--sharding=%s", shardings[sharding]);
+    if (sharding == HYBRID) {
+        sys_args_word(&args, "--shard-size=%u", layout->ranks / layout->processes);
+    }
     add_drives(place->drives);
     run_processes(layout->processes);
     const char *const what =

@@ -9,15 +9,23 @@ enum { STRIDE = 6, QUICK = 1 };
 enum { STRIDE = 2, QUICK = 3 };
 #endif
 
-static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "shared"};
-enum { SHARDING_COUNT = sizeof shardings / sizeof *shardings };
+static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "shared",
+                                       "hybrid_shard", "hybrid_shard_zero2"};
+enum { SHARDING_COUNT = sizeof shardings / sizeof *shardings, HYBRID = 5 };
 static const int counts[] = {2, 3, 4, 8};
 enum { COUNT_COUNT = sizeof counts / sizeof *counts };
 
-static void try_ranks(const struct family *family, int ranks, const char *sharding, const struct place *place,
+/* Ranks of hybrid sharding are cut into copies of half of them, which take no drive, as each would need one. */
+static void try_ranks(const struct family *family, int ranks, int sharding_idx, int place_idx,
                       const struct result *expected) {
+    const bool hybrid = sharding_idx >= HYBRID;
+    const char *const sharding = shardings[sharding_idx];
+    const struct place *const place = &places[place_idx % (hybrid ? IN_MEMORY_COUNT : PLACE_COUNT)];
     begin_ranks(family, ranks, place->words);
     sys_args_word(&args, "--sharding=%s", sharding);
+    if (hybrid) {
+        sys_args_word(&args, "--shard-size=%d", ranks % 2 == 0 ? ranks / 2 : 1);
+    }
     add_drives(place->drives);
     sys_run(&args, &process);
     end_ranks(plain_pathf("%d ranks, %s", ranks, sharding), place, expected);
@@ -51,7 +59,7 @@ static void run_family(const struct family *family, int first) {
             if ((i + k) % (int)(STRIDE * test_stride(QUICK)) != 0 && !all) {
                 continue;
             }
-            try_ranks(family, counts[i], shardings[k], &places[(first + i + k) % PLACE_COUNT], &expected);
+            try_ranks(family, counts[i], k, first + i + k, &expected);
         }
     }
     end_one(&expected);

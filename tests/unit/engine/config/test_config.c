@@ -219,8 +219,11 @@ static void test_set_ranks(void) {
     CHECK(c.comm_timeout_ns == UINT64_C(1800000000000));
     REQUIRE_OK(set(&c, "sharding", "no-shard"));
     CHECK(c.sharding == OX_SHARDING_CHOICE_NO_SHARD);
-    set_refused("sharding", "HYBRID_SHARD", "; does not exist: a copy of the state for each machine");
-    set_refused("sharding", "_HYBRID_SHARD_ZERO2", "; does not exist: a copy of the state for each machine");
+    REQUIRE_OK(set(&c, "sharding", "HYBRID_SHARD"));
+    CHECK(c.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD);
+    REQUIRE_OK(set(&c, "dp_shard_size", "2"));
+    CHECK(c.shard_size == 2);
+    set_refused("sharding", "_HYBRID_SHARD_ZERO2", "; use hybrid_shard_zero2");
     set_refused("sharding", "DDP", "; use no_shard");
     set_refused("sharding", "full", "auto, full_shard, shard_grad_op, zero1, zero2, zero3, no_shard, shared");
     set_refused("comm-timeout", "soon", "'soon' is not a time; write it as 90s or 10min");

@@ -80,28 +80,47 @@ static uint64_t expected_in(const struct plan_sample *s, bool train) {
     return bytes;
 }
 
-/* Each other rank gives its slice of every gradient once for each part that it has: for each block of a power of two of
- * groups. The last block of a step may be short. If ranks have whole units, they also give the slices that they have
- * added up. */
-static uint64_t expected_grads_in(const struct plan_sample *s) {
-    const struct ox_plan_model *const model = &s->in.model;
-    const uint64_t groups = s->in.ranks.sum_groups, ranks = s->in.ranks.count;
-    uint64_t parts = 0, elems = 0;
-    for (uint64_t i = 0; i < ranks; i++) {
-        const uint64_t past = ox_div_up(groups * (i + 1), ranks);
-        for (uint64_t at = ox_div_up(groups * i, ranks); i != s->in.ranks.idx && at < past; parts++) {
+/* How many parts those have who come from `first` on, all but one of them, where `count` divide the groups: one for
+ * each block of a power of two of groups. The last block of a step may be short. */
+static uint64_t parts_of_others(uint64_t groups, uint64_t count, uint64_t first, uint64_t past, uint64_t own) {
+    uint64_t parts = 0;
+    for (uint64_t i = first; i < past; i++) {
+        const uint64_t end = ox_div_up(groups * (i + 1), count);
+        for (uint64_t at = ox_div_up(groups * i, count); i != own && at < end; parts++) {
             uint64_t block = 1;
-            while (at % (2 * block) == 0 && (at + 2 * block <= past || (past == groups && at + block < past))) {
+            while (at % (2 * block) == 0 && (at + 2 * block <= end || (end == groups && at + block < end))) {
                 block *= 2;
             }
             at += block;
         }
     }
+    return parts;
+}
+
+/* Elements that number `idx` of `count` has of a vector that is as long as the first `left` of `elems` elements. */
+static uint64_t own_of(uint64_t elems, uint64_t left, uint64_t chunk, uint64_t count, uint64_t idx) {
+    const uint64_t most = ox_div_up(ox_div_up(elems, chunk), count) * chunk, first = ox_min_u64(most * idx, left);
+    return ox_min_u64(most, left - first);
+}
+
+/* Each other holder of the rank's copy gives its slice of every gradient once for each part that it has. Then each
+ * other copy gives the rank's cut of that slice, once for each part of the copy, and in the end the cut that it has
+ * added. */
+static uint64_t expected_grads_in(const struct plan_sample *s) {
+    const struct ox_plan_model *const model = &s->in.model;
+    const uint64_t groups = s->in.ranks.sum_groups, ranks = s->in.ranks.count, chunk = s->table.chunk_elems;
+    const uint64_t given = ox_max_u64(s->in.ranks.copies, 1);
+    const uint64_t copies = s->in.ranks.sharding == OX_SHARDING_NONE ? ranks : given, holders = ranks / copies;
+    const uint64_t idx = s->in.ranks.idx, copy = idx / holders;
+    const uint64_t within = parts_of_others(groups, ranks, copy * holders, (copy + 1) * holders, idx);
+    const uint64_t over = parts_of_others(groups, copies, 0, copies, copy);
+    uint64_t elems = 0;
     for (uint32_t i = 0; i < model->grad_count; i++) {
-        const uint64_t unit = model->units[model->grads[i].unit_idx].elem_count, all = model->grads[i].elem_count;
-        const uint64_t most = ox_div_up(ox_div_up(unit, s->table.chunk_elems), ranks) * s->table.chunk_elems;
-        const uint64_t first = ox_min_u64(most * s->in.ranks.idx, all), own = ox_min_u64(most, all - first);
-        elems += parts * own + (s->in.ranks.sharding == OX_SHARDING_NONE ? all - own : 0);
+        const uint64_t unit = model->units[model->grads[i].unit_idx].elem_count;
+        const uint64_t slice = own_of(unit, unit, chunk, holders, idx % holders);
+        const uint64_t own = own_of(unit, model->grads[i].elem_count, chunk, holders, idx % holders);
+        const uint64_t cut = own_of(slice, own, chunk, copies, copy);
+        elems += within * own + (copies > 1 ? over * cut + own - cut : 0);
     }
     return elems * sizeof(float);
 }
@@ -110,9 +129,11 @@ static uint64_t expected_grads_in(const struct plan_sample *s) {
 static void check_text(const struct plan_sample *s, const struct ox_plan *plan) {
     char *text = NULL, line[64];
     REQUIRE_OK(ox_plan_text(plan, &s->in, OX_PLAN_LANES, &text));
-    snprintf(line, sizeof line, "rank %u of %u, %s: it has", s->in.ranks.idx, s->in.ranks.count,
+    snprintf(line, sizeof line, "rank %u of %u, %s", s->in.ranks.idx, s->in.ranks.count,
              ox_sharding_name(s->in.ranks.sharding));
     CHECK(strstr(text, line) != NULL);
+    snprintf(line, sizeof line, "within each of %u copies", s->in.ranks.copies);
+    CHECK((strstr(text, line) != NULL) == (s->in.ranks.copies > 1 && s->in.ranks.sharding != OX_SHARDING_NONE));
     CHECK(strstr(text, "traffic per step: none") != NULL || strstr(text, "peer_in    peer_out") != NULL);
     free(text);
 }
@@ -164,8 +185,8 @@ static void refuse_other_sums(struct plan_sample *s, const struct ox_plan *plan,
 static void refuse_other_slices(struct plan_sample *s, const struct ox_shard_table *whole, const struct ox_plan *plan,
                                 struct totals *totals) {
     const struct ox_shard_table own = s->table;
-    for (uint32_t other = 0; other < s->in.ranks.count; other++) {
-        REQUIRE_OK(ox_shard_table_slice(whole, s->in.ranks.count, other, &s->table));
+    for (uint32_t other = 0; other < ox_plan_holders(&s->in); other++) {
+        REQUIRE_OK(ox_shard_table_slice(whole, ox_plan_holders(&s->in), other, &s->table));
         const bool fault = !same_slices(&own, &s->table);
         totals->faults.made += fault;
         totals->faults.found += fault && ox_proof_check(plan, &s->in) != OX_OK;
@@ -214,6 +235,9 @@ static void change_task(struct box *box, struct ox_task *task, struct totals *to
     *task = kept;
     task->slot++;
     refuse_box(box, "a joint task of another part", totals);
+    *task = kept;
+    task->axis ^= 1;
+    refuse_box(box, "a joint task of other ranks", totals);
     *task = kept;
     task->move = task->move == OX_MOVE_GRAD ? OX_MOVE_SUM : OX_MOVE_GRAD;
     refuse_box(box, "a joint task that moves something else", totals);
@@ -318,6 +342,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     *ranks = kept;
     ranks->sum_groups++;
     refuse_box(box, "more sum groups", totals);
+    *ranks = kept;
+    ranks->copies = ranks->copies == 7 ? 3 : 7;
+    refuse_box(box, "another number of copies", totals);
     *ranks = kept;
     ranks->sharding++;
     refuse_box(box, "another sharding", totals);

@@ -77,7 +77,7 @@ static float run_ranks(uint32_t micro_batches, uint32_t groups, uint32_t ranks, 
     bool taken[MB_MAX] = {false};
     uint32_t top[MB_MAX], stacked = 0, leaf = 0, first = 0, rounds = 0, part_count = 0;
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        const struct ox_sums sums = {micro_batches, groups, ranks, rank};
+        const struct ox_sums sums = {.micro_batches = micro_batches, .groups = groups, .ranks = ranks, .rank = rank};
         float slots[SLOTS_MAX];
         CHECK(ox_sums_leaves(&sums).first == leaf && ox_sums_first(&sums) == first);
         first += ox_sums_count(&sums);
@@ -108,6 +108,48 @@ static float run_ranks(uint32_t micro_batches, uint32_t groups, uint32_t ranks, 
     return all[0];
 }
 
+/* Lets the ranks of each copy add their parts at their places, and then the copies the nodes that are left. */
+static float run_copies(uint32_t micro_batches, uint32_t groups, uint32_t ranks, uint32_t copies, const float *values) {
+    const uint32_t holders = ranks / copies;
+    float nodes[MB_MAX];
+    uint32_t top[MB_MAX], stacked = 0;
+    for (uint32_t copy = 0; copy < copies; copy++) {
+        const struct ox_sums over = {.micro_batches = micro_batches, .groups = groups, .ranks = copies, .rank = copy};
+        struct ox_sums sums = {.micro_batches = micro_batches, .groups = groups, .ranks = ranks,
+                               .span_first = copy * holders, .span_count = holders};
+        float parts[MB_MAX];
+        uint32_t stack[MB_MAX], depth = 0;
+        for (sums.rank = sums.span_first; sums.rank < ox_sums_span_past(&sums); sums.rank++) {
+            float slots[SLOTS_MAX];
+            const uint32_t count = run_rank(&sums, values, slots);
+            for (uint32_t i = 0; i < count; i++) {
+                const struct ox_sum_node part = ox_sums_part(&sums, i);
+                stack[depth] = ox_sums_place(&sums, sums.rank, i);
+                CHECK(stack[depth] < ox_sums_parts(&sums));
+                CHECK(ox_sums_place_of(&sums, part.first) == stack[depth]);
+                parts[stack[depth++]] = slots[i];
+                for (uint32_t folds = ox_sums_top_folds(&sums, part); folds > 0; folds--, depth--) {
+                    OX_ASSERT(depth >= 2);
+                    parts[stack[depth - 2]] += parts[stack[depth - 1]];
+                }
+            }
+        }
+        CHECK(depth == ox_sums_nodes(&sums) && depth == ox_sums_part_count(&over));
+        for (uint32_t i = 0; i < depth; i++) {
+            const struct ox_sum_node node = ox_sums_part(&over, i);
+            const uint32_t place = ox_sums_place(&over, copy, i);
+            CHECK(ox_sums_place_of(&sums, node.first) == stack[i]);
+            nodes[place] = parts[stack[i]];
+            top[stacked++] = place;
+            for (uint32_t folds = ox_sums_top_folds(&over, node); folds > 0; folds--, stacked--) {
+                nodes[top[stacked - 2]] += nodes[top[stacked - 1]];
+            }
+        }
+    }
+    CHECK(stacked == 1);
+    return nodes[0];
+}
+
 static bool same_bits(float a, float b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
@@ -126,6 +168,10 @@ static void test_ranks(void) {
             differ_from_chain += !same_bits(expected, leaf_sum(values, micro_batches, 1, 0));
             for (uint32_t ranks = 1; ranks <= groups && ranks <= RANKS_MAX; ranks++, compared++) {
                 CHECK(same_bits(expected, run_ranks(micro_batches, groups, ranks, values)));
+                for (uint32_t copies = 1; copies <= ranks; copies++) {
+                    CHECK(ranks % copies != 0 ||
+                          same_bits(expected, run_copies(micro_batches, groups, ranks, copies, values)));
+                }
             }
         }
     }
@@ -141,7 +187,7 @@ static void test_by_hand(void) {
         uint32_t folds;
     } parts[3][2] = {{{{0, 2}, 0}, {{2, 3}, 0}}, {{{3, 4}, 2}, {{4, 5}, 0}}, {{{5, 6}, 1}, {{6, 7}, 2}}};
     for (uint32_t rank = 0; rank < 3; rank++) {
-        const struct ox_sums sums = {14, 7, 3, rank};
+        const struct ox_sums sums = {.micro_batches = 14, .groups = 7, .ranks = 3, .rank = rank};
         CHECK(ox_sums_part_count(&sums) == 2 && ox_sums_count(&sums) == (rank == 0 ? 6 : 4));
         for (uint32_t i = 0; i < 2; i++) {
             const struct ox_sum_node part = ox_sums_part(&sums, i);
@@ -150,7 +196,7 @@ static void test_by_hand(void) {
         }
     }
     /* the second half of eight leaves: ((4 5)(6 7)), a part of its own */
-    const struct ox_sums half = {16, 8, 2, 1};
+    const struct ox_sums half = {.micro_batches = 16, .groups = 8, .ranks = 2, .rank = 1};
     CHECK(ox_sums_part_count(&half) == 1 && ox_sums_slots(&half, 0, 8) == 3);
     CHECK(ox_sums_slot(&half, 2) == 1 && ox_sums_slot(&half, 4) == 1 && ox_sums_slot(&half, 6) == 2);
     CHECK(ox_sums_folds(&half, 3) == 1 && ox_sums_folds(&half, 5) == 0 && ox_sums_folds(&half, 7) == 2);

@@ -36,7 +36,8 @@ static const struct field buf_fields[] = {
     FLAG(ox_buf, resident)};
 
 static const struct field task_fields[] = {
-    FIELD(ox_task, kind),   FIELD(ox_task, lane),      FIELD(ox_task, move),     FLAG(ox_task, last),
+    FIELD(ox_task, kind),   FIELD(ox_task, lane),      FIELD(ox_task, move),
+    FIELD(ox_task, axis),   FLAG(ox_task, last),
     FLAG(ox_task, carried), FLAG(ox_task, begins), FIELD(ox_task, use_count), FIELD(ox_task, unit_idx),
     FIELD(ox_task, stage_idx),
     FIELD(ox_task, grad_idx), FIELD(ox_task, mb_idx),  FIELD(ox_task, slot),     FIELD(ox_task, bytes)};

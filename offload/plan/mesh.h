@@ -1,0 +1,49 @@
+/* The mesh of ranks: where a rank lies on each axis, and with which ranks it shares what. Pure functions, and the only
+ * place that turns the number of a rank into coordinates.
+ *
+ * Ranks are numbered along the first axis first, so that those which share most are neighbours: the ranks that divide
+ * the units among them, then the copies of these. */
+#ifndef OX_OFFLOAD_MESH_H
+#define OX_OFFLOAD_MESH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ox_axis {
+    OX_AXIS_SHARD, /* ranks along it divide the units: each has a slice */
+    OX_AXIS_COPY,  /* ranks along it have the same slices: copies */
+    OX_AXIS_COUNT
+};
+const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy" */
+
+struct ox_mesh {
+    uint32_t size[OX_AXIS_COUNT]; /* at least 1 each */
+};
+
+/* The ranks that differ from one another on an axis alone: first, first + stride ..., of which the asking one is number
+ * `idx`. */
+struct ox_rank_group {
+    uint32_t first, stride, count, idx;
+};
+
+/* How many ranks there are. */
+uint32_t ox_mesh_count(const struct ox_mesh *mesh);
+/* Where a rank lies on an axis. */
+uint32_t ox_mesh_at(const struct ox_mesh *mesh, uint32_t rank, enum ox_axis axis);
+/* The group of a rank on an axis. */
+struct ox_rank_group ox_mesh_group(const struct ox_mesh *mesh, uint32_t rank, enum ox_axis axis);
+/* Whether the groups of an axis have all ranks, so that there is one. */
+bool ox_mesh_is_all(const struct ox_mesh *mesh, enum ox_axis axis);
+
+static inline uint32_t ox_rank_group_member(const struct ox_rank_group *group, uint32_t idx) {
+    return group->first + group->stride * idx;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
