@@ -2,9 +2,9 @@
  *
  * Each plan is proven alone: what a task does together with other ranks ends there when it ends. So it remains to show
  * that all ranks come to it. Such tasks are those of the lane LINK, also where each group of ranks on an axis does one
- * by itself, and the tasks that begin and end a transaction. They are the same in all lists, in the same order. Take the
- * first of them that has not ended on some rank: whatever comes before it in a list is either over or waits for no other
- * rank, so every rank comes to it, and it ends. */
+ * by itself, and the tasks that begin and end a transaction. They are the same in all lists, in the same order. Take
+ * the first of them that has not ended on some rank: whatever comes before it in a list is either over or waits for no
+ * other rank, so every rank comes to it, and it ends. */
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 

@@ -80,7 +80,8 @@ static void run_family(const struct family *family, int first) {
             const bool is_turn = (i + k + first) % STRIDE == 0 && test_takes(asked++, 5);
             if (is_turn || all) { /* late lanes take long: one run of them is enough */
                 const int place_count = all || (i == 1 && first == 2) ? PLACE_COUNT : PLACE_COUNT - 1;
-                try_processes(family, &layouts[i], k, (i + first) % place_count, &expected);
+                const int place_idx = (i + first + (k == HYBRID)) % place_count; /* on drives too */
+                try_processes(family, &layouts[i], k, place_idx, &expected);
             }
         }
     }
