@@ -349,8 +349,8 @@ static const char *reference_text(const struct ox_trainer *trainer, char text[EV
     char bytes[OX_SIZE_TEXT_BYTES], seconds[OX_SIZE_TEXT_BYTES];
     text[0] = '\0';
     if (rows > 0) {
-        snprintf(text, EVAL_LINE_BYTES, "reference: log-probabilities of %" PRIu64 " pairs, once before the first step, "
-                 "%s; %s of host memory\n", rows / 2, long_text(reference_seconds(trainer), seconds),
+        snprintf(text, EVAL_LINE_BYTES, "reference: log-probabilities of %" PRIu64 " pairs, once before the first "
+                 "step, %s; %s of host memory\n", rows / 2, long_text(reference_seconds(trainer), seconds),
                  ox_size_text(rows * 2 * sizeof(double), bytes));
     }
     return text;
@@ -572,7 +572,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
-        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), reference_text(trainer, reference), overhead, tables, prediction,
+        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), reference_text(trainer, reference),
+        overhead, tables, prediction,
         ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
         ox_trainer_room_text(trainer, room));
     free(verdict);

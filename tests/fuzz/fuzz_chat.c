@@ -1,7 +1,7 @@
 /* Rows of JSON, rendered: the first line of the input names a folder of tests/golden/chat, whose tokenizer and chat
  * template are used, and may name options ("qwen3 special prompt last"), each further line is a row. With "plain" the
- * template is one that writes roles and contents alone; with "pairs" rows are preferences. Ids lie below the vocabulary,
- * each has a mark, and no text of a conversation makes a special token. */
+ * template is one that writes roles and contents alone; with "pairs" rows are preferences. Ids lie below the
+ * vocabulary, each has a mark, and no text of a conversation makes a special token. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
