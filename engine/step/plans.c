@@ -282,8 +282,49 @@ static void close_plans(struct ox_engine_plan *plan) {
     ox_plan_close(&plan->train);
 }
 
+enum { KINDS = 3 };
+
+/* The three plans of a rank: for a step, for an evaluation, and for one after a step. */
+static struct ox_plan **plan_of(struct ox_engine_plan *plan, uint32_t rank, int kind) {
+    struct ox_engine_plan *const of_rank = rank == 0 ? plan : &plan->others[rank - 1];
+    return kind == 0 ? &of_rank->train : kind == 1 ? &of_rank->eval : &of_rank->eval_after_step;
+}
+
+/* Gives a rank the plans of an earlier one where they are the same, as those of most ranks are: they differ by the
+ * sizes of slices alone. So what many ranks take is little more than what one takes. */
+static void share_plans(struct ox_engine_plan *plan, uint32_t rank) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct ox_plan **const own = plan_of(plan, rank, kind);
+        struct ox_plan *same = NULL;
+        for (uint32_t i = 0; i < rank && *own != NULL && same == NULL; i++) {
+            struct ox_plan *const other = *plan_of(plan, i, kind);
+            same = other != NULL && ox_plan_same(other, *own) ? other : NULL;
+        }
+        if (same != NULL) {
+            ox_plan_close(own);
+            *own = same;
+        } else if (*own != NULL) {
+            ox_plan_shrink(own);
+        }
+    }
+}
+
+/* Whether an earlier rank has the plan too. */
+static bool is_shared(struct ox_engine_plan *plan, uint32_t rank, int kind) {
+    bool shared = false;
+    for (uint32_t i = 0; i < rank && !shared; i++) {
+        shared = *plan_of(plan, i, kind) == *plan_of(plan, rank, kind);
+    }
+    return shared;
+}
+
 static void close_others(struct ox_engine_plan *plan) {
-    for (uint32_t i = 1; i < plan->input.ranks.count && plan->others != NULL; i++) {
+    for (uint32_t i = plan->input.ranks.count - 1; i > 0 && plan->others != NULL; i--) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            if (is_shared(plan, i, kind)) {
+                *plan_of(plan, i, kind) = NULL;
+            }
+        }
         close_plans(&plan->others[i - 1]);
         ox_shard_table_close(&plan->others[i - 1].table);
     }
@@ -345,6 +386,7 @@ static enum ox_status open_others(struct ox_engine_plan *plan, const struct ox_p
     }
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
         status = open_other(plan, budget, i, &plan->others[i - 1]);
+        share_plans(plan, i);
     }
     OX_THEN(status, check_together(plan));
     return status;

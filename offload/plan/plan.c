@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -547,6 +548,43 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     memcpy(full->scratch.grad_home, old->scratch.grad_home, plan->grad_count * sizeof(uint32_t));
     ox_plan_close(plan_ptr);
     *plan_ptr = &full->plan;
+}
+
+static bool same_tasks(const struct ox_plan *a, const struct ox_plan *b) {
+    bool same = a->task_count == b->task_count;
+    for (uint32_t i = 0; i < a->task_count && same; i++) {
+        const struct ox_task *const one = &a->tasks[i], *const other = &b->tasks[i];
+        same = one->use_count == other->use_count && memcmp(one, other, offsetof(struct ox_task, uses)) == 0;
+        for (uint32_t k = 0; k < one->use_count && same; k++) {
+            const struct ox_use *const x = &one->uses[k], *const y = &other->uses[k];
+            same = x->buf_idx == y->buf_idx && x->role == y->role && x->nth == y->nth && x->read == y->read &&
+                   x->write == y->write;
+        }
+    }
+    return same;
+}
+
+/* The lists beside tasks: buffers, spool extents, and where homes are. */
+static bool same_lists(const struct ox_plan *a, const struct ox_plan *b) {
+    const struct ox_plan_scratch *const one = &((const struct ox_plan_full *)a)->scratch;
+    const struct ox_plan_scratch *const other = &((const struct ox_plan_full *)b)->scratch;
+    const size_t units = a->unit_count * sizeof(uint32_t);
+    return a->buf_count == b->buf_count && memcmp(a->bufs, b->bufs, a->buf_count * sizeof *a->bufs) == 0 &&
+           memcmp(a->spool_bytes, b->spool_bytes, a->spool_count * sizeof *a->spool_bytes) == 0 &&
+           memcmp(one->weights_home, other->weights_home, units) == 0 &&
+           memcmp(one->state_home, other->state_home, units) == 0 &&
+           memcmp(one->replaced, other->replaced, units) == 0 &&
+           memcmp(one->grad_home, other->grad_home, a->grad_count * sizeof(uint32_t)) == 0;
+}
+
+bool ox_plan_same(const struct ox_plan *a, const struct ox_plan *b) {
+    /* All numbers of a plan but those of its lists. */
+    struct ox_plan one = *a, other = *b;
+    one.tasks = other.tasks = NULL;
+    one.bufs = other.bufs = NULL;
+    one.spool_bytes = other.spool_bytes = NULL;
+    one.task_cap = other.task_cap = one.buf_cap = other.buf_cap = 0;
+    return memcmp(&one, &other, sizeof one) == 0 && same_tasks(a, b) && same_lists(a, b);
 }
 
 uint64_t ox_plan_memory_bytes(const struct ox_plan *plan) {

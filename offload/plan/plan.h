@@ -544,6 +544,9 @@ void ox_plan_close(struct ox_plan **plan);
  * copy, the plan stays as it is. */
 void ox_plan_shrink(struct ox_plan **plan);
 
+/* Whether two plans of inputs with as many units, gradients and stages are the same to whoever runs them. */
+bool ox_plan_same(const struct ox_plan *a, const struct ox_plan *b);
+
 /* Heap bytes of a plan, its lists included. */
 uint64_t ox_plan_memory_bytes(const struct ox_plan *plan);
 

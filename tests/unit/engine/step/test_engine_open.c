@@ -3,6 +3,7 @@
  * demanded. The optimizer of each leaves cores to its lanes, in the simulator as in the run. */
 #include "base/bytes.h"
 #include "base/pool.h"
+#include "offload/proof/proof.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/device/simt_kit.h"
 #include "tests/kit/log.h"
@@ -49,6 +50,33 @@ static void test_ranks_fit(struct ox_engine_config config) {
     }
     printf("two ranks: %u budgets fit, %u are refused, %u are used up by the second\n", fit, refused, chosen_again);
     CHECK(fit > 10 && refused > 10);
+}
+
+/* Ranks whose plans are the same have one, which is proven for each of them: what 64 ranks take is what their few
+ * different plans take. */
+static void test_shared_plans(struct ox_engine_config config) {
+    enum { RANKS = 64 };
+    struct ox_engine_plan *plan = NULL;
+    config.ranks = config.sum_groups = config.micro_batches = RANKS;
+    config.chunk_elems = OX_GROUP_ELEMS;
+    config.budget.host_bytes = 64 * OX_GIB;
+    REQUIRE_OK(ox_engine_plan_open(&config, &plan));
+    uint32_t different = 0;
+    for (uint32_t i = 0; i < RANKS; i++) {
+        const struct ox_engine_plan *const of_rank = ox_engine_plan_at(plan, i);
+        bool shared = false;
+        for (uint32_t k = 0; k < i; k++) {
+            const bool same = ox_plan_same(of_rank->train, ox_engine_plan_at(plan, k)->train);
+            CHECK(same == (of_rank->train == ox_engine_plan_at(plan, k)->train));
+            shared = shared || same;
+        }
+        different += !shared;
+        REQUIRE_OK(ox_proof_check(of_rank->train, &of_rank->input));
+        REQUIRE_OK(ox_proof_check(of_rank->eval, &of_rank->input));
+    }
+    printf("%d ranks have %u different plans\n", RANKS, different);
+    CHECK(different >= 2 && different <= 8); /* slices end where units do, and some ranks have none of a unit */
+    ox_engine_plan_close(&plan);
 }
 
 static const struct ox_nccl_ops *no_nccl(void) {
@@ -148,6 +176,7 @@ int main(void) {
     test_grouped();
     step_case_open(&small, &run);
     test_ranks_fit(run.config);
+    test_shared_plans(run.config);
     test_threads(run.config);
     test_nccl(run.config);
     const uint32_t last = run.model->unit_count - 1, ends[] = {0, last};
