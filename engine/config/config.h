@@ -49,7 +49,6 @@ enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_C
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
 enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
 enum ox_eval_strategy { OX_EVAL_BY_STEPS, OX_EVAL_BY_EPOCH, OX_EVAL_NEVER };
-enum ox_best_metric { OX_BEST_LOSS, OX_BEST_PERPLEXITY }; /* they order checkpoints alike */
 enum ox_save_strategy { OX_SAVE_BY_STEPS, OX_SAVE_BY_EPOCH, OX_SAVE_BEST, OX_SAVE_LAST };
 enum ox_train_on_choice { OX_TRAIN_ALL, OX_TRAIN_LAST, OX_TRAIN_PROMPTS };
 enum ox_router_dtype { OX_ROUTER_FP32, OX_ROUTER_MODEL };
@@ -173,7 +172,7 @@ struct ox_config {
     enum ox_save_strategy save_strategy;
     double eval_delay;         /* steps, or epochs where evaluations are by epoch, before the first one */
     bool eval_on_start;        /* before the first step of a run */
-    enum ox_best_metric metric_for_best_model;
+    char metric_for_best_model[64]; /* eval_loss, eval_perplexity or eval_NAME_loss; "eval_" may be missing */
     enum ox_auto_choice greater_is_better; /* on is refused: every metric is a loss or grows with one */
     bool load_best_model_at_end; /* the run's result is its best checkpoint */
     uint64_t early_stopping_patience; /* evaluations without an improvement at which the run ends; 0: none do */

@@ -156,8 +156,6 @@ const struct ox_foreign ox_foreign_values[] = {
     {"format", "html", "`offload trace report` with --output writes a page", ANY},
     {"format", "jsonl", "use json", ANY},
     {"resume-from-checkpoint", "true", "use latest", ANY},
-    {"metric-for-best-model", "loss", "use eval_loss", ANY},
-    {"metric-for-best-model", "perplexity", "use eval_perplexity", ANY},
     {"report-to", "wandb mlflow comet* swanlab trackio neptune clearml", use_files, ANY},
     {"report-to", "csv", "metrics.jsonl has every step; use none", ANY},
     {"report-to", "tb *tensorboard*", "use tensorboard", ANY},

@@ -530,10 +530,11 @@ static const struct ox_option options[] = {
      .choices = "steps|epoch|best|no", .group = group_reports, .default_text = "steps", .commands = RUN,
      .help = "when to save, and once more at the end: every --save-steps, after every epoch, after each evaluation "
              "that is the best so far, or only at the end"},
-    {.name = "metric-for-best-model", .type = OX_OPT_CHOICE,
-     .offset = offsetof(struct ox_config, metric_for_best_model), .choices = "eval_loss|eval_perplexity",
+    {.name = "metric-for-best-model", .placeholder = "NAME", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, metric_for_best_model), .text_bytes = sizeof none->metric_for_best_model,
      .group = group_reports, .default_text = "eval_loss", .commands = RUN,
-     .help = "what makes a checkpoint the best one"},
+     .help = "what makes a checkpoint the best one: eval_loss, eval_perplexity, or eval_NAME_loss of one of the sets of "
+             "--eval-data"},
     {.name = "greater-is-better", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, greater_is_better),
      .choices = "auto|true|false", .group = group_reports, .default_text = "auto", .commands = RUN,
      .help = "whether a greater value of that is better; it never is, of a loss or a perplexity"},

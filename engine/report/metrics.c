@@ -18,7 +18,7 @@
 enum { LINES_FOR_EVAL = 65536 }; /* so many lines back the newest evaluation is looked for */
 enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 
-static const char log_name[] = "metrics.jsonl";
+static const char log_name[] = "metrics.jsonl", judged_key[] = "judged_loss";
 
 struct ox_metrics {
     int fd;
@@ -197,7 +197,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {
     metrics->last.has_eval = true;
     metrics->last.eval_step = report->step;
-    metrics->last.eval_loss = report->loss;
+    metrics->last.eval_loss = report->judged;
     metrics->last.stop = report->stop;
     json_t *const line = json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:b, s:o}", "type", "eval", "step", (json_int_t)report->step, "epoch",
@@ -206,6 +206,9 @@ void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *re
         ox_json_number(report->seconds), "predicted_seconds",
         ox_json_number(report->predicted_seconds), "with_update", report->with_update, "bytes",
         traffic_json(report->traffic));
+    if (line != NULL && memcmp(&report->judged, &report->loss, sizeof report->loss) != 0) {
+        json_object_set_new(line, judged_key, ox_json_number(report->judged));
+    }
     if (line != NULL && !isnan(report->stop.best_loss)) {
         json_object_set_new(line, "early_stopping", json_pack("{s:o, s:I}", "best_loss",
             ox_json_number(report->stop.best_loss), "stale_count", (json_int_t)report->stop.stale_count));
@@ -282,7 +285,8 @@ static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct 
     if (taken && strcmp(type, "step") == 0) {
         last->step = last->step == 0 ? step : last->step;
     } else if (taken && strcmp(type, "eval") == 0 && !last->has_eval) {
-        const json_t *const loss = json_object_get(object, "eval_loss");
+        const json_t *const judged = json_object_get(object, judged_key);
+        const json_t *const loss = judged != NULL ? judged : json_object_get(object, "eval_loss");
         last->has_eval = true;
         last->eval_step = step;
         last->eval_loss = json_is_number(loss) ? json_number_value(loss) : NAN;

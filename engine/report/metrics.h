@@ -57,6 +57,7 @@ struct ox_eval_report {
     double perplexity; /* NaN: of preferences */
     struct ox_report_part parts[OX_REPORT_PARTS_MAX];
     uint32_t part_count;
+    double judged; /* what --metric-for-best-model names; written where it is not the loss */
     uint64_t tokens;
     double seconds; /* reading data and all batches, and the pending update of the last step if there was one */
     double predicted_seconds; /* predicted time of the evaluation; NaN (none) is written as null */
@@ -97,7 +98,7 @@ OX_MUST enum ox_status ox_metrics_check(const char *folder);
 struct ox_metrics_last {
     bool has_eval; /* else there is no evaluation, not even of step 0 */
     uint64_t step, eval_step;
-    double eval_loss;
+    double eval_loss; /* what that is judged by */
     struct ox_early_stop stop; /* of that evaluation */
 };
 void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out);

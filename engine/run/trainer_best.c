@@ -88,12 +88,59 @@ static bool meet(const struct ox_config *config) {
            (by_steps && config->eval_strategy == OX_EVAL_BY_STEPS && times >= 1 && fabs(times - round(times)) < 1e-9);
 }
 
+static const char prefix[] = "eval_";
+
+/* The metric without "eval_", which may be missing, as in the Trainer. */
+static const char *metric_of(const struct ox_config *config) {
+    const char *const metric = config->metric_for_best_model;
+    return metric + (strncmp(metric, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0);
+}
+
+/* Whether the metric is the loss of a set with this name. */
+static bool is_of_set(const char *metric, const char *name) {
+    const size_t bytes = strlen(name);
+    return bytes > 0 && strncmp(metric, name, bytes) == 0 && strcmp(metric + bytes, "_loss") == 0;
+}
+
+/* A loss and its perplexity order checkpoints alike. */
+static bool is_of_all(const char *metric) {
+    return strcmp(metric, "loss") == 0 || strcmp(metric, "perplexity") == 0;
+}
+
+double ox_trainer_judged(const struct ox_trainer *trainer, const struct ox_eval_report *report) {
+    const char *const metric = metric_of(&trainer->config);
+    double judged = report->loss;
+    for (uint32_t i = 0; i < report->set_count && !is_of_all(metric); i++) {
+        judged = is_of_set(metric, report->sets[i].name) ? report->sets[i].loss : judged;
+    }
+    return judged;
+}
+
+static enum ox_status check_metric(const struct ox_config *config) {
+    struct ox_eval_sets sets;
+    char names[256] = "";
+    const char *const metric = metric_of(config);
+    OX_TRY(ox_config_eval_sets(config->eval_data, &sets));
+    bool known = is_of_all(metric);
+    size_t used = 0;
+    for (uint32_t i = 0; i < sets.count && sets.sets[i].name[0] != '\0'; i++) {
+        known = known || is_of_set(metric, sets.sets[i].name);
+        used += used < sizeof names ? (size_t)snprintf(names + used, sizeof names - used, ", eval_%s_loss",
+                                                       sets.sets[i].name) : 0;
+    }
+    return known ? OX_OK
+                 : ox_fail(OX_E_CONFIG, "--metric-for-best-model: '%s' is not one of eval_loss, eval_perplexity%s%s",
+                           config->metric_for_best_model, names, used > 0 ? "" : "; sets of --eval-data with names, "
+                           "such as dev=PATH, have an eval_dev_loss too");
+}
+
 enum ox_status ox_trainer_check_best(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const char *const needs = needs_evaluations(config);
+    OX_TRY(check_metric(config));
     if (config->greater_is_better == OX_CHOICE_ON) {
-        return ox_fail(OX_E_CONFIG, "--greater-is-better true: a smaller %s is better; leave it out",
-                       config->metric_for_best_model == OX_BEST_LOSS ? "eval_loss" : "eval_perplexity");
+        return ox_fail(OX_E_CONFIG, "--greater-is-better true: a smaller eval_%s is better; leave it out",
+                       metric_of(config));
     }
     if (needs != NULL && config->eval_strategy == OX_EVAL_NEVER) {
         return ox_fail(OX_E_CONFIG, "%s: nothing is evaluated with --eval-strategy no; leave that out", needs);
@@ -111,6 +158,15 @@ enum ox_status ox_trainer_check_best(const struct ox_trainer *trainer) {
 }
 
 /* ---- the best, and an early end ------------------------------------------------------------------------- */
+
+enum { LOSS_NAME_BYTES = 80 };
+
+/* The name of the loss by which evaluations are judged. */
+static const char *loss_name(const struct ox_config *config, char text[LOSS_NAME_BYTES]) {
+    const char *const metric = metric_of(config);
+    snprintf(text, LOSS_NAME_BYTES, "eval_%s", is_of_all(metric) ? "loss" : metric);
+    return text;
+}
 
 static bool is_better(double loss, double than) {
     return !isnan(loss) && (isnan(than) || loss < than);
@@ -132,14 +188,14 @@ bool ox_trainer_ends_early(struct ox_trainer *trainer) {
     const uint64_t patience = trainer->config.early_stopping_patience;
     const bool ends = patience > 0 && stop->stale_count >= patience;
     if (ends && !trainer->best.told) {
-        char than[64] = "";
+        char than[64] = "", name[LOSS_NAME_BYTES];
         if (trainer->config.early_stopping_threshold > 0) {
             snprintf(than, sizeof than, " by more than %g", trainer->config.early_stopping_threshold);
         }
         trainer->best.told = true;
         ox_log(OX_LOG_INFO, "the run ends early, at step %" PRIu64 ": its last %" PRIu64 " evaluation%s did not "
-               "improve on eval_loss %.6g%s (--early-stopping-patience)", trainer->state.step, stop->stale_count,
-               ox_plural(stop->stale_count), stop->best_loss, than);
+               "improve on %s %.6g%s (--early-stopping-patience)", trainer->state.step, stop->stale_count,
+               ox_plural(stop->stale_count), loss_name(&trainer->config, name), stop->best_loss, than);
     }
     return ends;
 }
@@ -180,7 +236,7 @@ enum ox_status ox_trainer_find_best(struct ox_trainer *trainer) {
 }
 
 void ox_trainer_take_best(struct ox_trainer *trainer, bool complete) {
-    char path[OX_PATH_BYTES];
+    char path[OX_PATH_BYTES], name[LOSS_NAME_BYTES];
     double loss = NAN;
     if (!ox_trainer_leads(trainer) || trainer->result[0] == '\0') {
         return;
@@ -197,8 +253,8 @@ void ox_trainer_take_best(struct ox_trainer *trainer, bool complete) {
                ox_error_text());
         return;
     }
-    ox_log(OX_LOG_INFO, "the result is the best checkpoint, with eval_loss %.6g (--load-best-model-at-end); the last "
-           "step is in %s", loss, trainer->result);
+    ox_log(OX_LOG_INFO, "the result is the best checkpoint, with %s %.6g (--load-best-model-at-end); the last step is "
+           "in %s", loss_name(&trainer->config, name), loss, trainer->result);
     memcpy(trainer->result, path, sizeof path);
 }
 

@@ -517,6 +517,8 @@ uint64_t ox_trainer_save_every(const struct ox_trainer *trainer, uint64_t end);
 /* Finds what earlier evaluations of the run have shown, in its reports and checkpoints: at a start, and after going
  * back to a commit. All processes call it. */
 OX_MUST enum ox_status ox_trainer_find_best(struct ox_trainer *trainer);
+/* What --metric-for-best-model names of an evaluation. */
+double ox_trainer_judged(const struct ox_trainer *trainer, const struct ox_eval_report *report);
 /* Counts an evaluation for early stopping. */
 void ox_trainer_judge(struct ox_trainer *trainer, double loss);
 /* Whether the run ends because evaluations no longer improve; says so once. */

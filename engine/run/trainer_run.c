@@ -321,10 +321,11 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     }
     struct ox_eval_report report;
     OX_TRY(ox_trainer_eval(trainer, &report));
-    trainer->last_eval = (struct ox_last_eval){.step = report.step, .loss = report.loss};
+    report.judged = ox_trainer_judged(trainer, &report);
+    trainer->last_eval = (struct ox_last_eval){.step = report.step, .loss = report.judged};
     note_best(trainer);
     if (report.step > 0) { /* what the run begins with is no result of it */
-        ox_trainer_judge(trainer, report.loss);
+        ox_trainer_judge(trainer, report.judged);
     }
     report.stop = trainer->best.stop;
     ox_trainer_report_eval(trainer, &report);

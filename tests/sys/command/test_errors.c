@@ -50,7 +50,7 @@ static void test_foreign(void) {
         {"--save_strategy best --eval-fraction 0.5 --eval_strategy no", "nothing is evaluated with --eval-strategy no"},
         {"--greater_is_better true", "a smaller eval_loss is better; leave it out"},
         {"--save_best_only", "use --save-strategy best"},
-        {"--metric_for_best_model loss", "'loss' is not one of eval_loss, eval_perplexity; use eval_loss"},
+        {"--metric_for_best_model accuracy", "'accuracy' is not one of eval_loss, eval_perplexity; sets of"},
         {"--max_samples 9", "does not exist: give a shorter file (head -n 1000), --data PATH:0.1 for a tenth of it"},
         {"--exit_duration_in_mins 480", "use --max-time 8h"},
         {"--streaming", "is always so: texts become tokens in a file once"},

@@ -17,7 +17,8 @@ static void train(const char *name, const char *words, int status) {
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--output=%s", test_path(name));
-    sys_args_add(&args, "--from-scratch --compute-threads 1 --max-seq-length 8 --eval-steps 2 --save-steps 0");
+    sys_args_add(&args, "--from-scratch --compute-threads 1 --max-seq-length 8 --eval-steps 2");
+    sys_args_add(&args, strstr(words, "--save-steps") == NULL ? "--save-steps 0" : "");
     sys_args_add(&args, words);
     sys_run(&args, &process);
     if (process.outcome.exit_status != status) {
@@ -34,6 +35,21 @@ static double last_eval(const char *name, const char *key) {
         const json_t *const value = json_object_get(row, key);
         if (strcmp(json_string_value(json_object_get(row, "type")), "eval") == 0) {
             found = json_is_number(value) ? json_number_value(value) : NAN;
+        }
+        json_decref(row);
+    }
+    free(text);
+    return found;
+}
+
+/* The smallest of them. */
+static double best_eval(const char *name, const char *key) {
+    char *const text = files_read(test_pathf("%s/metrics.jsonl", name), NULL);
+    double found = NAN;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *const row = json_loads(line, 0, NULL);
+        if (strcmp(json_string_value(json_object_get(row, "type")), "eval") == 0) {
+            found = fmin(found, json_number_value(json_object_get(row, key)));
         }
         json_decref(row);
     }
@@ -65,6 +81,36 @@ static void test_sets(void) {
     sys_args_word(&args, "--model=%s", test_path("both/checkpoint-4"));
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, dev_path) != NULL && strstr(process.outcome.out, test_set_path) != NULL);
+}
+
+/* The best checkpoint by one set alone, also after a resume that finds what was before in the run's folder. */
+static void test_best_by_set(void) {
+    char words[1024];
+    snprintf(words, sizeof words, "--data %s --eval-data dev=%s,test_2=%s --save-steps 2 --save-total-limit 1 "
+             "--load-best-model-at-end --learning-rate 0.5 --lr-scheduler-type constant --metric-for-best-model ",
+             data_path, dev_path, test_set_path);
+    static const char *const metrics[] = {"eval_dev_loss", "test_2_loss", "loss"};
+    for (int i = 0; i < 3; i++) {
+        char name[16], key[32];
+        snprintf(name, sizeof name, "best%d", i);
+        snprintf(key, sizeof key, "%s%s", i == 0 ? "" : "eval_", metrics[i]);
+        train(name, plain_pathf("%s%s --max-steps 6", words, metrics[i]), 0);
+        sys_args_begin(&args, "train");
+        sys_args_word(&args, "--config=%s", test_pathf("%s/config.resolved.yaml", name));
+        sys_args_word(&args, "--output=%s", test_path(name));
+        sys_args_add(&args, "--resume-from-checkpoint latest --max-steps 10");
+        sys_run_well(&args, &process);
+        const double best = best_eval(name, key);
+        char *const state = files_read(test_pathf("%s/best/trainer_state.json", name), NULL);
+        json_t *const json = json_loads(state, 0, NULL);
+        CHECK(json_number_value(json_object_get(json, "last_eval_loss")) == best);
+        CHECK(isnan(last_eval(name, "judged_loss")) == (i == 2));
+        json_decref(json);
+        free(state);
+    }
+    train("refused", plain_pathf("%seval_tst_loss --max-steps 6", words), 2);
+    CHECK(sys_said(&process, "'eval_tst_loss' is not one of eval_loss, eval_perplexity, eval_dev_loss, "
+                             "eval_test_2_loss"));
 }
 
 static void test_refused(void) {
@@ -114,6 +160,7 @@ int main(void) {
     write_digits("short.txt", 400);
     write_digits("long.txt", 1600);
     test_sets();
+    test_best_by_set();
     test_refused();
     test_mixture();
     return test_end();
