@@ -533,8 +533,8 @@ static const struct ox_option options[] = {
     {.name = "metric-for-best-model", .placeholder = "NAME", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, metric_for_best_model), .text_bytes = sizeof none->metric_for_best_model,
      .group = group_reports, .default_text = "eval_loss", .commands = RUN,
-     .help = "what makes a checkpoint the best one: eval_loss, eval_perplexity, or eval_NAME_loss of one of the sets of "
-             "--eval-data"},
+     .help = "what makes a checkpoint the best one: eval_loss, eval_perplexity, or eval_NAME_loss of one of the sets "
+             "of --eval-data"},
     {.name = "greater-is-better", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, greater_is_better),
      .choices = "auto|true|false", .group = group_reports, .default_text = "auto", .commands = RUN,
      .help = "whether a greater value of that is better; it never is, of a loss or a perplexity"},

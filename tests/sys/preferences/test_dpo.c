@@ -131,7 +131,7 @@ static bool same_parts(const char *a, const char *b, const char *type) {
 }
 
 static void check_same(const char *name, const char *words, const char *more, const char *drive, unsigned processes) {
-    struct sys_args launched;
+    static struct sys_args launched;
     begin_usual(name, USUAL_STEPS);
     sys_args_add(&args, words);
     sys_args_add(&args, more);
