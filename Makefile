@@ -83,7 +83,7 @@ isa_of    = $(if $(filter %_avx512,$(1)),avx512,$(if $(filter %_avx2,$(1)),avx2,
 isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 
 # counted=1 compiles what `make coverage` looks at as it is written, with counters of branches.
-COUNTED := nvme/% offload/proof/% engine/checkpoint/% engine/step/% engine/run/%
+COUNTED := nvme/% offload/proof/% engine/model/schedule_check.c engine/checkpoint/% engine/step/% engine/run/%
 count_flags = $(if $(counted),$(if $(filter $(COUNTED),$(1)),-O0 --coverage))
 ifneq ($(counted),)
 LDFLAGS += --coverage -Wl,--wrap=_exit
@@ -331,7 +331,7 @@ gpu-bundle: all tests
 coverage:
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) coverage-run counted=1
 COUNT_P := $(filter-out %/test_store_steady,$(filter $(addprefix $(B)/tests/,unit/nvme/% unit/offload/% \
-             unit/engine/checkpoint/% unit/engine/step/% unit/engine/run/% conform/test_io fault/% golden/% \
+             unit/engine/model/test_passes unit/engine/checkpoint/% unit/engine/step/% unit/engine/run/% conform/test_io fault/% golden/% \
              sys/train/% sys/text/test_text_data fuzz/test_planner \
              sys/command/test_errors sys/command/test_errors_drives sys/command/test_bad_inputs \
              sys/command/test_damage),$(RUN_P)))

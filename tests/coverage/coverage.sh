@@ -1,5 +1,5 @@
 #!/bin/sh
-# Which lines and branches of the store, the proof, checkpoints and recovery the tests take:
+# Which lines and branches of the store, the proofs of plans and lists, checkpoints and recovery the tests take:
 #
 #   make coverage [tests="store plan"]      runs the tests of these parts (or those with a word in their name)
 #   sh tests/coverage/coverage.sh -r             reports once more what the last run counted
@@ -17,8 +17,8 @@ export OX_TEST_ALL=1 # branches that a whole sweep takes alone count too
 
 build=build/coverage
 counts=$build/counts
-parts='nvme/io_drive.c nvme/io_threads.c nvme/io_uring.c nvme/st*.c nvme/transfers.c nvme/wear.c offload/proof/*.c engine/checkpoint/*.c engine/step/engine_store.c engine/step/pending/overlap.c
-    engine/run/persist.c engine/run/trainer_persist.c engine/run/trainer_remains.c engine/run/trainer_save.c
+parts='nvme/io_drive.c nvme/io_threads.c nvme/io_uring.c nvme/st*.c nvme/transfers.c nvme/wear.c offload/proof/*.c engine/model/schedule_check.c engine/checkpoint/*.c engine/step/engine_store.c engine/step/pending/overlap.c
+    engine/run/trainer_persist.c engine/run/trainer_remains.c engine/run/trainer_save.c
     engine/run/trainer_start.c'
 
 count() { # program: runs it, and keeps what it counted apart

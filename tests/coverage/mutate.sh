@@ -30,7 +30,8 @@ while getopts acn:s:j:t: option; do
 done
 shift $((OPTIND - 1))
 [ $# -gt 0 ] || set -- nvme/io_drive.c nvme/io_uring.c nvme/io_threads.c nvme/store*.c nvme/transfers.c \
-    engine/checkpoint/*.c offload/proof/*.c engine/step/executor/step.c engine/step/executor/host_tasks.c engine/step/update/optim.c engine/step/stream/optim_stream.c \
+    engine/checkpoint/*.c offload/proof/*.c engine/model/schedule_check.c \
+    engine/step/executor/step.c engine/step/executor/host_tasks.c engine/step/update/optim.c engine/step/stream/optim_stream.c \
     engine/step/pending/overlap.c engine/step/link/link.c engine/step/planes/chunks.c engine/step/engine_store.c engine/step/rank.c
 
 make=${MAKE:-make}
