@@ -267,10 +267,10 @@ static void change_model(struct box *box, uint32_t idx, struct totals *totals) {
     struct ox_plan_input *const input = &box->inputs[idx];
     struct ox_shard_table *const table = &box->tables[idx];
     const struct ox_plan_model kept = input->model;
-    struct ox_plan_unit units[PLAN_SAMPLE_UNITS_MAX];
-    struct ox_plan_grad grads[2 * PLAN_SAMPLE_UNITS_MAX + 1];
-    struct ox_plan_stage stages[2 * PLAN_SAMPLE_UNITS_MAX];
-    uint32_t order[PLAN_SAMPLE_UNITS_MAX];
+    struct ox_plan_unit units[PLAN_SAMPLE_UNITS_MAX + 1] = {{0}}; /* one more than is counted, for one that is */
+    struct ox_plan_grad grads[2 * PLAN_SAMPLE_UNITS_MAX + 2] = {{0}};
+    struct ox_plan_stage stages[2 * PLAN_SAMPLE_UNITS_MAX + 1] = {{.kind = OX_PLAN_EMBEDDING}};
+    uint32_t order[PLAN_SAMPLE_UNITS_MAX + 1] = {0};
     memcpy(units, kept.units, kept.unit_count * sizeof *units);
     memcpy(grads, kept.grads, kept.grad_count * sizeof *grads);
     memcpy(stages, kept.stages, kept.stage_count * sizeof *stages);
