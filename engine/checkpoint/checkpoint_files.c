@@ -43,7 +43,7 @@ bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const 
         const struct ox_tensor *const tensor = &model->tensors[idx];
         const uint64_t from = ox_max_u64(tensor->offset, view->first);
         const uint64_t to = ox_min_u64(tensor->offset + tensor->count, end);
-        if (from < to) {
+        if (tensor->unit_idx == unit_idx && from < to) {
             *piece = (struct ox_tensor_part){.tensor_idx = idx,
                                        .first = from - tensor->offset,
                                        .count = to - from,

@@ -170,7 +170,7 @@ static inline bool ox_layer_is_sparse(const struct ox_model_config *config, uint
     return config->mixture.router.experts != 0 && !ox_layers_has(&config->mixture.dense, layer);
 }
 
-enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD, OX_UNIT_ADAPTER /* of a block */ };
+enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD, OX_UNIT_BESIDE /* another unit of its stage */ };
 
 /* Reads a config.json of transformers v4 or v5. Whatever it asks for and the engine does not do (an unknown model_type
  * or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG with key and value. gpt2's

@@ -313,14 +313,15 @@ static enum ox_status read_range(const struct ox_generator *generator, struct ra
     const struct ox_unit *const unit = &generator->model->units[range.unit_idx];
     const uint64_t range_end = range.first + range.count;
     enum ox_status status = OX_OK;
-    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &generator->model->tensors[i];
+    const struct ox_model *const model = generator->model;
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        const uint32_t tensor_idx = (uint32_t)(tensor - model->tensors);
         uint64_t at = ox_max_u64(range.first, tensor->offset);
         const uint64_t end = ox_min_u64(range_end, tensor->offset + tensor->count);
         while (status == OX_OK && at < end) {
             const uint64_t count = ox_min_u64(end - at, PIECE);
             float *const to = out + (at - range.first);
-            status = ox_hf_read(generator->config.folder, i, at - tensor->offset, count, to);
+            status = ox_hf_read(generator->config.folder, tensor_idx, at - tensor->offset, count, to);
             if (status == OX_OK) {
                 round_all(generator->config.dtype, to, count);
             }

@@ -73,8 +73,9 @@ void ox_hf_choose_formats(struct ox_hf_folder *folder) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         struct ox_unit *const unit = &model->units[i];
         bool is_bf16 = !unit->trained;
-        for (uint32_t k = 0; k < unit->tensor_count && is_bf16; k++) {
-            is_bf16 = open ? ox_hf_dtype(folder, unit->tensor_first + k) == OX_DTYPE_BF16 : named;
+        const struct ox_tensor *tensor = NULL;
+        while (is_bf16 && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL) {
+            is_bf16 = open ? ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == OX_DTYPE_BF16 : named;
         }
         unit->format = is_bf16 ? OX_FORMAT_BF16 : OX_FORMAT_MASTER;
     }

@@ -24,7 +24,8 @@ static bool layers_of(const char *pattern, uint64_t *first, uint64_t *last) {
 }
 
 bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct ox_tensor *tensor) {
-    const enum ox_unit_kind kind = model->units[tensor->unit_idx].kind;
+    const uint32_t own_idx = model->units[tensor->unit_idx].own;
+    const enum ox_unit_kind kind = model->units[own_idx].kind;
     const bool shared = model->config.tied && tensor->role == OX_ROLE_EMBED;
     uint64_t first = 0, last = 0;
     if (strcmp(pattern, "embed") == 0) {
@@ -35,7 +36,7 @@ bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct
     }
     if (layers_of(pattern, &first, &last)) {
         uint64_t layer = 0;
-        while (layer < model->block_count && model->blocks[layer] != tensor->unit_idx) {
+        while (layer < model->block_count && model->blocks[layer] != own_idx) {
             layer++;
         }
         return kind == OX_UNIT_BLOCK && last < model->block_count && layer >= first && layer <= last;

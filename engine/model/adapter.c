@@ -2,7 +2,6 @@
 #include "engine/model/adapter.h"
 
 #include "base/assert.h"
-#include "base/bytes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -86,12 +85,11 @@ bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor) {
 
 /* ---- units ---- */
 
-/* Adds A or B of a matrix; returns where the unit's tensors end now. */
-static uint64_t add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, bool is_b, uint64_t end) {
+/* Adds A or B of a matrix. */
+static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, bool is_b) {
     const struct ox_tensor *const base = &model->tensors[base_idx];
     const bool out_in = model->config.layout == OX_WEIGHT_OUT_IN;
     const uint64_t r = model->config.lora.r;
-    const enum ox_role role = (enum ox_role)(ox_adapter_role(base->role) + (is_b ? 1 : 0));
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
     char module[NAME_BYTES];
     const bool is_matrix = ox_tensor_module(base, module);
@@ -99,7 +97,7 @@ static uint64_t add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_
     const int bytes = snprintf(tensor->name, sizeof tensor->name, "%s.lora_%c.weight", module, is_b ? 'B' : 'A');
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof tensor->name);
     tensor->unit_idx = (uint32_t)(unit - model->units);
-    tensor->role = role;
+    tensor->role = (enum ox_role)(ox_adapter_role(base->role) + (is_b ? 1 : 0));
     tensor->rank = 2;
     tensor->shape[0] = is_b ? base->shape[out_in ? 0 : 1] : r;
     tensor->shape[1] = is_b ? r : base->shape[out_in ? 1 : 0];
@@ -108,22 +106,14 @@ static uint64_t add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_
     tensor->decay = tensor->trained = true;
     tensor->init = is_b ? OX_INIT_ZERO : OX_INIT_UNIFORM;
     tensor->base_idx = base_idx;
-    if (unit->role_offset[role] == UINT64_MAX) {
-        end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
-        unit->role_offset[role] = end;
-    }
-    tensor->offset = end;
-    unit->param_count += tensor->count;
     unit->tensor_count++;
-    return end + tensor->count;
 }
 
 /* Adds the unit beside a block's own, if the block has something to adapt. */
 static void add_unit(struct ox_model *model, struct ox_unit *block, const char *targets) {
     struct ox_unit *const unit = &model->units[model->unit_count];
-    uint64_t end = 0;
-    *unit = (struct ox_unit){.kind = OX_UNIT_ADAPTER, .tensor_first = model->tensor_count, .next = OX_NO_UNIT};
-    memset(unit->role_offset, 0xff, sizeof unit->role_offset);
+    *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units),
+                             .tensor_first = model->tensor_count, .next = OX_NO_UNIT};
     for (uint32_t first = 0, count; first < block->tensor_count; first += count) { /* of one role: all A, then all B */
         const struct ox_tensor *const tensors = &model->tensors[block->tensor_first];
         for (count = 1; first + count < block->tensor_count && tensors[first + count].role == tensors[first].role;) {
@@ -132,13 +122,13 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, const char *
         for (int is_b = 0; is_b < 2; is_b++) {
             for (uint32_t i = first; i < first + count; i++) {
                 if (ox_lora_is_target(targets, &tensors[i])) {
-                    end = add_tensor(model, unit, block->tensor_first + i, is_b == 1, end);
+                    add_tensor(model, unit, block->tensor_first + i, is_b == 1);
                 }
             }
         }
     }
     if (unit->tensor_count > 0) {
-        unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
+        ox_unit_lay_out(model, unit);
         model->param_count += unit->param_count;
         block->next = model->unit_count++;
     }

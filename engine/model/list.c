@@ -54,10 +54,10 @@ static bool has(const struct ox_list *list, enum ox_role role) {
 static const struct ox_tensor *tensor_of(const struct ox_list *list, enum ox_role role) {
     OX_ASSERT(has(list, role));
     const struct ox_unit *const unit = list->units[ox_list_owner(list, role)];
-    const struct ox_tensor *tensor = &list->shape->model->tensors[unit->tensor_first];
-    while (tensor->role != role) {
-        tensor++;
-    }
+    const struct ox_tensor *tensor = NULL;
+    do {
+        tensor = ox_unit_next_tensor(list->shape->model, unit, tensor);
+    } while (tensor->role != role);
     return tensor;
 }
 
@@ -91,8 +91,7 @@ static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear,
     const struct ox_unit *const unit = list->units[ox_list_owner(list, a)];
     struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = linear->in, .in_count = linear->in_count,
                            .first = linear->first, .stride = linear->stride};
-    for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + i];
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
         down.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
     }
     down.out = add_rows(list, down.out_count);

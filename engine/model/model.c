@@ -113,9 +113,8 @@ static bool decays(const struct ox_tensor *tensor) {
     return (tensor->rank >= 2 && !is_bias) || tensor->role == OX_ROLE_SINKS;
 }
 
-/* Adds a tensor to a unit whose tensors end at element `end` so far; returns where they end now. */
-static uint64_t add_tensor(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
-                           const struct ox_family_row *row, uint32_t layer, uint32_t expert, uint64_t end) {
+static void add_tensor(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
+                       const struct ox_family_row *row, uint32_t layer, uint32_t expert) {
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
     format_name(family, row, layer, expert, tensor->name);
     tensor->unit_idx = (uint32_t)(unit - model->units);
@@ -132,16 +131,7 @@ static uint64_t add_tensor(struct ox_model *model, const struct ox_family *famil
     tensor->decay = tensor->trained && decays(tensor);
     tensor->init = row->init;
     tensor->base_idx = OX_NO_TENSOR;
-    if (unit->role_offset[row->role] == UINT64_MAX) {
-        end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
-        unit->role_offset[row->role] = end;
-    } else {
-        OX_ASSERT(tensor[-1].role == row->role); /* tensors of one role are neighbours */
-    }
-    tensor->offset = end;
-    unit->param_count += tensor->limbs ? 0 : tensor->count;
     unit->tensor_count++;
-    return end + tensor->count;
 }
 
 bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b) {
@@ -169,23 +159,20 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     struct ox_unit *const unit = &model->units[unit_idx];
     model->stages[model->stage_count++] = unit_idx;
     unit->kind = kind;
+    unit->own = unit_idx;
     unit->next = OX_NO_UNIT;
     unit->tensor_first = model->tensor_count;
     unit->window = kind == OX_UNIT_BLOCK && ox_layers_has(&config->windowed, layer) ? config->window : 0;
     unit->rope = kind == OX_UNIT_BLOCK && config->rope && !ox_layers_has(&config->unrotated, layer);
     unit->rotation = unit->window != 0 && config->local_theta != 0.0 ? 1 : 0;
-    for (int i = 0; i < OX_ROLE_COUNT; i++) {
-        unit->role_offset[i] = UINT64_MAX;
-    }
-    uint64_t end = 0;
     const struct ox_family_row *row;
     for (uint32_t i = 0, group; (row = ox_family_row_at(family, i)) != NULL; i += group) {
         group = group_of(family, i);
         for (uint32_t j = 0; has_row(config, row, kind, layer) && j < repeats(config, row) * group; j++) {
-            end = add_tensor(model, family, unit, ox_family_row_at(family, i + j % group), layer, j / group, end);
+            add_tensor(model, family, unit, ox_family_row_at(family, i + j % group), layer, j / group);
         }
     }
-    unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
+    ox_unit_lay_out(model, unit);
     model->param_count += unit->param_count;
     return unit_idx;
 }
@@ -200,53 +187,6 @@ static void add_units(struct ox_model *model, const struct ox_family *family) {
     model->table.unit_idx = model->config.tied ? model->embed_idx : model->head_idx;
     model->table.offset =
         model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
-}
-
-/* Whether the head's use of the table trains it. */
-static bool table_is_trained(const struct ox_model *model) {
-    const struct ox_unit *const owner = &model->units[model->table.unit_idx];
-    return owner->role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
-}
-
-uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,
-                              const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]) {
-    uint32_t count = 0;
-    for (out[count++] = unit; unit->next != OX_NO_UNIT; out[count++] = unit) {
-        OX_ASSERT(count < OX_MODEL_STAGE_UNITS_MAX);
-        unit = &model->units[unit->next];
-    }
-    return count;
-}
-
-bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx) {
-    const uint32_t unit_idx = model->stages[stage_idx];
-    const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
-    bool is = unit_idx == model->head_idx && table_is_trained(model);
-    for (uint32_t i = ox_model_stage_units(model, &model->units[unit_idx], units); i-- > 0;) {
-        is |= units[i]->trained;
-    }
-    return is;
-}
-
-void ox_model_settle_trained(struct ox_model *model) {
-    bool before = false;
-    model->trained_count = 0;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        struct ox_unit *const unit = &model->units[i];
-        unit->trained = false;
-        unit->format = OX_FORMAT_MASTER;
-        memset(unit->role_trained, 0, sizeof unit->role_trained);
-        for (uint32_t k = 0; k < unit->tensor_count; k++) {
-            const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + k];
-            unit->trained |= tensor->trained;
-            unit->role_trained[tensor->role] |= tensor->trained;
-            model->trained_count += tensor->trained ? tensor->count : 0;
-        }
-    }
-    for (uint32_t i = 0; i < model->stage_count; i++) {
-        model->units[model->stages[i]].gives_dx = before;
-        before |= ox_model_stage_is_trained(model, i);
-    }
 }
 
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */
@@ -306,7 +246,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
-        model->units = calloc((adapted ? 2 : 1) * (size_t)config->layers + 2, sizeof *model->units);
+        model->units = calloc(2 * ((size_t)config->layers + 2), sizeof *model->units);
         model->stages = calloc(config->layers + (size_t)2, sizeof *model->stages);
         model->tensors = calloc(tensors_most, sizeof *model->tensors);
         model->name_slots = (uint32_t)(2 * tensors_most + 1);

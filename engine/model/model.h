@@ -43,7 +43,8 @@ struct ox_tensor {
 bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b);
 
 /* How a unit's weights are kept: in every home, on the drives and on the way to compute. A unit is trained or frozen
- * as a whole for all that moves: any trained tensor makes it trained, and then it has its fp32 master. The format of a
+ * as a whole for all that moves: any trained tensor makes it trained, and then it has its fp32 master. So what is worth
+ * it of a stage trained in part is a unit of its own (ox_model_settle_trained). The format of a
  * frozen one is chosen when the run begins, after what is trained is settled: by ox_hf_choose_formats from the format
  * of the folder's weights, which it holds exactly, so no bit depends on it. From then on it is a fact of the run
  * (run.json), because the store is laid out by it. */
@@ -58,7 +59,8 @@ static inline uint32_t ox_tensor_limbs(const struct ox_tensor *tensor) {
 }
 
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
- * between tensors and at the end hold zeros and stay zero. */
+ * between tensors and at the end hold zeros and stay zero. They are those of the range below that name the unit: a unit
+ * shares it with one beside it that has what is frozen. */
 struct ox_unit {
     enum ox_unit_kind kind;
     uint32_t tensor_first, tensor_count; /* into ox_model.tensors */
@@ -71,11 +73,13 @@ struct ox_unit {
     /* What of it is trained: any tensor; any tensor of a role. And whether a stage before it has something trained, so
      * that its backward makes the gradient of its input. */
     bool trained, role_trained[OX_ROLE_COUNT], gives_dx;
+    uint32_t own;  /* the stage's own unit: this one, or the one that it is beside */
     uint32_t next; /* the next unit of its stage: what is beside the stage's own unit; OX_NO_UNIT: none */
     enum ox_unit_format format;
 };
 
-/* Where the head's table (vocab, hidden) begins: in the head's own unit, or the embedding's where they are tied. */
+/* Where the head's table (vocab, hidden) begins: in the head's own unit, in the embedding's where they are tied, or in
+ * one beside the head's. */
 struct ox_table {
     uint32_t unit_idx;
     uint64_t offset; /* first element within the unit's flat vector */
@@ -103,8 +107,10 @@ struct ox_model {
  * these alone are trained. Close with ox_model_close. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
 void ox_model_close(struct ox_model **model);
-/* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all. Every
- * unit then has its master. */
+/* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all.
+ * Every unit then has its master. Of a block or a head that is trained in part, the matrices that are frozen whole
+ * become a unit beside it, where they are an eighth of it or more: that has no gradient and no moments. Tensors keep
+ * their indices. */
 void ox_model_settle_trained(struct ox_model *model);
 /* The units of the stage whose own unit is `unit`, that one first; for the head without a table of another unit. Roles
  * are those of one of them alone. Returns how many. */
@@ -112,6 +118,14 @@ uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit
                               const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]);
 /* Whether something is trained that a stage uses: its units, or for the head with tied weights the table. */
 bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx);
+
+/* A unit's tensor behind `tensor`, by offset, or its first one for NULL; NULL behind the last. */
+const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const struct ox_unit *unit,
+                                            const struct ox_tensor *tensor);
+/* Whether one of a stage's units has a role; `unit` is the stage's own. */
+bool ox_model_stage_has(const struct ox_model *model, const struct ox_unit *unit, enum ox_role role);
+/* Gives a unit's tensors their places, in their order, and the unit its sizes. */
+void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit);
 
 /* Finds a tensor by its name in a file, with or without the family's prefix ("transformer." of gpt2, "model."). Returns
  * its index; -1 for an unknown name; -2 for a known one to ignore (gpt2's attention masks, a tied lm_head.weight). */

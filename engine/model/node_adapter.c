@@ -37,12 +37,11 @@ struct part {
 static bool next_part(const struct ox_list *list, const struct ox_node *node, struct part *part) {
     const struct ox_model *const model = list->shape->model;
     const struct ox_unit *const unit = list->units[ox_list_owner(list, node->role)];
-    const struct ox_tensor *const first = &model->tensors[unit->tensor_first];
-    const struct ox_tensor *tensor = part->tensor == NULL ? first : part->tensor + 1;
-    while (tensor < first + unit->tensor_count && tensor->role != node->role) {
-        tensor++;
-    }
-    if (tensor == first + unit->tensor_count) {
+    const struct ox_tensor *tensor = part->tensor;
+    do {
+        tensor = ox_unit_next_tensor(model, unit, tensor);
+    } while (tensor != NULL && tensor->role != node->role);
+    if (tensor == NULL) {
         return false;
     }
     const struct ox_tensor *const base = &model->tensors[tensor->base_idx];

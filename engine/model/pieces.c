@@ -8,22 +8,23 @@ void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint6
 }
 
 void ox_clear_gaps(struct ox_unit_job *job, const struct ox_unit *unit, float *grads) {
-    const struct ox_tensor *const tensors = job->shape->model->tensors + unit->tensor_first;
+    const struct ox_model *const model = job->shape->model;
     uint64_t end = 0;
-    for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        if (unit->role_trained[tensors[i].role]) {
-            ox_clear_range(job, grads, end, tensors[i].offset);
-            end = tensors[i].offset + tensors[i].count;
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        if (unit->role_trained[tensor->role]) {
+            ox_clear_range(job, grads, end, tensor->offset);
+            end = tensor->offset + tensor->count;
         }
     }
     ox_clear_range(job, grads, end, unit->elem_count);
 }
 
 void ox_clear_frozen(struct ox_unit_job *job, const struct ox_unit *unit, float *grads, enum ox_role role) {
-    const struct ox_tensor *const tensors = job->shape->model->tensors + unit->tensor_first;
-    for (uint32_t i = 0; unit->role_trained[role] && i < unit->tensor_count; i++) {
-        if (tensors[i].role == role && !tensors[i].trained) {
-            ox_clear_range(job, grads, tensors[i].offset, tensors[i].offset + tensors[i].count);
+    const struct ox_model *const model = job->shape->model;
+    const struct ox_tensor *tensor = NULL;
+    while (unit->role_trained[role] && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL) {
+        if (tensor->role == role && !tensor->trained) {
+            ox_clear_range(job, grads, tensor->offset, tensor->offset + tensor->count);
         }
     }
 }

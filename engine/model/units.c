@@ -16,7 +16,7 @@ void ox_unit_list(const struct ox_shape *shape, const struct ox_unit *unit, stru
     case OX_UNIT_HEAD:
         ox_head_list(shape, unit, out);
         break;
-    case OX_UNIT_ADAPTER: /* in the list of its block */
+    case OX_UNIT_BESIDE: /* in the list of its stage */
         OX_ASSERT(false);
     }
 }
@@ -31,7 +31,7 @@ static void make(const struct ox_shape *shape, const struct ox_unit *unit, enum 
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
     const struct ox_unit *const unit = &shape->model->units[unit_idx];
     struct ox_schedule schedule;
-    if (unit->kind == OX_UNIT_ADAPTER) { /* counted with its block */
+    if (unit->kind == OX_UNIT_BESIDE) { /* counted with its stage */
         return 0;
     }
     make(shape, unit, pass, &schedule);

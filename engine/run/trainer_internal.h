@@ -24,7 +24,7 @@ struct ox_commit_note {
     uint64_t tokens; /* tokens of that step; 0: no step led to this state */
 };
 
-enum { OX_ARITHMETIC_BYTES = 256, OX_FORMATS_BYTES = 2 * OX_LAYERS_MAX + 16 };
+enum { OX_ARITHMETIC_BYTES = 256, OX_FORMATS_BYTES = 2 * OX_LAYERS_MAX + 40 };
 
 /* run.json: identity of the run, the branch that it is on and where that began, and its drives. There is a copy beside
  * it, and each has a checksum since version 5. */

@@ -141,7 +141,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     }
     OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
     const struct ox_unit *const block = &e->model->units[e->model->blocks[0]];
-    const bool qk_norm = block->role_offset[OX_ROLE_Q_NORM] != UINT64_MAX;
+    const bool qk_norm = ox_model_stage_has(e->model, block, OX_ROLE_Q_NORM);
     char shape[512]; /* all that config.json can change without changing a size */
     const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
                               (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,

@@ -4,8 +4,10 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/hash/hash.h"
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,18 +169,32 @@ uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t pr
 
 static const char format_letters[] = {[OX_FORMAT_MASTER] = '-', [OX_FORMAT_BF16] = 'b'};
 
-/* Writes a letter for each unit; "" if all have masters, as in all runs of older versions. */
+/* A hash of which unit each tensor is in, which depends on what is frozen. */
+static uint64_t parts_hash(const struct ox_model *model) {
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        hash = ox_hash64(&model->tensors[i].unit_idx, sizeof model->tensors[i].unit_idx, hash);
+    }
+    return hash;
+}
+
+/* Writes a letter for each unit, and behind those of stages that are trained in part which tensors they have; "" if all
+ * have masters, as in all runs of older versions. */
 static void formats_text(const struct ox_model *model, char text[OX_FORMATS_BYTES]) {
     bool any = false;
-    OX_ASSERT(model->unit_count < OX_FORMATS_BYTES);
+    OX_ASSERT(model->unit_count + 17 < OX_FORMATS_BYTES);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         text[i] = format_letters[model->units[i].format];
         any |= model->units[i].format != OX_FORMAT_MASTER;
     }
     text[any ? model->unit_count : 0] = '\0';
+    if (any && model->unit_count > model->stage_count) {
+        snprintf(text + model->unit_count, OX_FORMATS_BYTES - model->unit_count, ":%016" PRIx64, parts_hash(model));
+    }
 }
 
-/* Gives the formats of the run that is gone on with to the units that are still frozen. */
+/* Gives the formats of the run that is gone on with to the units that are still frozen; to those of stages trained in
+ * part only where they have the tensors that they had, because others may have been trained since. */
 static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_model *model) {
     const char *const resume = trainer->config.resume_from_checkpoint;
     char folder[OX_PATH_BYTES];
@@ -191,7 +207,10 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
         ox_run_of_checkpoint(resume, folder);
     }
     const bool known = ox_run_read_identity(folder, identity) == OX_OK; /* else masters hold all that may be there */
-    const size_t count = known ? strlen(identity->formats) : 0;
+    const char *const mark = known ? strchr(identity->formats, ':') : NULL;
+    const bool same_parts = mark != NULL && strtoull(mark + 1, NULL, 16) == parts_hash(model);
+    const size_t written = known ? strlen(identity->formats) : 0;
+    const size_t count = same_parts ? written : ox_min_u64(written, model->stage_count);
     for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
         const bool is_bf16 = identity->formats[i] == format_letters[OX_FORMAT_BF16] && !model->units[i].trained;
         model->units[i].format = is_bf16 ? OX_FORMAT_BF16 : OX_FORMAT_MASTER;

@@ -32,7 +32,7 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
         .output_bytes = kind == OX_UNIT_HEAD ? 0 : act_bytes,
         .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
         .saves_input = kind == OX_UNIT_BLOCK,
-        .reports = shape->model->units[unit_idx].role_offset[OX_ROLE_ROUTER] != UINT64_MAX,
+        .reports = ox_model_stage_has(model, &model->units[unit_idx], OX_ROLE_ROUTER),
         .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
         .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
         .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),

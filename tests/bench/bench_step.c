@@ -71,8 +71,7 @@ static void load_chunk(struct ox_engine *engine, const struct ox_model *model, u
     ox_chunk_clear(&view);
     memset(view.values, 0, view.count * sizeof *view.values);
     const struct ox_unit *const unit = &model->units[unit_idx];
-    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
         const uint64_t begin = ox_max_u64(tensor->offset, view.first);
         const uint64_t end = ox_min_u64(tensor->offset + tensor->count, view.first + view.count);
         for (uint64_t at = begin; at < end; at++) {

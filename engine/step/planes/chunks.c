@@ -507,26 +507,24 @@ _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GRO
 bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range within, struct ox_role_walk *walk) {
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[unit_idx];
-    const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
-    const struct ox_tensor *tensor = walk->next == NULL ? &model->tensors[unit->tensor_first] : walk->next;
+    const struct ox_tensor *tensor = walk->last;
     bool found = false;
-    while (tensor < past && !found) {
-        const enum ox_role role = tensor->role;
+    while (!found && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL) {
+        walk->last = tensor;
         if (!tensor->trained) {
-            tensor++;
             continue;
         }
         walk->decay = decays(rank, tensor);
         walk->group = tensor->group;
-        const struct ox_tensor *const first = tensor;
-        walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
-        for (; tensor < past && tensor->role == role && tensor->trained && ox_tensor_same_group(tensor, first);
-             tensor++) {
-            OX_ASSERT(decays(rank, tensor) == walk->decay);
-            walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
+        walk->range.begin = ox_max_u64(tensor->offset, within.begin);
+        for (const struct ox_tensor *at = tensor; at != NULL && at->role == tensor->role && at->trained &&
+             ox_tensor_same_group(at, tensor); at = ox_unit_next_tensor(model, unit, at)) {
+            OX_ASSERT(decays(rank, at) == walk->decay);
+            walk->range.end = ox_min_u64(at->offset + at->count, within.end);
+            walk->last = at;
         }
+        tensor = walk->last;
         found = walk->range.begin < walk->range.end;
     }
-    walk->next = tensor;
     return found;
 }

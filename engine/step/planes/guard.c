@@ -81,7 +81,7 @@ static struct ox_plane_sums sums_of_view(const struct ox_rank *rank, uint32_t un
     const uint64_t first = ox_slice_first(rank, unit_idx) + view->first;
     const enum ox_moments moments = view->format.moments;
     struct ox_plane_sums sums = {0};
-    struct ox_role_walk walk = {.next = NULL};
+    struct ox_role_walk walk = {.last = NULL};
     while (ox_next_role(rank, unit_idx, (struct ox_range){first, first + view->count}, &walk)) {
         const uint64_t begin = walk.range.begin - first;
         const struct ox_state_planes state = ox_state_planes_skip(moments, view->state, begin);
@@ -143,7 +143,7 @@ static enum ox_status compare_copy(struct ox_rank *rank, const struct ox_unit_ru
                                    uint64_t lo_sum) {
     const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, run->unit_idx, chunk_idx);
     const uint64_t slice = ox_slice_first(rank, run->unit_idx), first = slice + chunk.first;
-    struct ox_role_walk walk = {.next = NULL};
+    struct ox_role_walk walk = {.last = NULL};
     uint64_t sum = 0;
     while (ox_next_role(rank, run->unit_idx, (struct ox_range){first, first + chunk.count}, &walk)) {
         sum += ox_lo_sum(rank->config.state.moments, run->target.lo + (walk.range.begin - slice), walk.range.begin,

@@ -43,7 +43,7 @@ void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct o
 
 /* Where an iteration over the roles of a unit is. */
 struct ox_role_walk {
-    const struct ox_tensor *next; /* NULL: at the start */
+    const struct ox_tensor *last; /* of what it has gone over; NULL: at the start */
     struct ox_range range;
     bool decay;
     struct ox_tensor_group group;

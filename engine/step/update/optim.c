@@ -252,8 +252,7 @@ static void save_untrained(const struct chunk_run *run, struct ox_range within) 
     const struct ox_unit *const of = &model->units[unit->unit_idx];
     const struct ox_state_format format = rank->config.state;
     const uint64_t elems = ox_slice_elems(rank, unit->unit_idx);
-    for (uint32_t i = of->tensor_first; i < of->tensor_first + of->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, of, tensor)) != NULL;) {
         const uint64_t begin = ox_max_u64(tensor->offset, within.begin);
         const uint64_t end = ox_min_u64(tensor->offset + tensor->count, within.end);
         if (tensor->trained || begin >= end) {
@@ -272,7 +271,7 @@ static void save_untrained(const struct chunk_run *run, struct ox_range within) 
 static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_idx, uint64_t *nonfinite_count) {
     const uint64_t first = ox_slice_first(run->rank, run->unit->unit_idx) + run->chunk.first;
     const struct ox_range within = {.begin = first, .end = first + run->chunk.count};
-    struct ox_role_walk walk = {.next = NULL};
+    struct ox_role_walk walk = {.last = NULL};
     const bool sums_up = ox_guard_covers(run->rank, run->unit->unit_idx);
     struct ox_update_sums sums = {0};
     if (run->unit->replaced.hi != NULL) {
@@ -475,7 +474,7 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         .hyper = *order.hyper,
     };
     const struct ox_range within = {.begin = op.origin, .end = op.origin + op.elem_count};
-    struct ox_role_walk walk = {.next = NULL};
+    struct ox_role_walk walk = {.last = NULL};
     enum ox_status status =
         OX_QUEUE(&rank->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
     while (status == OX_OK && ox_next_role(rank, task->unit_idx, within, &walk)) {

@@ -262,12 +262,12 @@ static void load_chunk(struct harness *harness, uint32_t unit_idx, uint32_t chun
     ox_engine_chunk_view(harness->engine, unit_idx, chunk_idx, &view);
     ox_chunk_clear(&view);
     memset(view.values, 0, view.count * sizeof *view.values);
-    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &harness->model->tensors[i];
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(harness->model, unit, tensor)) != NULL;) {
         const uint64_t begin = ox_max_u64(tensor->offset, view.first);
         const uint64_t end = ox_min_u64(tensor->offset + tensor->count, view.first + view.count);
         if (begin < end && ox_hf_has_weights(harness->folder)) {
-            REQUIRE_OK(ox_hf_read(harness->folder, i, begin - tensor->offset, end - begin,
+            REQUIRE_OK(ox_hf_read(harness->folder, (uint32_t)(tensor - harness->model->tensors),
+                                  begin - tensor->offset, end - begin,
                                   view.values + (begin - view.first)));
             continue;
         }

@@ -20,8 +20,9 @@ static const char common[] = "--batch-size 1 --gradient-accumulation-steps 4 --s
                              "--compute-threads 1 --optimizer-threads 1 --host-mem 64MiB "
                              "--eval-fraction 0 --save-total-limit 0 --learning-rate 1e-3";
 static const char on_drive[] = "--weights-tier nvme --state-tier nvme";
-/* A whole unit below what is trained and one above, and a tensor of one that is trained. */
-static const char frozen[] = "--freeze layers.0 --freeze layers.2 --freeze model.layers.1.mlp.up_proj.weight";
+/* A whole block below what is trained and one above; of the one between a matrix, and a part of one. */
+static const char frozen[] = "--freeze layers.0 --freeze layers.2 --freeze model.layers.1.mlp.up_proj.weight"
+                             " --freeze model.layers.1.mlp.down_proj.weight";
 
 static struct sys_args args;
 static struct sys_process process;
@@ -100,7 +101,7 @@ static void test_same_bits(void) {
             snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s %s", dtypes[i], places[k].words);
             run("narrow", "narrow-run", words, places[k].has_drive);
             CHECK(sys_same_runs("wide-run", "narrow-run", STEPS));
-            CHECK(holds("narrow-run/run.json", "\"unit_formats\": \"-b-b-\""));
+            CHECK(holds("narrow-run/run.json", "\"unit_formats\": \"-b-b-b:"));
             remove_run("narrow-run");
         }
         CHECK(!holds("wide-run/run.json", "unit_formats"));
@@ -138,7 +139,7 @@ static void test_checkpoints(void) {
     struct ox_st_file *narrow = NULL, *wide = NULL;
     REQUIRE_OK(ox_st_open(test_pathf("saved/checkpoint-%d/optimizer.safetensors", STEPS), &narrow));
     REQUIRE_OK(ox_st_open(test_pathf("saved-wide/checkpoint-%d/optimizer.safetensors", STEPS), &wide));
-    CHECK(ox_st_count(narrow) == ox_st_count(wide) - 2 * 9); /* nine tensors of a layer */
+    CHECK(ox_st_count(narrow) == ox_st_count(wide) - 2 * 9 - 1); /* nine tensors of a layer, and one */
     ox_st_close(&narrow);
     ox_st_close(&wide);
     char exported[OX_PATH_BYTES];
@@ -177,7 +178,7 @@ static void test_resumes(void) {
             CHECK(unlink(test_path("gone/model.safetensors")) == 0 || part > 0);
         }
         CHECK(sys_same_runs("whole", "parts", STEPS));
-        CHECK(holds("parts/run.json", "\"unit_formats\": \"-b-b-\""));
+        CHECK(holds("parts/run.json", "\"unit_formats\": \"-b-b-b:"));
         files_remove_folder(gone);
         remove_run("parts");
     }
@@ -197,7 +198,7 @@ static void test_told(void) {
     const long all = (long)json_integer_value(json_object_get(json, "parameters"));
     const long trained = (long)json_integer_value(json_object_get(json, "trained_parameters"));
     json_decref(json);
-    CHECK(all == 74832 && trained == all - 2 * 20832 - 48 * 96); /* two layers and a matrix */
+    CHECK(all == 74832 && trained == all - 2 * 20832 - 2 * 48 * 96); /* two layers and two matrices */
     REQUIRE_OK(ox_file_read(test_path("saved/metrics.jsonl"), 1 << 20, &text, &bytes));
     CHECK(sys_number_after(text, "\"parameters\":", 0) == all);
     CHECK(sys_number_after(text, "\"trained_parameters\":", 0) == trained);
@@ -205,7 +206,7 @@ static void test_told(void) {
     run("narrow", "told", "", false);
     snprintf(words, sizeof words, "%ld of %ld parameters were trained, the others frozen", trained, all);
     CHECK(strstr(process.outcome.out, words) != NULL);
-    CHECK(strstr(process.outcome.err, "28.56 k trained; frozen are 41.66 k of 2 bytes each, 4.608 k frozen ones are "
+    CHECK(strstr(process.outcome.err, "23.95 k trained; frozen are 46.27 k of 2 bytes each, 4.608 k frozen ones are "
                                       "kept as the trained ones beside them") != NULL);
 }
 
@@ -230,7 +231,8 @@ static void test_other_patterns(void) {
     snprintf(checkpoint, sizeof checkpoint, "%s", test_path("saved/checkpoint-4"));
     steps = STEPS + 2;
     resume("latest", "--freeze layers.0");
-    expect(2, "was made with other settings: --freeze layers.0,layers.2,model.layers.1.mlp.up_proj.weight, now "
+    expect(2, "was made with other settings: --freeze layers.0,layers.2,model.layers.1.mlp.up_proj.weight,"
+              "model.layers.1.mlp.down_proj.weight, now "
               "layers.0;");
     resume(checkpoint, "--freeze layers.0");
     expect(2, "\"model.layers.1.mlp.up_proj.weight\" was frozen, so it has no moments to be trained with; give the "
@@ -240,6 +242,11 @@ static void test_other_patterns(void) {
     expect(2, "--freeze layers.*: no tensor of the model has this name; the nearest is ");
     resume(checkpoint, "--freeze layers.1-3");
     expect(2, "--freeze layers.1-3: the model has layers 0 to 2");
+    resume(checkpoint, "--freeze layers.0 --freeze layers.2 --freeze model.layers.1.mlp.*");
+    expect(0, "was made with other training options: ");
+    CHECK(holds("saved/run.json", "\"unit_formats\": \"-b-b--:")); /* so have other parts of one */
+    snprintf(checkpoint, sizeof checkpoint, "%s", test_pathf("saved/checkpoint-%d", STEPS + 2));
+    steps++;
     resume(checkpoint, "--freeze model.layers.* --freeze model.norm.weight");
     expect(0, "was made with other training options: ");
     CHECK(holds("saved/run.json", "\"unit_formats\": \"-b-b-\"")); /* layer 1 had been trained: it has a master */
@@ -269,6 +276,9 @@ int main(void) {
     const double all = planned("narrow", "", "nvme");
     printf("on the drive: %.0f bytes with all trained, %.0f with two layers frozen, %.0f in bf16\n", all, wide, narrow);
     CHECK(narrow < wide && wide < all);
+    const double part = planned("narrow", "--freeze *.down_proj.weight", "nvme");
+    printf("%.0f bytes without a matrix of each layer\n", part);
+    CHECK(all - part >= 3 * 96 * 48 * 20.0); /* 12 bytes in two generations become 2 */
     test_checkpoints();
     test_resumes();
     test_told();

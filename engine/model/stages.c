@@ -1,0 +1,155 @@
+/* The units of a stage, where their tensors lie, and what follows from which of them are trained. */
+#include "engine/model/model.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+/* A unit has what is frozen of it beside it from this part on; below, such as norms, it would not be worth a unit. */
+enum { PARTED_SHARE = 8 };
+
+const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const struct ox_unit *unit,
+                                            const struct ox_tensor *tensor) {
+    const uint32_t unit_idx = (uint32_t)(unit - model->units);
+    const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
+    tensor = tensor == NULL ? &model->tensors[unit->tensor_first] : tensor + 1;
+    while (tensor < past && tensor->unit_idx != unit_idx) {
+        tensor++;
+    }
+    return tensor < past ? tensor : NULL;
+}
+
+void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit) {
+    uint64_t end = 0;
+    struct ox_tensor *before = NULL;
+    memset(unit->role_offset, 0xff, sizeof unit->role_offset);
+    unit->param_count = 0;
+    for (const struct ox_tensor *at = NULL; (at = ox_unit_next_tensor(model, unit, at)) != NULL;) {
+        struct ox_tensor *const tensor = &model->tensors[at - model->tensors];
+        if (unit->role_offset[tensor->role] == UINT64_MAX) {
+            end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
+            unit->role_offset[tensor->role] = end;
+        } else {
+            OX_ASSERT(before->role == tensor->role); /* tensors of one role are neighbours */
+        }
+        tensor->offset = end;
+        end += tensor->count;
+        unit->param_count += tensor->limbs ? 0 : tensor->count;
+        before = tensor;
+    }
+    unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
+}
+
+/* Whether the head's use of the table trains it. */
+static bool table_is_trained(const struct ox_model *model) {
+    const struct ox_unit *const owner = &model->units[model->table.unit_idx];
+    return owner->role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+}
+
+uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,
+                              const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]) {
+    uint32_t count = 0;
+    for (out[count++] = unit; unit->next != OX_NO_UNIT; out[count++] = unit) {
+        OX_ASSERT(count < OX_MODEL_STAGE_UNITS_MAX);
+        unit = &model->units[unit->next];
+    }
+    return count;
+}
+
+bool ox_model_stage_has(const struct ox_model *model, const struct ox_unit *unit, enum ox_role role) {
+    const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
+    bool has = false;
+    for (uint32_t i = ox_model_stage_units(model, unit, units); i-- > 0;) {
+        has |= units[i]->role_offset[role] != UINT64_MAX;
+    }
+    return has;
+}
+
+bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx) {
+    const uint32_t unit_idx = model->stages[stage_idx];
+    const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
+    bool is = unit_idx == model->head_idx && table_is_trained(model);
+    for (uint32_t i = ox_model_stage_units(model, &model->units[unit_idx], units); i-- > 0;) {
+        is |= units[i]->trained;
+    }
+    return is;
+}
+
+/* Whether a unit's tensor leaves it for one beside it. A matrix of which a part is trained stays whole, as its gradient
+ * is one; a head gives its table away alone, as it does to an embedding that it is tied to. */
+static bool goes(const struct ox_unit *unit, const struct ox_tensor *tensor) {
+    return !unit->role_trained[tensor->role] && (unit->kind != OX_UNIT_HEAD || tensor->role == OX_ROLE_HEAD);
+}
+
+/* Gives what is frozen of a unit one of its own, where that is worth it. */
+static void part(struct ox_model *model, struct ox_unit *unit) {
+    const bool is_head = unit->kind == OX_UNIT_HEAD, is_whole = unit->next == OX_NO_UNIT;
+    const uint32_t beside_idx = model->unit_count;
+    uint64_t frozen = 0;
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        frozen += goes(unit, tensor) ? tensor->count : 0;
+    }
+    if (!unit->trained || !is_whole || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < unit->elem_count) {
+        return;
+    }
+    struct ox_unit *const beside = &model->units[model->unit_count++];
+    *beside = *unit;
+    beside->kind = OX_UNIT_BESIDE;
+    beside->trained = false;
+    memset(beside->role_trained, 0, sizeof beside->role_trained);
+    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
+        struct ox_tensor *const tensor = &model->tensors[i];
+        tensor->unit_idx = goes(unit, tensor) ? beside_idx : tensor->unit_idx;
+    }
+    ox_unit_lay_out(model, unit);
+    ox_unit_lay_out(model, beside);
+    if (is_head) {
+        model->table = (struct ox_table){.unit_idx = beside_idx, .offset = beside->role_offset[OX_ROLE_HEAD]};
+    } else {
+        unit->next = beside_idx;
+    }
+}
+
+/* Undoes what an earlier call has parted: the last units. */
+static void join_parts(struct ox_model *model) {
+    for (; model->unit_count > model->stage_count; model->unit_count--) {
+        const struct ox_unit *const last = &model->units[model->unit_count - 1];
+        struct ox_unit *const own = &model->units[last->own];
+        if (own->tensor_first != last->tensor_first) { /* adapters */
+            return;
+        }
+        for (uint32_t i = own->tensor_first; i < own->tensor_first + own->tensor_count; i++) {
+            model->tensors[i].unit_idx = last->own;
+        }
+        ox_unit_lay_out(model, own);
+        own->next = OX_NO_UNIT;
+        if (own->kind == OX_UNIT_HEAD) {
+            model->table = (struct ox_table){.unit_idx = last->own, .offset = own->role_offset[OX_ROLE_HEAD]};
+        }
+    }
+}
+
+void ox_model_settle_trained(struct ox_model *model) {
+    bool before = false;
+    join_parts(model);
+    model->trained_count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        struct ox_unit *const unit = &model->units[i];
+        unit->trained = false;
+        unit->format = OX_FORMAT_MASTER;
+        memset(unit->role_trained, 0, sizeof unit->role_trained);
+        for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+            unit->trained |= tensor->trained;
+            unit->role_trained[tensor->role] |= tensor->trained;
+            model->trained_count += tensor->trained ? tensor->count : 0;
+        }
+    }
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        part(model, &model->units[model->stages[i]]);
+    }
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        model->units[model->stages[i]].gives_dx = before;
+        before |= ox_model_stage_is_trained(model, i);
+    }
+}
