@@ -37,13 +37,14 @@ struct ox_op_zero {
 };
 
 /* Makes weights for compute from their planes (base/planes.h): with lo the exact fp32 master, with lo == NULL the
- * bfloat16 weight widened; either is rounded to `real`. */
+ * bfloat16 weight widened, with `halves` the half that hi is; each is rounded to `real`. */
 struct ox_op_planes_join {
     void *out; /* (count) */
     const uint16_t *hi;
     const uint16_t *lo;
     uint64_t count;
     enum ox_real real;
+    bool halves; /* then lo is NULL */
 };
 
 /* target = [a +] scale * b, elementwise; may be a, or, where nothing is scaled or added, b. */

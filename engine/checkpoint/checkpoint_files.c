@@ -96,7 +96,9 @@ static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struc
 static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox_plane plane,
                       enum ox_dtype weights_dtype) {
     const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
-    const bool exact = weights_dtype == OX_DTYPE_BF16 && model->units[tensor->unit_idx].format == OX_FORMAT_BF16;
+    static const enum ox_dtype same[] = {OX_DTYPE_F32, OX_DTYPE_BF16, OX_DTYPE_F16};
+    const enum ox_unit_format format = model->units[tensor->unit_idx].format;
+    const bool exact = format != OX_FORMAT_MASTER && weights_dtype == same[format];
     return plane == OX_PLANE_MASTER ? !exact : tensor->trained;
 }
 
@@ -295,6 +297,11 @@ static enum ox_status write_weights(struct ox_checkpoint_files *files, const str
     const void *weights = view->values + piece->at;
     if (tensor->limbs) {
         ox_hf_join_limbs(weights, piece->count, files->converted);
+        weights = files->converted;
+    } else if (dtype == OX_DTYPE_BF16 && view->halves) {
+        for (uint64_t i = 0; i < piece->count; i++) {
+            ((uint16_t *)files->converted)[i] = ox_plane_hi(view->values[piece->at + i]);
+        }
         weights = files->converted;
     } else if (dtype == OX_DTYPE_BF16) {
         weights = view->hi + piece->at;

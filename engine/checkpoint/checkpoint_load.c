@@ -116,9 +116,9 @@ static enum ox_status fill_from_checkpoint(const struct source *source, const st
 }
 
 /* Whether a tensor need not have a plane: one that is not trained has no moments, and needs no master if its weights
- * were saved as BF16 and may be that. */
+ * were saved in 16 bits and may be that. */
 static bool may_lack(const struct ox_tensor *tensor, enum ox_plane plane, enum ox_dtype weights_dtype) {
-    return !tensor->trained && (plane != OX_PLANE_MASTER || weights_dtype == OX_DTYPE_BF16);
+    return !tensor->trained && (plane != OX_PLANE_MASTER || weights_dtype != OX_DTYPE_F32);
 }
 
 /* Whether a tensor that is trained now was frozen when the checkpoint was saved: it has none of its moments. */

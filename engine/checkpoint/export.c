@@ -40,7 +40,7 @@ static enum ox_status read_source(const struct ox_hf_folder *folder, const struc
     }
     const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, OX_PLANE_MASTER);
     if (entry == NULL && ox_optim_find(optim, tensor, OX_PLANE_M) == NULL &&
-        ox_hf_dtype(folder, tensor_idx) == OX_DTYPE_BF16) { /* frozen, of bf16 numbers */
+        ox_hf_dtype(folder, tensor_idx) != OX_DTYPE_F32) { /* frozen, of numbers of 16 bits */
         return ox_hf_read_finite(folder, tensor_idx, first, count, values);
     }
     if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->count != tensor->count) {

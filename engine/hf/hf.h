@@ -47,8 +47,8 @@ OX_MUST enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns
  * them. Where patterns mean the same tensor, the later one decides, key by key. `learning_rate` is the run's peak. */
 OX_MUST enum ox_status ox_hf_group(struct ox_model *model, const char *groups, double learning_rate);
 /* Chooses how the units that are frozen are kept (enum ox_unit_format): as bf16 where all weights of a unit are that in
- * the folder; where its weights are not opened, where config.json says that they are. */
-void ox_hf_choose_formats(struct ox_hf_folder *folder);
+ * the folder, or with `halves` as fp16, of blocks alone; where its weights are not opened, by what config.json says. */
+void ox_hf_choose_formats(struct ox_hf_folder *folder, bool halves);
 const json_t *ox_hf_config(const struct ox_hf_folder *folder);
 /* The format that a config.json names for its weights; F32 if it names none. */
 enum ox_dtype ox_hf_config_dtype(const json_t *config);

@@ -67,16 +67,25 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns) {
 
 /* ---- how they are kept ------------------------------------------------------------------------------------------ */
 
-void ox_hf_choose_formats(struct ox_hf_folder *folder) {
+/* Whether all weights of a unit are of a format. */
+static bool all_are(const struct ox_hf_folder *folder, const struct ox_unit *unit, enum ox_dtype dtype) {
+    const struct ox_model *const model = ox_hf_model(folder);
+    const bool open = ox_hf_has_weights(folder);
+    bool are = open || ox_hf_config_dtype(ox_hf_config(folder)) == dtype;
+    for (const struct ox_tensor *tensor = NULL; open && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        are &= ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == dtype;
+    }
+    return are;
+}
+
+void ox_hf_choose_formats(struct ox_hf_folder *folder, bool halves) {
     struct ox_model *const model = ox_hf_own_model(folder);
-    const bool open = ox_hf_has_weights(folder), named = ox_hf_config_dtype(ox_hf_config(folder)) == OX_DTYPE_BF16;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         struct ox_unit *const unit = &model->units[i];
-        bool is_bf16 = !unit->trained;
-        const struct ox_tensor *tensor = NULL;
-        while (is_bf16 && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL) {
-            is_bf16 = open ? ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == OX_DTYPE_BF16 : named;
-        }
-        unit->format = is_bf16 ? OX_FORMAT_BF16 : OX_FORMAT_MASTER;
+        const bool may = halves && model->units[unit->own].kind == OX_UNIT_BLOCK; /* CAST reads them */
+        unit->format = unit->trained                                   ? OX_FORMAT_MASTER
+                       : all_are(folder, unit, OX_DTYPE_BF16)          ? OX_FORMAT_BF16
+                       : may && all_are(folder, unit, OX_DTYPE_F16)    ? OX_FORMAT_FP16
+                                                                       : OX_FORMAT_MASTER;
     }
 }

@@ -50,7 +50,9 @@ bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b);
  * (run.json), because the store is laid out by it. */
 enum ox_unit_format {
     OX_FORMAT_MASTER, /* both planes, 4 bytes: the fp32 master */
-    OX_FORMAT_BF16    /* hi alone, 2 bytes: the weights are bf16 numbers, whose lo would be zeros */
+    OX_FORMAT_BF16,   /* hi alone, 2 bytes: the weights are bf16 numbers, whose lo would be zeros */
+    OX_FORMAT_FP16,   /* halves in place of hi, 2 bytes: of a block whose weights CAST makes of the whole master */
+    OX_FORMAT_COUNT
 };
 
 /* Elements of a tensor in memory for one in files. */

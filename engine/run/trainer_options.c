@@ -167,7 +167,17 @@ uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t pr
 
 /* ---- how units are kept ---------------------------------------------------------------------------------------- */
 
-static const char format_letters[] = {[OX_FORMAT_MASTER] = '-', [OX_FORMAT_BF16] = 'b'};
+static const char format_letters[OX_FORMAT_COUNT] = {'-', 'b', 'h'}; /* by enum ox_unit_format */
+
+static enum ox_unit_format format_of_letter(char letter) {
+    const char *const found = memchr(format_letters, letter, sizeof format_letters);
+    return found != NULL ? (enum ox_unit_format)(found - format_letters) : OX_FORMAT_MASTER;
+}
+
+/* Whether CAST makes weights of the whole master, which halves are then as good as. */
+static bool casts_masters(const struct ox_trainer *trainer) {
+    return trainer->config.dtype != OX_COMPUTE_BF16;
+}
 
 /* A hash of which unit each tensor is in, which depends on what is frozen. */
 static uint64_t parts_hash(const struct ox_model *model) {
@@ -212,8 +222,9 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
     const size_t written = known ? strlen(identity->formats) : 0;
     const size_t count = same_parts ? written : ox_min_u64(written, model->stage_count);
     for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
-        const bool is_bf16 = identity->formats[i] == format_letters[OX_FORMAT_BF16] && !model->units[i].trained;
-        model->units[i].format = is_bf16 ? OX_FORMAT_BF16 : OX_FORMAT_MASTER;
+        const enum ox_unit_format format = format_of_letter(identity->formats[i]);
+        const bool fits = format != OX_FORMAT_FP16 || casts_masters(trainer);
+        model->units[i].format = fits && !model->units[i].trained ? format : OX_FORMAT_MASTER;
     }
     free(identity);
     return OX_OK;
@@ -231,13 +242,12 @@ enum ox_status ox_trainer_choose_formats(struct ox_trainer *trainer) {
     if (!begins) {
         status = take_formats(trainer, model);
     } else if (ox_hf_has_weights(trainer->folder) || config->plan_only) {
-        ox_hf_choose_formats(trainer->folder);
+        ox_hf_choose_formats(trainer->folder, casts_masters(trainer));
     }
     formats_text(model, text);
     OX_THEN(status, ox_team_share(trainer->team, text, sizeof text, "how frozen weights are kept"));
     for (uint32_t i = 0; i < model->unit_count && status == OX_OK; i++) {
-        model->units[i].format = i < strlen(text) && text[i] == format_letters[OX_FORMAT_BF16] ? OX_FORMAT_BF16
-                                                                                              : OX_FORMAT_MASTER;
+        model->units[i].format = i < strlen(text) ? format_of_letter(text[i]) : OX_FORMAT_MASTER;
     }
     return status;
 }

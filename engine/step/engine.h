@@ -150,6 +150,7 @@ struct ox_chunk_view {
     uint64_t first, count; /* elements of the unit's flat vector */
     struct ox_state_format format;
     uint16_t *hi;
+    bool halves; /* hi has halves, and lo zeros (OX_FORMAT_FP16) */
     struct ox_state_planes state; /* one piece that begins with lo, as in the store */
     uint64_t state_bytes;
     float *values;

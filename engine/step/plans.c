@@ -204,7 +204,7 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
         const struct ox_unit *const unit = &config->model->units[i];
         OX_ASSERT(!unit->trained || unit->format == OX_FORMAT_MASTER);
         if (!unit->trained && !config->eval_only) {
-            ox_shard_fix(&plan->whole, i, unit->format == OX_FORMAT_BF16 ? 0 : OX_LO_BYTES * OX_GROUP_ELEMS);
+            ox_shard_fix(&plan->whole, i, unit->format == OX_FORMAT_MASTER ? OX_LO_BYTES * OX_GROUP_ELEMS : 0);
         }
     }
     OX_THEN(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));

@@ -1,5 +1,6 @@
 /* Operations on flat vectors, and the division of rows or elements into items. */
 #include "base/bytes.h"
+#include "base/planes.h"
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -39,8 +40,14 @@ void ox_cpu_zero(const struct ox_cpu *cpu, const void *args) {
 
 static void join_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
     const struct ox_op_planes_join *const op = args;
-    vector->join(ox_cpu_at(op->out, at.begin), op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin,
-                       at.end - at.begin);
+    float *const out = ox_cpu_at(op->out, at.begin);
+    for (uint64_t i = at.begin; op->halves && i < at.end; i++) {
+        out[i - at.begin] = ox_f16_to_f32(op->hi[i]);
+    }
+    if (op->halves) {
+        return;
+    }
+    vector->join(out, op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin, at.end - at.begin);
 }
 
 void ox_cpu_planes_join(const struct ox_cpu *cpu, const void *args) {

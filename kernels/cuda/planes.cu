@@ -5,7 +5,8 @@
 enum { STEP = 4 };
 
 template <typename T, int N>
-static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *lo, uint64_t count) {
+static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *lo, uint64_t count,
+                                   bool halves) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
         const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + i * N);
@@ -16,7 +17,7 @@ static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *l
         float joined[N];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            joined[k] = ox_join(high.at[k], low.at[k]);
+            joined[k] = halves ? ox_f16_to_f32(high.at[k]) : ox_join(high.at[k], low.at[k]);
         }
         ox_store<T, N>(out + i * N, joined);
     }
@@ -81,7 +82,7 @@ extern "C" ox_status ox_cuda_zero(const ox_cuda_queue *queue, const void *args) 
 template <typename T> static ox_status join(const ox_cuda_queue *queue, const ox_op_planes_join *op) {
     const bool is_wide = all_wide(op->out, op->hi, op->lo, op->count);
     ox_launch(is_wide ? join_kernel<T, STEP> : join_kernel<T, 1>, queue, flat(queue, op->count, is_wide),
-              (T *)op->out, op->hi, op->lo, op->count);
+              (T *)op->out, op->hi, op->lo, op->count, op->halves);
     return OX_OK;
 }
 

@@ -102,12 +102,15 @@ static void test_planes(struct lab *lab, size_t count) {
     const bool halves = lab_knows(lab, OX_REAL_F16); /* a GPU's weights in fp16: of the master, in one rounding */
     uint16_t *const rounded = guarded(count * 2);
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){joined, hi, lo, count,
-                                                                                       OX_REAL_F32}));
+                                                                                       OX_REAL_F32, false}));
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){widened_hi, hi, NULL, count,
-                                                                                       OX_REAL_F32}));
+                                                                                       OX_REAL_F32, false}));
+    float *const widened = floats(count);
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){widened, lo, NULL, count,
+                                                                                       OX_REAL_F32, true}));
     if (halves) {
         REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){rounded, hi, lo, count,
-                                                                                           OX_REAL_F16}));
+                                                                                           OX_REAL_F16, false}));
     }
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, bf16_pack, &(struct ox_op_bf16_pack){packed, master, count}));
     lab_finish(lab);
@@ -116,6 +119,8 @@ static void test_planes(struct lab *lab, size_t count) {
     for (size_t i = 0; i < count; i++) {
         wrong += ox_f32_bits(widened_hi[i]) != (uint32_t)hi[i] << 16;
         wrong += packed[i] != ox_bf16_from_f32(master[i]);
+        const float of_half = ox_f16_to_f32(lo[i]); /* any bits are a half; NaNs may differ */
+        wrong += ox_f32_bits(widened[i]) != ox_f32_bits(of_half) && (of_half == of_half || widened[i] == widened[i]);
         const uint16_t half = ox_f16_from_f32(master[i]);
         wrong += halves && rounded[i] != half && ((rounded[i] & 0x7fffu) <= 0x7c00u || (half & 0x7fffu) <= 0x7c00u);
     }

@@ -192,7 +192,8 @@ static enum ox_status issue_cast(const struct issue *is) {
     const struct ox_planes source = planes(is, is->task->unit_idx, 0);
     return OX_QUEUE(&is->rank->ops, is->lane, planes_join, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_CAST).ptr, .hi = source.hi, .lo = source.lo,
-        .count = ox_unit_elems(is->rank, is->task->unit_idx), .real = is->rank->shape.compute.real});
+        .count = ox_unit_elems(is->rank, is->task->unit_idx), .real = is->rank->shape.compute.real,
+        .halves = ox_rank_has_halves(is->rank, is->task->unit_idx)});
 }
 
 /* The weights of a block's units as its passes read them, cast, or hi; and in backward their gradients. */

@@ -111,6 +111,7 @@ static void view_in_slot(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx,
         .count = chunk.count,
         .format = format_of(rank, unit_idx),
         .hi = (uint16_t *)base,
+        .halves = ox_rank_has_halves(rank, unit_idx),
         .state = planes_of(rank, unit_idx, base + layout.state_offset, chunk.count, 0),
         .state_bytes = layout.state_bytes,
         .values = (float *)(base + layout.numbers_offset),
@@ -140,6 +141,13 @@ bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane) {
 
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
     OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    if (view->halves) {
+        OX_ASSERT(plane == OX_PLANE_MASTER);
+        for (uint64_t i = 0; i < view->count; i++) {
+            view->values[i] = ox_f16_to_f32(view->hi[i]);
+        }
+        return;
+    }
     if (plane == OX_PLANE_MASTER) {
         ox_state_master_get(view->format.moments, view->hi, view->state.lo, view->count, view->values);
         return;
@@ -148,8 +156,22 @@ void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) 
                         view->count, view->values);
 }
 
+/* Halves hold what the folder has in that format, so what they do not hold is not its. */
+static uint64_t set_halves(const struct ox_chunk_view *view) {
+    uint64_t bad_count = 0;
+    for (uint64_t i = 0; i < view->count; i++) {
+        view->hi[i] = ox_f16_from_f32(view->values[i]);
+        bad_count += !isfinite(view->values[i]) || ox_f16_to_f32(view->hi[i]) != view->values[i];
+    }
+    return bad_count;
+}
+
 uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane) {
     OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    if (view->halves) {
+        OX_ASSERT(plane == OX_PLANE_MASTER);
+        return set_halves(view);
+    }
     if (plane == OX_PLANE_MASTER) {
         return ox_state_master_set(view->format.moments, view->hi, view->state.lo, view->count, view->values);
     }

@@ -178,6 +178,11 @@ static inline enum ox_due ox_rank_due_now(const struct ox_rank *rank, const stru
     return task->unit_idx < rank->plan->table.unit_count ? (enum ox_due)rank->due.now[task->unit_idx] : OX_DUE_NOTHING;
 }
 
+/* Whether a unit has halves in place of hi. */
+static inline bool ox_rank_has_halves(const struct ox_rank *rank, uint32_t unit_idx) {
+    return !rank->config.eval_only && rank->config.model->units[unit_idx].format == OX_FORMAT_FP16;
+}
+
 /* Whether compute reads lo beside hi. */
 static inline bool ox_rank_reads_lo(const struct ox_rank *rank, uint32_t unit_idx) {
     return ox_plan_lo_travels(&rank->plan->input, unit_idx);

@@ -1,5 +1,6 @@
 /* --freeze as a user meets it: frozen weights of a bf16 folder are kept in two bytes, with the bits of a run that keeps
- * them in four, in every home, on every number of ranks and in every --dtype; checkpoints while training goes on; a run
+ * them in four, in every home, on every number of ranks and in every --dtype, and so of an fp16 folder where compute
+ * reads whole masters; checkpoints while training goes on; a run
  * that is killed or that has lost the folder it began with goes on; another --freeze at a resume is defined or refused.
  */
 #include "base/file.h"
@@ -44,7 +45,7 @@ static void export_model(const char *source, const char *target, const char *dty
     sys_run_well(&args, &process);
 }
 
-/* Folders "narrow" and "wide" with the same weights: bf16 numbers, in bf16 and in fp32. */
+/* Folders "narrow" and "wide" with the same weights: bf16 numbers, in bf16 and in fp32; so "half" and "half-wide". */
 static void make_models(void) {
     begin(sys_write_model("llama"), "first", "--from-scratch");
     sys_run_well(&args, &process);
@@ -53,6 +54,9 @@ static void make_models(void) {
     snprintf(narrow, sizeof narrow, "%s", test_path("narrow"));
     export_model(source, narrow, "bf16");
     export_model(narrow, test_path("wide"), "fp32");
+    snprintf(narrow, sizeof narrow, "%s", test_path("half"));
+    export_model(source, narrow, "fp16");
+    export_model(narrow, test_path("half-wide"), "fp32");
 }
 
 static void run(const char *model, const char *output, const char *more, bool has_drive) {
@@ -81,7 +85,13 @@ static bool holds(const char *file, const char *words) {
 
 /* Frozen weights of two bytes give the bits of those of four, for each --dtype at several places. */
 static void test_same_bits(void) {
-    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    static const struct {
+        const char *dtype, *narrow, *wide, *formats;
+    } cases[] = {{"fp32", "narrow", "wide", "\"unit_formats\": \"-b-b-b:"},
+                 {"bf16", "narrow", "wide", "\"unit_formats\": \"-b-b-b:"},
+                 {"fp16", "narrow", "wide", "\"unit_formats\": \"-b-b-b:"},
+                 {"fp16", "half", "half-wide", "\"unit_formats\": \"-h-h-h:"},
+                 {"fp32", "half", "half-wide", "\"unit_formats\": \"-h-h-h:"}};
     static const struct {
         const char *words;
         bool has_drive;
@@ -91,22 +101,66 @@ static void test_same_bits(void) {
                   {"--ranks 4", false},
                   {"--prefetch-depth 0 --tiles 2 --optimizer-overlap off", true}};
     char words[256];
-    for (unsigned i = 0; i < 3; i++) {
-        snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s", dtypes[i]);
-        run("wide", "wide-run", words, true);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s", cases[i].dtype);
+        run(cases[i].wide, "wide-run", words, true);
         for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
             if (!test_takes(i * 5 + k, 3)) {
                 continue;
             }
-            snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s %s", dtypes[i], places[k].words);
-            run("narrow", "narrow-run", words, places[k].has_drive);
+            snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s %s", cases[i].dtype, places[k].words);
+            run(cases[i].narrow, "narrow-run", words, places[k].has_drive);
             CHECK(sys_same_runs("wide-run", "narrow-run", STEPS));
-            CHECK(holds("narrow-run/run.json", "\"unit_formats\": \"-b-b-b:"));
+            CHECK(holds("narrow-run/run.json", cases[i].formats));
             remove_run("narrow-run");
         }
         CHECK(!holds("wide-run/run.json", "unit_formats"));
         remove_run("wide-run");
     }
+    run("half", "narrow-run", "--dtype bf16", false); /* compute reads hi alone, which is not the half */
+    CHECK(!holds("narrow-run/run.json", "unit_formats"));
+    remove_run("narrow-run");
+}
+
+/* Saved in 16 bits, halves are the folder's to the bit, in fp16 without masters beside them; from there a run goes on,
+ * also one that computes otherwise and has masters, and what is exported has the exact values. */
+static void test_halves(void) {
+    char checkpoint[OX_PATH_BYTES], exported[OX_PATH_BYTES];
+    struct ox_st_file *narrow = NULL, *wide = NULL;
+    const char *const words = "--dtype fp16 --save-dtype fp16 --save-steps 4";
+    run("half", "narrow-run", words, true);
+    run("half-wide", "wide-run", words, true);
+    for (int step = 4; step <= STEPS; step += 2) {
+        snprintf(exported, sizeof exported, "%s", test_pathf("narrow-run/checkpoint-%d/model.safetensors", step));
+        CHECK(files_same(exported, test_pathf("wide-run/checkpoint-%d/model.safetensors", step)));
+    }
+    REQUIRE_OK(ox_st_open(test_pathf("narrow-run/checkpoint-%d/optimizer.safetensors", STEPS), &narrow));
+    REQUIRE_OK(ox_st_open(test_pathf("wide-run/checkpoint-%d/optimizer.safetensors", STEPS), &wide));
+    CHECK(ox_st_count(narrow) == ox_st_count(wide) - 2 * 9 - 1); /* nine tensors of a layer, and one */
+    ox_st_close(&narrow);
+    ox_st_close(&wide);
+    snprintf(checkpoint, sizeof checkpoint, "%s", test_pathf("narrow-run/checkpoint-%d", STEPS));
+    snprintf(exported, sizeof exported, "%s", test_path("exact"));
+    export_model(checkpoint, exported, "fp32");
+    export_model(test_pathf("wide-run/checkpoint-%d", STEPS), test_path("exact-wide"), "fp32");
+    snprintf(exported, sizeof exported, "%s", test_path("exact/model.safetensors"));
+    CHECK(files_same(exported, test_path("exact-wide/model.safetensors")));
+    for (int way = 0; way < 2; way++) {
+        static const char *const ways[] = {"--dtype fp16 --save-dtype bf16", "--dtype bf16 --save-dtype bf16"};
+        for (int is_wide = 0; is_wide < 2; is_wide++) {
+            steps = STEPS + 2;
+            begin(test_path(is_wide ? "half-wide" : "half"), is_wide ? "wide-run" : "narrow-run", ways[way]);
+            sys_args_add(&args, frozen);
+            sys_args_word(&args, "--resume=%s",
+                          test_path(is_wide ? "wide-run/checkpoint-4" : "narrow-run/checkpoint-4"));
+            sys_run_well(&args, &process);
+        }
+        CHECK(sys_same_runs("wide-run", "narrow-run", STEPS + 2));
+        CHECK(holds("narrow-run/run.json", "-h-h-h:") == (way == 0));
+    }
+    steps = STEPS;
+    remove_run("narrow-run");
+    remove_run("wide-run");
 }
 
 /* The number behind a path of keys in the plan of a model, as JSON. */
@@ -272,6 +326,7 @@ int main(void) {
     text_path = sys_write_text(24000);
     make_models();
     test_same_bits();
+    test_halves();
     const double wide = planned("wide", frozen, "nvme"), narrow = planned("narrow", frozen, "nvme");
     const double all = planned("narrow", "", "nvme");
     printf("on the drive: %.0f bytes with all trained, %.0f with two layers frozen, %.0f in bf16\n", all, wide, narrow);
