@@ -279,6 +279,8 @@ static void test_validate(void) {
     REQUIRE_OK(set(&c, "moments", "q8"));
     CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG);
     REQUIRE_OK(set(&c, "data", "d"));
+    REQUIRE_OK(set(&c, "dtype", "fp16"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "--dtype fp16") != NULL);
     REQUIRE_OK(ox_config_validate(&c, OX_CMD_EVAL)); /* the configuration of a run, with another --dtype: no state */
     REQUIRE_OK(set(&c, "dtype", "bf16"));
     REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
