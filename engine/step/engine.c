@@ -341,15 +341,19 @@ static uint32_t chunks_before(const struct ox_rank *rank, uint32_t unit_idx) {
     return (uint32_t)ox_div_up(ox_slice_first(rank, unit_idx), rank->plan->table.chunk_elems);
 }
 
+static bool has_chunk(const struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx) {
+    const uint32_t before = chunks_before(rank, unit_idx);
+    return chunk_idx >= before && chunk_idx - before < rank->plan->table.shards[unit_idx].chunk_count;
+}
+
 /* The rank of this process that owns a chunk of a unit, or the first of those that have a copy; NULL: none of them
  * does. *chunk_idx becomes its number among those of the rank. */
 static struct ox_rank *find_owner(const struct ox_engine *engine, uint32_t unit_idx, uint32_t *chunk_idx) {
     OX_ASSERT(*chunk_idx < ox_engine_chunk_count(engine, unit_idx));
     for (uint32_t i = 0; i < engine->seat_count; i++) {
         struct ox_rank *const rank = engine->seats[i].rank;
-        const uint32_t before = chunks_before(rank, unit_idx);
-        if (*chunk_idx >= before && *chunk_idx - before < rank->plan->table.shards[unit_idx].chunk_count) {
-            *chunk_idx -= before;
+        if (has_chunk(rank, unit_idx, *chunk_idx)) {
+            *chunk_idx -= chunks_before(rank, unit_idx);
             return rank;
         }
     }
@@ -368,7 +372,11 @@ bool ox_engine_has_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint
 
 bool ox_engine_owns_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx) {
     const struct ox_rank *const rank = find_owner(engine, unit_idx, &chunk_idx);
-    return rank != NULL && ox_plan_group(&rank->plan->input, OX_AXIS_COPY).idx == 0;
+    if (rank == NULL) {
+        return false;
+    }
+    const struct ox_rank_group copies = ox_plan_group(&rank->plan->input, OX_AXIS_COPY);
+    return ox_rank_group_leads(&copies);
 }
 
 void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -388,15 +396,13 @@ enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, 
 
 enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    const struct ox_chunk_view *view) {
-    const struct ox_rank *const first = owner_of(engine, unit_idx, &chunk_idx);
-    struct ox_chunk_view own = *view;
-    own.first -= ox_slice_first(first, unit_idx);
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < engine->seat_count && status == OX_OK; i++) { /* every copy that this process has */
         struct ox_rank *const rank = engine->seats[i].rank;
-        if (ox_plan_group(&rank->plan->input, OX_AXIS_SHARD).idx ==
-            ox_plan_group(&first->plan->input, OX_AXIS_SHARD).idx) {
-            status = ox_rank_chunk_put(rank, unit_idx, chunk_idx, &own);
+        if (has_chunk(rank, unit_idx, chunk_idx)) {
+            struct ox_chunk_view own = *view;
+            own.first -= ox_slice_first(rank, unit_idx);
+            status = ox_rank_chunk_put(rank, unit_idx, chunk_idx - chunks_before(rank, unit_idx), &own);
         }
     }
     return status;

@@ -39,6 +39,11 @@ struct ox_rank_group ox_mesh_group(const struct ox_mesh *mesh, uint32_t rank, en
 /* Whether the groups of an axis have all ranks, so that there is one. */
 bool ox_mesh_is_all(const struct ox_mesh *mesh, enum ox_axis axis);
 
+/* Whether the asking rank is the first of its group: of copies, the one from which they are saved. */
+static inline bool ox_rank_group_leads(const struct ox_rank_group *group) {
+    return group->idx == 0;
+}
+
 static inline uint32_t ox_rank_group_member(const struct ox_rank_group *group, uint32_t idx) {
     return group->first + group->stride * idx;
 }

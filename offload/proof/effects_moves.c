@@ -136,7 +136,7 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t part = e->task->slot, axis = e->task->axis, members = ox_proof_members(e->in, axis);
     const bool of_copies = axis == OX_AXIS_COPY;
-    const uint32_t own_idx = of_copies ? ox_proof_copy_of(e->in) : e->in->ranks.idx % members;
+    const uint32_t own_idx = ox_proof_member_of(e->in, axis);
     const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx, axis);
     const uint64_t whole = of_copies ? ox_proof_slice_bytes(e->in, grad_idx) : ox_proof_sum_bytes(e->in, grad_idx);
     const enum ox_holding what = of_copies ? COPY_PARTS : PARTS;

@@ -43,6 +43,10 @@ static inline uint32_t ox_proof_members(const struct ox_plan_input *input, uint3
 static inline uint32_t ox_proof_copy_of(const struct ox_plan_input *input) {
     return input->ranks.idx / ox_proof_holders(input);
 }
+/* Which of them the rank of the plan is. */
+static inline uint32_t ox_proof_member_of(const struct ox_plan_input *input, uint32_t axis) {
+    return axis == OX_AXIS_SHARD ? input->ranks.idx % ox_proof_holders(input) : ox_proof_copy_of(input);
+}
 /* Whether each rank has its own part of the units' weights and state, so that compute reads what was gathered from
  * these parts. */
 static inline bool ox_proof_divides(const struct ox_plan_input *input) {

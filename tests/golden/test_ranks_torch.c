@@ -1,5 +1,6 @@
 /* Ranks against PyTorch (tests/golden/ranks.json): 20 steps of DistributedDataParallel and of FSDP2 in 2 and 4
- * processes over gloo, with gradient accumulation and clipping, beside as many ranks here with the same batches. */
+ * processes over gloo, and of FSDP2 with two copies in 4, with gradient accumulation and clipping, beside as many ranks
+ * here with the same batches. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
@@ -55,8 +56,10 @@ static struct apart train(const json_t *json, const json_t *reference, const str
     struct harness_run run = golden_run(golden);
     struct apart apart = {0};
     run.ranks = run.sum_groups = (uint32_t)count_of(reference, "ranks");
+    const bool hybrid = strcmp(json_string_value(json_object_get(reference, "way")), "hybrid") == 0;
     run.sharding = whole ? OX_SHARDING_NONE : OX_SHARDING_FULL;
-    harness_open(&run, whole ? &harness_in_memory : &harness_places[0], &harness);
+    run.copies = hybrid ? 2 : 0;
+    harness_open(&run, whole || hybrid ? &harness_in_memory : &harness_places[0], &harness);
     for (uint64_t i = 0; i < steps; i++) {
         struct ox_step_result result;
         struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, i));
@@ -88,13 +91,13 @@ int main(void) {
         golden_report("losses", apart.losses, 2e-6);
         golden_report("gradient norms, relative", apart.norms, 2e-6);
         golden_report("final weights", apart.weights, 5e-6);
-        if (idx % 4 == 0) { /* the comparison would see a fault */
+        if (idx % 5 == 0) { /* the comparison would see a fault */
             golden.max_grad_norm = 0;
             CHECK(train(json, reference, &golden).losses > 1e-3);
         }
         golden_close(&golden);
     }
-    CHECK(idx == 8);
+    CHECK(idx == 10);
     json_decref(json);
     return test_end();
 }

@@ -215,6 +215,17 @@ check_names() {
             -f "$tools/tidy_names.awk" "$scratch/present" "$scratch/code_names" "$scratch/text_names"
 }
 
+# Where a rank lies on the mesh is known to few files (docs/extending.md): the others ask for groups, of which they are
+# a member like all, and for slices. The proof works out coordinates by itself.
+check_mesh() {
+    number='(ranks(\.|->)idx|rank->idx)'
+    compares='(%|/|==|!=|<|>)'
+    code_lines "$number[[:space:]]+$compares|[[:space:]]$compares[[:space:]]+([a-z_]+(->|\\.))*$number|ox_mesh_at[[:space:]]*\\(|ox_plan_group\\([^)]*\\)\\.idx[[:space:]]*[=!]=" \
+        '^(offload|engine)/' \
+        '^(offload/plan/(mesh|plan|sums)\.[ch]|offload/proof/(sizes|sums|ranks)\.[ch]|engine/step/rank\.c)$' \
+        'compares where a rank lies; only the files that docs/extending.md names do'
+}
+
 # What a command leaves in the folder it is started in is not committed: neither a new name at the top nor the files of
 # a run anywhere but where runs of former formats are kept for tests.
 check_places() {
@@ -234,7 +245,7 @@ check_patches() {
 }
 
 checks="layers edges readmes users headers functions files columns params symbols calls environment printing allocation statuses macros \
-mathflags marks words names places patches"
+mathflags marks words names mesh places patches"
 sum=0
 for check in ${only:-$checks}; do
     "check_$check" >"$scratch/found"

@@ -100,7 +100,7 @@ repeat() { # line, count
 
 clean_tree
 for check in layers readmes users headers functions files columns params calls environment printing allocation statuses macros \
-    mathflags marks words names places; do
+    mathflags marks words names mesh places; do
     output=$(run_check "$check") || {
         echo "tidy_test: $check complains about a clean tree:"
         echo "$output" | sed 's/^/  /'
@@ -225,6 +225,10 @@ plant mathflags Makefile 'NVCC_FLAGS += -ftz=true\n' 'Makefile:4: fast-math'
 plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-math'
 plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
 plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfinished'
+for code in 'input->ranks.idx %% 2' 'input->ranks.idx == 0' 'at / e->in->ranks.idx' 'ox_mesh_at(mesh, 1, 0)' \
+    'ox_plan_group(input, 1).idx == 0'; do
+    plant mesh offload/plan/bad.c "\\nint x = $code;\\n" 'offload/plan/bad.c:2: compares where a rank lies'
+done
 for file in x/notes.md extra/good.c core note.txt .env .ci; do
     plant places "$file" 'a\n' "$file:1: the top of the tree has no such place"
 done

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/ranks.json: 20 steps of PyTorch's DistributedDataParallel and FSDP2 in 2 and 4 processes.
+"""Makes tests/golden/ranks.json: 20 steps of PyTorch's DistributedDataParallel and FSDP2 in 2 and 4 processes, and of
+FSDP2 with two copies of the model (HYBRID_SHARD) in 4.
 
     python3 tests/golden/make/golden_ranks.py [--output tests/golden/ranks.json]
 
@@ -18,6 +19,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 import transformers
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +29,8 @@ from golden import BETAS, EPS, WEIGHT_DECAY, decays, mark_undetermined
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.normpath(os.path.join(HERE, ".."))
 MODELS = ["llama_tied_gqa", "gpt2_small"]
+WAYS = [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4), ("hybrid", 4)]
+COPIES = 2  # of the last way
 STEPS, MICRO_BATCHES, LEARNING_RATE = 20, 8, 1e-3
 SAMPLE_STRIDE = 101  # prime to all row lengths
 
@@ -47,9 +51,11 @@ def spread(model, way):
         wrapped = DistributedDataParallel(model)
         return wrapped, lambda last: contextlib.nullcontext() if last else wrapped.no_sync()
     blocks = model.transformer.h if model.config.model_type == "gpt2" else model.model.layers
+    mesh = (COPIES, dist.get_world_size() // COPIES)
+    mesh = init_device_mesh("cpu", mesh, mesh_dim_names=("replicate", "shard")) if way == "hybrid" else None
     for block in blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
     def before(last):
         model.set_requires_gradient_sync(last)
@@ -126,7 +132,7 @@ def main():
     args = parser.parse_args()
     runs = []
     for name in MODELS:
-        of_model = [run(name, way, ranks) for way in ("ddp", "fsdp2") for ranks in (2, 4)]
+        of_model = [run(name, way, ranks) for way, ranks in WAYS]
         for other in of_model:
             print(f"{name}, {other['way']} in {other['ranks']} processes: loss {other['losses'][0]:.4f} to "
                   f"{other['losses'][-1]:.4f}; from ddp in 2: {apart(of_model[0], other)}")

@@ -27,6 +27,7 @@ struct example {
     enum ox_dtype dtype;
     bool store;
     uint64_t chunk_elems;
+    uint32_t copies; /* of the model; 0: 1 */
 };
 
 /* One process of it. */
@@ -63,6 +64,7 @@ static void open_member(const struct example *example, struct ox_team *team, str
     out->run.ranks = team == NULL ? 1 : example->ranks;
     out->run.sum_groups = GROUPS;
     out->run.sharding = example->sharding;
+    out->run.copies = team == NULL ? 0 : example->copies;
     out->run.state = example->format;
     out->run.dtype = example->format.moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
     harness_open(&out->run, &out->place, &out->harness);
@@ -233,11 +235,14 @@ static void run_same(struct ox_team *team, void *arg) {
 static void test_same(void) {
     static const struct ox_state_format q8 = {OX_OPTIM_LION, OX_MOMENTS_Q8}, adamw = {0};
     const struct example examples[] = {
-        {"memory", 2, 2, OX_SHARDING_FULL, adamw, OX_DTYPE_BF16, false, 2048},
-        {"store", 2, 4, OX_SHARDING_FULL, adamw, OX_DTYPE_F32, true, 2048},
-        {"three", 3, 3, OX_SHARDING_GRAD, q8, OX_DTYPE_BF16, true, 2048},
-        {"copies", 2, 4, OX_SHARDING_NONE, adamw, OX_DTYPE_F32, false, 2048},
-        {"small", 2, 2, OX_SHARDING_FULL, adamw, OX_DTYPE_F32, true, 1 << 18}, /* all chunks are the first rank's */
+        {"memory", 2, 2, OX_SHARDING_FULL, adamw, OX_DTYPE_BF16, false, 2048, 0},
+        {"store", 2, 4, OX_SHARDING_FULL, adamw, OX_DTYPE_F32, true, 2048, 0},
+        {"three", 3, 3, OX_SHARDING_GRAD, q8, OX_DTYPE_BF16, true, 2048, 0},
+        {"copies", 2, 4, OX_SHARDING_NONE, adamw, OX_DTYPE_F32, false, 2048, 0},
+        {"hybrid", 2, 4, OX_SHARDING_FULL, adamw, OX_DTYPE_F32, true, 2048, 2}, /* a copy in each process */
+        {"across", 2, 4, OX_SHARDING_STEP, adamw, OX_DTYPE_BF16, false, 2048, 4}, /* two in each */
+        {"wide", 4, 4, OX_SHARDING_GRAD, q8, OX_DTYPE_BF16, true, 2048, 2}, /* each of two processes */
+        {"small", 2, 2, OX_SHARDING_FULL, adamw, OX_DTYPE_F32, true, 1 << 18, 0}, /* all chunks are the first rank's */
     };
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         struct example example = examples[i];
@@ -256,7 +261,7 @@ static void run_conversion(struct ox_team *team, void *arg) {
 
 static void test_conversion(void) {
     struct example example = {"conversion", 2, 2, OX_SHARDING_FULL, {OX_OPTIM_LION, OX_MOMENTS_Q8}, OX_DTYPE_F32, false,
-                              2048};
+                              2048, 0};
     CHECK(log_warnings == 0);
     processes_run(2, run_conversion, &example);
     CHECK(log_warnings == 1);
@@ -356,7 +361,7 @@ static void run_faults(struct ox_team *team, void *arg) {
 }
 
 static void test_faults(void) {
-    struct example example = {"faults", 2, 2, OX_SHARDING_FULL, {0}, OX_DTYPE_F32, false, 2048};
+    struct example example = {"faults", 2, 2, OX_SHARDING_FULL, {0}, OX_DTYPE_F32, false, 2048, 0};
     calls_options.picks = picks;
     processes_run(2, run_faults, &example);
     calls_options.picks = NULL;
@@ -462,7 +467,7 @@ static void run_aborted(struct ox_team *team, void *arg) {
 }
 
 static void test_given_up(void) {
-    struct example example = {"given-up", 2, 2, OX_SHARDING_FULL, {0}, OX_DTYPE_F32, false, 2048};
+    struct example example = {"given-up", 2, 2, OX_SHARDING_FULL, {0}, OX_DTYPE_F32, false, 2048, 0};
     calls_options.picks = picks;
     processes_run(2, run_given_up, &example);
     processes_run(2, run_load_fault, &example);
