@@ -43,7 +43,7 @@ struct ox_tried {
     double seconds; /* of a step */
 };
 
-enum { OX_TRIED_MAX = 8192, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48,
+enum { OX_TRIED_MAX = 12288, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48,
        OX_DRIVES_ANSWERS_MAX = 64 };
 
 /* A known answer: whether the drives hold the store with these spool extents. */
@@ -70,6 +70,7 @@ struct ox_search {
     struct ox_placement nearest; /* the candidate's that exceeds the budgets least, if none fits */
     uint64_t nearest_short;      /* bytes by which `nearest` exceeds the budgets, summed over tiers */
     uint32_t tiers_begun;        /* homes of checkpoints that starts were made with */
+    uint32_t held;               /* bits by enum ox_choice: choices that a climb must not change */
     uint64_t effort, effort_max; /* spent so far and at most, in tasks built; a simulated task counts as several */
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;

@@ -4,17 +4,20 @@
  * The search starts with every number of tiles and every home of activation checkpoints, each in the largest form that
  * fits: these decide what is transferred. From the best start it changes one or two choices at a time as long as that
  * pays; what a change needs of memory, other choices give up. Then it does so from the best start of every other home
- * of checkpoints, and of every other group of starts. A climb compares times, not the bounds of what is slower than the
- * best so far, which say little about each other. The effort that is left goes to a few random changes at once,
- * each followed by a climb if the result is not far behind. Effort is counted in tasks, not seconds, and the random
- * numbers are fixed, so that the same input always has the same answer. */
+ * of checkpoints. A climb ends where several changes would be needed at once, so one choice after the other is also
+ * forced: the rest is climbed while that one is held, as if it had been requested. Then it climbs from the best start
+ * of every other group of starts. A climb compares times, not the bounds of what is slower than the best so far, which
+ * say little about each other. The effort that is left goes to a few random changes at once, each followed by a climb
+ * if the result is not far behind. Effort is counted in tasks, not seconds, and the random numbers are fixed, so that
+ * the same input always has the same answer. */
 #include "offload/search/placement_internal.h"
 
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 
-/* Largest effort, in tasks built: a fraction of a second; and of a first climb with another home of checkpoints. */
-static const uint64_t EFFORT_MAX = 11000000, EFFORT_TIER = 1400000;
+/* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
+ * choice after the other. */
+static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
@@ -25,7 +28,7 @@ static const double FAR = 1.5;
 /* Times that differ by less than this share count as equal. */
 static const double EQUAL = 2e-3;
 /* The search ends after this many random draws in a row without gain. */
-enum { DRAWS_IDLE = 40 };
+enum { DRAWS_IDLE = 100 };
 
 /* How many candidates may be tried: more if units may live on the device, because that choice interacts with most
  * others. */
@@ -131,34 +134,57 @@ static const enum ox_choice pairs[][2] = {
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER},
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST}};
 
-/* Gives up memory that another choice of the candidate needs, one thing after the other, but nothing that is requested;
- * false if there is nothing left. */
-static bool slim(const struct ox_search *s, struct ox_candidate *candidate) {
+static bool is_held(const struct ox_search *s, enum ox_choice choice) {
+    return (s->held >> choice & 1) != 0;
+}
+
+static bool stays(const struct ox_search *s, enum ox_choice changed, enum ox_choice choice) {
+    return (choice == changed && s->held != 0) || is_held(s, choice);
+}
+
+/* Whether early updates may be fewer, which takes less memory where that keeps what they replace. */
+static bool may_slim_early(const struct ox_search *s, const struct ox_placement *p) {
+    return p->speculative_units > 0 && p->saves_replaced && s->in->budget.nvme_bytes == 0 &&
+           s->request->speculative_units < 0 && s->request->overlap != 1;
+}
+
+/* Gives up memory that another choice of the candidate needs, one thing after the other, but nothing that is held or
+ * requested; false if there is nothing left. Where a choice is forced, all gives way that can, but for the choice
+ * `changed`: without a forced one that seldom pays. */
+static bool slim(const struct ox_search *s, enum ox_choice changed, struct ox_candidate *candidate) {
     struct ox_placement *const p = &candidate->placement;
-    if (p->prefetch_depth > 1 && s->request->prefetch_depth < 0) {
+    const bool depth = stays(s, changed, OX_CHOICE_DEPTH), turns = stays(s, changed, OX_CHOICE_GRADS_ALTERNATE);
+    const bool kept = stays(s, changed, OX_CHOICE_KEPT), units = stays(s, changed, OX_CHOICE_DEVICE_UNITS);
+    if (p->prefetch_depth > 1 && s->request->prefetch_depth < 0 && !depth) {
         p->prefetch_depth = 1;
-    } else if (p->grads_alternate && s->request->grads_alternate < 0) {
+    } else if (p->grads_alternate && s->request->grads_alternate < 0 && !turns) {
         p->grads_alternate = false;
-    } else if (p->kept_units > 0 && s->request->kept_units < 0) {
+    } else if (p->kept_units > 0 && s->request->kept_units < 0 && !kept) {
         p->kept_units /= 2;
+    } else if (s->held != 0 && may_slim_early(s, p)) {
+        p->speculative_units /= 2;
+    } else if (s->held != 0 && candidate->device_units > 0 && ox_choice_device_units(s) && !units) {
+        candidate->device_units -= (candidate->device_units + 7) / 8;
     } else {
         return false;
     }
     return true;
 }
 
-/* Tries a changed candidate, and where it does not fit, with less of what else takes memory. */
-static struct ox_tried try_slim(struct ox_search *s, struct ox_candidate candidate, const struct ox_tried *than) {
+/* Tries a candidate of which one choice was changed, and where it does not fit, with less of what else takes memory. */
+static struct ox_tried try_slim(struct ox_search *s, enum ox_choice changed, struct ox_candidate candidate,
+                                const struct ox_tried *than) {
     struct ox_tried tried = try_against(s, &candidate, than);
-    while (!tried.fits && s->effort < s->effort_max && slim(s, &candidate)) {
+    while (!tried.fits && s->effort < s->effort_max && slim(s, changed, &candidate)) {
         tried = try_against(s, &candidate, than);
     }
     return tried;
 }
 
-static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
+static void try_all(struct ox_search *s, enum ox_choice changed, const struct ox_choices *choices,
+                    struct ox_tried *at) {
     for (uint32_t i = 0; i < choices->count; i++) {
-        const struct ox_tried tried = try_slim(s, choices->at[i], at);
+        const struct ox_tried tried = try_slim(s, changed, choices->at[i], at);
         if (better(&tried, at)) {
             *at = tried;
         }
@@ -169,7 +195,7 @@ static void change_one(struct ox_search *s, enum ox_choice choice, const struct 
                        struct ox_tried *at) {
     struct ox_choices choices = {.count = 0};
     ox_choice_fns[choice](s, *from, &choices);
-    try_all(s, &choices, at);
+    try_all(s, choice, &choices, at);
 }
 
 static void change_two(struct ox_search *s, const enum ox_choice pair[2], struct ox_tried *at) {
@@ -180,13 +206,15 @@ static void change_two(struct ox_search *s, const enum ox_choice pair[2], struct
     }
 }
 
-/* Changes one choice at a time until nothing helps. */
+/* Changes one choice at a time, but for those that are held, until nothing helps. */
 static void climb(struct ox_search *s, struct ox_tried *at) {
     for (double before = 0; before != at->seconds;) {
         before = at->seconds;
         for (int choice = 0; choice < OX_CHOICE_COUNT; choice++) {
             const struct ox_candidate from = at->made;
-            change_one(s, (enum ox_choice)choice, &from, at);
+            if (!is_held(s, (enum ox_choice)choice)) {
+                change_one(s, (enum ox_choice)choice, &from, at);
+            }
         }
     }
 }
@@ -446,7 +474,7 @@ static void begin_all(struct ox_search *s) {
     }
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------- */
+/* ---- other starts -------------------------------------------------------------------------------- */
 
 /* 0 for none, 1 for some, 2 for all. */
 static uint32_t some_of(uint32_t units, uint32_t unit_count) {
@@ -481,9 +509,9 @@ static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
     return count;
 }
 
-/* Climbs from a start with at most this effort. It may be known by a lower bound alone, which is no time to climb from.
- */
-static void climb_from(struct ox_search *s, const struct ox_tried *start, uint64_t effort) {
+/* Climbs from a start with at most this effort, and returns where that ends. A start may be known by a lower bound
+ * alone, which is no time to climb from. */
+static struct ox_tried climb_from(struct ox_search *s, const struct ox_tried *start, uint64_t effort) {
     const uint64_t most = s->effort_max;
     s->effort_max = ox_min_u64(most, s->effort + effort);
     struct ox_tried at = try_against(s, &start->made, &none_yet);
@@ -491,38 +519,118 @@ static void climb_from(struct ox_search *s, const struct ox_tried *start, uint64
         climb(s, &at);
     }
     s->effort_max = most;
+    return at;
 }
 
-/* Climbs from the best start of every other home of checkpoints: what is kept and what moves follow from that home, so
- * that no few changes lead from one to another, and a start tells little of what a climb makes of it. */
-static void climb_tiers(struct ox_search *s) {
+/* Climbs from the best start of every other home of checkpoints, since a start tells little of what a climb makes of
+ * it. Leaves where these end in `out`. */
+static void climb_tiers(struct ox_search *s, struct ox_tried out[OX_TIER_COUNT]) {
     struct ox_tried starts[OX_STARTS_MAX];
     const uint32_t count = best_of_each(s, starts);
-    bool done[OX_TIER_COUNT] = {false};
-    done[s->best.made.placement.act_tier] = true;
+    const enum ox_tier best = s->best.made.placement.act_tier;
     for (uint32_t i = 0; i < count && starts[i].seconds < FAR * s->best.seconds; i++) {
-        bool *const of_tier = &done[starts[i].made.placement.act_tier];
-        if (!*of_tier) {
-            *of_tier = true;
-            climb_from(s, &starts[i], EFFORT_TIER);
+        const enum ox_tier tier = starts[i].made.placement.act_tier;
+        if (tier != best && !out[tier].fits) {
+            out[tier] = climb_from(s, &starts[i], EFFORT_CLIMB);
         }
     }
 }
 
+/* ---- one choice forced --------------------------------------------------------------------------- */
+
+/* Climbs from a candidate with one choice held. */
+static struct ox_tried climb_forced(struct ox_search *s, enum ox_choice choice, const struct ox_candidate *candidate) {
+    const uint64_t most = s->effort_max;
+    const uint32_t held = s->held;
+    s->effort_max = ox_min_u64(most, s->effort + EFFORT_CLIMB);
+    s->held |= 1u << choice;
+    struct ox_tried at = try_slim(s, choice, *candidate, &none_yet);
+    if (at.fits && at.seconds < FAR * s->best.seconds) {
+        climb(s, &at);
+    }
+    s->held = held;
+    s->effort_max = most;
+    return at;
+}
+
+/* The choices that are worth forcing, because others follow from them, and how many values of each. */
+static const struct {
+    enum ox_choice choice;
+    uint32_t most;
+} forces[] = {{OX_CHOICE_ACT_TIER, OX_TIER_COUNT}, {OX_CHOICE_TILES, OX_CHOICES_MAX}, {OX_CHOICE_DEPTH, 4},
+              {OX_CHOICE_SPREAD, 1}, {OX_CHOICE_KEPT, 3}, {OX_CHOICE_GRADS_ALTERNATE, 1},
+              {OX_CHOICE_DEVICE_WEIGHTS, 1}, {OX_CHOICE_DEVICE_FIRST, 1}, {OX_CHOICE_DEVICE_UNITS, 3}};
+
+static void list_forced(const struct ox_search *s, enum ox_choice choice, struct ox_candidate from,
+                        struct ox_choices *out) {
+    const uint32_t most = ox_plan_tiles_max(s->in);
+    *out = (struct ox_choices){.count = 0};
+    if (choice != OX_CHOICE_TILES) {
+        ox_choice_fns[choice](s, from, out);
+    }
+    for (uint32_t tiles = 1; choice == OX_CHOICE_TILES && tiles < 2 * most && s->request->tiles == 0; tiles *= 2) {
+        from.placement.tiles = (uint32_t)ox_min_u64(tiles, most); /* not only the next ones */
+        out->at[out->count++] = from;
+    }
+}
+
+/* Forces one choice after the other, from the best of them so far, until no value of any helps. */
+static void force_each(struct ox_search *s, struct ox_tried *at) {
+    struct ox_choices choices;
+    const uint64_t most = s->effort_max;
+    s->effort_max = ox_min_u64(most, s->effort + EFFORT_FORCED);
+    for (double before = 0; before != at->seconds && s->effort < s->effort_max;) {
+        before = at->seconds;
+        for (unsigned i = 0; i < sizeof forces / sizeof *forces; i++) {
+            const struct ox_candidate from = at->made;
+            list_forced(s, forces[i].choice, from, &choices);
+            for (uint32_t k = 0; k < choices.count && k < forces[i].most && !is_held(s, forces[i].choice); k++) {
+                const struct ox_candidate candidate = ox_candidate_plain(s, choices.at[k]);
+                const struct ox_tried tried = ox_candidate_same(&candidate, &from)
+                                                  ? *at : climb_forced(s, forces[i].choice, &candidate);
+                *at = better(&tried, at) ? tried : *at;
+            }
+        }
+        climb(s, at);
+    }
+    s->effort_max = most;
+}
+
+/* Forces each choice from the best, and from the best of every other home of checkpoints, with which it then stays:
+ * what is kept and what moves follow from that home, so that no few changes lead from one to another. */
+static void force_tiers(struct ox_search *s, const struct ox_tried *of_tiers) {
+    struct ox_tried at = s->best;
+    force_each(s, &at);
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        at = of_tiers[tier];
+        if (at.fits && at.seconds < FAR * s->best.seconds) {
+            s->held = 1u << OX_CHOICE_ACT_TIER;
+            force_each(s, &at);
+            s->held = 0;
+        }
+    }
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------- */
+
 void ox_search_run(struct ox_search *s) {
+    struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
     s->effort_max = EFFORT_MAX;
     begin_all(s);
     if (!s->best.fits) {
         return;
     }
     climb_best(s);
-    climb_tiers(s);
+    climb_tiers(s, of_tiers);
     climb_best(s);
-    struct ox_tried starts[OX_STARTS_MAX];
+    /* Before choices are forced, after which the best of most groups are alike. */
     const uint32_t count = best_of_each(s, starts);
+    force_tiers(s, of_tiers);
     for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
-        climb_from(s, &starts[i], EFFORT_MAX);
+        (void)climb_from(s, &starts[i], EFFORT_MAX);
     }
     climb_best(s);
+    struct ox_tried at = s->best;
+    force_each(s, &at);
     climb_from_draws(s);
 }
