@@ -127,8 +127,9 @@ static enum ox_status choose_ends(const struct ox_corpus_config *config, struct 
                        "tokenizer_config.json, or leave out %s",
                        config->tokenizer, no_bos ? "BOS" : "EOS", no_bos ? "--add-bos on" : "--add-eos on");
     }
-    const bool auto_bos = config->add_bos == OX_ADD_AUTO && adds_bos && !config->plain;
-    const bool auto_eos = config->add_eos == OX_ADD_AUTO && !config->plain;
+    const bool bare = config->plain && !rules->rows;
+    const bool auto_bos = config->add_bos == OX_ADD_AUTO && adds_bos && !bare;
+    const bool auto_eos = config->add_eos == OX_ADD_AUTO && !bare;
     rules->text_bos = config->add_bos == OX_ADD_ON || auto_bos ? bos : -1;
     rules->text_eos = config->add_eos == OX_ADD_ON || auto_eos ? eos : -1;
     return OX_OK;

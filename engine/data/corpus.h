@@ -31,9 +31,9 @@ struct ox_corpus_config {
     const char *chat_template, *chat_template_kwargs;
     int64_t clock_s; /* for ox_chat_date */
     enum ox_train_on train_on;
-    /* BOS and EOS around every text and prompt; with `plain`, AUTO adds neither to texts. The EOS is trained. So is the
-     * BOS of a text, which is a target when a stream counts as one text; the BOS of a prompt is not. Conversations
-     * always have what their template writes. */
+    /* BOS and EOS around every text and prompt; with `plain`, AUTO adds neither to texts that are no rows. The EOS is
+     * trained. So is the BOS of a text, which is a target when a stream counts as one text; the BOS of a prompt is not.
+     * Conversations always have what their template writes. */
     enum ox_add add_bos, add_eos;
     bool plain;
     bool parse_special; /* special-token strings in conversations become tokens; in other texts they always do */

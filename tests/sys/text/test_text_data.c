@@ -423,6 +423,32 @@ static void test_several(const char *text) {
     json_decref(json);
 }
 
+/* Rows of every form have the loss that the run measured of the same weights: the same BOS, EOS and masks. */
+static void test_like_the_run(const char *text) {
+    for (size_t i = 4; i < sizeof forms / sizeof *forms; i++) {
+        const char *const path = files_write_text(forms[i].name, forms[i].text);
+        begin("train", text, "--max-seq-length 96 --packing pad --max-steps 1 --eval-steps 1 --save-dtype fp32");
+        sys_args_word(&args, "--eval-data=%s", path);
+        sys_args_add(&args, forms[i].words);
+        free(train("measured"));
+        char *const curve = sys_curve(test_path("measured"), "eval");
+        const char *const fresh = model_path;
+        model_path = test_path("measured/checkpoint-1");
+        begin("eval", path, "--seq-len 96 --packing pad");
+        json_t *const json = evaluate(forms[i].words);
+        if (!(fabs(number(json, "mean_nll") - sys_metric(curve, 1, "eval_loss")) < 1e-9) ||
+            number(json, "tokens") != sys_metric(curve, 1, "tokens")) {
+            printf("%s: eval says %.9f of %.0f tokens, the run %s\n", path, number(json, "mean_nll"),
+                   number(json, "tokens"), curve);
+            test_failure_count++;
+        }
+        model_path = fresh;
+        json_decref(json);
+        free(curve);
+        remove_run("measured");
+    }
+}
+
 static void test_eval(void) {
     char text[2048] = "";
     add_documents(text, 1, 1000);
@@ -436,6 +462,7 @@ static void test_eval(void) {
     test_several(path);
     model_path = fresh;
     remove_run("trained");
+    test_like_the_run(path);
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------ */

@@ -188,8 +188,8 @@ static void test_rows(void) {
     expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258>" CHAT "</s><260>_\n");
     config->parse_special = true;
     expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258>" CHAT "<258><260>_\n");
-    config->plain = true;
-    expect_config(config, "/<256>e<257>/_<257>_ab<258>" CHAT "<258><260>_\n");
+    config->plain = true; /* which rows do not heed */
+    expect_config(config, "/<257><256>e<257><258>/_<257>_ab<258>" CHAT "<258><260>_\n");
     config->add_bos = config->add_eos = OX_ADD_OFF;
     expect_config(config, "/<256>e<257>/_ab<258>" CHAT "<258><260>_\n");
     config->add_bos = config->add_eos = OX_ADD_ON;
@@ -222,7 +222,7 @@ static void test_rows(void) {
     files_write_text("a.json", array);
     struct ox_corpus_config *const texts = &set_up("a.json", "both", "")->config;
     expect_config(texts, "/<257>a<258>/<257><258>/<257>b<258>");
-    texts->plain = true;
+    texts->add_bos = texts->add_eos = OX_ADD_OFF;
     expect_config(texts, "/a/b"); /* without tokens it is no document */
     REQUIRE_OK(ox_corpus_open(texts, &data, &report));
     CHECK(!ox_data_is_chat(data));
