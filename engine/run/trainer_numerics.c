@@ -196,6 +196,13 @@ uint32_t ox_trainer_unit(const struct ox_config *config) {
     return config->dpo ? 2 : 1;
 }
 
+/* Whether columns are named that rows of preferences do not have. */
+static bool names_other_rows(const struct ox_config *c) {
+    return c->column_messages[0] != '\0' || c->column_completion[0] != '\0' || c->column_instruction[0] != '\0' ||
+           c->column_input[0] != '\0' || c->column_output[0] != '\0' || c->column_system[0] != '\0' ||
+           c->column_text[0] != '\0';
+}
+
 enum ox_status ox_trainer_check_pairs(const struct ox_config *config) {
     const bool smooths = config->dpo_loss == OX_DPO_SIGMOID || config->dpo_loss == OX_DPO_ROBUST;
     const struct {
@@ -222,6 +229,11 @@ enum ox_status ox_trainer_check_pairs(const struct ox_config *config) {
          "pair", config->dpo && config->overlong == OX_LONG_SPLIT},
         {"--bos-per-window", "works on a stream of tokens, which --dpo has not; leave it out",
          config->dpo && config->bos_per_window},
+        {"--train-on", "with --dpo all of an answer counts, and nothing of its prompt; leave it out",
+         config->dpo && config->train_on != OX_TRAIN_ALL},
+        {"--column-messages, --column-completion, --column-instruction, --column-input, --column-output, "
+         "--column-system or --column-text", "with --dpo rows have \"prompt\" (--column-prompt), \"chosen\" and "
+         "\"rejected\"; leave it out", config->dpo && names_other_rows(config)},
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         if (checks[i].wrong) {

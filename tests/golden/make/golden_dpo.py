@@ -79,6 +79,21 @@ def make_rows():
     return rows
 
 
+def make_prompts(path):
+    """Implicit prompts of texts that share a beginning, as TRL finds them; it fails where nothing is shared."""
+    draw = random.Random(11)
+    rows = []
+    while len(rows) < 300:
+        both = "".join(draw.choice("a b\u00e9\u00e8\u4e2d\u6587 ") for _ in range(draw.randint(1, 6)))
+        row = {side: both + "".join(draw.choice("a \u00e9\u00e8\u4e2d") for _ in range(draw.randint(0, 3)))
+               for side in ("chosen", "rejected")}
+        if len(row["chosen"]) > 1 and len(row["rejected"]) > 1:
+            parts = trl.data_utils.extract_prompt(row)
+            rows.append([row["chosen"], row["rejected"], parts["prompt"], parts["chosen"], parts["rejected"]])
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(rows, file, separators=(",", ":"))
+
+
 def make_model(folder, vocab):
     torch.manual_seed(3)
     config = transformers.LlamaConfig(
@@ -139,6 +154,7 @@ def main():
     make_model(folder, vocab)
     make_adapter(folder, os.path.join(folder, "adapter"))
     rows = make_rows()
+    make_prompts(os.path.join(folder, "prompts.json"))
     for name, of in rows.items():
         with open(os.path.join(folder, f"{name}.jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in of)

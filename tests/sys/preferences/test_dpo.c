@@ -152,6 +152,8 @@ static void check_same(const char *name, const char *words, const char *more, co
 
 static void test_places(void) {
     static const char *const kinds[] = {"--dtype fp32", "--dtype bf16", "--dtype fp16", "--lora-r 4 --lora-alpha 8",
+                                        "--dtype fp16 --lora-r 4 --group *.lora_B.weight:lr=4x --dpo-loss robust "
+                                        "--dpo-label-smoothing 0.1 --lr-scheduler-type cosine",
                                         "--freeze layers.0 --dpo-loss ipo --dpo-sft-coef 0.5"};
     static const struct {
         const char *words, *drive;
@@ -284,7 +286,8 @@ static void test_refused(void) {
     CHECK(sys_said(&process, "left out (1 of at most 1)") && sys_said(&process, "6 documents"));
     static const struct {
         const char *words, *said;
-    } options[] = {{"--packing pack", "--packing: with --dpo"}, {"--overlong split", "--overlong split"},
+    } options[] = {{"--train-on last", "all of an answer counts"}, {"--column-text t", "rows have \"prompt\""},
+                   {"--packing pack", "--packing: with --dpo"}, {"--overlong split", "--overlong split"},
                    {"--z-loss-coef 1e-4", "--z-loss-coef"}, {"--label-smoothing-factor 0.1", "--dpo-label-smoothing"},
                    {"--dpo-loss hinge --dpo-label-smoothing 0.1", "is for --dpo-loss sigmoid and robust"},
                    {"--dpo-loss nll", "leave it out"},

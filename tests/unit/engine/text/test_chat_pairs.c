@@ -66,7 +66,32 @@ static void check_rows(const char *name, const json_t *expected) {
     fclose(file);
 }
 
+/* Implicit prompts of texts. */
+static void check_prompts(void) {
+    json_t *rows = NULL, *row;
+    size_t idx;
+    struct ox_chat_pair pair = {0};
+    REQUIRE_OK(ox_json_load("tests/golden/dpo/prompts.json", 1 << 20, &rows));
+    CHECK(json_array_size(rows) > 0);
+    json_array_foreach(rows, idx, row) {
+        const char *parts[5];
+        for (size_t i = 0; i < 5; i++) {
+            parts[i] = json_string_value(json_array_get(row, i));
+        }
+        json_t *const object = json_pack("{s:s,s:s}", "chosen", parts[0], "rejected", parts[1]);
+        char *const line = json_dumps(object, JSON_COMPACT);
+        REQUIRE_OK(ox_chat_read_pair("rows", line, strlen(line), NULL, &pair));
+        CHECK(strcmp(pair.chosen.prompt, parts[2]) == 0 && strcmp(pair.rejected.prompt, parts[2]) == 0);
+        CHECK(strcmp(pair.chosen.text, parts[3]) == 0 && strcmp(pair.rejected.text, parts[4]) == 0);
+        free(line);
+        json_decref(object);
+    }
+    json_decref(rows);
+    ox_chat_pair_free(&pair);
+}
+
 int main(void) {
+    check_prompts();
     struct ox_tokenizer *tokenizer = NULL;
     struct ox_template *chat_template = NULL;
     json_t *golden = NULL, *expected;
