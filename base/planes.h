@@ -74,15 +74,27 @@ static inline OX_ON_DEVICE_TOO uint16_t ox_bf16_from_f32(float value) {
 
 enum { OX_LIMBS = 4 };
 
-static inline void ox_limbs_of(float value, float limbs[OX_LIMBS]) {
+static inline OX_ON_DEVICE_TOO void ox_limbs_of(float value, float limbs[OX_LIMBS]) {
     for (int i = 0; i < OX_LIMBS; i++) {
         limbs[i] = ox_bf16_to_f32(ox_bf16_from_f32(value));
         value -= limbs[i];
     }
 }
 
-static inline float ox_limbs_sum(const float limbs[OX_LIMBS]) {
+static inline OX_ON_DEVICE_TOO float ox_limbs_sum(const float limbs[OX_LIMBS]) {
     return limbs[0] + limbs[1] + limbs[2] + limbs[3];
+}
+
+/* Adds to a number whose limbs are those of a plane. */
+static inline OX_ON_DEVICE_TOO void ox_limbs_add(uint16_t plane[OX_LIMBS], float addend) {
+    float limbs[OX_LIMBS];
+    for (int i = 0; i < OX_LIMBS; i++) {
+        limbs[i] = ox_bf16_to_f32(plane[i]);
+    }
+    ox_limbs_of(ox_limbs_sum(limbs) + addend, limbs);
+    for (int i = 0; i < OX_LIMBS; i++) {
+        plane[i] = ox_bf16_from_f32(limbs[i]);
+    }
 }
 
 /* ---- halves: IEEE's 16-bit format ---- */

@@ -66,6 +66,10 @@ static void check_router_forward(const void *args) {
     OX_ASSERT(op->experts > 0 && op->experts <= OX_EXPERTS_MAX);
 }
 
+static void check_limbs_shift(const void *args) {
+    OX_ASSERT(((const struct ox_op_limbs_shift *)args)->count <= OX_LIMBS_SHIFT_MAX);
+}
+
 static void check_route_forward(const void *args) {
     check_router(&((const struct ox_op_route_forward *)args)->router);
 }

@@ -384,6 +384,7 @@ enum ox_op_group {
     OP(device, router_forward, OX_OPS_MATMUL, OX_OP_REAL(router_forward), check_router_forward)            \
     OP(device, router_backward, OX_OPS_MATMUL, OX_OP_REAL(router_backward), NULL)                          \
     OP(device, join_limbs, OX_OPS_OTHER, OX_OP_REAL(join_limbs), NULL)                                     \
+    OP(device, limbs_shift, OX_OPS_OTHER, OX_OP_NO_REAL, check_limbs_shift)                                \
     OP(device, route_forward, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_forward)                            \
     OP(device, route_load, OX_OPS_OTHER, OX_OP_NO_REAL, check_route_load)                                  \
     OP(device, route_pool, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                              \

@@ -84,6 +84,22 @@ struct ox_op_join_limbs {
     enum ox_real real;
 };
 
+/* After a step, numbers with a bit in `up` grow by `by`, those with one in `down` shrink (DeepSeek-V3, arXiv
+ * 2412.19437, 2.1.2). Their limbs are those of a plane. */
+enum { OX_LIMBS_SHIFT_MAX = 256 };
+struct ox_op_limbs_shift {
+    uint16_t *plane; /* (count, OX_LIMBS) */
+    uint32_t count;  /* at most OX_LIMBS_SHIFT_MAX */
+    float by;
+    uint32_t up[OX_LIMBS_SHIFT_MAX / 32], down[OX_LIMBS_SHIFT_MAX / 32];
+};
+static inline OX_ON_DEVICE_TOO void ox_limbs_shift(const struct ox_op_limbs_shift *op, uint32_t idx) {
+    const bool up = (op->up[idx / 32] >> idx % 32 & 1) != 0, down = (op->down[idx / 32] >> idx % 32 & 1) != 0;
+    if (up || down) {
+        ox_limbs_add(op->plane + (uint64_t)idx * OX_LIMBS, up ? op->by : -op->by);
+    }
+}
+
 struct ox_op_route_forward {
     int32_t *experts; /* (rows, chosen): ascending in each row */
     float *weights;   /* (rows, chosen), beside them */

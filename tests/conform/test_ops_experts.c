@@ -556,6 +556,35 @@ static void run_sinks(struct lab labs[LAB_MAX], const struct ox_attention_shape 
     labs_end_case(labs);
 }
 
+/* A float32 grows or shrinks as one, whatever its limbs are. */
+static void run_shift_on(struct lab *lab) {
+    enum { COUNT = 77 };
+    const int keep = guard_count;
+    float *const values = random_floats(COUNT, 3, 3.0);
+    uint16_t *const plane = guarded(COUNT * OX_LIMBS * sizeof *plane);
+    struct ox_op_limbs_shift op = {.plane = plane, .count = COUNT, .by = 0.001f, .up = {0x5a5a5a5au, 0x7u},
+                                   .down = {0x80000000u >> 2, 0x70000u, 0x1000u}};
+    values[64] = 0.0f;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        float limbs[OX_LIMBS];
+        ox_limbs_of(values[i], limbs);
+        for (uint32_t k = 0; k < OX_LIMBS; k++) {
+            plane[i * OX_LIMBS + k] = ox_plane_hi(limbs[k]);
+        }
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, limbs_shift, &op));
+    lab_finish(lab);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < OX_LIMBS; k++) {
+            sum += ox_bf16_to_f32(plane[i * OX_LIMBS + k]);
+        }
+        const bool up = (op.up[i / 32] >> i % 32 & 1) != 0, down = (op.down[i / 32] >> i % 32 & 1) != 0;
+        CHECK(sum == (up ? values[i] + 0.001f : down ? values[i] - 0.001f : values[i]));
+    }
+    guards_end(keep);
+}
+
 static void run_all(struct lab labs[LAB_MAX], enum ox_real real) {
     static const struct ox_attention_shape shapes[] = {
         {.batch = 1, .seq = 5, .heads = 2, .kv_heads = 1, .head_dim = 8, .scale = 0.4f},
@@ -585,6 +614,9 @@ int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
     run_all(labs, OX_REAL_F32);
+    for (int i = 0; i < lab_count; i++) {
+        run_shift_on(&labs[i]);
+    }
     run_all(labs, OX_REAL_BF16);
     run_all(labs, OX_REAL_F16);
     labs_change_attention(labs); /* the emulated cuDNN */

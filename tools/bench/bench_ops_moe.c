@@ -86,6 +86,12 @@ static enum ox_status join_limbs(const struct ox_bench_tensors *t, struct ox_ben
         .out = t->moe.dlogits, .in = t->weight, .count = EXPERTS, .real = t->device->compute.real});
 }
 
+static enum ox_status limbs_shift(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 2.0 * EXPERTS * OX_LIMBS * sizeof(uint16_t);
+    return OX_QUEUE(&t->device->ops, t->device->lane, limbs_shift, &(struct ox_op_limbs_shift){
+        .plane = t->hi, .count = EXPERTS, .by = 0.001f, .up = {0xffffu}, .down = {0xffff0000u}});
+}
+
 static enum ox_status route_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = logit_bytes(t);
     return OX_QUEUE(&t->device->ops, t->device->lane, route_forward, &(struct ox_op_route_forward){
@@ -244,6 +250,7 @@ const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
         {OX_OP_router_forward, NULL, router_forward, 0, 0},
         {OX_OP_router_backward, NULL, router_backward, 0, 0},
         {OX_OP_join_limbs, NULL, join_limbs, 0, 0},
+        {OX_OP_limbs_shift, NULL, limbs_shift, 0, 0},
         {OX_OP_route_forward, NULL, route_forward, 0, 0},
         {OX_OP_route_load, NULL, route_load, 0, 0},
         {OX_OP_route_pool, NULL, route_pool, 0, 0},

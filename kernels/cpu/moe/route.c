@@ -49,6 +49,14 @@ void ox_cpu_join_limbs(const struct ox_cpu *cpu, const void *args) {
     }
 }
 
+void ox_cpu_limbs_shift(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_limbs_shift *const op = args;
+    (void)cpu;
+    for (uint32_t i = 0; i < op->count; i++) {
+        ox_limbs_shift(op, i);
+    }
+}
+
 /* Orders values as numbers, equal ones by the lower index first; greater is better, and no key is 0. A NaN has a place
  * too, so that whatever comes in, different experts in range are chosen. */
 static uint64_t key_of(float value, uint32_t idx) {

@@ -246,6 +246,18 @@ extern "C" ox_status ox_cuda_join_limbs(const ox_cuda_queue *queue, const void *
     });
 }
 
+static __global__ void shift_limbs(const ox_op_limbs_shift op) {
+    for (uint32_t i = threadIdx.x; i < op.count; i += blockDim.x) {
+        ox_limbs_shift(&op, i);
+    }
+}
+
+extern "C" ox_status ox_cuda_limbs_shift(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_limbs_shift *const op = (const ox_op_limbs_shift *)args;
+    ox_launch(shift_limbs, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, *op);
+    return OX_OK;
+}
+
 extern "C" ox_status ox_cuda_route_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_route_forward *const op = (const ox_op_route_forward *)args;
     ox_launch(route_rows, queue, by_rows(op->rows, room_bytes(op->router.experts)), *op);
