@@ -51,6 +51,7 @@ enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
 enum ox_eval_strategy { OX_EVAL_BY_STEPS, OX_EVAL_BY_EPOCH, OX_EVAL_NEVER };
 enum ox_save_strategy { OX_SAVE_BY_STEPS, OX_SAVE_BY_EPOCH, OX_SAVE_BEST, OX_SAVE_LAST };
 enum ox_train_on_choice { OX_TRAIN_ALL, OX_TRAIN_LAST, OX_TRAIN_PROMPTS };
+enum ox_idle_experts { OX_IDLE_ZEROS /* a gradient of zeros */, OX_IDLE_SKIP };
 enum ox_router_dtype { OX_ROUTER_FP32, OX_ROUTER_MODEL };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
 enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
@@ -141,6 +142,8 @@ struct ox_config {
     double router_aux_loss_coef; /* factor of the balance loss of routers; -1: as config.json says */
     double router_z_loss_coef;
     enum ox_router_dtype router_dtype;
+    double router_bias_update_rate; /* by which the bias of a choice moves after a step; 0: it stays */
+    enum ox_idle_experts idle_experts;
     bool decay_embeddings;
     enum ox_lr_schedule lr_scheduler_type;
     double warmup_steps; /* whole; -1: by warmup_ratio, or by whether weights are given */

@@ -347,6 +347,15 @@ static const struct ox_option options[] = {
     {.name = "router-z-loss-coef", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, router_z_loss_coef),
      .min = 0, .max = 1000, .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "mixtures of experts: factor of the mean square of the logarithm of a router's sum of exponentials"},
+    {.name = "router-bias-update-rate", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, router_bias_update_rate), .min = 0, .max = 10, .group = group_training,
+     .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "mixtures of experts with a bias of the choice (deepseek_v3, glm4_moe): what it grows by after a step "
+             "where an expert had less than an even share of tokens, and shrinks by where it had more; 0: it stays"},
+    {.name = "idle-experts", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, idle_experts),
+     .choices = "zeros|skip", .group = group_training, .default_text = "zeros", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "experts that no token of a step chose: updated with a gradient of zeros, as transformers does, or not at "
+             "all"},
     {.name = "router-dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, router_dtype),
      .choices = "fp32|model", .group = group_numbers, .default_text = "fp32", .commands = RUN | OX_CMD_EVAL,
      .bears = OX_BEARS_BITS,

@@ -231,6 +231,8 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .state = {.kind = config->optimizer, .moments = config->moments},
         .router_balance = ox_trainer_balance(config, &model->config),
         .router_z = config->router_z_loss_coef,
+        .router_bias_rate = config->router_bias_update_rate,
+        .skips_idle = config->idle_experts == OX_IDLE_SKIP,
         .router_rounds = config->router_dtype == OX_ROUTER_MODEL && config->dtype == OX_COMPUTE_BF16,
         .decay_embeddings = config->decay_embeddings,
         .decay_all = config->decay_all,
@@ -246,7 +248,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                  .grad_tier = tier_request(config->grads_tier),
                  .overlap = strcmp(config->optimizer_overlap, "auto") == 0 ? -1
                             : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
-                 .speculative_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
+                 .speculative_units = strcmp(config->optimizer_overlap, "held") == 0 || ox_trainer_routes(config) ? 0
                                                                                : (int32_t)config->speculative_units,
                  .saves_replaced = -1,
                  .speculative_spread = -1,

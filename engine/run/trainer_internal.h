@@ -240,6 +240,8 @@ uint32_t ox_trainer_unit(const struct ox_config *config);
 uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed);
 /* The factor of the balance loss of routers: as told, or as config.json asks for it. */
 double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model);
+/* Whether updates depend on how the tokens of the whole step were routed. */
+bool ox_trainer_routes(const struct ox_config *config);
 /* Refuses options of routers where the model has none (OX_E_CONFIG), and warns of an optimizer that harms experts. */
 OX_MUST enum ox_status ox_trainer_check_routers(const struct ox_config *config, const struct ox_model *model);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */

@@ -100,8 +100,10 @@ static uint64_t mixture_hash(const struct ox_engine_config *e, uint64_t seed) {
         return seed;
     }
     const bool any = e->router_balance > 0 || e->router_z > 0 || e->router_rounds;
-    const uint64_t hash = ox_hash64(numbers, sizeof numbers, seed);
-    return any ? ox_hash64(losses, sizeof losses, hash) : hash;
+    const double updates[] = {e->router_bias_rate, e->skips_idle};
+    uint64_t hash = ox_hash64(numbers, sizeof numbers, seed);
+    hash = any ? ox_hash64(losses, sizeof losses, hash) : hash;
+    return e->router_bias_rate > 0 || e->skips_idle ? ox_hash64(updates, sizeof updates, hash) : hash;
 }
 
 /* Adds the rates and decays of tensors in groups, where there are any. */
@@ -286,6 +288,10 @@ uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed
     return config->dpo ? ox_hash64(pairs, sizeof pairs, hash) : hash;
 }
 
+bool ox_trainer_routes(const struct ox_config *config) {
+    return config->router_bias_update_rate > 0 || config->idle_experts == OX_IDLE_SKIP;
+}
+
 double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model) {
     const double asked = model->mixture.asks_balance ? model->mixture.balance : 0;
     return config->router_aux_loss_coef < 0 ? asked : config->router_aux_loss_coef;
@@ -297,16 +303,56 @@ static void warn_of_lion(const struct ox_config *config, const struct ox_model *
     for (uint32_t i = 0; i < model->unit_count; i++) {
         trains |= model->units[i].role_trained[OX_ROLE_EXPERT_DOWN];
     }
-    if (trains && config->optimizer == OX_OPTIM_LION) {
+    if (trains && config->optimizer == OX_OPTIM_LION && config->idle_experts == OX_IDLE_ZEROS) {
         ox_log(OX_LOG_WARN, "--optimizer lion: an expert that no token of a step chooses still moves by the whole "
-                            "learning rate, step after step, which destroys experts that are seldom chosen; use adamw");
+                            "learning rate, step after step, which destroys experts that are seldom chosen; use adamw "
+                            "or --idle-experts skip");
     }
+}
+
+/* A bias moves with the update of its unit. */
+static enum ox_status check_bias(const struct ox_config *config, const struct ox_model *model) {
+    bool has = false;
+    for (uint32_t i = 0; i < model->unit_count && config->router_bias_update_rate > 0; i++) {
+        const struct ox_unit *const unit = &model->units[i];
+        if (unit->role_offset[OX_ROLE_CHOICE_BIAS] == UINT64_MAX) {
+            continue;
+        }
+        if (!unit->trained) {
+            return ox_fail(OX_E_CONFIG, "--router-bias-update-rate: nothing else of the block of \"%s\" is trained, so "
+                           "that nothing of it is written; freeze less, or leave the option out",
+                           model->tensors[unit->tensor_first].name);
+        }
+        has = true;
+    }
+    return has || config->router_bias_update_rate <= 0
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--router-bias-update-rate: models of the model_type \"%s\" have no bias "
+                                 "of the choice; --router-aux-loss-coef balances their experts",
+                                 model->config.family);
+}
+
+/* Sums and eight-bit moments are over blocks of elements, which two experts must not share. */
+static enum ox_status check_idle(const struct ox_config *config, const struct ox_model *model) {
+    const struct ox_mixture *const mixture = &model->config.mixture;
+    const uint64_t width = mixture->width, hidden = model->config.hidden;
+    bool biased = false;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        biased |= model->units[i].role_offset[OX_ROLE_EXPERT_DOWN_BIAS] != UINT64_MAX;
+    }
+    const bool shares = width * hidden % OX_Q8_BLOCK != 0 ||
+                        (biased && (2 * width % OX_Q8_BLOCK != 0 || hidden % OX_Q8_BLOCK != 0));
+    return config->idle_experts == OX_IDLE_ZEROS || !shares
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--idle-experts skip: an expert's tensors (width %" PRIu64 ", hidden "
+                                 "size %" PRIu64 ") have no whole number of %d elements, which are updated together; "
+                                 "use --idle-experts zeros", width, hidden, OX_Q8_BLOCK);
 }
 
 enum ox_status ox_trainer_check_routers(const struct ox_config *config, const struct ox_model *model) {
     const char *const option = config->router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
                                : config->router_z_loss_coef > 0 ? "--router-z-loss-coef"
-                               : config->router_dtype == OX_ROUTER_MODEL ? "--router-dtype model" : NULL;
+                               : config->router_dtype == OX_ROUTER_MODEL ? "--router-dtype model"
+                               : config->router_bias_update_rate > 0 ? "--router-bias-update-rate"
+                               : config->idle_experts == OX_IDLE_SKIP ? "--idle-experts skip" : NULL;
     if (option != NULL && model->config.mixture.router.experts == 0) {
         return ox_fail(OX_E_CONFIG, "%s: the model's model_type \"%s\" has no mixture of experts; leave it out", option,
                        model->config.family);
@@ -319,6 +365,14 @@ enum ox_status ox_trainer_check_routers(const struct ox_config *config, const st
         ox_log(OX_LOG_INFO, "the balance loss of routers counts %g times, as output_router_logits of config.json asks; "
                             "--router-aux-loss-coef 0 leaves it out", ox_trainer_balance(config, &model->config));
     }
+    if (ox_trainer_routes(config) && (strcmp(config->optimizer_overlap, "speculative") == 0 ||
+                                      config->speculative_units > 0)) {
+        return ox_fail(OX_E_CONFIG, "--optimizer-overlap speculative: %s needs to know how all tokens of a step were "
+                       "routed before it updates; use held or auto", config->idle_experts == OX_IDLE_SKIP
+                           ? "--idle-experts skip" : "--router-bias-update-rate");
+    }
+    OX_TRY(check_bias(config, model));
+    OX_TRY(check_idle(config, model));
     warn_of_lion(config, model);
     return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16
                ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "

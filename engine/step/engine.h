@@ -44,6 +44,10 @@ struct ox_engine_config {
     /* Factors of the losses of routers (struct ox_router_report); 0: not trained. A step then has one tile. */
     double router_balance, router_z;
     bool router_rounds; /* logits and weights of routers are rounded to bf16 */
+    /* After a step the bias of a choice grows by so much where an expert had fewer rows of the whole step than an even
+     * share, and shrinks where it had more (DeepSeek-V3, arXiv 2412.19437, 2.1.2); 0: it stays. */
+    double router_bias_rate;
+    bool skips_idle; /* experts that no row of a step chose are not updated, and neither are their moments */
     bool decay_embeddings;
     bool decay_all; /* weight decay also for norms and biases */
     struct ox_objective objective; /* of a step, and with pairs of an evaluation */

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/pool.h"
 #include "engine/step/link/link.h"
-#include "engine/step/planes/planes.h"
+#include "engine/step/planes/routing.h"
 #include "engine/step/rank/recorder.h"
 #include "engine/step/update/ops_optim.h"
 #include "engine/step/update/update.h"
@@ -98,6 +98,7 @@ static enum ox_status open_parts(struct ox_rank *rank) {
     OX_THEN(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
     OX_THEN(status, open_memory(rank));
     OX_THEN(status, ox_guard_open(rank));
+    OX_THEN(status, ox_routing_open(rank));
     OX_THEN(status, ox_pool_open(1, &rank->reduce_pool));
     OX_THEN(status, open_lanes(rank));
     return status == OX_OK ? make_constants(rank) : status;
@@ -144,6 +145,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     ox_link_close(rank); /* it reads memory of the tiers and copies by lanes of the device */
     ox_tiers_close(&rank->tiers);
     ox_device_close(&rank->device);
+    ox_routing_close(rank);
     free(rank->sums);
     free(rank->gathered);
     free(rank->packed);

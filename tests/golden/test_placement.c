@@ -149,6 +149,11 @@ int main(void) {
     golden_open("router_losses", &experts);
     check_places(&experts, "fp32 with losses of routers", OX_COMPUTE_FP32, false);
     golden_close(&experts);
+    golden_open("router_bias", &experts);
+    const struct harness_run routed = golden_run(&experts);
+    check_places(&experts, "bf16 with biases that move", OX_COMPUTE_BF16, true);
+    golden_check_reopened(&experts, &routed, "fp32 with biases that move", 2);
+    golden_close(&experts);
     check_chaos(&tied);
     check_chaos(&learned);
     const struct harness_run run = golden_run(&tied);

@@ -153,6 +153,7 @@ static void check(const char *name, bool chaos) {
 int main(void) {
     check("llama_tied_gqa", true);
     check("router_losses", false);
+    check("router_bias", false);
     if (IS_SHORT) {
         return test_end();
     }

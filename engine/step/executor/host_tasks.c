@@ -3,7 +3,7 @@
 #include "engine/step/executor/executor.h"
 #include "engine/step/link/link.h"
 #include "engine/step/pending/overlap.h"
-#include "engine/step/planes/planes.h"
+#include "engine/step/planes/routing.h"
 #include "engine/step/rank/recorder.h"
 #include "engine/step/update/update.h"
 
@@ -111,6 +111,7 @@ static void decide(const struct task_run *run) {
         const double wanted = step->input->max_grad_norm / (norm + 1e-6);
         scale = wanted < 1.0 ? wanted : 1.0;
     }
+    ox_routing_decide(rank, losses);
     step->loss = loss / (double)step->input->target_count;
     step->grad_norm = norm;
     step->grad_scale = scale;

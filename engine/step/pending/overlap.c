@@ -11,7 +11,7 @@
  * repeated update reads it itself; what is saved returns to where it lives when the step ends. */
 #include "engine/step/pending/overlap.h"
 #include "engine/step/link/link.h"
-#include "engine/step/planes/planes.h"
+#include "engine/step/planes/routing.h"
 
 #include "base/assert.h"
 #include "offload/proof/proof.h"
@@ -44,7 +44,7 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
                   (train && rank->store != NULL && ox_plan_transacts(&rank->plan->input, step->input->stays)
                        ? OX_FACT_COMMITS : 0u);
     if (train && ox_rank_overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
-        (step->input->max_grad_norm == 0 || !rank->order.holds)) {
+        (step->input->max_grad_norm == 0 || !rank->order.holds) && rank->routing == NULL) {
         step->facts |= OX_FACT_SPECULATES;
         /* The norm is not known yet: a speculative update takes it that nothing will be clipped. */
         struct ox_optim_settings settings = step->input->adam;
@@ -75,12 +75,13 @@ struct ox_update_args ox_overlap_update_args(const struct ox_rank *rank, const s
     const struct ox_step_state *const step = &rank->step;
     if (!task->carried) { /* the step's own, within backward where steps overlap, so before its norm is known */
         return (struct ox_update_args){.hyper = ox_rank_overlaps(rank) ? &step->speculative_hyper : &step->hyper,
+                                      .routed = ox_routing_of(rank, false),
                                       .stays = step->input->stays, .base_step = step->weights_step};
     }
     if (!rank->due.now[task->unit_idx]) { /* it was updated already; forward wants its planes all the same */
         return (struct ox_update_args){.base_step = step->weights_step};
     }
-    return (struct ox_update_args){.hyper = &rank->pending.hyper,
+    return (struct ox_update_args){.hyper = &rank->pending.hyper, .routed = ox_routing_of(rank, true),
                                   .from_store = ox_rank_from_store(rank, step->facts, task->unit_idx),
                                   .stays = step->pending_stays, .base_step = rank->pending.base_step};
 }
@@ -266,6 +267,7 @@ static void leave_pending(struct ox_rank *rank) {
     if (pending->meta_bytes > 0) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
+    ox_routing_keep(rank);
     for (uint32_t i = 0; i < unit_count(rank); i++) {
         const bool all = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
         rank->due.pending[i] = !rank->plan->input.model.units[i].trained           ? OX_DUE_NOTHING

@@ -64,6 +64,7 @@ struct ox_update_args {
     const struct ox_optim_hyper *hyper; /* NULL: it only brings the planes of base_step to the target */
     bool from_store;                   /* all planes come from the drives, whatever memory holds */
     bool stays;                        /* it is not committed: only what the drives must have is written */
+    const uint8_t *routed;             /* what routers said of experts in the update's step; NULL: not noted */
     uint64_t base_step;                /* the step whose planes it begins with */
 };
 
@@ -159,6 +160,7 @@ struct ox_rank {
     struct ox_chunk_sums *sums; /* by the chunk's number in the plan's table; NULL: memory is not verified */
     uint64_t *gathered;         /* hashes of what was gathered, by buffer; NULL where nothing is, or not verified */
     struct ox_order order; /* whether the next step speculates */
+    struct ox_routing *routing; /* what routers said of experts (engine/step/planes/routing.h); NULL: not noted */
     struct ox_tee_state tee;
     struct ox_rank_traffic traffic;
 };

@@ -26,6 +26,7 @@ enum { OX_STREAM_SLOTS_MAX = 32, OX_STREAM_OPS_MAX = 4 };
 struct ox_unit_run {
     uint32_t unit_idx, chunk_count;
     const struct ox_optim_hyper *hyper;
+    const uint8_t *routed; /* as in struct ox_update_args */
     uint64_t base_step; /* the step whose planes it begins with */
     bool stays;         /* it is not committed: what lives in memory is not written */
     /* Where a plane is updated; NULL: in the slot, into which it was read from the store. `hi` may be a downloaded copy

@@ -7,7 +7,7 @@
  * gradients from the drives, if they are there, and shows chunks to the tee. */
 #include "engine/step/update/update.h"
 #include "engine/step/pending/overlap.h"
-#include "engine/step/planes/planes.h"
+#include "engine/step/planes/routing.h"
 #include "engine/step/rank/recorder.h"
 #include "engine/step/update/ops_optim.h"
 
@@ -211,16 +211,43 @@ static struct ox_optim_hyper hyper_at(const struct ox_optim_hyper *hyper, const 
     return walk->group.given ? ox_optim_hyper_own(hyper, walk->group.rate_share, walk->group.weight_decay) : *hyper;
 }
 
-/* Updates the elements that a walk is at, whose range counts from the unit's first element. */
-static uint64_t update_span(const struct chunk_run *run, const struct ox_role_walk *walk,
+/* Where hi is updated, `begin` elements into the slice. */
+static uint16_t *hi_at(const struct chunk_run *run, uint64_t begin) {
+    return run->unit->source.hi != NULL ? run->unit->source.hi + begin : run->hi + (begin - run->chunk.first);
+}
+
+/* Experts that no row of the step chose stay as they are, and so do their sums. */
+static void pass_idle(const struct chunk_run *run, struct ox_range range, struct ox_update_sums *sums) {
+    const uint64_t begin = range.begin - ox_slice_first(run->rank, run->unit->unit_idx);
+    const struct ox_state_planes state = state_at(run, begin);
+    struct ox_plane_sums *const both[] = {&sums->read, &sums->written};
+    OX_ASSERT(run->unit->replaced.hi == NULL);
+    for (int i = 0; i < 2; i++) {
+        ox_plane_sums_take(run->rank->config.state.moments, hi_at(run, begin), &state, range.begin,
+                           range.end - range.begin, both[i]);
+    }
+}
+
+/* Moves the biases of choices in a chunk, whose low halves are zeros. */
+static void shift_biases(const struct chunk_run *run, struct ox_range within) {
+    struct ox_routed_shift at = {.next = 0};
+    while (ox_routing_shift(run->rank, run->unit->unit_idx, run->unit->routed, within, &at)) {
+        at.shift.plane = hi_at(run, at.first - ox_slice_first(run->rank, run->unit->unit_idx));
+        for (uint32_t i = 0; i < at.shift.count; i++) {
+            ox_limbs_shift(&at.shift, i);
+        }
+    }
+}
+
+/* Updates elements of what a walk is at, which count from the unit's first element. */
+static uint64_t update_span(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
                             struct ox_update_sums *sums) {
-    const struct ox_range range = walk->range;
     const struct ox_optim_hyper hyper = hyper_at(run->unit->hyper, walk);
     struct ox_rank *const rank = run->rank;
     const struct ox_unit_run *const unit = run->unit;
     const uint64_t begin = range.begin - ox_slice_first(rank, unit->unit_idx); /* in the slice */
     const uint64_t in_slot = begin - run->chunk.first, width = grad_width(rank);
-    uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + begin : run->hi + in_slot;
+    uint16_t *const hi = hi_at(run, begin);
     struct ox_update_span span = {
         .hi = hi,
         .hi_out = hi,
@@ -279,8 +306,16 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
         save_untrained(run, within);
     }
     while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
-        *nonfinite_count += update_span(run, &walk, sums_up ? &sums : NULL);
+        struct ox_routed_part part = {.idle = false};
+        while (ox_routing_next(run->rank, run->unit->unit_idx, run->unit->routed, &walk, &part)) {
+            if (!part.idle) {
+                *nonfinite_count += update_span(run, &walk, part.range, sums_up ? &sums : NULL);
+            } else if (sums_up) {
+                pass_idle(run, part.range, &sums);
+            }
+        }
     }
+    shift_biases(run, within);
     return sums_up ? ox_guard_updated(run->rank, run->unit, chunk_idx, &sums) : OX_OK;
 }
 
@@ -324,6 +359,7 @@ static struct ox_unit_run unit_run(const struct ox_rank *rank, const struct ox_p
         .unit_idx = task->unit_idx,
         .chunk_count = shard->chunk_count,
         .hyper = order.hyper,
+        .routed = order.routed,
         .base_step = order.base_step,
         .stays = order.stays,
         .source = {.hi = at.hi,
@@ -454,6 +490,20 @@ void ox_rank_tee(struct ox_rank *rank, const struct ox_tee *tee) {
     rank->tee.step = rank->planes.step;
 }
 
+/* Queues the moves of the biases of choices, on the device that has them. */
+static enum ox_status issue_shifts(struct ox_rank *rank, uint32_t unit_idx, const uint8_t *routed, uint16_t *hi,
+                                   struct ox_lane *lane) {
+    const uint64_t origin = ox_slice_first(rank, unit_idx);
+    const struct ox_range within = {.begin = origin, .end = origin + ox_slice_elems(rank, unit_idx)};
+    enum ox_status status = OX_OK;
+    struct ox_routed_shift at = {.next = 0};
+    while (status == OX_OK && ox_routing_shift(rank, unit_idx, routed, within, &at)) {
+        at.shift.plane = hi + (at.first - origin);
+        status = OX_QUEUE(&rank->ops, lane, limbs_shift, &at.shift);
+    }
+    return status;
+}
+
 /* Queues a unit's update on the device. Its count of values that are not finite is checked after the step. */
 enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                               struct ox_lane *lane) {
@@ -478,12 +528,16 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
     enum ox_status status =
         OX_QUEUE(&rank->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
     while (status == OX_OK && ox_next_role(rank, task->unit_idx, within, &walk)) {
-        op.first = walk.range.begin - op.origin;
-        op.count = walk.range.end - walk.range.begin;
+        struct ox_routed_part part = {.idle = false};
         op.decay = walk.decay;
         op.hyper = hyper_at(order.hyper, &walk);
-        status = OX_QUEUE(&rank->ops, lane, adam, &op);
+        while (status == OX_OK && ox_routing_next(rank, task->unit_idx, order.routed, &walk, &part)) {
+            op.first = part.range.begin - op.origin;
+            op.count = part.range.end - part.range.begin;
+            status = part.idle ? OX_OK : OX_QUEUE(&rank->ops, lane, adam, &op);
+        }
     }
+    OX_THEN(status, issue_shifts(rank, task->unit_idx, order.routed, op.hi, lane));
     if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */
         rank->due.pending[task->unit_idx] = OX_DUE_NOTHING;
     }

@@ -322,6 +322,14 @@ CASES = {
                                  num_experts_per_tok=3, n_shared_experts=2, topk_method="group_limited_greedy",
                                  n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=0),
         "seed": 521, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "router_bias": {  # after a step the bias of the choice moves, and experts without a token stay as they are
+        "config": lambda: llama(transformers.Glm4MoeConfig, vocab_size=59, hidden_size=32, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=40,
+                                tie_word_embeddings=False, n_routed_experts=12, num_experts_per_tok=2,
+                                moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
+                                routed_scaling_factor=1.5, first_k_dense_replace=1),
+        "seed": 703, "seq": 5, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "router_bias_rate": 0.01,
+        "skips_idle": True},
     "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
         "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
                                 num_key_value_heads=1, head_dim=16, intermediate_size=48,
@@ -727,6 +735,43 @@ def watching(model, margins):
         hook.remove()
 
 
+@contextlib.contextmanager
+def counting(model, counts):
+    """Adds how many rows choose each expert, by the name of the experts."""
+    def note(name):
+        def hook(experts, inputs):
+            counts[name] = counts.get(name, 0) + torch.bincount(inputs[1].flatten(), minlength=experts.num_experts)
+        return hook
+
+    hooks = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules()
+             if name.endswith("mlp.experts")]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+def move_biases(model, counts, rate):
+    """DeepSeek-V3, 2.1.2: more for experts with less than an even share, less for those with more."""
+    for name, chosen in counts.items() if rate > 0 else ():
+        bias = model.get_submodule(name.removesuffix("experts") + "gate").e_score_correction_bias
+        bias += rate * torch.sign(chosen.double().mean() - chosen).to(bias.dtype)
+
+
+def step_without_idle(model, optimizer, counts):
+    """AdamW as if an expert without a token were not there: its weights and moments stay, the count of steps goes on."""
+    kept = []
+    for name, chosen in counts.items():
+        for parameter in model.get_submodule(name).parameters():
+            state = optimizer.state[parameter]
+            moments = [state[k].clone() if k in state else torch.zeros_like(parameter) for k in ("exp_avg", "exp_avg_sq")]
+            kept.append((parameter, chosen == 0, parameter.detach().clone(), *moments))
+    optimizer.step()
+    for parameter, idle, weight, first, second in kept:
+        parameter.data[idle] = weight[idle]
+        optimizer.state[parameter]["exp_avg"][idle] = first[idle]
+        optimizer.state[parameter]["exp_avg_sq"][idle] = second[idle]
+
+
 def is_embedding(name):
     return any(part in name for part in ("embed_tokens", "wte", "wpe"))
 
@@ -867,7 +912,7 @@ def optimizer_of(model, case):
 def train(model, batches, case):
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     optimizer = optimizer_of(model, case)
-    result = {"losses": [], "grad_norms": [], "lrs": [], "margins": [], "router_losses": []}
+    result = {"losses": [], "grad_norms": [], "lrs": [], "margins": [], "router_losses": [], "idle": []}
     with torch.no_grad():
         with noisy(model, case.get("objective", {}), 0, 0):
             result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
@@ -875,8 +920,8 @@ def train(model, batches, case):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step) * group["share"]
         optimizer.zero_grad()
-        margins = []
-        with watching(model, margins):
+        margins, counts = [], {}
+        with watching(model, margins), counting(model, counts) if "router_bias_rate" in case else contextlib.nullcontext():
             result["losses"].append(step_loss(model, micro_batches, case, step, result["router_losses"]))
         result["margins"].append(min(margins, default=math.inf))
         if step == 0:
@@ -884,8 +929,16 @@ def train(model, batches, case):
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), case["max_grad_norm"], foreach=False)
         result["grad_norms"].append(float(norm))
         result["lrs"].append(learning_rate_at(step))
-        optimizer.step()
+        if case.get("skips_idle", False):
+            step_without_idle(model, optimizer, counts)
+            result["idle"].append(sum(int((c == 0).sum()) for c in counts.values()))
+        else:
+            optimizer.step()
+        move_biases(model, counts, case.get("router_bias_rate", 0.0))
     result["final"] = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    if "router_bias_rate" in case:
+        result["final"].update({name: buffer.clone() for name, buffer in model.named_buffers()
+                                if name.endswith("e_score_correction_bias")})
     return result
 
 
@@ -1021,6 +1074,8 @@ def make_case(name, folder):
         "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in named["grad"].items()},
         **({"adapter": "adapter"} if "lora" in case else {}),
         **({"router_margins": exact["margins"]} if math.isfinite(min(exact["margins"])) else {}),
+        **({"router_bias_rate": case["router_bias_rate"], "skips_idle": case["skips_idle"], "idle": exact["idle"]}
+           if "router_bias_rate" in case else {}),
         **({"router_weights": case["router_losses"], "router_balance": [b for b, _ in exact["router_losses"]],
             "router_z": [z for _, z in exact["router_losses"]]} if "router_losses" in case else {}),
         "float32_error": errors,

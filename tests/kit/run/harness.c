@@ -319,6 +319,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .objective = run->objective,
         .router_balance = run->router_balance,
         .router_z = run->router_z,
+        .router_bias_rate = run->router_bias_rate,
+        .skips_idle = run->skips_idle,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
         .state = run->state,

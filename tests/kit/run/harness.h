@@ -49,6 +49,8 @@ struct harness_run {
     bool library_sums;
     struct ox_state_format state; /* zero: AdamW in fp32 */
     double router_balance, router_z; /* factors of the losses of routers */
+    double router_bias_rate;
+    bool skips_idle;
     const json_t *frozen;         /* names of tensors that are not trained; NULL: none */
     struct ox_objective objective; /* zeros: cross-entropy */
     const json_t *groups;         /* by names of tensors: share of the rate, decay or null; NULL: none */

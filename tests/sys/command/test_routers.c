@@ -109,13 +109,16 @@ static void test_refusals(const char *model) {
         {"--router-aux-loss-coef 0.1 --gradient-accumulation-steps 2 --tiles 2", "--tiles 2: a loss of routers"},
         {"--router-dtype model --dtype fp16", "--router-dtype model: with --dtype fp16"},
         {"--router-z-loss-coef -1", "router-z-loss-coef"},
+        {"--router-bias-update-rate 0.1", "\"qwen3_moe\" have no bias of the choice"},
+        {"--idle-experts skip --optimizer-overlap speculative", "--idle-experts skip needs to know how all tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train(model, "refused", cases[i].more);
         sys_run(&args, &process);
         CHECK(process.outcome.exit_status != 0 && sys_said(&process, cases[i].words));
     }
-    static const char *const of_mixtures[] = {"--router-z-loss-coef 0.1", "--router-dtype model"};
+    static const char *const of_mixtures[] = {"--router-z-loss-coef 0.1", "--router-dtype model",
+                                               "--router-bias-update-rate 0.1", "--idle-experts skip"};
     for (size_t i = 0; i < sizeof of_mixtures / sizeof *of_mixtures; i++) {
         train(sys_write_model("llama"), "refused", of_mixtures[i]);
         sys_run(&args, &process);
@@ -133,25 +136,59 @@ static void test_lion(const char *model) {
     }
 }
 
+/* Trains to the end, and to a checkpoint from where another run goes on. */
+static void check_resumed(const char *path, const char *whole, const char *parts, const char *more) {
+    train(path, whole, more);
+    sys_run_well(&args, &process);
+    train(path, parts, "--save-steps 2 --save-total-limit 0");
+    sys_args_add(&args, more);
+    sys_run_well(&args, &process);
+    sys_args_train(&args, path, text_path, parts);
+    sys_args_add(&args, common);
+    sys_args_add(&args, more);
+    sys_args_word(&args, "--resume=%s", test_path(plain_pathf("%s/checkpoint-2", parts)));
+    sys_run_well(&args, &process);
+    char checkpoint[64];
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-3", whole);
+    CHECK(sys_same_checkpoint(checkpoint, plain_pathf("%s/checkpoint-3", parts)));
+}
+
+/* A bias that moves and experts that are skipped: of the whole step, wherever things are and however many ranks. */
+static void test_routed(const char *path, const char *routed) {
+    static const char *const ways[] = {"--ranks 2", "--device-mem 32MiB --activation-tier host",
+                                       "--weights-tier nvme --state-tier nvme", "--optimizer-overlap held"};
+    train(path, "even", routed);
+    sys_args_add(&args, "--gradient-accumulation-steps 4 --sum-groups 2");
+    sys_run_well(&args, &process);
+    CHECK(last("even", "experts_idle_share") > 0);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        train(path, "way", routed);
+        sys_args_add(&args, "--gradient-accumulation-steps 4 --sum-groups 2 --overwrite-output-dir");
+        sys_args_add(&args, ways[i]);
+        sys_args_drive(&args, "drive", "64MiB");
+        sys_run_well(&args, &process);
+        CHECK(sys_same_runs("even", "way", STEPS));
+    }
+}
+
 /* A bias of the choice is saved, but is no parameter and has no state: all else is trained, saved and resumed. */
 static void test_choice_bias(void) {
     static const char glm[] =
         "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":32,\"intermediate_size\":40,\"head_dim\":8,"
-        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"n_routed_experts\":6,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"n_routed_experts\":64,"
         "\"num_experts_per_tok\":2,\"moe_intermediate_size\":20,\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,"
         "\"first_k_dense_replace\":1,\"routed_scaling_factor\":1.5,\"norm_topk_prob\":true,"
         "\"tie_word_embeddings\":false}";
     const char *const path = test_path("glm.json");
     REQUIRE_OK(ox_file_replace(path, glm, strlen(glm)));
-    train(path, "whole", "");
-    sys_run_well(&args, &process);
-    train(path, "parts", "--save-steps 2 --save-total-limit 0");
-    sys_run_well(&args, &process);
-    sys_args_train(&args, path, text_path, "parts");
-    sys_args_add(&args, common);
-    sys_args_word(&args, "--resume=%s", test_path("parts/checkpoint-2"));
-    sys_run_well(&args, &process);
-    CHECK(sys_same_checkpoint("whole/checkpoint-3", "parts/checkpoint-3"));
+    static const char routed[] = "--router-bias-update-rate 0.05 --idle-experts skip";
+    check_resumed(path, "whole", "parts", "");
+    check_resumed(path, "whole-routed", "parts-routed", routed);
+    CHECK(!sys_same_checkpoint("whole/checkpoint-3", "whole-routed/checkpoint-3"));
+    test_routed(path, routed);
+    train(path, "refused", "--router-bias-update-rate 0.1 --freeze layers.1");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "nothing else of the block"));
 }
 
 int main(void) {
