@@ -21,7 +21,7 @@ static const char common_words[] =
     " --lr-scheduler-type cosine --warmup-steps 4 --max-grad-norm 0.5 --eval-windows 4 --compute-threads 1"
     " --optimizer-threads 1 --chunk-elems 2048 --eval-steps 10 --save-total-limit 2";
 
-/* The store is of so many ranks, so a run keeps them. */
+/* The store is of so many ranks, so a run keeps them; and it is of all of them together or of each process. */
 static const int rank_counts[] = {2, 4};
 static const char *const places[] = {
     "--persist-steps 1",
@@ -155,7 +155,12 @@ static bool run_part(unsigned kills_max, unsigned first, long *told_step) {
     const bool fresh = *told_step < 0;
     const unsigned victim_idx = (first + counts.kills) % VICTIM_COUNT;
     const struct victim *const victim = &victims[victim_idx];
-    begin("killed", rank_counts[(first + counts.ends) % 2], places[part++ % PLACE_COUNT]);
+    const int ranks = rank_counts[(first + counts.ends) % 2];
+    begin("killed", ranks, places[part++ % PLACE_COUNT]);
+    if ((first + counts.ends) % 3 == 1) { /* each process has a copy, which its store holds */
+        sys_args_word(&args, "--sharding=hybrid_shard");
+        sys_args_word(&args, "--shard-size=%d", ranks / 2);
+    }
     sys_args_add(&args, fresh ? "--overwrite-output-dir" : "--resume latest");
     sys_args_drive(&args, "killed-drive", "32MiB");
     sys_mpi_begin(&launched, 2, &args, victim->loss);

@@ -50,6 +50,25 @@ static void change_ranks(const struct family *family) {
     end_one(&expected);
 }
 
+/* A run in memory that goes on every ten steps with other ranks and other copies of the model, from its checkpoints. */
+static void change_copies(const struct family *family) {
+    static const char *const parts[] = {
+        "--ranks 4 --sharding hybrid_shard --shard-size 2", "--ranks 1",
+        "--ranks 6 --sharding hybrid_shard --shard-size 2", "--ranks 3 --sharding no_shard",
+        "--ranks 8 --sharding hybrid_shard_zero2 --shard-size 4"};
+    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
+    for (int i = 0; i < 5; i++) {
+        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
+        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
+        sys_args_add(&args, parts[i]);
+        sys_args_add(&args, constant_words);
+        sys_run_well(&args, &process);
+    }
+    compare("copies 2, 1, 3, 3 and 2 in turn", test_path("ranks"), &expected);
+    files_remove_folder(test_path("ranks"));
+    end_one(&expected);
+}
+
 static void run_family(const struct family *family, int first) {
     printf("%s\n", family->name);
     struct result expected = run_one(family, cosine_words);
@@ -65,6 +84,9 @@ static void run_family(const struct family *family, int first) {
     end_one(&expected);
     if (test_takes((unsigned)first, 2)) {
         change_ranks(family);
+    }
+    if (test_takes((unsigned)first, 4)) {
+        change_copies(family);
     }
 }
 
