@@ -64,7 +64,11 @@ static void add_step(struct ox_progress_sums *sums, const struct ox_step_report 
     sums->empty += report->tokens == 0;
     sums->speculated += report->result.speculated;
     sums->undone += report->result.order == OX_UPDATES_SPECULATIVE && !report->result.speculated;
-    sums->loss += report->tokens > 0 && report->result.finite ? report->result.loss : 0;
+    const bool counts = report->tokens > 0 && report->result.finite;
+    sums->loss += counts ? report->result.loss : 0;
+    for (uint32_t i = 0; i < report->part_count && counts; i++) {
+        sums->parts[i] += report->parts[i].value;
+    }
     sums->seconds += report->wall_seconds;
     for (uint32_t i = 0; i < report->result.rank_count; i++) {
         sums->rank_count = report->result.rank_count;
@@ -111,7 +115,8 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
     ox_status_add(&line, 1, "loss %.4f", loss);
     for (uint32_t i = 0; i < report->part_count; i++) {
         if (!report->parts[i].aside) {
-            ox_status_add(&line, 10, "%s %.4f", report->parts[i].name, report->parts[i].value);
+            ox_status_add(&line, 10, "%s %.4f", report->parts[i].name,
+                          counted > 0 ? since->parts[i] / (double)counted : report->parts[i].value);
         }
     }
     ox_status_add(&line, 7, "norm %.3g", report->result.grad_norm);

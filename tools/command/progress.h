@@ -12,7 +12,7 @@ extern "C" {
 struct ox_progress_sums {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     uint64_t steps, tokens, batch_tokens, skipped, overflowed, empty, speculated, undone;
-    double loss; /* sum over steps neither skipped nor empty */
+    double loss, parts[OX_REPORT_PARTS_MAX]; /* sums over steps neither skipped nor empty */
     double loss_scale; /* of the last step; 0: none */
     double seconds, busy_seconds, peer_wait_seconds; /* the last two: means of the ranks */
     uint32_t rank_count;

@@ -98,7 +98,24 @@ static void check_run(const char *name, const json_t *of) {
     files_remove_folder(test_path(name));
 }
 
+/* A line of the log has the means since the last one, as TRL's. */
+static void check_line(void) {
+    begin("tests/golden/dpo/texts.jsonl", "line", as_trl);
+    sys_args_add(&args, "--logging-steps 5");
+    sys_run_well(&args, &process);
+    json_t *const steps = lines_of("line", "step");
+    double margin = 0, right = 0;
+    for (size_t i = 5; i < STEPS; i++) {
+        margin += json_number_value(json_object_get(json_array_get(steps, i), "rewards/margins")) / 5;
+        right += json_number_value(json_object_get(json_array_get(steps, i), "rewards/accuracies")) / 5;
+    }
+    CHECK(sys_said(&process, plain_pathf("rewards/accuracies %.4f | rewards/margins %.4f", right, margin)));
+    json_decref(steps);
+    files_remove_folder(test_path("line"));
+}
+
 static void test_beside_trl(void) {
+    check_line();
     json_t *golden = NULL, *of;
     const char *name;
     REQUIRE_OK(ox_json_load("tests/golden/dpo/golden.json", 1 << 20, &golden));
