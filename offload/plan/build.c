@@ -721,6 +721,8 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
         .first_back = ox_plan_first_back(&input->model),
         .train = kind == OX_PLAN_TRAIN,
         .carries = kind != OX_PLAN_EVAL && input->placement.overlap,
+        .usual = ox_usual_case(input, kind, (struct ox_step_ways){0}),
+        .between = ox_plan_commits_between(input),
     };
     count_slots(&b);
     choose_kept(&b);

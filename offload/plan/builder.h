@@ -20,6 +20,8 @@ struct ox_builder {
     bool train;
     bool carries; /* forward carries the update of the previous step */
     bool written; /* what that update writes is on the drives by now */
+    struct ox_step_case usual; /* the case for which the plan counts bytes */
+    bool between; /* commits come between steps (ox_plan_commits_between) */
 };
 
 /* ---- small steps: offload/plan/builder.c ---------------------------------------------------------- */

@@ -24,18 +24,13 @@ static bool has_store(const struct ox_builder *b) {
     return b->in->budget.nvme_bytes > 0;
 }
 
-/* The case for which a plan counts bytes. */
-static struct ox_step_case usual_case(const struct ox_builder *b) {
-    return ox_usual_case(b->in, b->plan->kind, (struct ox_step_ways){0});
-}
-
-/* What of the unit is due in it. */
+/* What of the unit is due in the usual case. */
 static enum ox_due due_of(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_case_due(usual_case(b), b->in, unit_idx);
+    return ox_case_due(b->usual, b->in, unit_idx);
 }
 
 static bool works(const struct ox_builder *b, const struct ox_task *task) {
-    return ox_task_works(task, usual_case(b).facts, due_of(b, task->unit_idx));
+    return ox_task_works(task, b->usual.facts, due_of(b, task->unit_idx));
 }
 
 /* Sets when an optimizer's task works: a carried one where these facts hold, one that follows ahead weights where they
@@ -129,7 +124,7 @@ static void count_adam(struct ox_builder *b, struct ox_task *task, const struct 
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {.updates = ox_task_has_due(task, due_of(b, task->unit_idx)),
                                       .grad_at_rest = adam->when != WHEN_SPECULATIVE,
-                                      .stays = ox_plan_commits_between(b->in)};
+                                      .stays = b->between};
     ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -274,7 +269,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
 
 /* Whether updates have a transaction of the store. Where commits come between steps, only for what lives on drives. */
 static bool transacts(const struct ox_builder *b) {
-    return ox_plan_transacts(b->in, ox_plan_commits_between(b->in));
+    return ox_plan_transacts(b->in, b->between);
 }
 
 /* Begins the store's transaction. Without a store the optimizer works in place and needs neither slots nor this. */

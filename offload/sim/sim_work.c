@@ -53,6 +53,8 @@ struct basis {
     struct ox_machine machine; /* what the rank has of it */
     struct ox_machine_drive drive; /* all drives together */
     struct ox_sim_limits limits;
+    struct ox_step_case usual; /* what is simulated: the usual step, or one like it that stays uncommitted or holds */
+    bool between;              /* commits come between steps */
 };
 
 struct pricing {
@@ -62,6 +64,7 @@ struct pricing {
     const struct ox_task *task;
     const struct ox_machine_drive *drive;
     const struct ox_sim_limits *limits;
+    const struct basis *basis;
     double cores, core_rate;
     bool on_gpu; /* compute runs on a GPU; else the CPU is the device, even with its own memory budget */
 };
@@ -421,7 +424,7 @@ static struct stream stream_of(const struct pricing *p) {
     const bool speculative = in->placement.overlap && !p->task->carried;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
-        .updates = true, .grad_at_rest = !speculative, .stays = p->setup->stays || ox_plan_commits_between(in)};
+        .updates = true, .grad_at_rest = !speculative, .stays = p->setup->stays || p->basis->between};
     ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -440,14 +443,8 @@ static struct stream stream_of(const struct pricing *p) {
     return stream;
 }
 
-/* The step that is simulated: the usual one, or one like it that stays uncommitted or holds its updates. */
-static struct ox_step_case case_of(const struct pricing *p) {
-    return ox_usual_case(p->setup->input, p->plan->kind,
-                         (struct ox_step_ways){.stays = p->setup->stays, .holds = p->setup->holds});
-}
-
 static enum ox_due due_of(const struct pricing *p) {
-    return ox_case_due(case_of(p), p->setup->input, p->task->unit_idx);
+    return ox_case_due(p->basis->usual, p->setup->input, p->task->unit_idx);
 }
 
 /* A drive reaches its rates with many requests at a time, each of which takes longer than alone, by up to this
@@ -569,7 +566,7 @@ static bool keeps(const struct pricing *p) {
 static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     const bool on_device = p->task->lane == OX_LANE_COMPUTE;
-    const bool idle = !ox_task_works(p->task, case_of(p).facts, due_of(p));
+    const bool idle = !ox_task_works(p->task, p->basis->usual.facts, due_of(p));
     if (idle && !ox_task_updates_on_host(p->task)) { /* such an update, not due, is a read, of nothing at least */
         return new_work(p);
     }
@@ -605,8 +602,12 @@ static struct ox_sim_work price(const struct pricing *p) {
     }
 }
 
-static void make_basis(const struct ox_sim_setup *setup, struct basis *out) {
+/* Works out once what all tasks of a plan ask for; both of the last go over all units. */
+static void make_basis(const struct ox_sim_setup *setup, enum ox_plan_kind kind, struct basis *out) {
     out->setup = setup;
+    out->usual = ox_usual_case(setup->input, kind,
+                               (struct ox_step_ways){.stays = setup->stays, .holds = setup->holds});
+    out->between = ox_plan_commits_between(setup->input);
     ox_machine_of_rank(setup->machine, ox_plan_rank_count(setup->input), &out->machine);
     out->drive = ox_machine_drives(&out->machine);
     const struct ox_machine_gpu *const gpu = &out->machine.gpu;
@@ -619,7 +620,7 @@ static void make_basis(const struct ox_sim_setup *setup, struct basis *out) {
 
 struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
     struct basis basis;
-    make_basis(setup, &basis);
+    make_basis(setup, OX_PLAN_TRAIN, &basis);
     return basis.limits;
 }
 
@@ -628,7 +629,7 @@ static struct ox_sim_work work_of(const void *context, const struct ox_plan *pla
     const struct ox_sim_setup *const setup = basis->setup;
     const struct ox_machine_host *const host = &basis->machine.host;
     struct pricing p = {.setup = setup, .machine = &basis->machine, .plan = plan, .task = &plan->tasks[task_idx],
-                        .drive = &basis->drive, .limits = &basis->limits, .cores = host->cores,
+                        .drive = &basis->drive, .limits = &basis->limits, .basis = basis, .cores = host->cores,
                         .on_gpu = setup->machine->has_gpu && !setup->input->budget.unified};
     p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
     return price(&p);
@@ -636,16 +637,16 @@ static struct ox_sim_work work_of(const void *context, const struct ox_plan *pla
 
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
     struct basis basis;
-    make_basis(setup, &basis);
+    make_basis(setup, plan->kind, &basis);
     return work_of(&basis, plan, task_idx);
 }
 
 double ox_sim_between_seconds(const struct ox_sim_setup *setup) {
     const struct ox_plan_input *const in = setup->input;
     struct basis basis;
-    make_basis(setup, &basis);
+    make_basis(setup, OX_PLAN_TRAIN, &basis);
     double written = 0, down = 0;
-    for (uint32_t i = 0; i < in->table->unit_count && ox_plan_commits_between(in); i++) {
+    for (uint32_t i = 0; i < in->table->unit_count && basis.between; i++) {
         const struct ox_on_drives there = ox_plan_on_drives(in, i);
         const struct ox_homes *const homes = &in->table->shards[i].homes;
         const double hi = (double)in->table->shards[i].elem_count * OX_HI_BYTES;
@@ -670,7 +671,7 @@ static double pair_seconds(const struct ox_sim_duplex *duplex, double a, double 
 
 double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan) {
     struct basis basis;
-    make_basis(setup, &basis);
+    make_basis(setup, plan->kind, &basis);
     double lanes[OX_LANE_COUNT] = {0}, used[OX_SIM_RESOURCE_COUNT] = {0}, least = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_sim_work work = work_of(&basis, plan, i);
@@ -693,6 +694,6 @@ double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_pl
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out) {
     struct basis basis;
-    make_basis(setup, &basis);
+    make_basis(setup, plan->kind, &basis);
     ox_sim_play(sim, plan, &basis.limits, work_of, &basis, out);
 }
