@@ -259,3 +259,15 @@ enum ox_status ox_nvml_read(struct ox_nvml *nvml, uint32_t gpu_idx, struct ox_nv
     read_neighbours(nvml, gpu, out);
     return OX_OK;
 }
+
+bool ox_nvml_energy(const struct ox_nvml *nvml, uint32_t gpu_idx, uint64_t *millijoules) {
+    int (*handle)(unsigned, void **);
+    int (*energy)(void *, unsigned long long *);
+    void *gpu = NULL;
+    unsigned long long used = 0;
+    const bool told = gpu_idx < nvml->gpu_count && find(nvml, "nvmlDeviceGetHandleByIndex_v2", &handle) &&
+                      find(nvml, "nvmlDeviceGetTotalEnergyConsumption", &energy) &&
+                      handle(gpu_idx, &gpu) == NVML_SUCCESS && energy(gpu, &used) == NVML_SUCCESS;
+    *millijoules = told ? used : *millijoules;
+    return told;
+}

@@ -65,6 +65,9 @@ struct ox_nvml_gpu {
 /* OX_E_DEVICE if the GPU does not answer at all. */
 OX_MUST enum ox_status ox_nvml_read(struct ox_nvml *nvml, uint32_t gpu_idx, struct ox_nvml_gpu *out);
 
+/* Millijoules that the GPU has used since the driver was loaded; false where it does not tell. */
+bool ox_nvml_energy(const struct ox_nvml *nvml, uint32_t gpu_idx, uint64_t *millijoules);
+
 #ifdef __cplusplus
 }
 #endif

@@ -169,6 +169,16 @@ static void add_experts(json_t *line, const struct ox_router_report *report) {
                                                    "busiest_layer", (int)use.layer, "busiest_expert", (int)use.expert));
 }
 
+/* Adds what is known of the energy; NaN is not. */
+static void add_energy(json_t *line, const struct ox_energy_used *energy) {
+    if (line != NULL && energy->cpu > 0) {
+        json_object_set_new(line, "cpu_joules", ox_json_number(energy->cpu));
+    }
+    if (line != NULL && energy->gpu > 0) {
+        json_object_set_new(line, "gpu_joules", ox_json_number(energy->gpu));
+    }
+}
+
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
     const struct ox_step_result *const result = &report->result;
     const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
@@ -191,6 +201,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
         json_object_set_new(line, report->parts[i].name, ox_json_number(report->parts[i].value));
     }
     add_experts(line, &result->routers);
+    add_energy(line, &report->energy);
     write_line(metrics, line);
 }
 
@@ -241,7 +252,7 @@ void ox_metrics_save(struct ox_metrics *metrics, const struct ox_save_report *re
 }
 
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report) {
-    write_line(metrics, json_pack(
+    json_t *const line = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o}", "type", "end", "step",
         (json_int_t)report->step, "retries",
         (json_int_t)report->retry_count, "store_rereads", (json_int_t)report->store_reread_count, "store_read_bytes",
@@ -250,7 +261,9 @@ void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *repo
         "host_planned_bytes", (json_int_t)report->host_planned_bytes, "step_flops", ox_json_number(report->step_flops),
         "machine_flops_per_second", ox_json_number(report->machine_flops), "parameters",
         (json_int_t)report->parameters, "trained_parameters", (json_int_t)report->trained_parameters, "saves",
-        (json_int_t)report->save_count, "save_stall_seconds", ox_json_number(report->save_stall_seconds)));
+        (json_int_t)report->save_count, "save_stall_seconds", ox_json_number(report->save_stall_seconds));
+    add_energy(line, &report->energy);
+    write_line(metrics, line);
 }
 
 void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out) {

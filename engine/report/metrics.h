@@ -4,6 +4,7 @@
 #ifndef OX_ENGINE_METRICS_H
 #define OX_ENGINE_METRICS_H
 
+#include "engine/report/energy.h"
 #include "engine/step/engine.h"
 
 #ifdef __cplusplus
@@ -29,6 +30,7 @@ struct ox_step_report {
     double wall_seconds;      /* reading data and the step; `result` has the step's own time */
     double predicted_seconds; /* predicted time of the step; NaN (none) is written as null   */
     double loss_scale;        /* factor of the loss; 0, which is not written: none           */
+    struct ox_energy_used energy; /* of the step; NaN or 0, which is not written: not known */
     struct ox_report_part parts[OX_REPORT_PARTS_MAX];
     uint32_t part_count;
     struct ox_step_result result;
@@ -86,6 +88,7 @@ struct ox_end_report {
     uint64_t parameters, trained_parameters;
     uint64_t save_count;
     double save_stall_seconds; /* how long training has waited for checkpoints */
+    struct ox_energy_used energy; /* of all steps, as in struct ox_step_report */
 };
 
 struct ox_metrics;

@@ -72,6 +72,7 @@ struct ox_run_use {
     double machine_flops;        /* what the machine's products reach in a second; NaN: not measured, and no profile */
     uint64_t save_count;
     double save_stall_seconds; /* how long training has waited for checkpoints */
+    struct ox_energy_used energy; /* of the steps, by the machine's counters */
 };
 void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out);
 /* What a plan comes to. */

@@ -86,6 +86,8 @@ struct ox_trainer_reports {
     struct ox_metrics *metrics;
     struct ox_tensorboard *tensorboard; /* NULL: not asked for */
     struct ox_prometheus *prometheus;   /* NULL: not asked for */
+    struct ox_energy *energy;           /* NULL: nothing counts it */
+    struct ox_energy_used used;         /* by the end of the last step */
 };
 
 /* How often the state is committed to the store. */
@@ -457,7 +459,7 @@ OX_MUST enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer);
 /* Called when the run has gone back to trainer->state: removes reports of later steps, or marks them as undone. */
 OX_MUST enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer);
-void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report);
+void ox_trainer_report_step(struct ox_trainer *trainer, struct ox_step_report *report);
 void ox_trainer_report_save(struct ox_trainer *trainer, const struct ox_save_report *report);
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report);
 /* Makes what was reported so far survive a power cut. */

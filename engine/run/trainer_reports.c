@@ -73,6 +73,8 @@ enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
     if (!ox_trainer_leads(trainer)) {
         return traces(config) ? open_trace(trainer) : OX_OK;
     }
+    trainer->reports.energy = ox_energy_open(NULL, trainer->engine_config.device == OX_DEVICE_CUDA);
+    trainer->reports.used = ox_energy_read(trainer->reports.energy);
     enum ox_status status = ox_metrics_open(config->output_dir, trainer->state.step, &trainer->reports.metrics);
     if (status == OX_OK && wants(config, OX_REPORT_TENSORBOARD)) {
         status = ox_tensorboard_open(config->output_dir, trainer->state.step, &trainer->reports.tensorboard);
@@ -97,11 +99,14 @@ enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
     return ox_metrics_open(folder, trainer->state.step, &trainer->reports.metrics);
 }
 
-void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+void ox_trainer_report_step(struct ox_trainer *trainer, struct ox_step_report *report) {
     if (!ox_trainer_leads(trainer)) {
         return;
     }
     ox_trainer_record_gemms(trainer);
+    const struct ox_energy_used now = ox_energy_read(trainer->reports.energy), before = trainer->reports.used;
+    report->energy = (struct ox_energy_used){.cpu = now.cpu - before.cpu, .gpu = now.gpu - before.gpu};
+    trainer->reports.used = now;
     ox_metrics_step(trainer->reports.metrics, report);
     ox_tensorboard_step(trainer->reports.tensorboard, report);
     ox_prometheus_step(trainer->reports.prometheus, report);
@@ -161,7 +166,8 @@ void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
     struct rusage usage;
     *out = (struct ox_run_use){.step_flops = step_flops(plan), .machine_flops = NAN,
                                .save_count = trainer->saving.count,
-                               .save_stall_seconds = trainer->saving.stall_seconds};
+                               .save_stall_seconds = trainer->saving.stall_seconds,
+                               .energy = trainer->reports.used};
     if (getrusage(RUSAGE_SELF, &usage) == 0) {
         out->host_peak_bytes = (uint64_t)usage.ru_maxrss * 1024;
     }
@@ -203,6 +209,7 @@ static void report_end(struct ox_trainer *trainer) {
     report.machine_flops = use.machine_flops;
     report.save_count = use.save_count;
     report.save_stall_seconds = use.save_stall_seconds;
+    report.energy = use.energy;
     report.parameters = ox_trainer_model(trainer)->param_count;
     report.trained_parameters = ox_trainer_model(trainer)->trained_count;
     ox_engine_finished_traffic(trainer->engine, report.traffic);
@@ -223,4 +230,5 @@ void ox_trainer_close_reports(struct ox_trainer *trainer) {
     ox_metrics_close(&trainer->reports.metrics);
     ox_tensorboard_close(&trainer->reports.tensorboard);
     ox_prometheus_close(&trainer->reports.prometheus);
+    ox_energy_close(&trainer->reports.energy);
 }

@@ -623,6 +623,7 @@ static void restore_line(struct ox_trainer *trainer) {
             .step = note->state.step, .max_steps = trainer->max_steps, .learning_rate = note->learning_rate,
             .epoch = ox_trainer_epoch(trainer), .epoch_steps = ox_trainer_epoch_steps(trainer),
             .tokens = note->tokens, .tokens_seen = note->state.tokens_seen, .wall_seconds = NAN,
+            .energy = {.cpu = NAN, .gpu = NAN},
             .loss_scale = committed_scale(trainer, &note->state),
             .result = {.loss = note->loss, .grad_norm = note->grad_norm, .grad_scale = note->grad_scale,
                        .finite = true}};

@@ -98,6 +98,12 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *out) {
     return give(gpu_of(device)->power_mw, out);
 }
 
+/* An hour at the power that it draws. */
+int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *out) {
+    *out = 3600ull * gpu_of(device)->power_mw;
+    return gpu_of(device)->power_mw == OX_NVML_UNKNOWN ? NOT_SUPPORTED : SUCCESS;
+}
+
 int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *out) {
     return give(gpu_of(device)->power_limit_mw, out);
 }

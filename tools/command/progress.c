@@ -249,6 +249,18 @@ static void print_use(const struct ox_progress_sums *all, const struct ox_traine
         printf("%" PRIu64 " checkpoint%s saved, for which training waited %.2f s\n", use.save_count,
                ox_plural(use.save_count), use.save_stall_seconds);
     }
+    if (!isnan(use.energy.cpu) || !isnan(use.energy.gpu)) { /* of the whole machine */
+        char cpu[64] = "", gpu[64] = "";
+        if (!isnan(use.energy.cpu)) {
+            snprintf(cpu, sizeof cpu, " CPU packages %.4g kJ", use.energy.cpu * 1e-3);
+        }
+        if (!isnan(use.energy.gpu)) {
+            snprintf(gpu, sizeof gpu, "%s GPUs %.4g kJ", cpu[0] != '\0' ? "," : "", use.energy.gpu * 1e-3);
+        }
+        printf("energy of the machine in these steps:%s%s, %.4g J a token\n", cpu, gpu,
+               ((isnan(use.energy.cpu) ? 0 : use.energy.cpu) + (isnan(use.energy.gpu) ? 0 : use.energy.gpu)) /
+                   (double)(all->batch_tokens > 0 ? all->batch_tokens : 1));
+    }
     const double reached = use.step_flops * (double)(all->steps - all->empty) / all->seconds;
     if (reached > use.machine_flops) {
         printf("model FLOP/s: %.4g G, more than the %.4g G that were measured of products on this machine: other "

@@ -50,7 +50,7 @@ BEGIN {
         " engine/step/update engine/step/executor")
     room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \
         " engine/step/update/ops_optim.h")
-    room("engine/report", "base engine/step")
+    room("engine/report", "base engine/step kernels/nvml.h")
     room("engine/checkpoint", "base base/hash engine/hf engine/step")
     room("engine/generate", "base base/prng kernels engine/model engine/hf")
     room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
