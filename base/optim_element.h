@@ -158,6 +158,13 @@ static inline OX_ON_DEVICE_TOO void ox_element_update(enum ox_optim_kind kind, c
     }
 }
 
+/* Moves an average towards a new master, as torch.lerp does but for its fused multiply-add
+ * (torch.optim.swa_utils.get_ema_multi_avg_fn). */
+static inline OX_ON_DEVICE_TOO float ox_average_update(float average, float master, float share) {
+    const float step = master - average;
+    return share < 0.5f ? average + share * step : master - step * (1.0f - share);
+}
+
 static inline OX_ON_DEVICE_TOO bool ox_is_below(float value, uint32_t limit_bits) {
     return (ox_f32_bits(value) & 0x7fffffffu) < limit_bits;
 }

@@ -30,6 +30,8 @@ struct ox_state_layout ox_state_layout_of(struct ox_state_format format, uint64_
     layout.v_offset = layout.m_scale_offset + scales;
     layout.v_scale_offset = layout.v_offset + (ox_optim_has_v(format.kind) ? plane : 0);
     layout.end = layout.v_scale_offset + (ox_optim_has_v(format.kind) ? scales : 0);
+    layout.average_offset = format.averages ? ox_align_up(layout.end, sizeof(float)) : layout.end;
+    layout.end = layout.average_offset + (format.averages ? count * sizeof(float) : 0);
     layout.bytes = ox_align_up(layout.end, OX_IO_ALIGN_BYTES);
     return layout;
 }
@@ -47,6 +49,7 @@ struct ox_state_planes ox_state_planes_skip(enum ox_moments moments, struct ox_s
         .v = at(planes.v, begin * ox_moment_bytes(moments)),
         .m_scale = block > 0 ? at(planes.m_scale, begin / block) : NULL,
         .v_scale = block > 0 ? at(planes.v_scale, begin / block) : NULL,
+        .average = planes.average == NULL ? NULL : planes.average + begin,
     };
 }
 
@@ -61,6 +64,7 @@ struct ox_state_planes ox_state_planes_at(struct ox_state_format format, void *s
         .v = has_v ? at(state, layout.v_offset) : NULL,
         .m_scale = at(state, layout.m_scale_offset),
         .v_scale = has_v ? at(state, layout.v_scale_offset) : NULL,
+        .average = format.averages ? at(state, layout.average_offset) : NULL,
     };
     return ox_state_planes_skip(format.moments, planes, begin);
 }
@@ -81,6 +85,7 @@ void ox_optim_hyper_init(const struct ox_optim_settings *settings, struct ox_opt
         .v_scale = (float)(1.0 / (1.0 - pow(settings->beta2, step))),
         .decay_factor = (float)(1.0 - settings->learning_rate * settings->weight_decay),
         .grad_scale = (float)settings->grad_scale,
+        .average_share = settings->step == 1 ? 1.0f : (float)(1.0 - settings->average_decay),
         .seed = settings->seed,
         .step = settings->step,
         .rate = settings->learning_rate,

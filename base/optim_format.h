@@ -4,7 +4,9 @@
  *              hi  lo   m          v          bytes per parameter
  *   f32         2   2   4          4          12       8 with one moment
  *   bf16        2   2   2          2           8       6
- *   q8          2   1   1 + 1/64   1 + 1/64    5.03    4.02 */
+ *   q8          2   1   1 + 1/64   1 + 1/64    5.03    4.02
+ *
+ * A state with averages has 4 bytes more, behind all others: a running mean of the masters in fp32. */
 #ifndef OX_BASE_OPTIM_FORMAT_H
 #define OX_BASE_OPTIM_FORMAT_H
 
@@ -80,14 +82,16 @@ static inline uint64_t ox_grad_bytes(enum ox_grad_dtype dtype) {
 struct ox_state_format {
     enum ox_optim_kind kind;
     enum ox_moments moments;
+    bool averages;
 };
 
-/* Offsets of the planes of `count` elements in one piece of memory, [lo | m | v]; a plane's scales follow its codes.
- * Plane v is empty for a kind without it, scales are for a format without them. */
+/* Offsets of the planes of `count` elements in one piece of memory, [lo | m | v | averages]; a plane's scales follow
+ * its codes. Plane v is empty for a kind without it, scales and averages are for a format without them. */
 struct ox_state_layout {
     uint64_t lo_bytes; /* with the padding after lo */
     uint64_t m_offset, m_scale_offset;
     uint64_t v_offset, v_scale_offset;
+    uint64_t average_offset;
     uint64_t end;   /* end of the last plane; the rest is padding */
     uint64_t bytes;
 };
@@ -99,6 +103,7 @@ struct ox_state_planes {
     void *lo;                   /* uint16_t; q8: uint8_t */
     void *m, *v;                /* float, bfloat16 or codes; v is NULL for a kind without it */
     uint8_t *m_scale, *v_scale; /* one per OX_Q8_BLOCK elements; NULL for a format without scales */
+    float *average;             /* NULL for a format without averages */
 };
 /* Returns the planes from element `begin` on, in a piece laid out for `count` elements; with scales, `begin` is a
  * multiple of their block. */
@@ -110,6 +115,7 @@ struct ox_state_planes ox_state_planes_skip(enum ox_moments moments, struct ox_s
 
 struct ox_optim_settings {
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
+    double average_decay; /* of averages, where the format has them */
     uint64_t step; /* t, from 1 */
     uint64_t seed; /* seeds the random rounding */
 };
@@ -121,6 +127,7 @@ struct ox_optim_hyper {
     float m_scale, v_scale; /* 1/(1 - beta1^t), 1/(1 - beta2^t) */
     float decay_factor;     /* 1 - learning_rate * weight_decay, for elements with decay */
     float grad_scale;       /* clip coefficient; 1 without clipping */
+    float average_share;    /* how much of a new master its average takes: all of the first one, as torch does */
     uint64_t seed, step;
     double rate, weight_decay; /* as the settings have them, for ox_optim_hyper_own */
 };

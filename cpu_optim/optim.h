@@ -31,6 +31,7 @@ OX_MUST enum ox_status ox_isa_pick(const char *name, enum ox_isa *out);
  * Zeros add nothing, and sums of parts add up to the sum of all, in any order. */
 struct ox_plane_sums {
     uint64_t hi, lo, m, v; /* m and v with their scales; v is 0 for a kind without it */
+    uint64_t average;      /* 0 for a format without it */
 };
 /* Adds to the sums. `first` is as in struct ox_update_span, and a multiple of OX_Q8_BLOCK. */
 void ox_plane_sums_take(enum ox_moments moments, const uint16_t *hi, const struct ox_state_planes *planes,

@@ -39,10 +39,15 @@ void ox_plane_sums_take(enum ox_moments moments, const uint16_t *hi, const struc
         sums->lo += sum_plane(planes->lo, first, count, ox_lo_bytes(moments));
         sums->m += sum_moment(moments, planes->m, planes->m_scale, first, count);
         sums->v += planes->v == NULL ? 0 : sum_moment(moments, planes->v, planes->v_scale, first, count);
+        sums->average += planes->average == NULL ? 0 : sum_plane(planes->average, first, count, sizeof(float));
     }
 }
 
 uint64_t ox_lo_sum(enum ox_moments moments, const void *lo, uint64_t first, uint64_t count) {
     OX_ASSERT(count == 0 || first % OX_Q8_BLOCK == 0);
     return count == 0 ? 0 : sum_plane(lo, first, count, ox_lo_bytes(moments));
+}
+
+uint64_t ox_average_sum(const struct ox_update_span *span) {
+    return span->count == 0 ? 0 : sum_plane(span->state.average, span->first, span->count, sizeof(float));
 }

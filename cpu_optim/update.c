@@ -3,13 +3,14 @@
 
 #include "base/assert.h"
 #include "base/isa.h"
+#include "base/optim_element.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 /* Shares end on this many elements, so that no two threads write one cache line of any plane when the planes
  * are aligned. The update of an element (Q8: of a block) does not depend on its neighbours: nor do the bits. */
-enum { GRAIN = 4096 };
+enum { GRAIN = 4096, AVERAGE_ELEMS = 512 };
 
 struct shares {
     struct ox_state_format format;
@@ -90,7 +91,8 @@ struct ox_update_traffic ox_update_traffic_of(struct ox_state_format format, enu
     const uint32_t block = ox_scale_block_elems(format.moments);
     const double moment = (double)ox_moment_bytes(format.moments) + (block > 0 ? 1.0 / block : 0.0);
     const double kept = OX_HI_BYTES + (double)ox_lo_bytes(format.moments) +
-                        (ox_optim_has_v(format.kind) ? 2.0 * moment : moment);
+                        (ox_optim_has_v(format.kind) ? 2.0 * moment : moment) +
+                        (format.averages ? (double)sizeof(float) : 0.0);
     return (struct ox_update_traffic){.read = kept + (double)ox_grad_bytes(grad_dtype), .written = kept};
 }
 
@@ -134,27 +136,60 @@ void ox_update_save(enum ox_moments moments, const struct ox_update_span *span) 
     save_plane(to->v_scale, from->v_scale, scales);
 }
 
+static uint64_t run_variant(enum ox_isa isa, const struct ox_update_job *job) {
+    switch (isa) {
+#if defined(__x86_64__)
+    case OX_ISA_AVX2:
+        return ox_update_avx2(job);
+    case OX_ISA_AVX512:
+        return ox_update_avx512(job);
+#elif defined(__aarch64__)
+    case OX_ISA_NEON:
+        return ox_update_neon(job);
+#endif
+    default:
+        return ox_update_scalar(job);
+    }
+}
+
+/* Moves the averages of a span towards its new masters: a pass of its own over a few cache lines, because most runs
+ * have none. */
+static void run_averages(enum ox_moments moments, const struct ox_update_span *span, float share) {
+    float masters[AVERAGE_ELEMS];
+    for (uint64_t i = 0; i < span->count; i += AVERAGE_ELEMS) {
+        const uint64_t count = span->count - i < AVERAGE_ELEMS ? span->count - i : AVERAGE_ELEMS;
+        const struct ox_state_planes at = ox_state_planes_skip(moments, span->state, i);
+        ox_state_master_get(moments, span->hi_out + i, at.lo, count, masters);
+        for (uint64_t k = 0; k < count; k++) {
+            at.average[k] = ox_average_update(at.average[k], masters[k], share);
+        }
+    }
+}
+
 uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
                        const struct ox_optim_hyper *hyper) {
     OX_ASSERT(span->replaced_hi == NULL || span->hi == span->hi_out);
     OX_ASSERT(ox_isa_available(isa) && (span->sums == NULL || span->count == 0 || span->first % OX_Q8_BLOCK == 0));
+    const bool averages = span->state.average != NULL && !span->weights_only;
     struct ox_update_job job = {.format = format, .span = *span, .hyper = hyper};
+    job.span.state.average = NULL; /* what follows is about the other planes */
     if (format.moments != OX_MOMENTS_F32) {
         ox_noise_keys(hyper, span->stream, job.noise_keys);
     }
-    switch (isa) {
-#if defined(__x86_64__)
-    case OX_ISA_AVX2:
-        return ox_update_avx2(&job);
-    case OX_ISA_AVX512:
-        return ox_update_avx512(&job);
-#elif defined(__aarch64__)
-    case OX_ISA_NEON:
-        return ox_update_neon(&job);
-#endif
-    default:
-        return ox_update_scalar(&job);
+    if (span->sums != NULL && span->state.average != NULL) {
+        span->sums->read.average += ox_average_sum(span);
     }
+    if (averages && span->replaced_hi != NULL) {
+        memcpy(span->replaced_state.average, span->state.average, span->count * sizeof(float));
+    }
+    const uint64_t bad_count = run_variant(isa, &job);
+    if (averages) {
+        run_averages(format.moments, span, hyper->average_share);
+    }
+    if (span->sums != NULL && span->state.average != NULL) {
+        span->sums->written.average += ox_average_sum(span);
+    }
+    return bad_count;
 }
 
 uint64_t ox_update_run_pool(struct ox_pool *pool, enum ox_isa isa, struct ox_state_format format,

@@ -42,11 +42,15 @@ static inline uint64_t ox_sum_of_scale(uint8_t scale, uint64_t block_idx) {
     return scale * ox_sum_factor((UINT64_C(1) << 40) + block_idx); /* beyond the codes */
 }
 
+/* The sum over the bits of a span's averages. */
+uint64_t ox_average_sum(const struct ox_update_span *span);
+
 static inline void ox_plane_sums_add(struct ox_plane_sums *sums, const struct ox_plane_sums *more) {
     sums->hi += more->hi;
     sums->lo += more->lo;
     sums->m += more->m;
     sums->v += more->v;
+    sums->average += more->average;
 }
 
 static inline void ox_update_sums_add(struct ox_update_sums *sums, const struct ox_update_sums *more) {

@@ -4,7 +4,8 @@
  *
  *     checkpoint-<step>/   config.json, model*.safetensors (+ index), tokenizer files of the source model,
  *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq if the optimizer has
- *                          one, and, if the weights are saved as BF16, <name>.master; all in F32, which
+ *                          one, <name>.ema if the state has averages, and, if the weights are saved as
+ *                          BF16, <name>.master; all in F32, which
  *                          represents every format of the state exactly; the file is not there where weights are
  *                          saved alone, or are all that is kept of an older checkpoint
  *                          trainer_state.json: struct ox_run_state, and the names, sizes and XXH3-128 of
@@ -81,7 +82,7 @@ struct ox_checkpoint_save {
 /* Space that a folder takes beside files of known size: tokenizer files, headers of many shards, the folder itself. */
 #define OX_CHECKPOINT_BESIDE_BYTES ((uint64_t)16 << 20)
 /* Computes the size of a checkpoint's weights and, unless they are alone, its optimizer state. */
-OX_MUST enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox_optim_kind kind,
+OX_MUST enum ox_status ox_checkpoint_bytes(const struct ox_model *model, struct ox_state_format format,
                                            enum ox_dtype weights_dtype, bool alone, uint64_t *bytes);
 /* Refuses to write files of `file_bytes` if the file system of `folder` has no room for them and what lies beside. */
 OX_MUST enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t file_bytes);
@@ -191,8 +192,8 @@ OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t
  * exist. It converts to `dtype` (F32, F16 or BF16) in bounded memory, without an engine. From a checkpoint it uses the
  * exact masters, whichever dtype its weights have; they are rounded to nearest, ties to even. A weight that F16 cannot
  * hold is OX_E_CONFIG naming its tensor. The adapters of the source, or of the folder `adapter` (or NULL), are merged
- * into the weights, each of which is rounded once. */
-OX_MUST enum ox_status ox_export_folder(const char *source, const char *adapter, const char *path,
+ * into the weights, each of which is rounded once. With `averages` those of the checkpoint are taken. */
+OX_MUST enum ox_status ox_export_folder(const char *source, const char *adapter, bool averages, const char *path,
                                         enum ox_dtype dtype, uint64_t shard_bytes_max);
 
 /* Exports the mean of the weights of `count` checkpoints or model folders alike, without adapters: sums in double, in

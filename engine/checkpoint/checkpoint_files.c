@@ -56,14 +56,17 @@ bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const 
 
 void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *name) {
     static const char *const suffixes[OX_PLANE_COUNT] = {
-        [OX_PLANE_MASTER] = "master", [OX_PLANE_M] = "exp_avg", [OX_PLANE_V] = "exp_avg_sq"};
+        [OX_PLANE_MASTER] = "master", [OX_PLANE_M] = "exp_avg", [OX_PLANE_V] = "exp_avg_sq",
+        [OX_PLANE_AVERAGE] = "ema"};
     snprintf(name, OX_OPTIM_NAME_BYTES, "%s.%s", tensor->name, suffixes[plane]);
 }
 
-struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype) {
+struct ox_plane_list ox_optim_planes(struct ox_state_format format, enum ox_dtype weights_dtype) {
     struct ox_plane_list list = {.planes = {OX_PLANE_M}, .count = 1, .weights_dtype = weights_dtype};
-    if (ox_plane_exists(kind, OX_PLANE_V)) {
-        list.planes[list.count++] = OX_PLANE_V;
+    for (enum ox_plane plane = OX_PLANE_V; plane <= OX_PLANE_AVERAGE; plane++) {
+        if (ox_plane_exists(format, plane)) {
+            list.planes[list.count++] = plane;
+        }
     }
     if (weights_dtype != OX_DTYPE_F32) {
         list.planes[list.count++] = OX_PLANE_MASTER;
@@ -156,13 +159,13 @@ static uint64_t files_bytes(const struct ox_model *model, enum ox_dtype dtype, c
 }
 
 /* The planes that are saved; none with weights alone, and then there is no optimizer file. */
-static struct ox_plane_list saved_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype, bool alone) {
-    return alone ? (struct ox_plane_list){.weights_dtype = weights_dtype} : ox_optim_planes(kind, weights_dtype);
+static struct ox_plane_list saved_planes(struct ox_state_format format, enum ox_dtype weights_dtype, bool alone) {
+    return alone ? (struct ox_plane_list){.weights_dtype = weights_dtype} : ox_optim_planes(format, weights_dtype);
 }
 
-enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox_optim_kind kind, enum ox_dtype weights_dtype,
-                                   bool alone, uint64_t *bytes) {
-    const struct ox_plane_list planes = saved_planes(kind, weights_dtype, alone);
+enum ox_status ox_checkpoint_bytes(const struct ox_model *model, struct ox_state_format format,
+                                   enum ox_dtype weights_dtype, bool alone, uint64_t *bytes) {
+    const struct ox_plane_list planes = saved_planes(format, weights_dtype, alone);
     struct optim_specs specs = {0};
     const enum ox_status status = optim_specs_open(model, &planes, &specs);
     *bytes = status == OX_OK ? files_bytes(model, weights_dtype, &specs) : 0;
@@ -515,7 +518,7 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->dtype = save->weights_dtype;
     files->model_dtype = ox_hf_config_dtype(save->source_config);
     files->eval = save->eval;
-    files->planes = saved_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype, save->weights_alone);
+    files->planes = saved_planes(ox_engine_config_of(engine)->state, save->weights_dtype, save->weights_alone);
     enum ox_status status = ox_path_join(folder, "", files->folder);
     OX_THEN(status, number_planes(files));
     OX_THEN(status, number_chunks(files, engine));

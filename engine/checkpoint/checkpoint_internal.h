@@ -29,7 +29,7 @@ struct ox_plane_list {
     uint32_t count;
     enum ox_dtype weights_dtype;
 };
-struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype);
+struct ox_plane_list ox_optim_planes(struct ox_state_format format, enum ox_dtype weights_dtype);
 /* Whether a checkpoint lists an optimizer file. */
 struct ox_manifest;
 bool ox_manifest_has_state(const struct ox_manifest *manifest);

@@ -45,7 +45,7 @@ static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx
         }
     }
     const uint64_t bad_count = ox_chunk_values_set(view, plane);
-    static const char *const names[OX_PLANE_COUNT] = {"weights", "first moments", "second moments"};
+    static const char *const names[OX_PLANE_COUNT] = {"weights", "first moments", "second moments", "averages"};
     return bad_count == 0 ? OX_OK
                           : ox_fail(OX_E_CORRUPT, "%s: %" PRIu64 " of the %s of unit %" PRIu32 " (elements %" PRIu64
                                     " to %" PRIu64 ") cannot be represented in a state with %s moments; use "
@@ -75,6 +75,11 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
                 if (source->has[plane] && ox_chunk_has_plane(&view, (enum ox_plane)plane)) {
                     status = fill_plane(model, unit_idx, source, &view, (enum ox_plane)plane);
                 }
+            }
+            if (status == OX_OK && !source->has[OX_PLANE_AVERAGE] && ox_chunk_has_plane(&view, OX_PLANE_AVERAGE)) {
+                ox_chunk_values_get(&view, OX_PLANE_MASTER); /* averages begin with the weights */
+                const uint64_t bad_count = ox_chunk_values_set(&view, OX_PLANE_AVERAGE);
+                OX_ASSERT(bad_count == 0);
             }
             OX_THEN(status, ox_engine_chunk_put(engine, unit_idx, i, &view));
             if (status != OX_OK) {
@@ -185,6 +190,11 @@ static enum ox_status check_same_model(const struct ox_model *ours, const struct
 
 /* Warns of what happens to a state when it is converted from one format to another. */
 static void warn_conversion(const char *path, struct ox_state_format from, struct ox_state_format to) {
+    if (from.averages != to.averages) {
+        ox_log(OX_LOG_WARN, "%s: %s", path, to.averages ? "has no averages (--ema-decay); they begin with its weights"
+                                                         : "has averages of the weights, which the run goes on without "
+                                                           "(--ema-decay 0)");
+    }
     if (from.kind == to.kind && from.moments == to.moments) {
         return;
     }
@@ -194,6 +204,15 @@ static void warn_conversion(const char *path, struct ox_state_format from, struc
            path, ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
            ox_moments_name(to.moments), rounds ? "; its numbers are rounded" : "",
            lacks_v ? "; the second moments begin at zero" : "");
+}
+
+/* Whether an optimizer file has averages. */
+static bool has_averages(const struct ox_st_file *optim, const struct ox_model *model) {
+    bool any = false;
+    for (uint32_t i = model->saved_first; i < model->tensor_count && !any; i++) {
+        any = ox_optim_find(optim, &model->tensors[i], OX_PLANE_AVERAGE) != NULL;
+    }
+    return any;
 }
 
 enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_model *model) {
@@ -238,20 +257,22 @@ enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path,
     OX_THEN(status, ox_st_open(optim_path, &optim));
     const struct ox_state_format to = ox_engine_config_of(engine)->state;
     const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,
-                                         .moments = (enum ox_moments)manifest.state.moments};
+                                         .moments = (enum ox_moments)manifest.state.moments,
+                                         .averages = status == OX_OK && has_averages(optim, model)};
     if (status == OX_OK) {
-        const struct ox_plane_list planes = ox_optim_planes(from.kind, manifest.weights_dtype);
+        const struct ox_plane_list planes = ox_optim_planes(from, manifest.weights_dtype);
         status = find_entries(model, &planes, optim, entries);
     }
     if (status == OX_OK) {
         const bool moments = !ox_engine_config_of(engine)->eval_only;
-        const bool has_v = ox_plane_exists(from.kind, OX_PLANE_V) && ox_plane_exists(to.kind, OX_PLANE_V);
+        const bool has_v = ox_plane_exists(from, OX_PLANE_V) && ox_plane_exists(to, OX_PLANE_V);
         if (moments && ox_team_leads(ox_engine_config_of(engine)->team)) {
             warn_conversion(path, from, to);
         }
         status = fill_planes(engine, &(struct source){.fill = fill_from_checkpoint,
                                                       .path = path,
-                                                      .has = {true, moments, moments && has_v},
+                                                      .has = {true, moments, moments && has_v,
+                                                              from.averages && to.averages},
                                                       .model = model,
                                                       .folder = folder,
                                                       .optim = optim,

@@ -242,8 +242,8 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
                ? ox_fail(status, "%s", text) : ox_fail(status, "%.700s; %.200s could not be removed", text, left);
 }
 
-enum ox_status ox_export_folder(const char *source, const char *adapter, const char *path, enum ox_dtype dtype,
-                                uint64_t shard_bytes_max) {
+enum ox_status ox_export_folder(const char *source, const char *adapter, bool averages, const char *path,
+                                enum ox_dtype dtype, uint64_t shard_bytes_max) {
     OX_ASSERT(dtype < OX_DTYPE_OTHER);
     struct ox_hf_folder *folder = NULL;
     struct ox_st_file *optim = NULL;
@@ -255,9 +255,10 @@ enum ox_status ox_export_folder(const char *source, const char *adapter, const c
     if (status == OX_OK && !ox_hf_has_weights(folder)) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", source);
     }
+    OX_THEN(status, averages ? ox_hf_use_averages(folder) : OX_OK);
     if (status == OX_OK && ox_hf_model(folder)->config.lora.r > 0) {
         status = ox_hf_merge(folder); /* a checkpoint of adapters has masters of these alone */
-    } else {
+    } else if (!averages) {
         OX_THEN(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
     }
     if (status == OX_OK) {

@@ -138,6 +138,8 @@ struct ox_config {
     bool dpo; /* rows are preferences, and batches and windows are counted in pairs */
     enum ox_dpo_loss dpo_loss;
     double dpo_beta, dpo_label_smoothing, dpo_sft_coef;
+    double ema_decay; /* of averages of the weights; 0: none */
+    bool use_ema;     /* read them instead of the weights */
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     double router_aux_loss_coef; /* factor of the balance loss of routers; -1: as config.json says */
     double router_z_loss_coef;
@@ -223,7 +225,9 @@ struct ox_config {
     bool chat, ignore_eos;
     bool thinking; /* false: the prompt ends with an empty reasoning, if the template has one */
     uint64_t max_new_tokens, top_k, top_logits;
-    double temperature, top_p;
+    double temperature, top_p, repetition_penalty;
+    char stop[OX_CONFIG_TEXT_BYTES]; /* as for ox_stop_texts_open */
+    uint64_t num_return_sequences;
     /* command behaviour */
     int64_t clock_s; /* not an option: what a clock that shows local time read when the command began, in seconds since
                         it read the beginning of 1970. Chat templates print it */

@@ -391,6 +391,13 @@ static const struct ox_option options[] = {
      .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_EXPORT | OX_CMD_MERGE,
      .bears = OX_BEARS_BITS,
      .help = "folder of a LoRA adapter of --model, from PEFT or a run: train goes on with it, export merges it"},
+    {.name = "ema-decay", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, ema_decay), .min = 0,
+     .max = 0.9999999, .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "keep an exponential moving average of the weights, 4 bytes per parameter, of which a step keeps this "
+             "share, such as 0.999; 0: none"},
+    {.name = "ema", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, use_ema), .group = group_files,
+     .default_text = "false", .commands = OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_EXPORT,
+     .help = "take the averages of a checkpoint (--ema-decay) instead of its weights"},
     {.name = "label-smoothing-factor", .type = OX_OPT_DOUBLE,
      .offset = offsetof(struct ox_config, label_smoothing_factor), .min = 0, .max = 1, .group = group_training,
      .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,

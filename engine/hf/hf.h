@@ -82,6 +82,9 @@ const char *ox_hf_adapter_path(const struct ox_hf_folder *folder);
  * values at the beginning, in the middle and at the end of each. 0 without weights. */
 OX_MUST enum ox_status ox_hf_base_hash(const struct ox_hf_folder *folder, uint64_t *out);
 
+/* Reads the averages of a checkpoint from here on, from its optimizer file, where a weight has one. OX_E_CONFIG where
+ * it has none. */
+OX_MUST enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder);
 /* Reads elements [first, first + count) of tensor tensor_idx of the model as fp32 into out[count]. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);

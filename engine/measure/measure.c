@@ -248,7 +248,7 @@ static double update_bytes(struct ox_state_format format) {
  * which is how the simulator reads it. */
 static void measure_memory(struct measuring *m) {
     struct ox_machine_host *const host = &m->machine->host;
-    const struct ox_state_format plain = {OX_OPTIM_ADAMW, OX_MOMENTS_F32}, own = m->input->state;
+    const struct ox_state_format plain = {OX_OPTIM_ADAMW, OX_MOMENTS_F32, false}, own = m->input->state;
     const bool other = own.kind != plain.kind || own.moments != plain.moments;
     double seconds = 0;
     if (!update_seconds(m, plain, other ? MEMORY_SHARE / 2 : MEMORY_SHARE, &seconds)) {
@@ -257,7 +257,7 @@ static void measure_memory(struct measuring *m) {
     host->dram_rate = update_bytes(plain) / seconds;
     host->adam = (struct ox_machine_adam){.threads = m->input->optimizer_threads, .seconds = {seconds}};
     if (other && update_seconds(m, own, MEMORY_SHARE / 2, &seconds)) {
-        const struct ox_state_format same = {OX_OPTIM_ADAMW, own.moments};
+        const struct ox_state_format same = {OX_OPTIM_ADAMW, own.moments, false};
         host->adam.seconds[own.moments] = seconds * update_bytes(same) / update_bytes(own);
     }
 }

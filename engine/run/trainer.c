@@ -228,7 +228,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .micro_batches = (uint32_t)config->gradient_accumulation_steps,
         .dtype = config->dtype,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
-        .state = {.kind = config->optimizer, .moments = config->moments},
+        .state = {.kind = config->optimizer, .moments = config->moments, .averages = config->ema_decay > 0},
         .router_balance = ox_trainer_balance(config, &model->config),
         .router_z = config->router_z_loss_coef,
         .router_bias_rate = config->router_bias_update_rate,
@@ -365,6 +365,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
     OX_THEN(status, adapt(trainer));
+    OX_THEN(status, trainer->config.use_ema ? ox_hf_use_averages(trainer->folder) : OX_OK);
     if (status != OX_OK) {
         return status;
     }

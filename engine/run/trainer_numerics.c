@@ -169,6 +169,9 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         const double scale[] = {c->loss_scale, (double)c->loss_scale_window};
         hash = ox_hash64(scale, sizeof scale, hash);
     }
+    if (e->state.averages) {
+        hash = ox_hash64(&c->ema_decay, sizeof c->ema_decay, hash);
+    }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32

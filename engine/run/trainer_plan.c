@@ -561,7 +561,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         "%s\n"
         "model: %s, %s parameters%s, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
         "device: %s\n"
-        "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
+        "optimizer: %s, moments in %s%s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "%s%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
@@ -570,7 +570,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
         device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
-        ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
+        engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->table),
+        engine->batch, engine->seq,
         engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
         all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), reference_text(trainer, reference),
         overhead, tables, prediction,

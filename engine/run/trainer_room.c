@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
-    return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
+    return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state,
                                ox_dtype_of_word(trainer->config.save_dtype), trainer->config.save_only_model, bytes);
 }
 
@@ -332,7 +332,7 @@ static bool place_at(const struct ox_trainer *trainer, int idx, char *path) {
     if (idx > 0) {
         snprintf(folder, sizeof folder, "%s", temporary);
     }
-    const bool sized = ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state.kind,
+    const bool sized = ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state,
                                            OX_DTYPE_F32, false, &bytes) == OX_OK;
     if (!sized || access(folder, W_OK | X_OK) != 0 || is_memory(folder, output) ||
         ox_checkpoint_check_space(folder, bytes) != OX_OK) {

@@ -134,6 +134,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
                  .eps = config->adam_epsilon,
                  .weight_decay = config->weight_decay,
                  .grad_scale = 1,
+                 .average_decay = config->ema_decay,
                  .step = trainer->state.optimizer_steps + 1,
                  .seed = config->seed},
         .max_grad_norm = config->max_grad_norm,

@@ -160,9 +160,9 @@ struct ox_chunk_view {
     float *values;
 };
 
-/* The planes as numbers. Only some optimizers have the second moment. */
-enum ox_plane { OX_PLANE_MASTER, OX_PLANE_M, OX_PLANE_V, OX_PLANE_COUNT };
-bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane);
+/* The planes as numbers. Only some optimizers have the second moment, and only some states averages. */
+enum ox_plane { OX_PLANE_MASTER, OX_PLANE_M, OX_PLANE_V, OX_PLANE_AVERAGE, OX_PLANE_COUNT };
+bool ox_plane_exists(struct ox_state_format format, enum ox_plane plane);
 
 uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx);
 /* Whether this process has the chunk, so that it may be viewed, got and put here; and whether it is this one that saves

@@ -32,6 +32,9 @@ static uint64_t geometry_hash(const struct ox_engine *engine, uint32_t process) 
         const uint64_t words[] = {hash, state.kind, state.moments};
         hash = ox_hash_seed(words, sizeof words / sizeof *words);
     }
+    if (state.averages) {
+        hash = ox_hash64("averages", strlen("averages"), hash);
+    }
     const struct ox_team *const team = engine->config.team;
     const uint64_t part[] = {hash, process, ox_team_count(team), engine->rank_total};
     hash = team == NULL ? hash : ox_hash_seed(part, sizeof part / sizeof *part);

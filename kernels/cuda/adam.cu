@@ -238,6 +238,33 @@ template <ox_optim_kind KIND> static void update(const ox_cuda_queue *queue, con
     }
 }
 
+struct average_args {
+    const uint16_t *hi;
+    const void *lo;
+    float *average;
+    uint64_t count;
+    float share;
+    bool narrow; /* the master has 24 bits */
+};
+
+/* Moves the averages towards the new masters, after the update of the same elements. */
+static __global__ void average_kernel(average_args args) {
+    const uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < args.count) {
+        const float master = args.narrow ? ox_master24_join(args.hi[at], ((const uint8_t *)args.lo)[at])
+                                         : ox_plane_join(args.hi[at], ((const uint16_t *)args.lo)[at]);
+        args.average[at] = ox_average_update(args.average[at], master, args.share);
+    }
+}
+
+static void update_averages(const ox_cuda_queue *queue, const ox_op_adam *op) {
+    const ox_state_planes planes = ox_state_planes_at(op->format, op->state, op->elem_count, op->first);
+    const average_args args = {op->hi + op->first, planes.lo, planes.average, op->count, op->hyper.average_share,
+                               op->format.moments == OX_MOMENTS_Q8};
+    const ox_launch_shape shape = {(unsigned)ox_div_up(op->count, (uint64_t)OX_BLOCK_THREADS), OX_BLOCK_THREADS, 0};
+    ox_launch(average_kernel, queue, shape, args);
+}
+
 extern "C" ox_status ox_cuda_adam(const ox_cuda_queue *queue, const void *given) {
     const ox_op_adam *const op = (const ox_op_adam *)given;
     OX_ASSERT(op->first % OX_Q8_BLOCK == 0 && op->format.kind < OX_OPTIM_KIND_COUNT);
@@ -253,6 +280,9 @@ extern "C" ox_status ox_cuda_adam(const ox_cuda_queue *queue, const void *given)
         break;
     default:
         update<OX_OPTIM_ADAMW>(queue, op);
+    }
+    if (op->format.averages) {
+        update_averages(queue, op);
     }
     return OX_OK;
 }

@@ -203,7 +203,7 @@ struct alone {
 };
 
 static void alone_open(const struct options *options, struct alone *alone) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32, false};
     const uint64_t bytes = ALONE_PARAMS * (uint64_t)6 + ox_state_layout_of(format, ALONE_PARAMS).bytes;
     REQUIRE_OK(ox_pool_open(options->threads, &alone->pool));
     REQUIRE_OK(ox_arena_open("benchmark", bytes, alone->pool, &alone->arena));
@@ -217,7 +217,7 @@ static void alone_close(struct alone *alone) {
 
 /* Chunk by chunk, as the phase does; scaled to as many parameters. */
 static double alone_run(struct alone *alone, uint64_t params, uint64_t step) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32, false};
     const uint64_t state_bytes = ox_state_layout_of(format, CHUNK_ELEMS).bytes;
     const uint64_t slot_bytes = CHUNK_ELEMS * (uint64_t)6 + state_bytes;
     const struct ox_optim_settings settings = {

@@ -74,7 +74,7 @@ static void grad_set(struct planes *planes, enum ox_grad_dtype dtype, uint64_t i
     }
 }
 
-static const struct ox_state_format adamw_f32 = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
+static const struct ox_state_format adamw_f32 = {OX_OPTIM_ADAMW, OX_MOMENTS_F32, false};
 
 static struct ox_update_span span_of(const struct planes *planes, enum ox_grad_dtype dtype, bool decay,
                                    bool in_place) {

@@ -149,7 +149,7 @@ int main(void) {
         }
         for (int format = 0; format < (int)OX_OPTIM_KIND_COUNT * (int)OX_MOMENTS_COUNT; format++) {
             const struct ox_state_format made = {(enum ox_optim_kind)(format / OX_MOMENTS_COUNT),
-                                                 (enum ox_moments)(format % OX_MOMENTS_COUNT)};
+                                                 (enum ox_moments)(format % OX_MOMENTS_COUNT), format % 2 == 1};
             test_adam(&labs[i], made, false);
             test_adam(&labs[i], made, true);
         }

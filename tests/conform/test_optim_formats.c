@@ -329,7 +329,7 @@ static void test_layout(void) {
     static const double with_one_moment[OX_MOMENTS_COUNT] = {8.0, 6.0, 4.015625};
     for (unsigned k = 0; k < OX_OPTIM_KIND_COUNT; k++) {
         for (unsigned mo = 0; mo < OX_MOMENTS_COUNT; mo++) {
-            const struct ox_state_format format = {k, mo};
+            const struct ox_state_format format = {k, mo, false};
             const double expected = ox_optim_has_v(k) ? bytes_per_param[mo] : with_one_moment[mo];
             const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_BF16);
             CHECK(traffic.written == expected && traffic.read == expected + 2);
@@ -424,7 +424,7 @@ static void check_bounds(enum ox_moments moments, const struct values *exact, co
 /* Conversion rounds to nearest, repeats without loss, and stays within the bounds after an update with random rounding.
  */
 static void test_bounds(enum ox_moments moments) {
-    const struct ox_state_format wide = {OX_OPTIM_ADAMW, OX_MOMENTS_F32}, format = {OX_OPTIM_ADAMW, moments};
+    const struct ox_state_format wide = {.kind = OX_OPTIM_ADAMW}, format = {OX_OPTIM_ADAMW, moments, false};
     struct planes exact = planes_new(wide, OX_Q8_BLOCK, 0), narrow = planes_new(format, OX_Q8_BLOCK, 0);
     for (unsigned round = 0; round < 2000; round++) {
         const struct values start = values_random();
@@ -462,7 +462,7 @@ static void test_bounds(enum ox_moments moments) {
  * deviation is at most step / (2 sqrt(n)); six of those are allowed. */
 static void test_mean(enum ox_moments moments) {
     enum { ROUNDS = 4096 };
-    const struct ox_state_format wide = {OX_OPTIM_ADAMW, OX_MOMENTS_F32}, format = {OX_OPTIM_ADAMW, moments};
+    const struct ox_state_format wide = {.kind = OX_OPTIM_ADAMW}, format = {OX_OPTIM_ADAMW, moments, false};
     struct planes exact = planes_new(wide, OX_Q8_BLOCK, 0), narrow = planes_new(format, OX_Q8_BLOCK, 0);
     const struct values start = values_random();
     CHECK(values_set(&narrow, &start) == 0);
@@ -591,7 +591,7 @@ static void test_training(void) {
     for (unsigned kind = 0; kind < OX_OPTIM_KIND_COUNT; kind++) {
         double wide = 0.0;
         for (unsigned moments = 0; moments < OX_MOMENTS_COUNT; moments++) {
-            const double loss = train(problem, (struct ox_state_format){kind, moments}, rates[kind]);
+            const double loss = train(problem, (struct ox_state_format){kind, moments, false}, rates[kind]);
             wide = moments == OX_MOMENTS_F32 ? loss : wide;
             printf("%s, %s: loss %.5f, %+.2f %%\n", ox_optim_kind_name(kind), ox_moments_name(moments), loss,
                    100.0 * (loss / wide - 1.0));
@@ -604,7 +604,7 @@ static void test_training(void) {
 
 /* v follows gradients that became smaller, although each step moves it by a thousandth. */
 static void test_v_falls(enum ox_moments moments) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, moments};
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, moments, false};
     struct planes planes = planes_new(format, 4096, 0);
     const struct ox_update_span span = span_of(&planes, IN_PLACE);
     for (unsigned step = 1; step <= 6000; step++) {
@@ -640,7 +640,7 @@ int main(void) {
     test_layout();
     for (unsigned kind = 0; kind < OX_OPTIM_KIND_COUNT; kind++) {
         for (unsigned moments = 0; moments < OX_MOMENTS_COUNT; moments++) {
-            const struct ox_state_format format = {kind, moments};
+            const struct ox_state_format format = {kind, moments, false};
             test_lengths(format);
             test_bits(format);
             test_many(format);

@@ -297,7 +297,7 @@ static uint64_t check_flips(struct ox_state_format format, enum ox_isa isa, uint
 
 /* Two flipped bits, somewhere in a plane: the share that is missed is as the header says. */
 static void check_pairs(void) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32, false};
     const uint64_t count = 512;
     uint64_t missed = 0;
     fill(format, count);
@@ -321,7 +321,7 @@ int main(void) {
     for (unsigned kind = 0; kind < OX_OPTIM_KIND_COUNT; kind++) {
         for (unsigned moments = 0; moments < OX_MOMENTS_COUNT; moments++) {
             for (unsigned isa = 0; isa < OX_ISA_COUNT; isa++) {
-                const struct ox_state_format format = {kind, moments};
+                const struct ox_state_format format = {kind, moments, false};
                 if (!ox_isa_available(isa)) {
                     continue;
                 }

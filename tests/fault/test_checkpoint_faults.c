@@ -96,11 +96,11 @@ static enum ox_status delete(void) {
 }
 
 static enum ox_status export_masters(void) {
-    return ox_export_folder(test_path("first/checkpoint-1"), NULL, test_path("new"), OX_DTYPE_F32, 12000);
+    return ox_export_folder(test_path("first/checkpoint-1"), NULL, false, test_path("new"), OX_DTYPE_F32, 12000);
 }
 
 static enum ox_status export_rounded(void) {
-    return ox_export_folder(test_path("first/checkpoint-1"), NULL, test_path("new"), OX_DTYPE_BF16, UINT64_MAX);
+    return ox_export_folder(test_path("first/checkpoint-1"), NULL, false, test_path("new"), OX_DTYPE_BF16, UINT64_MAX);
 }
 
 /* ---- what is there afterwards ------------------------------------------------------------------------ */
@@ -254,7 +254,8 @@ static void test_export_killed(void) {
 /* ---- names and places -------------------------------------------------------------------------------- */
 
 static void refuse_export(const char *path, const char *words) {
-    CHECK(ox_export_folder(test_path("first/checkpoint-1"), NULL, path, OX_DTYPE_F32, UINT64_MAX) == OX_E_CONFIG);
+    const char *const from = test_path("first/checkpoint-1");
+    CHECK(ox_export_folder(from, NULL, false, path, OX_DTYPE_F32, UINT64_MAX) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), words) != NULL);
 }
 
@@ -269,7 +270,8 @@ static void test_names(void) {
     files_make_folder("new.tmp");
     refuse_export(test_path("new"), "new.tmp: a stopped export has left it");
     files_remove_folder("new.tmp");
-    REQUIRE_OK(ox_export_folder(test_path("first/checkpoint-1"), NULL, test_path("new//"), OX_DTYPE_F32, UINT64_MAX));
+    const char *const from = test_path("first/checkpoint-1");
+    REQUIRE_OK(ox_export_folder(from, NULL, false, test_path("new//"), OX_DTYPE_F32, UINT64_MAX));
     CHECK(files_exist("new/config.json"));
     const char *const out = test_path("out");
     CHECK(!ox_checkpoint_is_ours(out, "checkpoint-3") && !ox_checkpoint_is_ours(out, "latest"));

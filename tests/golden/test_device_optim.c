@@ -39,9 +39,12 @@ static void check_formats(const struct golden *golden) {
     static const struct {
         struct ox_state_format format;
         bool fp32, grad_bf16;
-    } cases[] = {{{OX_OPTIM_ADAMW, OX_MOMENTS_F32}, true, true},   {{OX_OPTIM_ADAMW, OX_MOMENTS_F32}, false, false},
-                 {{OX_OPTIM_ADAMW, OX_MOMENTS_BF16}, true, false}, {{OX_OPTIM_ADAMW, OX_MOMENTS_BF16}, false, true},
-                 {{OX_OPTIM_ADAMW, OX_MOMENTS_Q8}, false, true},   {{OX_OPTIM_LION, OX_MOMENTS_Q8}, false, false}};
+    } cases[] = {{{OX_OPTIM_ADAMW, OX_MOMENTS_F32, true}, true, true},
+                 {{OX_OPTIM_ADAMW, OX_MOMENTS_F32, false}, false, false},
+                 {{OX_OPTIM_ADAMW, OX_MOMENTS_BF16, false}, true, false},
+                 {{OX_OPTIM_ADAMW, OX_MOMENTS_BF16, true}, false, true},
+                 {{OX_OPTIM_ADAMW, OX_MOMENTS_Q8, true}, false, true},
+                 {{OX_OPTIM_LION, OX_MOMENTS_Q8, false}, false, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct harness_run run = golden_run(golden);
         struct outcome expected, outcome;

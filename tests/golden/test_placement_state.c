@@ -8,7 +8,7 @@
 static struct harness_run run_of(const struct golden *golden, enum ox_optim_kind kind, enum ox_moments moments) {
     struct harness_run run = golden_run(golden);
     run.dtype = moments != OX_MOMENTS_Q8 ? OX_COMPUTE_FP32 : OX_COMPUTE_BF16;
-    run.state = (struct ox_state_format){kind, moments};
+    run.state = (struct ox_state_format){kind, moments, false};
     return run;
 }
 

@@ -30,7 +30,7 @@ static uint64_t hash_view(const struct ox_chunk_view *view) {
     uint64_t hash = add(1, view->hi, view->count * OX_HI_BYTES);
     hash = add(hash, view->state.lo, view->state_bytes);
     for (enum ox_plane plane = OX_PLANE_MASTER; plane < OX_PLANE_COUNT; plane++) {
-        if (ox_plane_exists(view->format.kind, plane)) {
+        if (ox_plane_exists(view->format, plane)) {
             ox_chunk_values_get(view, plane);
             hash = add(hash, view->values, view->count * sizeof *view->values);
         }
@@ -125,12 +125,12 @@ int main(void) {
     golden_open("llama_tied_gqa", &golden);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
         if (test_takes((unsigned)(place - harness_places), 3)) {
-            check_place(&golden, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, place);
+            check_place(&golden, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32, false}, place);
         }
     }
     struct harness_place chaos = harness_places[2];
     chaos.chaos_seed = 3;
-    check_place(&golden, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_Q8}, &chaos);
+    check_place(&golden, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_Q8, false}, &chaos);
     golden_close(&golden);
     return test_end();
 }

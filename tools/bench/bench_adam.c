@@ -313,7 +313,7 @@ static enum ox_status measure_passes(struct comparison *comparison) {
     for (unsigned dtype = OX_GRAD_F32; dtype <= OX_GRAD_BF16; dtype++) {
         const bool bf16 = dtype == OX_GRAD_BF16;
         const char *const base = bf16 ? "adam.three_passes.grad_bf16" : "adam.three_passes.grad_f32";
-        fill_planes(comparison, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, dtype);
+        fill_planes(comparison, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32, false}, dtype);
         struct pair pair;
         const enum ox_status status = compare(comparison, &passes, &pair);
         if (status != OX_OK) {
@@ -340,7 +340,7 @@ static enum ox_status measure_all(struct comparison *comparison) {
     enum ox_status status = OX_OK;
     for (unsigned kind = 0; kind < (bench->brief ? 1u : (unsigned)OX_OPTIM_KIND_COUNT); kind++) {
         for (unsigned moments = 0; moments < OX_MOMENTS_COUNT; moments++) {
-            const struct ox_state_format format = {kind, moments};
+            const struct ox_state_format format = {kind, moments, false};
             if (wants(bench, moments) && status == OX_OK) {
                 status = measure_stream(comparison, format, OX_GRAD_F32);
             }

@@ -20,7 +20,7 @@ static enum ox_status queue(void *context) {
 }
 
 static enum ox_status measure(struct ox_bench *bench, struct update *update, enum ox_moments moments) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, moments};
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, moments, false};
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_F32);
     const struct ox_op_zero zero = {.target = update->op.state,
                                     .bytes = ox_state_layout_of(format, update->op.elem_count).bytes};
@@ -55,7 +55,7 @@ enum ox_status ox_bench_gpu_adam(struct ox_bench *bench) {
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
     struct ox_optim_hyper hyper;
     const uint64_t state_bytes =
-        ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, params).bytes;
+        ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32, false}, params).bytes;
     const uint64_t bytes = params * 6 + state_bytes + GRAIN;
     void *memory = NULL;
     double rate = 0.0;

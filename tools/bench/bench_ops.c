@@ -48,7 +48,7 @@ static enum ox_status queue(void *context) {
 static enum ox_status clear_state(struct measuring *m) {
     const struct ox_bench_tensors *const t = &m->tensors;
     const struct ox_state_layout layout =
-        ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, t->params);
+        ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32, false}, t->params);
     struct ox_run run = {.ops = &m->device->ops, .lane = m->device->lane};
     OX_RUN(&run, zero, .target = t->state, .bytes = layout.bytes);
     OX_RUN(&run, zero, .target = t->nonfinite, .bytes = sizeof *t->nonfinite);

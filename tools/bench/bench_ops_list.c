@@ -56,7 +56,7 @@ static enum ox_status bf16_pack(const struct ox_bench_tensors *t, struct ox_benc
 }
 
 static enum ox_status adam(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, (enum ox_moments)t->kind};
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, (enum ox_moments)t->kind, false};
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_F32);
     out->bytes = (traffic.read + traffic.written) * (double)t->params;
     return OX_QUEUE(&t->device->ops, lane_of(t), adam, &(struct ox_op_adam){
@@ -420,7 +420,7 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
     t->sines = ox_bump_alloc(&room, angles * sizeof(float));
     t->hi = ox_bump_alloc(&room, t->table_elems * sizeof(uint16_t));
     t->lo = ox_bump_alloc(&room, t->table_elems * sizeof(uint16_t));
-    t->state = ox_bump_alloc(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32},
+    t->state = ox_bump_alloc(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32, false},
                                                        t->params).bytes);
     t->partials = ox_bump_alloc(&room, t->params / OX_GROUP_ELEMS * sizeof(double));
     t->loss = ox_bump_alloc(&room, sizeof(double));

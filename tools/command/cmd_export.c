@@ -56,8 +56,8 @@ static enum ox_status write_model(const struct ox_config *config, const char *mo
     if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
     }
-    OX_THEN(status, ox_export_folder(source, found[0] != '\0' ? found : NULL, config->output_dir, dtype,
-                                     shard_bytes_max));
+    OX_THEN(status, ox_export_folder(source, found[0] != '\0' ? found : NULL, config->use_ema, config->output_dir,
+                                     dtype, shard_bytes_max));
     return status == OX_OK ? report(config, source, dtype) : status;
 }
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* A chunk's part of each plane of the state, in the unit's state and in a state of the chunk alone. */
-enum { STATE_PIECES = 5 };
+enum { STATE_PIECES = 6 };
 struct state_piece {
     void *unit, *alone; /* NULL: the format has no such plane */
     uint64_t bytes;
@@ -55,6 +55,7 @@ static void state_pieces(const struct ox_rank *rank, uint32_t unit_idx, const st
     out[2] = (struct state_piece){unit.v, alone.v, moment};
     out[3] = (struct state_piece){unit.m_scale, alone.m_scale, scales};
     out[4] = (struct state_piece){unit.v_scale, alone.v_scale, scales};
+    out[5] = (struct state_piece){unit.average, alone.average, layout.end - layout.average_offset};
 }
 
 /* Clears the padding, which goes to the drive, so that a store's bytes do not depend on what memory held before. */
@@ -126,8 +127,8 @@ void ox_rank_chunk_view(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_
     view_in_slot(rank, slots->at, unit_idx, chunk_idx, out);
 }
 
-bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane) {
-    return plane != OX_PLANE_V || ox_optim_has_v(kind);
+bool ox_plane_exists(struct ox_state_format format, enum ox_plane plane) {
+    return plane == OX_PLANE_AVERAGE ? format.averages : plane != OX_PLANE_V || ox_optim_has_v(format.kind);
 }
 
 void ox_chunk_clear(const struct ox_chunk_view *view) {
@@ -136,11 +137,11 @@ void ox_chunk_clear(const struct ox_chunk_view *view) {
 }
 
 bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane) {
-    return plane == OX_PLANE_MASTER || view->state.m != NULL;
+    return plane == OX_PLANE_MASTER || (plane == OX_PLANE_AVERAGE ? view->state.average : view->state.m) != NULL;
 }
 
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
-    OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    OX_ASSERT(ox_plane_exists(view->format, plane));
     if (view->halves) {
         OX_ASSERT(plane == OX_PLANE_MASTER);
         for (uint64_t i = 0; i < view->count; i++) {
@@ -150,6 +151,10 @@ void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) 
     }
     if (plane == OX_PLANE_MASTER) {
         ox_state_master_get(view->format.moments, view->hi, view->state.lo, view->count, view->values);
+        return;
+    }
+    if (plane == OX_PLANE_AVERAGE) {
+        memcpy(view->values, view->state.average, view->count * sizeof *view->values);
         return;
     }
     ox_state_moment_get(view->format.moments, plane == OX_PLANE_M ? OX_MOMENT_M : OX_MOMENT_V, &view->state,
@@ -167,13 +172,17 @@ static uint64_t set_halves(const struct ox_chunk_view *view) {
 }
 
 uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane) {
-    OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    OX_ASSERT(ox_plane_exists(view->format, plane));
     if (view->halves) {
         OX_ASSERT(plane == OX_PLANE_MASTER);
         return set_halves(view);
     }
     if (plane == OX_PLANE_MASTER) {
         return ox_state_master_set(view->format.moments, view->hi, view->state.lo, view->count, view->values);
+    }
+    if (plane == OX_PLANE_AVERAGE) {
+        memcpy(view->state.average, view->values, view->count * sizeof *view->values);
+        return 0;
     }
     return ox_state_moment_set(view->format.moments, plane == OX_PLANE_M ? OX_MOMENT_M : OX_MOMENT_V, &view->state,
                                view->count, view->values);

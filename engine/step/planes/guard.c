@@ -60,6 +60,7 @@ static enum ox_status compare_with(const struct ox_plane_sums *planes, struct ox
                                 : found->lo != planes->lo ? "lower halves of the weights"
                                 : found->m != planes->m   ? "first moments"
                                 : found->v != planes->v   ? "second moments"
+                                : found->average != planes->average ? "averages of the weights"
                                                           : NULL;
     if (changed == NULL) {
         return OX_OK;

@@ -288,8 +288,11 @@ static void save_untrained(const struct chunk_run *run, struct ox_range within) 
         const uint64_t at = begin - ox_slice_first(rank, unit->unit_idx);
         memcpy(unit->replaced.hi + at, unit->source.hi + at, (end - begin) * OX_HI_BYTES);
         if (unit->replaced.state != NULL) {
-            memcpy(ox_state_planes_at(format, unit->replaced.state, elems, at).lo, state_at(run, at).lo,
-                   (end - begin) * ox_lo_bytes(format.moments));
+            const struct ox_state_planes to = ox_state_planes_at(format, unit->replaced.state, elems, at);
+            memcpy(to.lo, state_at(run, at).lo, (end - begin) * ox_lo_bytes(format.moments));
+            if (format.averages) {
+                memcpy(to.average, state_at(run, at).average, (end - begin) * sizeof *to.average);
+            }
         }
     }
 }

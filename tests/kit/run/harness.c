@@ -496,7 +496,7 @@ float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_pla
         exit(1);
     }
     const bool has_moments = harness->model->units[unit_idx].trained;
-    if (!ox_plane_exists(harness->run.state.kind, plane) || (plane != OX_PLANE_MASTER && !has_moments)) {
+    if (!ox_plane_exists(harness->run.state, plane) || (plane != OX_PLANE_MASTER && !has_moments)) {
         free(values);
         return NULL;
     }

@@ -136,7 +136,7 @@ static void test_training(const char *deep, const char *flat, const char *sharde
 
     /* Weights from many files, three tiers. */
     const char *const checkpoint = test_path("run-tight/checkpoint-2");
-    REQUIRE_OK(ox_export_folder(checkpoint, NULL, sharded, OX_DTYPE_F32, SHARD_BYTES));
+    REQUIRE_OK(ox_export_folder(checkpoint, NULL, false, sharded, OX_DTYPE_F32, SHARD_BYTES));
     c = (struct budget_case){.name = "sharded", .model = sharded, .memory = "--device-mem 8MiB --host-mem 6MiB",
                              .drive = true, .more = "--max-steps 1", .memory_bytes = 14 * OX_MIB};
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);

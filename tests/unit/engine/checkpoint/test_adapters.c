@@ -61,7 +61,7 @@ static void check_merged(const struct golden *golden) {
 
 /* Writes the base of a case with weights in bfloat16. */
 static void write_bf16(const struct golden *golden, const char *path) {
-    REQUIRE_OK(ox_export_folder(golden->folder, NULL, path, OX_DTYPE_BF16, UINT64_MAX));
+    REQUIRE_OK(ox_export_folder(golden->folder, NULL, false, path, OX_DTYPE_BF16, UINT64_MAX));
 }
 
 /* PEFT adds in float32 and rounds the sum once to what the base is stored in. The order of its sums is its library's,
@@ -74,7 +74,7 @@ static void check_merged_bf16(const struct golden *golden, int idx) {
     snprintf(whole, sizeof whole, "%s/whole-%d", test_folder(), idx);
     snprintf(adapter, sizeof adapter, "%s/adapter", golden->folder);
     write_bf16(golden, base);
-    REQUIRE_OK(ox_export_folder(base, adapter, whole, OX_DTYPE_BF16, UINT64_MAX));
+    REQUIRE_OK(ox_export_folder(base, adapter, false, whole, OX_DTYPE_BF16, UINT64_MAX));
     REQUIRE_OK(ox_hf_open(whole, true, &folder));
     const struct ox_model *const model = ox_hf_model(folder);
     for (uint32_t k = 0; k < ox_st_count(golden->tensors); k++) {

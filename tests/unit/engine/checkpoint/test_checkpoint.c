@@ -81,7 +81,7 @@ static void fill_engine(struct ox_engine *engine, const struct ox_model *model, 
             struct ox_tensor_part piece = {0};
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
             for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
-                if (!ox_plane_exists(view.format.kind, (enum ox_plane)plane)) {
+                if (!ox_plane_exists(view.format, (enum ox_plane)plane)) {
                     continue;
                 }
                 memset(view.values, 0, view.count * sizeof *view.values);
@@ -136,7 +136,7 @@ static uint64_t count_differences(struct ox_engine *a, struct ox_engine *b, cons
                 differences += copy[k] != ((unsigned char *)view.hi)[k];
             }
             for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
-                if (ox_plane_exists(view.format.kind, (enum ox_plane)plane)) {
+                if (ox_plane_exists(view.format, (enum ox_plane)plane)) {
                     differences += count_in_plane(a, b, unit_idx, i, (enum ox_plane)plane);
                 }
             }
@@ -247,9 +247,9 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     for (int i = 0; i < 2; i++) {
         const enum ox_dtype to = i == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16;
         const char *const target = test_path(name);
-        REQUIRE_OK(ox_export_folder(path, NULL, target, to, i == 0 ? UINT64_MAX : 9000));
+        REQUIRE_OK(ox_export_folder(path, NULL, false, target, to, i == 0 ? UINT64_MAX : 9000));
         check_export(target, first, to);
-        CHECK(ox_export_folder(path, NULL, target, to, UINT64_MAX) == OX_E_CONFIG);
+        CHECK(ox_export_folder(path, NULL, false, target, to, UINT64_MAX) == OX_E_CONFIG);
         name[0]++;
     }
     ox_engine_close(&first);
@@ -451,7 +451,7 @@ static void test_load_weights(struct ox_engine *engine, const struct ox_model *m
         REQUIRE_OK(ox_engine_load_begin(engine, 1));
         const enum ox_status status = ox_engine_load_weights(engine, folder);
         snprintf(name, sizeof name, "bad-%d", i);
-        const enum ox_status exported = ox_export_folder(path, NULL, test_path(name), OX_DTYPE_BF16, UINT64_MAX);
+        const enum ox_status exported = ox_export_folder(path, NULL, false, test_path(name), OX_DTYPE_BF16, UINT64_MAX);
         if (i < 3) {
             CHECK(status == OX_E_CORRUPT && exported == OX_E_CORRUPT);
             CHECK(strstr(ox_error_text(), model->tensors[tensor_idx].name) != NULL);
@@ -535,7 +535,7 @@ static float *read_plane(struct ox_engine *engine, const struct ox_model *model,
         for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
             struct ox_chunk_view view;
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
-            if (ox_plane_exists(view.format.kind, plane)) {
+            if (ox_plane_exists(view.format, plane)) {
                 ox_chunk_values_get(&view, plane);
                 memcpy(values + at, view.values, view.count * sizeof *values);
             }
@@ -585,7 +585,7 @@ static void fill_gently(struct ox_engine *engine, const struct ox_model *model) 
                         view.values[k] = (float)(plane == OX_PLANE_V ? drawn * drawn : drawn - 0.5);
                     }
                 }
-                CHECK(!ox_plane_exists(view.format.kind, (enum ox_plane)plane) ||
+                CHECK(!ox_plane_exists(view.format, (enum ox_plane)plane) ||
                       ox_chunk_values_set(&view, (enum ox_plane)plane) == 0);
             }
             REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, i, &view));
@@ -598,7 +598,7 @@ enum { FORMATS = OX_OPTIM_KIND_COUNT * OX_MOMENTS_COUNT };
 
 static struct ox_state_format format_at(int idx) {
     return (struct ox_state_format){(enum ox_optim_kind)(idx / OX_MOMENTS_COUNT),
-                                    (enum ox_moments)(idx % OX_MOMENTS_COUNT)};
+                                    (enum ox_moments)(idx % OX_MOMENTS_COUNT), false};
 }
 
 /* The checkpoint at `path` is of `source`. */
@@ -734,7 +734,7 @@ static void test_wrong_header(struct ox_engine *engine, const struct ox_model *m
 
 /* Numbers that a state cannot hold are refused, not stored. */
 static void test_bad_numbers(const struct ox_model *model) {
-    const struct ox_state_format wide = {0}, narrow = {OX_OPTIM_ADAMW, OX_MOMENTS_Q8};
+    const struct ox_state_format wide = {0}, narrow = {OX_OPTIM_ADAMW, OX_MOMENTS_Q8, false};
     struct ox_engine *source = open_engine_as(model, wide), *target = open_engine_as(model, narrow);
     const char *const output = test_path("bad-numbers");
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);

@@ -233,7 +233,7 @@ static void run_same(struct ox_team *team, void *arg) {
 }
 
 static void test_same(void) {
-    static const struct ox_state_format q8 = {OX_OPTIM_LION, OX_MOMENTS_Q8}, adamw = {0};
+    static const struct ox_state_format q8 = {OX_OPTIM_LION, OX_MOMENTS_Q8, false}, adamw = {0};
     const struct example examples[] = {
         {"memory", 2, 2, OX_SHARDING_FULL, adamw, OX_DTYPE_BF16, false, 2048, 0},
         {"store", 2, 4, OX_SHARDING_FULL, adamw, OX_DTYPE_F32, true, 2048, 0},
@@ -260,8 +260,8 @@ static void run_conversion(struct ox_team *team, void *arg) {
 }
 
 static void test_conversion(void) {
-    struct example example = {"conversion", 2, 2, OX_SHARDING_FULL, {OX_OPTIM_LION, OX_MOMENTS_Q8}, OX_DTYPE_F32, false,
-                              2048, 0};
+    struct example example = {"conversion", 2, 2, OX_SHARDING_FULL, {OX_OPTIM_LION, OX_MOMENTS_Q8, false},
+                              OX_DTYPE_F32, false, 2048, 0};
     CHECK(log_warnings == 0);
     processes_run(2, run_conversion, &example);
     CHECK(log_warnings == 1);

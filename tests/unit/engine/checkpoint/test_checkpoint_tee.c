@@ -241,7 +241,7 @@ enum { FORMATS = OX_OPTIM_KIND_COUNT * OX_MOMENTS_COUNT };
 
 static struct ox_state_format format_at(int idx) {
     return (struct ox_state_format){(enum ox_optim_kind)(idx / OX_MOMENTS_COUNT % OX_OPTIM_KIND_COUNT),
-                                    (enum ox_moments)(idx % OX_MOMENTS_COUNT)};
+                                    (enum ox_moments)(idx % OX_MOMENTS_COUNT), false};
 }
 
 int main(void) {

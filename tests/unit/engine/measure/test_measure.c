@@ -55,7 +55,7 @@ static void test_kept(void) {
 /* The other format of moments is measured beside fp32, which gives the rate of memory. */
 static void test_formats(void) {
     struct ox_measure_input input = input_of(test_path("cache/formats"));
-    input.state = (struct ox_state_format){OX_OPTIM_LION, OX_MOMENTS_BF16};
+    input.state = (struct ox_state_format){OX_OPTIM_LION, OX_MOMENTS_BF16, false};
     measure(&input);
     CHECK(machine.host.adam.seconds[OX_MOMENTS_F32] > 0 && machine.host.adam.seconds[OX_MOMENTS_BF16] > 0);
     input.on_gpu = true;

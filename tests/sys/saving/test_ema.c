@@ -1,0 +1,190 @@
+/* --ema-decay as a user meets it: averages that follow the weights of every step, with the same bits in every home, on
+ * every number of ranks and through kills; and what --ema reads of them. */
+#include "base/optim_element.h"
+#include "engine/hf/safetensors.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 6, ELEMS_MAX = 1 << 16 };
+#define DECAY 0.75
+
+static const char common[] = "--batch-size 1 --gradient-accumulation-steps 4 --sum-groups 4 --max-seq-length 16 "
+                             "--compute-threads 1 --optimizer-threads 1 --host-mem 64MiB --max-steps 6 "
+                             "--eval-fraction 0.1 --save-total-limit 0 --learning-rate 1e-2 --save-steps 1";
+static const char on_drive[] = "--weights-tier nvme --state-tier nvme --grads-tier nvme";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model, *text;
+
+static void begin(const char *output, const char *more, bool has_drive) {
+    sys_args_train(&args, model, text, output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, more);
+    if (has_drive) {
+        sys_args_add(&args, on_drive);
+        sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
+    }
+}
+
+static void run(const char *output, const char *more, bool has_drive) {
+    begin(output, more, has_drive);
+    sys_run_well(&args, &process);
+}
+
+static const struct ox_st_entry *find(const struct ox_st_file *file, const char *name) {
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        if (strcmp(ox_st_entry(file, i)->name, name) == 0) {
+            return ox_st_entry(file, i);
+        }
+    }
+    return NULL;
+}
+
+/* Follows one tensor through all checkpoints of the run. */
+static void check_follows(const char *output, const char *name) {
+    static float expected[ELEMS_MAX], weights[ELEMS_MAX], averages[ELEMS_MAX];
+    uint32_t wrong = 0;
+    for (int step = 1; step <= STEPS; step++) {
+        struct ox_st_file *model_file = NULL, *optim = NULL;
+        char average[256];
+        snprintf(average, sizeof average, "%s.ema", name);
+        REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/model.safetensors", output, step), &model_file));
+        REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/optimizer.safetensors", output, step), &optim));
+        const struct ox_st_entry *const weight = find(model_file, name), *const entry = find(optim, average);
+        CHECK(weight != NULL && entry != NULL && entry->count == weight->count && weight->count <= ELEMS_MAX);
+        if (weight != NULL && entry != NULL && entry->count == weight->count && weight->count <= ELEMS_MAX) {
+            REQUIRE_OK(ox_st_read_f32(model_file, weight, 0, weight->count, weights));
+            REQUIRE_OK(ox_st_read_f32(optim, entry, 0, entry->count, averages));
+            for (uint64_t i = 0; i < weight->count; i++) {
+                expected[i] = step == 1 ? weights[i] : ox_average_update(expected[i], weights[i], (float)(1 - DECAY));
+                wrong += expected[i] != averages[i];
+            }
+        }
+        ox_st_close(&optim);
+        ox_st_close(&model_file);
+    }
+    CHECK(wrong == 0);
+}
+
+static void test_places(void) {
+    static const struct {
+        const char *words;
+        bool has_drive;
+    } places[] = {{"", true},
+                  {"--device-mem 8MiB --ranks 2 --sharding full_shard", true},
+                  {"--ranks 4", false},
+                  {"--prefetch-depth 0 --tiles 2 --optimizer-overlap off", true},
+                  {"--optimizer-overlap speculative --speculative-units 2", true},
+                  {"--device-state-units 2", false}};
+    static const char *const formats[] = {"--moments bf16", "--dtype bf16 --moments q8 --optim lion", ""};
+    char words[512];
+    for (unsigned i = 0; i < 3; i++) {
+        snprintf(words, sizeof words, "--ema-decay 0.75 %s", formats[i]);
+        files_remove_folder(test_path("memory"));
+        run("memory", words, false);
+        if (i == 2) {
+            check_follows("memory", "model.layers.1.mlp.down_proj.weight");
+            check_follows("memory", "model.norm.weight");
+            run("plain", "", false);
+            char first[SYS_PATH_BYTES];
+            snprintf(first, sizeof first, "%s", test_path("plain/checkpoint-6/model.safetensors"));
+            CHECK(files_same(first, test_path("memory/checkpoint-6/model.safetensors")));
+        }
+        for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
+            if (!test_takes(i * 6 + k, 2)) {
+                continue;
+            }
+            snprintf(words, sizeof words, "--ema-decay 0.75 %s %s", formats[i], places[k].words);
+            run("place", words, places[k].has_drive);
+            CHECK(sys_same_runs("memory", "place", STEPS));
+            files_remove_folder(test_path("place"));
+            files_remove_folder(test_path("place-drive"));
+        }
+    }
+}
+
+/* After test_places, against the folder `memory`. */
+static void test_resumes(void) {
+    for (int part = 0; part < 2; part++) {
+        begin("parts", part == 0 ? "--ema-decay 0.75" : "--ema-decay 0.75 --resume latest", true);
+        if (part == 0) {
+            sys_args_leash(&args);
+            sys_start(&args, &process);
+            CHECK(sys_await(&process, "\nstep 3/"));
+            kill(process.pid, SIGKILL);
+            sys_wait(&process);
+        } else {
+            sys_run_well(&args, &process);
+        }
+    }
+    CHECK(sys_same_runs("memory", "parts", STEPS));
+    begin("again", "--ema-decay 0.75", false);
+    sys_args_word(&args, "--resume=%s", test_path("memory/checkpoint-3"));
+    sys_run_well(&args, &process);
+    char first[SYS_PATH_BYTES];
+    snprintf(first, sizeof first, "%s", test_path("memory/checkpoint-6/optimizer.safetensors"));
+    CHECK(files_same(first, test_path("again/checkpoint-6/optimizer.safetensors")));
+    begin("without", "", false);
+    sys_args_word(&args, "--resume=%s", test_path("memory/checkpoint-3"));
+    sys_run_well(&args, &process);
+    CHECK(sys_said(&process, "which the run goes on without"));
+    begin("newly", "--ema-decay 0.75", false);
+    sys_args_word(&args, "--resume=%s", test_path("plain/checkpoint-3"));
+    sys_run_well(&args, &process);
+    CHECK(sys_said(&process, "they begin with its weights"));
+}
+
+static double eval_loss(const char *of, const char *more) {
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", test_path(of));
+    sys_args_word(&args, "--data=%s", text);
+    sys_args_add(&args, "--max-seq-length 16 --host-mem 64MiB --format json");
+    sys_args_add(&args, more);
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const double loss = json_number_value(json_object_get(json, "mean_nll"));
+    json_decref(json);
+    return loss;
+}
+
+static void test_uses(void) {
+    sys_args_begin(&args, "export");
+    sys_args_word(&args, "--model=%s", test_path("memory"));
+    sys_args_word(&args, "--output=%s", test_path("averaged"));
+    sys_args_add(&args, "--ema");
+    sys_run_well(&args, &process);
+    const double weights = eval_loss("memory", ""), averages = eval_loss("memory", "--ema");
+    CHECK(weights != averages && averages == eval_loss("averaged", "") && isfinite(averages));
+    sys_args_begin(&args, "export");
+    sys_args_word(&args, "--model=%s", test_path("plain"));
+    sys_args_word(&args, "--output=%s", test_path("none"));
+    sys_args_add(&args, "--ema");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "holds no averages"));
+}
+
+/* Of adapters, which alone are trained, the averages are those of A and B. */
+static void test_adapters(void) {
+    model = test_path("averaged");
+    run("adapters", "--ema-decay 0.75 --lora-r 2", false);
+    const double weights = eval_loss("adapters", ""), averages = eval_loss("adapters", "--ema");
+    CHECK(weights != averages && isfinite(averages));
+}
+
+int main(void) {
+    model = sys_write_model("llama");
+    text = sys_write_text(24000);
+    test_places();
+    test_resumes();
+    test_uses();
+    test_adapters();
+    return test_end();
+}
