@@ -58,7 +58,7 @@ const char *ox_foreign_command(const char *name) {
         {"dpo", "use `offload train --dpo`"},
         {"grpo ppo kto orpo rlhf reward* rloo distill*",
          "does not exist: preferences are trained by `offload train --dpo`, and nothing by rewards"},
-        {"chat", "use `offload generate --chat`; one prompt gives one answer"},
+        {"chat", "use `offload generate --chat`"},
         {"infer* complet* sampl* predict ask prompt talk text-generation gen* cli", "use `offload generate`"},
         {"serv* server api deploy vllm web* gui ui board gradio host",
          "does not exist: nothing is served; `offload export` writes a folder that other programs serve, `offload "

@@ -730,3 +730,12 @@ uint64_t ox_generator_need(const struct ox_generator *generator, enum ox_weights
 uint32_t ox_generator_count(const struct ox_generator *generator) {
     return generator->count;
 }
+
+void ox_generator_rewind(struct ox_generator *generator, uint32_t count) {
+    OX_ASSERT(count <= generator->count);
+    generator->count = count;
+}
+
+uint32_t ox_generator_room(const struct ox_generator *generator) {
+    return generator->config.contexts;
+}

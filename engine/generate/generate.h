@@ -37,8 +37,13 @@ void ox_generator_close(struct ox_generator **generator);
 enum ox_weights_home ox_generator_home(const struct ox_generator *generator);
 /* The smallest budget for which the weights live there, of the memory that computes. */
 uint64_t ox_generator_need(const struct ox_generator *generator, enum ox_weights_home home);
+/* Room for so many tokens. */
+uint32_t ox_generator_room(const struct ox_generator *generator);
 /* Tokens read so far, over all calls. */
 uint32_t ox_generator_count(const struct ox_generator *generator);
+
+/* Forgets the tokens behind the first `count`, so that others can be read in their place. */
+void ox_generator_rewind(struct ox_generator *generator, uint32_t count);
 
 /* Reads `count` more tokens; there must be room for them. *logits (vocab) are those after the last token, valid until
  * the next call. If `nll_sum` is not NULL it is set to the sum of -log p of ids 1 .. count - 1, each given all tokens

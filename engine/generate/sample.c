@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const uint64_t stream = 0x746f6b656e; /* random stream of sampling, separate from those of weights and data */
 
@@ -14,6 +15,8 @@ struct ox_sampler {
     struct ox_sampling sampling;
     uint32_t vocab;
     struct ox_logit *heap; /* (vocab) */
+    bool *seen;            /* (vocab) */
+    float *penalized;      /* (vocab): logits of which those of seen tokens are smaller */
     double *weights;       /* (vocab): unnormalized probabilities, in the order in which the draw adds them up */
 };
 
@@ -141,8 +144,36 @@ static int32_t draw_any(struct ox_sampler *sampler, const float *logits, float l
     return (int32_t)index_of_point(sampler->weights, sampler->vocab, chance * total);
 }
 
-enum ox_status ox_sampler_next(struct ox_sampler *sampler, const float *logits, uint64_t position, int32_t *id) {
+/* Makes seen tokens less likely, as RepetitionPenaltyLogitsProcessor of transformers does, in float32. */
+static const float *penalize(struct ox_sampler *sampler, const float *logits) {
+    const float penalty = (float)sampler->sampling.repetition_penalty;
+    if (sampler->sampling.repetition_penalty == 1) {
+        return logits;
+    }
+    for (uint32_t i = 0; i < sampler->vocab; i++) {
+        sampler->penalized[i] = !sampler->seen[i] ? logits[i]
+                                : logits[i] < 0   ? logits[i] * penalty : logits[i] / penalty;
+    }
+    return sampler->penalized;
+}
+
+void ox_sampler_see(struct ox_sampler *sampler, int32_t id) {
+    if (id >= 0 && (uint32_t)id < sampler->vocab) {
+        sampler->seen[id] = true;
+    }
+}
+
+void ox_sampler_forget(struct ox_sampler *sampler) {
+    memset(sampler->seen, 0, sampler->vocab * sizeof *sampler->seen);
+}
+
+void ox_sampler_seed(struct ox_sampler *sampler, uint64_t seed) {
+    sampler->sampling.seed = seed;
+}
+
+enum ox_status ox_sampler_next(struct ox_sampler *sampler, const float *given, uint64_t position, int32_t *id) {
     const struct ox_sampling *const sampling = &sampler->sampling;
+    const float *const logits = penalize(sampler, given);
     uint32_t largest = 0;
     OX_TRY(find_largest(sampler, logits, position, &largest));
     const double chance = ox_uniform(sampling->seed, stream, position);
@@ -168,15 +199,18 @@ void ox_sampler_top(struct ox_sampler *sampler, const float *logits, uint64_t co
 
 enum ox_status ox_sampler_open(const struct ox_sampling *sampling, uint32_t vocab, struct ox_sampler **out) {
     OX_ASSERT(vocab > 0 && vocab <= INT32_MAX && sampling->temperature >= 0 && sampling->top_p >= 0 &&
-              sampling->top_p <= 1);
+              sampling->top_p <= 1 && sampling->repetition_penalty > 0);
     struct ox_sampler *sampler = calloc(1, sizeof *sampler);
     if (sampler != NULL) {
         sampler->sampling = *sampling;
         sampler->vocab = vocab;
         sampler->heap = malloc(vocab * sizeof *sampler->heap);
         sampler->weights = malloc(vocab * sizeof *sampler->weights);
+        sampler->seen = calloc(vocab, sizeof *sampler->seen);
+        sampler->penalized = malloc(vocab * sizeof *sampler->penalized);
     }
-    if (sampler == NULL || sampler->heap == NULL || sampler->weights == NULL) {
+    if (sampler == NULL || sampler->heap == NULL || sampler->weights == NULL || sampler->seen == NULL ||
+        sampler->penalized == NULL) {
         ox_sampler_close(&sampler);
         return ox_fail(OX_E_NOMEM, "no memory to sample among %u tokens", vocab);
     }
@@ -190,6 +224,8 @@ void ox_sampler_close(struct ox_sampler **sampler) {
     }
     free((*sampler)->heap);
     free((*sampler)->weights);
+    free((*sampler)->seen);
+    free((*sampler)->penalized);
     free(*sampler);
     *sampler = NULL;
 }

@@ -16,6 +16,7 @@ struct ox_sampling {
     uint64_t top_k;     /* draw among this many most likely tokens; 0: all */
     double top_p;       /* draw among the fewest of those that have this share of their probability; 1: all */
     uint64_t seed;
+    double repetition_penalty; /* divides the logits above 0 of seen tokens, multiplies those below; 1: none */
 };
 
 struct ox_logit {
@@ -31,6 +32,12 @@ void ox_sampler_close(struct ox_sampler **sampler);
  * OX_E_CORRUPT. */
 OX_MUST enum ox_status ox_sampler_next(struct ox_sampler *sampler, const float *logits, uint64_t position,
                                        int32_t *id);
+
+/* Notes a token of the text so far, for the penalty; forgets all of them. */
+void ox_sampler_see(struct ox_sampler *sampler, int32_t id);
+void ox_sampler_forget(struct ox_sampler *sampler);
+/* Changes the seed, for another sample of the same text. */
+void ox_sampler_seed(struct ox_sampler *sampler, uint64_t seed);
 
 /* Writes the `count` largest logits to out[count], the largest first, equal ones by ascending id; `count` is at most
  * vocab. */

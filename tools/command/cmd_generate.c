@@ -1,272 +1,24 @@
-/* `offload generate`: continues a prompt with a model, or answers it. */
+/* `offload generate`: continues a prompt with a model, answers it, or holds a conversation. */
 #include "tools/command/cmd.h"
+#include "tools/command/generating.h"
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/pool.h"
-#include "engine/text/chat.h"
 #include "engine/text/text.h"
-#include "engine/generate/generate.h"
-#include "engine/generate/sample.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* rows of a prompt read at once */
-enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512, BYTE_VALUES = 256 };
-
-/* Text printed while tokens come: what the tokens from `shown` on add to the text of [from, shown). A decoder treats
- * the first piece of a text differently, so one piece that was already printed precedes them. */
-struct stream {
-    size_t from, shown;
-    bool line_open;
-};
-
-struct generating {
-    const struct ox_config *config;
-    struct ox_hf_folder *folder;
-    struct ox_tokenizer *tokenizer; /* NULL: the model's tokens are bytes */
-    struct ox_template *chat_template; /* this and the renderer: with --chat alone */
-    struct ox_chat_renderer *renderer;
-    struct ox_generator *generator;
-    struct ox_cuda_config cuda;
-    struct ox_cuda_device_info gpu;  /* where a GPU computes */
-    uint64_t gpu_bytes, process_bytes; /* its memory to use; what driver, code and libraries take of that */
-    bool on_gpu;
-    struct ox_sampler *sampler;
-    struct ox_ids ids, stops;
-    size_t prompt_count, text_begin, text_end; /* indices into ids */
-    struct stream stream;
-    bool streams;
-    const char *finish;
-    double seconds, step_seconds; /* time of everything, and of the passes after the prompt */
-    size_t steps;
-    struct ox_logit *top; /* (top_logits), after */
-    size_t top_count;
-    double nll_sum, logit_sum, logsumexp;
-};
-
-/* ---- prompt ------------------------------------------------------------------------------------------ */
-
-static enum ox_status check_options(struct generating *g) {
-    const struct ox_config *const config = g->config;
-    if (config->prompt[0] != '\0' && config->prompt_file[0] != '\0') {
-        return ox_fail(OX_E_CONFIG, "--prompt and --prompt-file are both given; give one of them");
-    }
-    if (config->chat && config->prompt[0] == '\0' && config->prompt_file[0] == '\0') {
-        return ox_fail(OX_E_CONFIG, "--chat has no message to answer; give one by --prompt or --prompt-file");
-    }
-    if (strcmp(config->prompt, "-") == 0) {
-        return ox_fail(OX_E_CONFIG, "--prompt -: the prompt is the text itself; --prompt-file PATH reads it, "
-                       "--prompt-file /dev/stdin from the standard input if that is a file, and \"$(cat)\" else");
-    }
-    if (config->prompt[0] == '@' && ox_path_is_file(config->prompt + 1)) {
-        return ox_fail(OX_E_CONFIG, "--prompt %s: the prompt is the text itself; to read the file give --prompt-file "
-                       "%s", config->prompt, config->prompt + 1);
-    }
-    const char *const name = config->system_prompt[0] != '\0' ? "system-prompt"
-                             : config->chat_template[0] != '\0' ? "chat-template"
-                             : config->chat_template_kwargs[0] != '\0' ? "chat-template-kwargs"
-                             : !config->thinking ? "no-thinking" : NULL;
-    if (!config->chat && name != NULL) {
-        return ox_fail(OX_E_CONFIG, "--%s is for conversations; add --chat, or remove it", name);
-    }
-    if (config->top_logits > 0 && strcmp(config->format, "json") != 0) {
-        return ox_fail(OX_E_CONFIG, "--top-logits is part of the JSON report; add --format json");
-    }
-    return OX_OK;
-}
-
-static enum ox_status open_model(struct generating *g) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_config.json"};
-    const char *model = g->config->model;
-    const char *const adapter = g->config->adapter;
-    char found_adapter[OX_CONFIG_TEXT_BYTES];
-    char path[OX_PATH_BYTES];
-    bool found = false;
-    enum ox_status status = ox_hf_check_file(model, true);
-    OX_THEN(status, ox_hf_check_folder(model));
-    for (int i = 0; status == OX_OK && i < 3; i++) {
-        status = ox_path_join(model, names[i], path);
-        found = found || (status == OX_OK && ox_path_is_file(path));
-    }
-    if (status == OX_OK && !found) {
-        status = ox_fail(OX_E_CONFIG,
-                         "--model %s: has no weights, neither %s nor %s; name a folder with weights", model,
-                         names[0], names[1]);
-    }
-    OX_THEN(status, ox_hf_open(model, true, &g->folder));
-    if (status == OX_OK && adapter[0] != '\0') {
-        status = ox_run_find_model(adapter, found_adapter);
-        OX_THEN(status, ox_hf_load_adapter(g->folder, found_adapter));
-    }
-    if (status != OX_OK) {
-        return status;
-    }
-    const bool own = g->config->tokenizer[0] == '\0';
-    if (adapter[0] != '\0' && ox_folder_has(found_adapter, "tokenizer.json")) {
-        model = found_adapter; /* with the template and the ends of turns that it was trained with */
-    }
-    status = ox_path_join(model, "tokenizer.json", path);
-    if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES &&
-        !ox_tokenizer_has_parts(model)) {
-        return g->config->chat ? ox_fail(OX_E_CONFIG, "%s: is a model of bytes without a chat template; leave out "
-                                         "--chat, or name a tokenizer with --tokenizer", model)
-                               : OX_OK;
-    }
-    if (status != OX_OK) {
-        return status;
-    }
-    status = own ? OX_OK : ox_hf_check_path("--tokenizer", g->config->tokenizer);
-    OX_THEN(status, ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer));
-    return status != OX_OK && own
-               ? ox_fail_in(status, "the model folder has no usable tokenizer; name one with --tokenizer")
-               : status;
-}
-
-static enum ox_status encode_bytes(struct generating *g, const char *where, const char *text, size_t bytes) {
-    enum ox_status status = bytes > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: the text is empty, so there is nothing to "
-                                                        "continue; give a text", where);
-    for (size_t i = 0; i < bytes && status == OX_OK; i++) {
-        status = ox_ids_add(&g->ids, (unsigned char)text[i]);
-    }
-    return status;
-}
-
-/* Turns bytes into UTF-8: each byte that is part of no character becomes U+FFFD. */
-static enum ox_status decode_bytes(const int32_t *ids, size_t count, char **text, size_t *bytes) {
-    static const char replacement[] = "\xef\xbf\xbd";
-    const size_t mark_bytes = sizeof replacement - 1;
-    char *const raw = malloc(count + 1), *const out = malloc(mark_bytes * count + 1);
-    size_t used = 0;
-    for (size_t i = 0; raw != NULL && i < count; i++) {
-        raw[i] = (char)ids[i];
-    }
-    for (size_t at = 0; raw != NULL && out != NULL && at < count;) {
-        const size_t valid = ox_utf8_valid(raw + at, count - at);
-        memcpy(out + used, raw + at, valid);
-        used += valid;
-        at += valid;
-        if (at < count) {
-            memcpy(out + used, replacement, mark_bytes);
-            used += mark_bytes;
-            at++;
-        }
-    }
-    const bool done = raw != NULL && out != NULL;
-    free(raw);
-    *text = out;
-    *bytes = used;
-    if (done) {
-        out[used] = '\0';
-    }
-    return done ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a text of %zu bytes", count);
-}
-
-static enum ox_status decode(const struct generating *g, const int32_t *ids, size_t count, char **text,
-                             size_t *bytes) {
-    return g->tokenizer == NULL ? decode_bytes(ids, count, text, bytes)
-                                : ox_decode(g->tokenizer, ids, count, true, text, bytes);
-}
-
-static enum ox_status encode_plain(struct generating *g, const char *where, const char *text, size_t bytes) {
-    struct ox_encoder *encoder = NULL;
-    if (g->tokenizer == NULL) {
-        return encode_bytes(g, where, text, bytes);
-    }
-    enum ox_status status = ox_encoder_open(g->tokenizer, &encoder);
-    if (status == OX_OK) {
-        status = ox_encode(encoder, text, bytes, true, true, &g->ids);
-        status = status == OX_OK ? status : ox_fail_in(status, "%s", where);
-    }
-    ox_encoder_close(&encoder);
-    if (status == OX_OK && g->ids.count == 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: the text is empty and the tokenizer adds no first token, so there is "
-                         "nothing to continue; give a text", where);
-    }
-    return status;
-}
-
-/* Opens the model's chat template. */
-static enum ox_status open_chat(struct generating *g) {
-    const struct ox_config *const config = g->config;
-    struct ox_chat_options options = {.generation_prompt = true};
-    json_t *kwargs = NULL;
-    enum ox_status status = ox_chat_kwargs(config->chat_template_kwargs, &kwargs);
-    if (status == OX_OK && !config->thinking && json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
-        status = ox_fail(OX_E_NOMEM, "no memory for the variables of the chat template");
-    }
-    OX_THEN(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
-                                     config->chat_template, &g->chat_template));
-    options.chat_template = g->chat_template;
-    options.now = ox_chat_date(config->clock_s);
-    options.kwargs = kwargs;
-    OX_THEN(status, ox_chat_open(g->tokenizer, &options, &g->renderer));
-    json_decref(kwargs);
-    return status;
-}
-
-/* Renders the prompt as one message. A NUL is refused, as in rows. */
-static enum ox_status encode_chat(struct generating *g, const char *where, const char *text, size_t bytes) {
-    const struct ox_config *const config = g->config;
-    struct ox_chat chat = {.kind = OX_CHAT_MESSAGES};
-    struct ox_id_mask marks = {0};
-    enum ox_chat_part parts[2] = {OX_PART_PROMPT, OX_PART_PROMPT};
-    if (memchr(text, '\0', bytes) != NULL) {
-        return ox_fail(OX_E_CONFIG, "%s: the message contains a NUL character; remove it", where);
-    }
-    const size_t valid = ox_utf8_valid(text, bytes);
-    if (valid != bytes) {
-        return ox_fail(OX_E_CORRUPT, "%s: the text is not UTF-8 at byte %zu (0x%02x)", where, valid,
-                       (unsigned char)text[valid]);
-    }
-    chat.message_parts = parts;
-    chat.conversation =
-        config->system_prompt[0] != '\0'
-            ? json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "system", "content", config->system_prompt,
-                        "role", "user", "content", text)
-            : json_pack("{s:[{s:s,s:s}]}", "messages", "role", "user", "content", text);
-    enum ox_status status =
-        chat.conversation != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s: --system-prompt is not UTF-8 text", where);
-    OX_THEN(status, open_chat(g));
-    OX_THEN(status, ox_chat_render(g->renderer, where, &chat, &g->ids, &marks));
-    ox_id_mask_free(&marks);
-    json_decref(chat.conversation);
-    return status;
-}
-
-static enum ox_status read_prompt(struct generating *g) {
-    const struct ox_config *const config = g->config;
-    const bool is_file = config->prompt_file[0] != '\0';
-    const char *const where = is_file ? config->prompt_file : "--prompt";
-    char *text = NULL;
-    size_t bytes = strlen(config->prompt);
-    enum ox_status status = OX_OK;
-    if (is_file) {
-        status = ox_file_read(config->prompt_file, PROMPT_FILE_BYTES_MAX, &text, &bytes);
-        if (status == OX_OK && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte-order mark */
-            bytes -= 3;
-            memmove(text, text + 3, bytes + 1);
-        }
-    } else if ((text = strdup(config->prompt)) == NULL) {
-        status = ox_fail(OX_E_NOMEM, "no memory for the prompt");
-    }
-    OX_THEN(status, config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
-    free(text);
-    if (status == OX_OK && g->ids.count == 0) {
-        return ox_fail(OX_E_CONFIG, "%s: the chat template renders it to nothing, so there is nothing to continue; "
-                       "give another with --chat-template, or leave out --chat", where);
-    }
-    g->prompt_count = g->ids.count;
-    g->text_begin = config->chat ? g->prompt_count : 0;
-    return status;
-}
+enum { JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512 };
+enum { CONVERSATION_TOKENS = 4096 }; /* room for the keys and values of one */
 
 /* ---- stop tokens ----------------------------------------------------------------------------------- */
 
@@ -289,7 +41,7 @@ static enum ox_status read_stops(struct ox_ids *stops, const char *where, const 
 
 /* Collects the tokens that end the text: of config.json, generation_config.json, the tokenizer and the chat template.
  * */
-static enum ox_status find_stops(struct generating *g) {
+static enum ox_status find_stops(struct ox_generating *g) {
     char path[OX_PATH_BYTES];
     json_t *json = NULL;
     if (g->config->ignore_eos) {
@@ -306,7 +58,7 @@ static enum ox_status find_stops(struct generating *g) {
     return status == OX_OK && g->config->chat ? ox_chat_ends_of_turn(g->renderer, &g->stops) : status;
 }
 
-static bool is_stop(const struct generating *g, int32_t id) {
+static bool is_stop(const struct ox_generating *g, int32_t id) {
     for (size_t i = 0; i < g->stops.count; i++) {
         if (g->stops.ids[i] == id) {
             return true;
@@ -322,25 +74,69 @@ static bool ends_open(const char *text, size_t bytes) {
     return bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0;
 }
 
+static enum ox_status print_text(struct ox_generating *g, const char *text, size_t bytes) {
+    if (bytes == 0 || !g->streams) {
+        return OX_OK;
+    }
+    g->stream.line_open = text[bytes - 1] != '\n';
+    return fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0
+               ? OX_OK : ox_fail(OX_E_IO, "the text could not be written to stdout");
+}
+
+/* The text behind the prompt, in *all from byte *begin on. */
+static enum ox_status decode_new(const struct ox_generating *g, char **all, size_t *begin, size_t *bytes) {
+    char *prompt = NULL;
+    const int32_t *const ids = g->ids.ids + g->text_begin;
+    *begin = 0;
+    enum ox_status status = ox_generating_decode(g, ids, g->text_end - g->text_begin, all, bytes);
+    if (status == OX_OK && g->prompt_count > g->text_begin) {
+        status = ox_generating_decode(g, ids, g->prompt_count - g->text_begin, &prompt, begin);
+    }
+    free(prompt);
+    *begin = *begin < *bytes ? *begin : *bytes;
+    return status;
+}
+
+/* With stop texts: looks for one, and prints what cannot be the beginning of one. */
+static enum ox_status stream_before_stop(struct ox_generating *g, bool last) {
+    char *all = NULL;
+    size_t begin = 0, bytes = 0;
+    enum ox_status status = decode_new(g, &all, &begin, &bytes);
+    if (status == OX_OK) {
+        const char *const text = all + begin;
+        const size_t found = ox_stop_find(&g->stop_texts, text, bytes - begin);
+        const bool ends = found < bytes - begin;
+        size_t safe = ends || last ? found : found - ox_stop_pending(&g->stop_texts, text, found);
+        safe = !ends && !last && ends_open(text, safe) ? safe - 3 : safe;
+        g->text_bytes = ends ? found : SIZE_MAX;
+        g->finish = ends ? "stop" : g->finish;
+        if (safe > g->printed) {
+            status = print_text(g, text + g->printed, safe - g->printed);
+            g->printed = safe;
+        }
+    }
+    free(all);
+    return status;
+}
+
 /* Prints what the tokens up to `count` add. An incomplete character waits for its last bytes, unless `last`. */
-static enum ox_status stream_to(struct generating *g, size_t count, bool last) {
-    struct stream *const stream = &g->stream;
+static enum ox_status stream_to(struct ox_generating *g, size_t count, bool last) {
+    struct ox_text_stream *const stream = &g->stream;
     const int32_t *const ids = g->ids.ids + stream->from;
     char *before = NULL, *text = NULL;
     size_t before_bytes = 0, bytes = 0;
-    if (!g->streams) {
+    if (g->stop_texts.count > 0 && count > g->prompt_count) {
+        return stream_before_stop(g, last);
+    }
+    if (!g->streams || count == stream->from) {
         return OX_OK;
     }
-    enum ox_status status = decode(g, ids, stream->shown - stream->from, &before, &before_bytes);
-    OX_THEN(status, decode(g, ids, count - stream->from, &text, &bytes));
+    enum ox_status status = ox_generating_decode(g, ids, stream->shown - stream->from, &before, &before_bytes);
+    OX_THEN(status, ox_generating_decode(g, ids, count - stream->from, &text, &bytes));
     if (status == OX_OK && bytes > before_bytes && (last || !ends_open(text, bytes))) {
-        const size_t added = bytes - before_bytes;
-        if (fwrite(text + before_bytes, 1, added, stdout) != added || fflush(stdout) != 0) {
-            status = ox_fail(OX_E_IO, "the text could not be written to stdout");
-        }
+        status = print_text(g, text + before_bytes, bytes - before_bytes);
         stream->from = stream->shown;
         stream->shown = count;
-        stream->line_open = text[bytes - 1] != '\n';
     }
     free(before);
     free(text);
@@ -357,7 +153,7 @@ static uint32_t threads_of(const struct ox_config *config) {
     return config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
 }
 
-static struct ox_host_claim claim_of(const struct generating *g) {
+static struct ox_host_claim claim_of(const struct ox_generating *g) {
     const uint32_t threads = threads_of(g->config);
     return (struct ox_host_claim){
         .host_bytes = g->config->host_mem_bytes,
@@ -384,7 +180,7 @@ static void warn_of_gpu(void) {
 
 /* Decides what computes and what of a GPU's memory may be used, as for a run. Where no GPU can be used, `auto` is the
  * CPU. */
-static enum ox_status pick_device(struct generating *g) {
+static enum ox_status pick_device(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
     uint64_t process_bytes = OX_CUDA_PROCESS_BYTES, bytes = config->device_mem_bytes;
     if (config->device == OX_DEVICE_CHOICE_CPU) {
@@ -407,16 +203,16 @@ static enum ox_status pick_device(struct generating *g) {
 }
 
 /* Opens the model's files and makes ids of the prompt, within the memory of the whole command. */
-static enum ox_status open_text(struct generating *g) {
+static enum ox_status open_text(struct ox_generating *g) {
     const struct ox_host_claim claim = claim_of(g);
     ox_host_text_begin(&claim, 0);
-    enum ox_status status = open_model(g);
-    OX_THEN(status, read_prompt(g));
+    enum ox_status status = ox_generating_model(g);
+    OX_THEN(status, ox_generating_prompt(g));
     OX_THEN(status, find_stops(g));
     return ox_host_text_end(&claim, status);
 }
 
-static enum ox_status open_generator(struct generating *g) {
+static enum ox_status open_generator(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
     const struct ox_model_config *const model = &ox_hf_model(g->folder)->config;
     const uint64_t room = g->prompt_count < model->contexts ? model->contexts - g->prompt_count : 0;
@@ -436,17 +232,20 @@ static enum ox_status open_generator(struct generating *g) {
         .cuda = g->on_gpu ? &g->cuda : NULL,
         .device_bytes = g->gpu_bytes - g->process_bytes,
         .device_beside_bytes = g->process_bytes,
-        .contexts = (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
-        .chunk_rows = g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
+        .contexts = g->messages != NULL
+                        ? (uint32_t)ox_min_u64(model->contexts, CONVERSATION_TOKENS)
+                        : (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
+        .chunk_rows = g->messages == NULL && g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
     const struct ox_sampling sampling = {.temperature = config->temperature, .top_k = config->top_k,
-                                         .top_p = config->top_p, .seed = config->seed};
+                                         .top_p = config->top_p, .seed = config->seed,
+                                         .repetition_penalty = config->repetition_penalty};
     OX_THEN(status, ox_sampler_open(&sampling, model->vocab, &g->sampler));
     OX_THEN(status, ox_generator_open(&generator, &g->generator));
     return status;
 }
 
 /* Computes the report on the logits after the prompt. */
-static enum ox_status examine_logits(struct generating *g, const float *logits) {
+static enum ox_status examine_logits(struct ox_generating *g, const float *logits) {
     const uint32_t vocab = ox_hf_model(g->folder)->config.vocab;
     g->top_count = g->config->top_logits < vocab ? (size_t)g->config->top_logits : vocab;
     g->top = malloc(g->top_count * sizeof *g->top);
@@ -464,11 +263,15 @@ static enum ox_status examine_logits(struct generating *g, const float *logits) 
 }
 
 /* Samples tokens until a stop token, --max-new-tokens or the end of the model's context. */
-static enum ox_status generate_all(struct generating *g, const float *logits) {
+static enum ox_status generate_all(struct ox_generating *g, const float *logits) {
     const uint64_t start_ns = ox_clock_ns();
     const uint64_t wanted = g->config->max_new_tokens;
-    const uint32_t contexts = ox_hf_model(g->folder)->config.contexts;
+    const uint32_t contexts = ox_generator_room(g->generator);
     enum ox_status status = OX_OK;
+    ox_sampler_forget(g->sampler);
+    for (size_t i = 0; i < g->ids.count; i++) {
+        ox_sampler_see(g->sampler, g->ids.ids[i]);
+    }
     while (status == OX_OK && g->finish == NULL) {
         if (g->ids.count - g->prompt_count == wanted) {
             g->finish = "length";
@@ -485,6 +288,7 @@ static enum ox_status generate_all(struct generating *g, const float *logits) {
         int32_t id = 0;
         OX_THEN(status, ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id));
         OX_THEN(status, ox_ids_add(&g->ids, id));
+        ox_sampler_see(g->sampler, id);
         if (status == OX_OK && is_stop(g, id)) {
             g->finish = "stop";
         } else if (status == OX_OK) {
@@ -496,37 +300,7 @@ static enum ox_status generate_all(struct generating *g, const float *logits) {
     return status;
 }
 
-static enum ox_status generate(struct generating *g) {
-    const uint64_t start_ns = ox_clock_ns();
-    const bool reports = g->config->top_logits > 0;
-    const float *logits = NULL;
-    g->text_end = g->prompt_count;
-    g->stream = (struct stream){.from = g->text_begin, .shown = g->text_begin};
-    g->streams = strcmp(g->config->format, "json") != 0;
-    enum ox_status status = ox_generator_read(g->generator, g->ids.ids, (uint32_t)g->prompt_count,
-                                              reports ? &g->nll_sum : NULL, &logits);
-    OX_THEN(status, ox_hf_verify(g->folder)); /* all weights are read, and nothing is printed yet */
-    OX_THEN(status, stream_to(g, g->prompt_count, false));
-    if (status == OX_OK && reports) {
-        status = examine_logits(g, logits);
-    }
-    OX_THEN(status, generate_all(g, logits));
-    OX_THEN(status, stream_to(g, g->text_end, true));
-    OX_THEN(status, ox_hf_verify(g->folder)); /* nobody has written to the weights, which may be read in every pass */
-    if (g->streams && g->stream.line_open) {
-        putchar('\n');
-    }
-    g->seconds = seconds_since(start_ns);
-    return status;
-}
-
-/* ---- report ------------------------------------------------------------------------------------------ */
-
-static double steps_per_second(const struct generating *g) {
-    return g->steps > 0 && g->step_seconds > 0 ? (double)g->steps / g->step_seconds : 0;
-}
-
-static json_t *ids_json(const struct generating *g) {
+static json_t *ids_json(const struct ox_generating *g) {
     json_t *const out = json_array();
     for (size_t i = 0; out != NULL && i < g->ids.count; i++) {
         json_array_append_new(out, json_integer(g->ids.ids[i]));
@@ -534,7 +308,168 @@ static json_t *ids_json(const struct generating *g) {
     return out;
 }
 
-static json_t *logits_json(const struct generating *g) {
+/* The text up to a stop text; the caller frees it. */
+static enum ox_status text_of(const struct ox_generating *g, bool with_prompt, char **text, size_t *bytes) {
+    size_t begin = 0;
+    enum ox_status status = decode_new(g, text, &begin, bytes);
+    if (status == OX_OK) {
+        *bytes = g->text_bytes < *bytes - begin ? begin + g->text_bytes : *bytes;
+        begin = with_prompt ? 0 : begin;
+        *bytes -= begin;
+        memmove(*text, *text + begin, *bytes);
+        (*text)[*bytes] = '\0';
+    }
+    return status;
+}
+
+static enum ox_status add_sample(struct ox_generating *g) {
+    char *text = NULL;
+    size_t bytes = 0;
+    OX_TRY(text_of(g, true, &text, &bytes));
+    const int failed = json_array_append_new(
+        g->samples, json_pack("{s:o, s:o, s:I, s:s}", "ids", ids_json(g), "text", json_stringn(text, bytes),
+                              "new_tokens", (json_int_t)(g->ids.count - g->prompt_count), "finish", g->finish));
+    free(text);
+    return failed == 0 ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a sample");
+}
+
+/* Begins an answer behind the tokens read. */
+static void begin_answer(struct ox_generating *g) {
+    g->text_end = g->prompt_count;
+    g->stream = (struct ox_text_stream){.from = g->text_begin, .shown = g->text_begin};
+    g->printed = 0;
+    g->text_bytes = SIZE_MAX;
+    g->finish = NULL;
+}
+
+static enum ox_status generate_one(struct ox_generating *g, const float *logits) {
+    enum ox_status status = stream_to(g, g->prompt_count, false);
+    OX_THEN(status, generate_all(g, logits));
+    OX_THEN(status, stream_to(g, g->text_end, true));
+    if (g->streams && g->stream.line_open) {
+        putchar('\n');
+    }
+    return status;
+}
+
+/* ---- a conversation ------------------------------------------------------------------------------------ */
+
+/* Answers the messages: reads what the cache does not have of them. */
+static enum ox_status answer(struct ox_generating *g) {
+    const struct ox_ids before = g->ids;
+    const float *logits = NULL;
+    size_t same = 0;
+    g->ids = (struct ox_ids){0};
+    enum ox_status status = ox_generating_encode(g, "the conversation", g->messages);
+    const size_t known = ox_min_u64(ox_generator_count(g->generator), g->ids.count > 0 ? g->ids.count - 1 : 0);
+    while (status == OX_OK && same < known && before.ids[same] == g->ids.ids[same]) {
+        same++;
+    }
+    free(before.ids);
+    if (status == OX_OK && (g->ids.count == 0 || g->ids.count >= ox_generator_room(g->generator))) {
+        return ox_fail(OX_E_CONFIG, "the conversation has %zu tokens, and there is room for %" PRIu32 "; begin another",
+                       g->ids.count, ox_generator_room(g->generator));
+    }
+    g->prompt_count = g->text_begin = g->ids.count;
+    begin_answer(g);
+    ox_generator_rewind(g->generator, (uint32_t)same);
+    OX_THEN(status, ox_generator_read(g->generator, g->ids.ids + same, (uint32_t)(g->ids.count - same), NULL, &logits));
+    OX_THEN(status, generate_one(g, logits));
+    char *text = NULL;
+    size_t bytes = 0;
+    OX_THEN(status, text_of(g, false, &text, &bytes));
+    OX_THEN(status, ox_generating_add(g->messages, "assistant", text));
+    free(text);
+    return status;
+}
+
+/* Each line of the standard input is a message. */
+static enum ox_status converse(struct ox_generating *g) {
+    const bool asks = isatty(STDIN_FILENO) != 0;
+    char *line = NULL;
+    size_t room = 0;
+    enum ox_status status = OX_OK;
+    if (asks) {
+        ox_log(OX_LOG_INFO, "a line is a message; /reset begins another conversation, /exit or Ctrl-D ends");
+    }
+    while (status == OX_OK) {
+        if (asks) {
+            fputs("> ", stderr);
+        }
+        ssize_t bytes = getline(&line, &room, stdin);
+        if (bytes < 0 || strcmp(line, "/exit\n") == 0) {
+            break;
+        }
+        bytes -= line[bytes - 1] == '\n';
+        line[bytes] = '\0';
+        if (strcmp(line, "/reset") == 0) {
+            json_array_clear(g->messages);
+            status = ox_generating_begin(g, g->messages);
+        } else if (bytes > 0) {
+            status = ox_generating_check_text("the message", line, (size_t)bytes);
+            OX_THEN(status, ox_generating_add(g->messages, "user", line));
+            OX_THEN(status, answer(g));
+        }
+    }
+    free(line);
+    return status == OX_OK ? ox_hf_verify(g->folder) : status;
+}
+
+/* ---- one prompt ---------------------------------------------------------------------------------------- */
+
+/* Samples several texts behind one prompt, each with a seed of its own. `logits` are those after the prompt. */
+static enum ox_status generate_several(struct ox_generating *g, const float *logits) {
+    const uint64_t count = g->config->num_return_sequences;
+    const size_t bytes = ox_hf_model(g->folder)->config.vocab * sizeof *logits;
+    float *const kept = malloc(bytes);
+    g->samples = json_array();
+    enum ox_status status = kept != NULL && g->samples != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for samples");
+    if (status == OX_OK) {
+        memcpy(kept, logits, bytes);
+    }
+    for (uint64_t k = 0; k < count && status == OX_OK; k++) {
+        ox_generator_rewind(g->generator, (uint32_t)g->prompt_count);
+        ox_sampler_seed(g->sampler, g->config->seed + k);
+        g->ids.count = g->prompt_count;
+        begin_answer(g);
+        if (g->streams) {
+            printf("%s[%" PRIu64 "/%" PRIu64 "]\n", k > 0 ? "\n" : "", k + 1, count);
+        }
+        status = generate_one(g, kept);
+        OX_THEN(status, add_sample(g));
+    }
+    free(kept);
+    return status;
+}
+
+static enum ox_status generate(struct ox_generating *g) {
+    const uint64_t start_ns = ox_clock_ns();
+    const bool reports = g->config->top_logits > 0;
+    const float *logits = NULL;
+    g->streams = strcmp(g->config->format, "json") != 0;
+    begin_answer(g);
+    if (g->messages != NULL) {
+        return converse(g);
+    }
+    enum ox_status status = ox_generator_read(g->generator, g->ids.ids, (uint32_t)g->prompt_count,
+                                              reports ? &g->nll_sum : NULL, &logits);
+    OX_THEN(status, ox_hf_verify(g->folder)); /* all weights are read, and nothing is printed yet */
+    if (status == OX_OK && reports) {
+        status = examine_logits(g, logits);
+    }
+    OX_THEN(status, g->config->num_return_sequences > 1 ? generate_several(g, logits) : generate_one(g, logits));
+    OX_THEN(status, ox_hf_verify(g->folder)); /* nobody has written to the weights, which may be read in every pass */
+    g->seconds = seconds_since(start_ns);
+    return status;
+}
+
+/* ---- report ------------------------------------------------------------------------------------------ */
+
+static double steps_per_second(const struct ox_generating *g) {
+    return g->steps > 0 && g->step_seconds > 0 ? (double)g->steps / g->step_seconds : 0;
+}
+
+static json_t *logits_json(const struct ox_generating *g) {
     json_t *const top = json_array();
     for (size_t i = 0; top != NULL && i < g->top_count; i++) {
         json_array_append_new(top, json_pack("[i, f]", (int)g->top[i].id, (double)g->top[i].value));
@@ -542,16 +477,19 @@ static json_t *logits_json(const struct generating *g) {
     return json_pack("{s:o, s:f, s:f}", "top", top, "sum", g->logit_sum, "logsumexp", g->logsumexp);
 }
 
-static enum ox_status print_json(const struct generating *g) {
+static enum ox_status print_json(const struct ox_generating *g) {
     char *text = NULL;
     size_t bytes = 0;
-    OX_TRY(decode(g, g->ids.ids + g->text_begin, g->text_end - g->text_begin, &text, &bytes));
+    OX_TRY(text_of(g, true, &text, &bytes));
     json_t *const json = json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "model", ox_json_text(g->config->model), "ids", ids_json(g),
         "text", json_stringn(text, bytes), "prompt_tokens", (json_int_t)g->prompt_count, "new_tokens",
         (json_int_t)(g->ids.count - g->prompt_count), "finish", g->finish, "seconds", g->seconds,
         "tokens_per_second", steps_per_second(g));
     free(text);
+    if (json != NULL && g->samples != NULL) {
+        json_object_set(json, "samples", g->samples);
+    }
     if (json != NULL && g->config->top_logits > 0) {
         const size_t judged = g->prompt_count - 1;
         json_object_set_new(json, "prompt_logits", logits_json(g));
@@ -561,7 +499,7 @@ static enum ox_status print_json(const struct generating *g) {
     return ox_print_json(stdout, json, JSON_COMPACT | JSON_REAL_PRECISION(17), "the result");
 }
 
-static void log_summary(const struct generating *g) {
+static void log_summary(const struct ox_generating *g) {
     static const struct {
         const char *finish, *words;
     } endings[] = {{"length", "--max-new-tokens reached"},
@@ -580,7 +518,10 @@ static void log_summary(const struct generating *g) {
                     "chat template" : "");
 }
 
-static enum ox_status report(struct generating *g) {
+static enum ox_status report(struct ox_generating *g) {
+    if (g->messages != NULL) {
+        return OX_OK;
+    }
     if (!g->streams) {
         return print_json(g);
     }
@@ -590,15 +531,18 @@ static enum ox_status report(struct generating *g) {
 
 int ox_cmd_generate(const struct ox_config *given) {
     static struct ox_config config; /* tens of kilobytes */
-    static enum ox_status (*const phases[])(struct generating *) = {
-        check_options, pick_device, open_text, open_generator, generate, report};
-    struct generating g = {.config = &config};
+    static enum ox_status (*const phases[])(struct ox_generating *) = {
+        ox_generating_check, pick_device, open_text, open_generator, generate, report};
+    struct ox_generating g = {.config = &config};
     config = *given;
     enum ox_status status = ox_run_find_model(given->model, config.model);
     for (unsigned i = 0; status == OX_OK && i < sizeof phases / sizeof *phases; i++) {
         status = phases[i](&g);
     }
     free(g.top);
+    json_decref(g.messages);
+    json_decref(g.samples);
+    ox_stop_texts_close(&g.stop_texts);
     ox_sampler_close(&g.sampler);
     ox_generator_close(&g.generator);
     ox_ids_free(&g.stops);

@@ -428,7 +428,7 @@ static void test_bad_requests(void) {
     refuse(model, NULL, "--prompt-file=/nowhere", "/nowhere");
     refuse(model, "The", "--chat --chat-template chatlm", "chatlm|--chat-template|chatml");
     refuse(model, "The", "--chat --chat-template llama3", "llama3|special token");
-    refuse(model, NULL, "--chat", "--prompt");
+    refuse(model, NULL, "--chat --format json", "--format json|--prompt");
     refuse(model, "The", "--system-prompt=Brief", "--system-prompt|--chat");
     refuse(model, "The", "--chat-template chatml", "--chat-template|--chat");
     refuse(model, "The", "--top-logits 5", "--top-logits|--format json");
@@ -457,6 +457,108 @@ static void test_changed_weights(void) {
     CHECK(strstr(process.outcome.err, "model.safetensors: was written to while it was read") != NULL);
 }
 
+/* ---- stop texts, penalties, samples, the standard input ------------------------------------------------- */
+
+static void test_stop_texts(void) {
+    json_t *const whole = report_of("The drive", "--max-new-tokens 24 --seed 7");
+    const char *const text = json_string_value(json_object_get(whole, "text"));
+    const size_t bytes = strlen(text), at = bytes - 6;
+    char stop[8] = "", words[64];
+    memcpy(stop, text + at, 3);
+    CHECK(strpbrk(stop, ", \\") == NULL);
+    snprintf(words, sizeof words, "--max-new-tokens 24 --seed 7 --stop zzz --stop %s", stop);
+    const char *const first = strstr(text + strlen("The drive"), stop);
+    json_t *const cut = report_of("The drive", words);
+    const char *const kept = json_string_value(json_object_get(cut, "text"));
+    CHECK(ended_by(cut, "stop") && first != NULL && strlen(kept) == (size_t)(first - text));
+    CHECK(strncmp(kept, text, strlen(kept)) == 0);
+    CHECK(count_of(cut, "new_tokens") <= count_of(whole, "new_tokens"));
+    begin(model, "The drive");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    CHECK(strncmp(process.outcome.out, kept, strlen(kept)) == 0 && process.outcome.out[strlen(kept)] == '\n');
+    json_decref(cut);
+    json_decref(whole);
+}
+
+/* transformers 5.12.1, generate(do_sample=False, max_new_tokens=24, repetition_penalty=1.3) of this model. */
+static void test_penalty(void) {
+    static const int expected[] = {216, 116, 189, 25, 238, 51, 149, 218, 324, 333, 20, 156,
+                                   60, 29, 256, 168, 0, 35, 100, 240, 382, 39, 308, 140};
+    json_t *const report = report_of("The drive", "--max-new-tokens 24 --temperature 0 --repetition-penalty 1.3 "
+                                                  "--ignore-eos");
+    const size_t begin_at = count_of(report, "prompt_tokens");
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        CHECK(id_at(report, begin_at + i) == expected[i]);
+    }
+    json_decref(report);
+    /* With stop_strings=["oπ"] and [">th"] it makes 10 and 15 tokens: these texts are parts of two tokens each. */
+    static const char *const stops[] = {"--stop oπ", "--stop >th"};
+    static const size_t counts[] = {10, 15};
+    for (int i = 0; i < 2; i++) {
+        char words[128];
+        snprintf(words, sizeof words, "--max-new-tokens 24 --temperature 0 --repetition-penalty 1.3 --ignore-eos %s",
+                 stops[i]);
+        json_t *const cut = report_of("The drive", words);
+        CHECK(count_of(cut, "new_tokens") == counts[i] && ended_by(cut, "stop"));
+        json_decref(cut);
+    }
+}
+
+/* The samples are those of the seeds from --seed on. */
+static void test_samples(void) {
+    json_t *const all = report_of("The drive", "--max-new-tokens 12 --seed 7 --num-return-sequences 3");
+    const json_t *const samples = json_object_get(all, "samples");
+    CHECK(json_array_size(samples) == 3);
+    for (unsigned i = 0; i < 3; i++) {
+        char words[64];
+        snprintf(words, sizeof words, "--max-new-tokens 12 --seed %u", 7 + i);
+        json_t *const one = report_of("The drive", words);
+        const json_t *const sample = json_array_get(samples, i);
+        CHECK(same_ids(one, sample));
+        CHECK(json_equal(json_object_get(one, "text"), json_object_get(sample, "text")));
+        json_decref(one);
+    }
+    json_decref(all);
+    begin(model, "The drive");
+    sys_args_add(&args, "--num-return-sequences 2 --temperature 0");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "all samples are the same"));
+}
+
+/* Runs the command on what a shell writes to it; its output is in the file "said". */
+static bool pipe_into(const char *input, const char *words) {
+    return files_run_shell(plain_pathf("printf '%s' | %s generate --model %s --compute-threads 1 --seed 7 "
+                                       "--max-new-tokens 8 %s >%s 2>/dev/null", input, sys_program(), model, words,
+                                       test_path("said")));
+}
+
+static bool said(const char *expected) {
+    size_t bytes = 0;
+    char *const text = files_read("said", &bytes);
+    const bool same = bytes == strlen(expected) && memcmp(text, expected, bytes) == 0;
+    free(text);
+    return same;
+}
+
+static void test_input(void) {
+    char one[4096], twice[2 * sizeof one];
+    begin(model, "The drive");
+    sys_args_add(&args, "--seed 7 --max-new-tokens 8");
+    sys_run_well(&args, &process);
+    CHECK(pipe_into("The drive", "--prompt -") && said(process.outcome.out));
+    CHECK(pipe_into("The drive", "--prompt-file -") && said(process.outcome.out));
+    begin(model, "Hello");
+    sys_args_add(&args, "--chat --seed 7 --max-new-tokens 8");
+    sys_run_well(&args, &process);
+    snprintf(one, sizeof one, "%.4000s", process.outcome.out);
+    CHECK(pipe_into("Hello\\n", "--chat") && said(one));
+    snprintf(twice, sizeof twice, "%s%s", one, one);
+    CHECK(pipe_into("Hello\\n/reset\\n\\nHello", "--chat") && said(twice));
+    CHECK(pipe_into("Hello\\n/exit\\nHello\\n", "--chat") && said(one));
+    CHECK(pipe_into("Hello\\nHello\\n", "--chat") && !said(twice) && !said(one));
+}
+
 int main(void) {
     model = make_model("model", false);
     test_sampling();
@@ -470,6 +572,10 @@ int main(void) {
     test_bytes();
     test_bad_models();
     test_bad_requests();
+    test_stop_texts();
+    test_penalty();
+    test_samples();
+    test_input();
     test_changed_weights();
     return test_end();
 }

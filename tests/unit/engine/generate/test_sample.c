@@ -14,7 +14,7 @@ static float logits[VOCAB];
 
 static struct ox_sampler *sampler_of(double temperature, uint64_t top_k, double top_p, uint64_t seed) {
     const struct ox_sampling sampling = {
-        .temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed};
+        .temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed, .repetition_penalty = 1};
     struct ox_sampler *sampler = NULL;
     REQUIRE_OK(ox_sampler_open(&sampling, VOCAB, &sampler));
     return sampler;
