@@ -250,6 +250,7 @@ struct ox_config {
     /* tokenize --train */
     bool train_tokenizer; /* `data` was given by --train */
     bool are_runs;        /* not an option: `data` are the runs of `compare` */
+    bool are_models;      /* not an option: `data` are what `average` averages */
     uint64_t vocab_size, min_frequency; /* vocab_size 0: not given */
     char special_tokens[OX_CONFIG_TEXT_BYTES];
     enum ox_word_rules word_rules; /* --pre-tokenizer */
