@@ -93,6 +93,12 @@ static void check_ranks(const struct cuda_kit *kit, const char *name, size_t cou
         outcome_check_same(what, &expected, &outcome);
         outcome_close(&outcome);
     }
+    run.ranks = 4;
+    run.copies = 2;
+    run.sharding = OX_SHARDING_FULL;
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
+    outcome_check_same("4 ranks on one device in 2 copies", &expected, &outcome);
+    outcome_close(&outcome);
     outcome_close(&expected);
     golden_close(&golden);
 }
@@ -164,6 +170,24 @@ static void check_library(const struct simt *simt, const struct golden *golden, 
     }
 }
 
+/* Copies of the model, each of two GPUs: a rank calls NCCL with all, with its copy's other rank and with the same rank
+ * of the other copy. */
+static void check_copies(const struct simt *simt, const struct golden *golden, struct harness_run run,
+                         const struct outcome *expected) {
+    struct outcome outcome;
+    simt->set_machine(4, 13000);
+    simt->set_nccl(true);
+    run.ranks = run.cuda_count = 4;
+    run.copies = 2;
+    run.sharding = OX_SHARDING_STEP;
+    const uint64_t before = simt->nccl_calls();
+    golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
+    CHECK(simt->nccl_calls() > before);
+    outcome_check_same("4 GPUs with NCCL in 2 copies", expected, &outcome);
+    outcome_close(&outcome);
+    simt->set_machine(3, 13000);
+}
+
 /* Ranks on GPUs of their own send each other everything through NCCL, with the bits of one rank. Where there is none,
  * or sources lie in host memory, the devices copy; a run that demands NCCL is refused. */
 static void check_nccl(const struct simt *simt, const char *name) {
@@ -198,6 +222,7 @@ static void check_nccl(const struct simt *simt, const char *name) {
         outcome_check_same(what, &expected, &outcome);
         outcome_close(&outcome);
     }
+    check_copies(simt, &golden, run, &expected);
     check_library(simt, &golden, run, &expected);
     run.sharding = OX_SHARDING_FULL;
     run.comm = OX_RANK_COMM_NCCL;
