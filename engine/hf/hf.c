@@ -296,6 +296,20 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
     return status;
 }
 
+/* A folder in 16 bits may have some tensors in F32, such as routers, whatever its family usually has: what is saved in
+ * 16 bits has them so too. */
+static void keep_formats(struct ox_hf_folder *folder) {
+    bool is_narrow = false;
+    for (uint32_t i = 0; i < folder->model->tensor_count; i++) {
+        const enum ox_dtype dtype = ox_hf_dtype(folder, i);
+        is_narrow |= dtype == OX_DTYPE_BF16 || dtype == OX_DTYPE_F16;
+    }
+    for (uint32_t i = 0; i < folder->model->tensor_count && is_narrow; i++) {
+        struct ox_tensor *const tensor = &folder->model->tensors[i];
+        tensor->fp32 = tensor->limbs || ox_hf_dtype(folder, i) == OX_DTYPE_F32;
+    }
+}
+
 /* Opens the files; without `weights` those of a mixture alone, where there are some, to see its layout. */
 static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
     const bool is_mixture = folder->model->config.mixture.router.experts != 0;
@@ -323,6 +337,9 @@ static enum ox_status open_weights(struct ox_hf_folder *folder, bool weights) {
         }
     }
     OX_THEN(status, check_complete(folder));
+    if (status == OX_OK) {
+        keep_formats(folder);
+    }
     if (status == OX_OK && folder->beyond_count > 0) {
         ox_log(OX_LOG_WARN, "%s: %" PRIu32 " tensors are of layers behind the last, which predict further tokens; they "
                "are neither trained nor saved", folder->path, folder->beyond_count);

@@ -67,13 +67,14 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns) {
 
 /* ---- how they are kept ------------------------------------------------------------------------------------------ */
 
-/* Whether all weights of a unit are of a format. */
+/* Whether all weights of a unit are of a format. Limbs of an F32 are bfloat16 numbers. */
 static bool all_are(const struct ox_hf_folder *folder, const struct ox_unit *unit, enum ox_dtype dtype) {
     const struct ox_model *const model = ox_hf_model(folder);
     const bool open = ox_hf_has_weights(folder);
     bool are = open || ox_hf_config_dtype(ox_hf_config(folder)) == dtype;
     for (const struct ox_tensor *tensor = NULL; open && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
-        are &= ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == dtype;
+        are &= ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == dtype ||
+               (tensor->limbs && dtype == OX_DTYPE_BF16);
     }
     return are;
 }
