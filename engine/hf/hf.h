@@ -24,6 +24,9 @@ static inline enum ox_dtype ox_hf_file_dtype(const struct ox_tensor *tensor, enu
  * lists. Whatever is wrong is OX_E_CONFIG or OX_E_CORRUPT naming file and
  * tensor. `path` may also be a config.json itself; then there are no weights. */
 OX_MUST enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out);
+/* Gives the model of a folder without weights the layout that a mixture's tensors have in the folder `path`. Nothing is
+ * adapted or frozen yet, and pointers to the model are void afterwards. */
+OX_MUST enum ox_status ox_hf_take_layout(struct ox_hf_folder *folder, const char *path);
 /* Whether this is the name of a known shape (shapes.h). The second opens its model, which has no files; its config says
  * that its weights are bf16, as most are published, except those of gpt2. */
 bool ox_hf_is_shape(const char *name);

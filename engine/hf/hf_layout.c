@@ -38,3 +38,18 @@ enum ox_status ox_hf_choose_layout(const char *path, struct ox_st_file *const *f
     ox_model_close(&packed);
     return status;
 }
+
+enum ox_status ox_hf_take_layout(struct ox_hf_folder *folder, const char *path) {
+    struct ox_model_config config = folder->model->config;
+    struct ox_hf_folder *other = NULL;
+    struct ox_model *model = NULL;
+    OX_TRY(ox_hf_open(path, false, &other));
+    config.mixture.packed = other->model->config.mixture.packed;
+    ox_hf_close(&other);
+    if (config.mixture.packed != folder->model->config.mixture.packed) {
+        OX_TRY(ox_model_build(&config, &model));
+        ox_model_close(&folder->model);
+        folder->model = model;
+    }
+    return OX_OK;
+}

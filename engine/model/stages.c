@@ -80,7 +80,8 @@ bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx)
  * is one; a head gives its table away alone, as it does to an embedding that it is tied to. A bias of limbs may move
  * with the unit's update. */
 static bool goes(const struct ox_unit *unit, const struct ox_tensor *tensor) {
-    return !unit->role_trained[tensor->role] && !tensor->limbs && (unit->kind != OX_UNIT_HEAD || tensor->role == OX_ROLE_HEAD);
+    return !unit->role_trained[tensor->role] && !tensor->limbs &&
+           (unit->kind != OX_UNIT_HEAD || tensor->role == OX_ROLE_HEAD);
 }
 
 /* Gives what is frozen of a unit one of its own, where that is worth it. */

@@ -423,6 +423,17 @@ static void test_mxfp4(void) {
 
 /* ---- the bias of the choice ---- */
 
+/* A config.json alone says nothing of the layout; a folder with weights does. */
+static void test_taken(void) {
+    static const char all[] = "model.layers.0.mlp.experts.gate_up_proj";
+    struct ox_hf_folder *folder = NULL;
+    REQUIRE_OK(ox_hf_open("tests/golden/mixtral_packed/config.json", false, &folder));
+    CHECK(ox_model_find_tensor(ox_hf_model(folder), all) < 0);
+    REQUIRE_OK(ox_hf_take_layout(folder, "tests/golden/mixtral_packed"));
+    CHECK(ox_model_find_tensor(ox_hf_model(folder), all) >= 0);
+    ox_hf_close(&folder);
+}
+
 /* It has the bits of the file in every type of weights, from its limbs and back, whatever else is rounded; layers
  * behind the last are left out with a word. */
 static void test_choice_bias(void) {
@@ -511,6 +522,7 @@ int main(void) {
     test_bad_folders();
     test_layouts();
     test_bad_mxfp4();
+    test_taken();
     test_choice_bias();
     test_mxfp4();
     test_memory();
