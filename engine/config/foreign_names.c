@@ -601,6 +601,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"greedy", NULL, "use --temperature 0", GENERATE},
     {"do-sample", NULL, "use --temperature X; 0 takes the most likely token each time", ANY},
     {"num-beams *beam*", NULL, "does not exist: --temperature 0 is greedy, else tokens are drawn", ANY},
+    {"repeat-penalty", NULL, "use --repetition-penalty X", ANY},
     {"presence-penalty frequency-penalty length-penalty diversity-penalty min-p typical-p", NULL,
      "does not exist: tokens are drawn by --temperature, --top-k and --top-p", ANY},
     {"stop*", NULL, "use --stop TEXT", GENERATE},
