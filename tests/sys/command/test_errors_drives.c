@@ -298,7 +298,7 @@ static void test_plan_looks(void) {
     begin("plan");
     sys_args_word(&args, "--model=%s", config_path);
     sys_args_add(&args, "--profile rtx4090-1-drive --host-mem 200GiB --nvme /nonexistent:1GiB");
-    looked(over, "\ntrain would refuse this on that machine: --host-mem 200 GiB: is more than the 119 GiB of RTX 4090");
+    looked(over, "\ntrain would refuse this on that machine: --host-mem 200 GiB: is more than the 125 GiB of RTX 4090");
     CHECK(strstr(process.outcome.out, "is not a folder") == NULL);
     /* A card has what it reports, and its drive no room for every checkpoint. */
     begin("plan");
